@@ -1,0 +1,71 @@
+# Each target sets up what it needs in .venv, once; only Python 3.11+ and a package index
+# are taken for granted. Another interpreter: make test PYTHON=python3.13
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
+	&& echo "$$python" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+ROWS ?= 100000
+PYTEST_ARGS ?=
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test docs bench lint format clean distclean
+
+help:
+	@echo "make demo       train on real text with a local cluster of two processes"
+	@echo "make test       run the whole test suite (PYTEST_ARGS='-m \"not slow\"' for less)"
+	@echo "make docs       build the documentation into docs/_build/html"
+	@echo "make bench      compare with other libraries, then run the benchmarks once (ROWS=$(ROWS))"
+	@echo "make lint       check layers, style and types"
+	@echo "make format     rewrite the sources in the project's style"
+	@echo "make clean      remove what was built; make distclean also removes $(VENV)"
+
+demo: $(VENV)/.installed-progress
+	$(BIN)/python examples/clinc150_intents.py
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+bench: $(VENV)/.installed-bench
+	cd asv_bench && $(abspath $(BIN))/python -m peers.linear --rows $(ROWS)
+	cd asv_bench && $(abspath $(BIN))/asv machine --yes
+	cd asv_bench && $(abspath $(BIN))/asv run --python=same --quick --show-stderr
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/lint-imports
+	$(BIN)/isort --check-only .
+	$(BIN)/black --check .
+	$(BIN)/flake8
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-lint
+	$(BIN)/isort .
+	$(BIN)/black .
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "$(PYTHON) is not Python 3.11 or newer: make PYTHON=/path/to/python3"; exit 1; }
+	@"$(PYTHON)" -m venv "$(VENV)" \
+	|| { rm -rf "$(VENV)"; echo "No virtual environment: on Debian, install python3-venv"; exit 1; }
+
+# One stamp per set of extras; a change of the requirements installs them anew.
+$(VENV)/.installed-%: setup.cfg pyproject.toml | $(BIN)/python
+	@echo "Installing dask_ma[$*] into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .import_linter_cache .coverage* \
+		docs/_build docs/auto_examples docs/generated docs/sg_execution_times.rst \
+		asv_bench/env asv_bench/html asv_bench/results asv_bench/peers/results
+	find . -path "./$(VENV)" -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+distclean: clean
+	rm -rf "$(VENV)"
