@@ -1,0 +1,18 @@
+"""Pure maths on NumPy and SciPy arrays: no Dask, no scikit-learn, no state."""
+
+from dask_ma.kernels._losses import LOSSES, loss_values
+from dask_ma.kernels._objective import loss_sums, one_vs_rest_targets
+from dask_ma.kernels._penalties import PENALTIES, penalty_value
+from dask_ma.kernels._predictions import chunked_predictions
+from dask_ma.kernels._rows import row_slice
+
+__all__ = [
+    "LOSSES",
+    "PENALTIES",
+    "chunked_predictions",
+    "loss_sums",
+    "loss_values",
+    "one_vs_rest_targets",
+    "penalty_value",
+    "row_slice",
+]

@@ -1,0 +1,142 @@
+"""Sums of losses over a block of rows, in chunks that fit the processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.kernels._losses import loss_values
+from dask_ma.kernels._rows import row_slice
+
+# 2^16 float64 predictions are 512 KiB: the few temporaries of a loss stay in cache
+_CHUNK_PREDICTIONS = 2**16
+
+
+def one_vs_rest_targets(
+    codes: np.ndarray, n_problems: int, dtype: Any = np.float64
+) -> np.ndarray:
+    """Class codes as targets of `n_problems` binary problems.
+
+    Parameters
+    ----------
+    codes : ndarray of int, shape (n_samples,)
+        Positions of the labels in the sorted classes.
+    n_problems : int
+        1 for two classes (code 1 is the positive class), else the number of classes
+        (problem k sets class k against the rest).
+    dtype : dtype, default=float64
+        Type of the result.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_problems)
+        +1 where the sample is of the problem's class, else -1.
+    """
+    positive = np.arange(n_problems) if n_problems > 1 else np.array([1])
+    targets = (np.asarray(codes)[:, np.newaxis] == positive).astype(dtype)
+    targets *= 2
+    targets -= 1
+    return targets
+
+
+def loss_sums(
+    X: Any,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    loss: str,
+    epsilon: float = 0.1,
+    one_vs_rest: bool = False,
+) -> np.ndarray:
+    """Weighted sum of losses over a block, one per problem.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows of the block; read in row chunks, never copied or made dense.
+    y : ndarray of shape (n_samples,)
+        Targets of the one problem; with `one_vs_rest`, class codes as
+        `one_vs_rest_targets` takes them.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the samples; None weighs each by 1.
+    coef : ndarray of shape (n_problems, n_features)
+        Coefficients, of the type of `X` for best speed.
+    intercept : ndarray of shape (n_problems,)
+        Intercepts.
+    loss : str
+        One of ``LOSSES``.
+    epsilon : float, default=0.1
+        Passed on to `loss_values`.
+    one_vs_rest : bool, default=False
+        Whether `y` holds class codes.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_problems,)
+        ``sum_i s_i loss(y_ik, x_i w_k + b_k)``.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, or several problems come without `one_vs_rest`.
+    """
+    _check_shapes(X, y, sample_weight, coef, intercept, one_vs_rest)
+    n_problems = len(coef)
+    # SciPy would copy a transposed view for every chunk
+    columns = coef[0] if n_problems == 1 else np.ascontiguousarray(coef.T)
+    total = np.zeros(n_problems)
+    for rows in _chunks(X.shape[0], n_problems):
+        p = np.asarray(row_slice(X, rows.start, rows.stop) @ columns, dtype=np.float64)
+        p += intercept
+        targets = one_vs_rest_targets(y[rows], n_problems) if one_vs_rest else y[rows]
+        values = loss_values(loss, targets.reshape(p.shape), p, epsilon)
+        if sample_weight is None:
+            total += values.sum(axis=0)
+        else:
+            total += sample_weight[rows].astype(np.float64, copy=False) @ values
+    return total
+
+
+def _chunks(n_samples: int, n_problems: int) -> Iterator[slice]:
+    """Row ranges with at most `_CHUNK_PREDICTIONS` predictions each (or one row)."""
+    size = max(1, _CHUNK_PREDICTIONS // n_problems)
+    for start in range(0, n_samples, size):
+        yield slice(start, min(start + size, n_samples))
+
+
+def _check_shapes(
+    X: Any,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    one_vs_rest: bool,
+) -> None:
+    """Refuse shapes that would broadcast to a wrong sum."""
+    if sparse.issparse(X) and X.format != "csr":
+        raise ValueError(f"X must be CSR or dense, got {X.format}; use X.tocsr()")
+    n_samples, n_features = X.shape
+    n_problems = len(coef)
+    expected = {
+        "y": (y, (n_samples,)),
+        "coef": (coef, (n_problems, n_features)),
+        "intercept": (intercept, (n_problems,)),
+    }
+    if sample_weight is not None:
+        expected["sample_weight"] = (sample_weight, (n_samples,))
+    for name, (array, shape) in expected.items():
+        if np.shape(array) != shape:
+            raise ValueError(
+                f"{name} must have shape {shape} for X of shape {X.shape} and "
+                f"{n_problems} problems, got {np.shape(array)}"
+            )
+    if n_problems > 1 and not one_vs_rest:
+        raise ValueError(
+            f"coef has {n_problems} rows, one per class; pass class codes as y and "
+            "one_vs_rest=True"
+        )

@@ -1,0 +1,48 @@
+"""Contiguous rows of a matrix without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+
+def row_slice(X: Any, start: int, stop: int) -> Any:
+    """Rows ``start:stop`` of `X`; data and column indices stay shared.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        The matrix.
+    start, stop : int
+        Row range, ``0 <= start <= stop <= n_samples``.
+
+    Returns
+    -------
+    ndarray, csr_matrix or csr_array of shape (stop - start, n_features)
+        The type of `X`. A CSR result owns a new row pointer only.
+
+    Raises
+    ------
+    ValueError
+        If the range does not lie within the rows of `X`.
+    """
+    if not 0 <= start <= stop <= X.shape[0]:
+        raise ValueError(
+            f"start and stop must lie in order within 0 and {X.shape[0]} rows, "
+            f"got {start} and {stop}"
+        )
+    if not sparse.issparse(X):
+        return X[start:stop]
+    return _csr_row_slice(X, start, stop)
+
+
+def _csr_row_slice(X: Any, start: int, stop: int) -> Any:
+    """The CSR case: slicing and the constructor of SciPy both copy the entries."""
+    first, last = X.indptr[start], X.indptr[stop]
+    rows = type(X)((stop - start, X.shape[1]), dtype=X.dtype)
+    rows.data = X.data[first:last]
+    rows.indices = X.indices[first:last]
+    rows.indptr = np.subtract(X.indptr[start : stop + 1], first)
+    return rows
