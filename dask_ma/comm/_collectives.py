@@ -1,0 +1,379 @@
+"""Collective operations, under the names of MPI.
+
+Every rank of a group calls the same collectives in the same order. Ranks of one process
+exchange through memory; between processes each array travels once per process, not once
+per rank (two levels). Sums are taken in an order that depends on the number of ranks
+alone, so the placement of the ranks does not change a bit of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from dask_ma import _config
+from dask_ma.comm._group import Group, map_arrays
+from dask_ma.comm._packing import Packed, pack, unpack
+from dask_ma.comm._reduction import LocalReducer, concatenate_parts
+
+Op = Literal["sum", "max", "min"]
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@overload
+def allreduce(group: Group, arrays: np.ndarray, op: Op = ...) -> np.ndarray: ...
+
+
+@overload
+def allreduce(
+    group: Group, arrays: Sequence[np.ndarray], op: Op = ...
+) -> list[np.ndarray]: ...
+
+
+def allreduce(group: Group, arrays: Any, op: Op = "sum") -> Any:
+    """Combine the arrays of all ranks element by element; everybody gets the result.
+
+    A reduce-scatter followed by an all-gather: each rank sends
+    ``2 * (size - 1) / size`` times the array when every rank has a process of its own.
+    Arrays below ``dask-ma.comm.direct-limit``, and all arrays between two ranks, are
+    exchanged in one step instead, for its lower latency.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    arrays : ndarray or sequence of ndarray
+        Same shapes and dtypes on every rank. Arrays of one dtype travel in one message.
+    op : {"sum", "max", "min"}, default="sum"
+        What to do with the elements.
+
+    Returns
+    -------
+    result : ndarray or list of ndarray
+        New arrays in the shapes given.
+    """
+    combine = _ufunc(op)
+    packed, single = _pack(arrays)
+    flats = [_allreduce_flat(group, flat, combine) for flat in packed.flats]
+    return _unpack(packed._replace(flats=flats), single)
+
+
+def weighted_mean(
+    group: Group, arrays: Any, weight: float, *, total: float | None = None
+) -> Any:
+    """Mean over ranks, each weighted; everybody gets the result.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    arrays : ndarray or sequence of ndarray, of floating dtype
+        Same shapes and dtypes on every rank.
+    weight : float
+        Weight of this rank, not negative; the weights must not all be 0.
+    total : float, default=None
+        Sum of the weights of all ranks where it is known; otherwise one more small
+        message finds it.
+
+    Returns
+    -------
+    mean : ndarray or list of ndarray
+        New arrays in the shapes given. With one rank they are equal to the input.
+    """
+    if not (np.isfinite(weight) and weight >= 0):
+        raise ValueError(f"weight must be finite and not negative, got {weight}")
+    if total is None:
+        total = float(allreduce(group, np.array(weight, dtype=np.float64)))
+    if not total > 0:
+        raise ValueError(
+            f"the weights of all ranks must sum to more than 0, got {total}"
+        )
+    share = weight / total
+    packed, single = _pack(arrays)
+    # np.multiply keeps float32, since a Python float is a weak scalar.
+    scaled = packed._replace(flats=[flat * share for flat in packed.flats])
+    flats = [_allreduce_flat(group, flat, np.add) for flat in scaled.flats]
+    return _unpack(packed._replace(flats=flats), single)
+
+
+def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarray:
+    """Combine the arrays of all ranks; rank `r` gets part `r` of the result.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    array : ndarray
+        Same shape and dtype on every rank; it is seen as a vector and cut into `size`
+        parts of nearly equal length.
+    op : {"sum", "max", "min"}, default="sum"
+        What to do with the elements.
+
+    Returns
+    -------
+    part : ndarray of shape (n,)
+        Elements ``size * rank // size`` to ``size * (rank + 1) // size - 1``.
+    """
+    tag = group._next_tag()
+    part = _reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
+    group.flush()
+    # Ranks of this process may still read `array`, which the caller may change.
+    _local_barrier(group, tag)
+    return np.array(part)
+
+
+def allgather(group: Group, payload: Any) -> list[Any]:
+    """Give every rank the payloads of all ranks, in rank order.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    payload : object
+        Anything that :meth:`Group.send` takes; shapes may differ between ranks.
+
+    Returns
+    -------
+    payloads : list of object
+        Element `r` comes from rank `r`; arrays in it may be read-only.
+    """
+    if len(group.local_ranks) > 1:
+        payload = map_arrays(payload, np.copy)  # peers see this very memory
+    payloads = _spread(group, payload, group._next_tag())
+    group.flush()
+    return payloads
+
+
+def gather(group: Group, payload: Any, root: int = 0) -> list[Any] | None:
+    """Give the root the payloads of all ranks, in rank order; the others get None."""
+    tag = ("gather", group._next_tag())
+    if group.rank != root:
+        group.send(payload, root, tag)
+        return None
+    return [
+        payload if source == root else group.recv(source, tag)
+        for source in range(group.size)
+    ]
+
+
+def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
+    """Give every rank the payload of the root.
+
+    Between processes the payload goes down a binomial tree, so the root sends it
+    ``log2(processes)`` times.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    payload : object
+        What the root gives; the other ranks' argument is not looked at.
+    root : int, default=0
+        Rank that gives.
+
+    Returns
+    -------
+    payload : object
+        The root's payload, the same object on the root itself.
+    """
+    group._check_rank(root, "root")
+    tag = ("broadcast", group._next_tag())
+    layout = group.layout
+    home, node = layout.node_of(root), layout.node_of(group.rank)
+    if group.rank == layout.delegate(root, node):
+        n_nodes = layout.n_nodes
+        position = (node - home) % n_nodes
+        if position:
+            parent = position - (1 << (position.bit_length() - 1))
+            payload = group.recv(layout.delegate(root, (parent + home) % n_nodes), tag)
+        step = 1 << position.bit_length()
+        while position + step < n_nodes:
+            child = layout.delegate(root, (position + step + home) % n_nodes)
+            group.push(payload, child, tag, copy=False)
+            step <<= 1
+        _push_to_local_peers(group, payload, tag, copy=True)
+        group.flush()
+        return payload
+    return group.recv(layout.delegate(root, node), tag)
+
+
+def sendrecv(
+    group: Group, payload: Any, dest: int, source: int, tag: Hashable = 0
+) -> Any:
+    """Send to one rank and receive from one, at the same time.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    payload : object
+        What to send.
+    dest, source : int
+        Rank to send to and rank to receive from.
+    tag : hashable, default=0
+        Label of both messages.
+
+    Returns
+    -------
+    received : object
+        What `source` sent.
+    """
+    group.push(payload, dest, tag, copy=dest in group.local_ranks)
+    received = group.recv(source, tag)
+    group.flush()
+    return received
+
+
+def barrier(group: Group) -> None:
+    """Return once every rank has called it (dissemination algorithm)."""
+    tag = group._next_tag()
+    distance = 1
+    while distance < group.size:
+        peer = (group.rank + distance) % group.size
+        source = (group.rank - distance) % group.size
+        sendrecv(group, None, peer, source, ("barrier", tag, distance))
+        distance *= 2
+
+
+def _allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndarray:
+    """Allreduce of one vector."""
+    if group.size == 1:
+        group.raise_if_closed()
+        return flat.copy()
+    tag = group._next_tag()
+    if _is_direct(group, flat.nbytes):
+        result = _allreduce_direct(group, flat, combine, tag)
+    else:
+        part = _reduce_scatter_flat(group, flat, combine, tag)
+        parts = _spread(group, part, ("parts", tag))
+        result = concatenate_parts(parts, flat)
+    group.flush()
+    return result
+
+
+def _is_direct(group: Group, nbytes: int) -> bool:
+    """Whether one step of whole arrays is to be preferred to two steps of parts."""
+    if group.size == 2 and group.layout.n_nodes == 2:
+        return True  # two steps would carry the same bytes
+    return nbytes <= _config.get_bytes("comm.direct-limit")
+
+
+def _allreduce_direct(
+    group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
+) -> np.ndarray:
+    """Exchange whole vectors between the first ranks of the processes."""
+    leader = group.local_ranks[0]
+    inputs, result = ("inputs", tag), ("result", tag)
+    if group.rank != leader:
+        group.push(flat, leader, inputs, copy=False)
+        # The leader answers after it has read `flat`, so the caller may change it then.
+        return np.array(group.recv(leader, result))
+    local = {
+        rank: flat if rank == leader else group.recv(rank, inputs)
+        for rank in group.local_ranks
+    }
+    reducer = LocalReducer(group.layout, combine, local)
+    own = reducer.partial_sums(slice(None))
+    leaders = [group.layout.ranks_of(node)[0] for node in range(group.layout.n_nodes)]
+    for dest in _others(leaders, leader):
+        group.push(own, dest, tag, copy=False)
+    partial = [own if r == leader else group.recv(r, tag) for r in leaders]
+    total = reducer.total(partial)
+    if len(local) == 1:
+        return total
+    # The peers copy from `total` later, so the caller must not get hold of it.
+    _push_to_local_peers(group, total, result, copy=False)
+    return total.copy()
+
+
+def _reduce_scatter_flat(
+    group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
+) -> np.ndarray:
+    """Return this rank's part of the combined vector; it may share memory with `flat`.
+
+    Each rank adds up, over the ranks of its process, the parts that it is the delegate
+    for, sends those to their owners, and completes its own part.
+    """
+    layout, inputs = group.layout, ("inputs", tag)
+    _push_to_local_peers(group, flat, inputs, copy=False)
+    local = {
+        rank: flat if rank == group.rank else group.recv(rank, inputs)
+        for rank in group.local_ranks
+    }
+    reducer = LocalReducer(layout, combine, local)
+    node = layout.node_of(group.rank)
+    for owner in _others(range(group.size), group.rank):
+        if layout.node_of(owner) != node and layout.delegate(owner, node) == group.rank:
+            sums = reducer.partial_sums(reducer.part(owner))
+            group.push(sums, owner, tag, copy=False)
+    sources = [layout.delegate(group.rank, n) for n in range(layout.n_nodes)]
+    own = reducer.partial_sums(reducer.part(group.rank))
+    partial = [own if r == group.rank else group.recv(r, tag) for r in sources]
+    return reducer.total(partial)
+
+
+def _spread(group: Group, payload: Any, tag: Hashable) -> list[Any]:
+    """All-gather: one message to each other process, which hands it on in memory."""
+    layout, remote, local = group.layout, ("remote", tag), ("local", tag)
+    node = layout.node_of(group.rank)
+    for other in _others(range(layout.n_nodes), node):
+        group.push(payload, layout.delegate(group.rank, other), remote, copy=False)
+    _push_to_local_peers(group, payload, local, copy=False)
+    received: dict[int, Any] = {group.rank: payload}
+    elsewhere = [
+        r for r in _others(range(group.size), group.rank) if r not in group.local_ranks
+    ]
+    for source in elsewhere:
+        if layout.delegate(source, node) == group.rank:
+            received[source] = group.recv(source, remote)
+            _push_to_local_peers(group, received[source], (local, source), copy=False)
+    for source in _others(group.local_ranks, group.rank):
+        received[source] = group.recv(source, local)
+    for source in elsewhere:
+        if source not in received:
+            delegate = layout.delegate(source, node)
+            received[source] = group.recv(delegate, (local, source))
+    return [received[rank] for rank in range(group.size)]
+
+
+def _push_to_local_peers(
+    group: Group, payload: Any, tag: Hashable, *, copy: bool
+) -> None:
+    """Hand a payload to the other ranks of this process."""
+    for rank in _others(group.local_ranks, group.rank):
+        group.push(payload, rank, tag, copy=copy)
+
+
+def _local_barrier(group: Group, tag: int) -> None:
+    """Return once every rank of this process has called it."""
+    _push_to_local_peers(group, None, ("left", tag), copy=False)
+    for rank in _others(group.local_ranks, group.rank):
+        group.recv(rank, ("left", tag))
+
+
+def _others(ranks: Sequence[int], own: int) -> list[int]:
+    """The other ranks, those after `own` first, so that not all begin with rank 0."""
+    ranks = list(ranks)
+    position = ranks.index(own)
+    return ranks[position + 1 :] + ranks[:position]
+
+
+def _ufunc(op: str) -> np.ufunc:
+    """The NumPy function of an operation."""
+    if op not in _UFUNCS:
+        raise ValueError(f"op must be one of {sorted(_UFUNCS)}, got {op!r}")
+    return _UFUNCS[op]
+
+
+def _pack(arrays: Any) -> tuple[Packed, bool]:
+    """Pack one array or several; say whether it was one."""
+    single = not isinstance(arrays, list | tuple)
+    return pack([np.asarray(a) for a in ([arrays] if single else arrays)]), single
+
+
+def _unpack(packed: Packed, single: bool) -> Any:
+    """Undo :func:`_pack`."""
+    results = unpack(packed)
+    return results[0] if single else results

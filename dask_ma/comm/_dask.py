@@ -1,0 +1,136 @@
+"""Ranks on the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from distributed.protocol import to_serialize
+
+from dask_ma import _config
+from dask_ma.comm._group import Group, payload_nbytes
+from dask_ma.comm._plugin import registry
+from dask_ma.comm._topology import Layout
+from dask_ma.exceptions import CommTimeoutError, PeerLostError
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+
+def node_of(address: str) -> str:
+    """Name of the process behind a worker address.
+
+    Workers of one process have addresses ``inproc://<host>/<pid>/<number>``.
+    """
+    return address.rpartition("/")[0] if address.startswith("inproc://") else address
+
+
+class DaskGroup(Group):
+    """A rank on a Dask worker; messages travel over Dask's own connections.
+
+    Parameters
+    ----------
+    run_id : str
+        Name of the run; a message of another run is refused.
+    rank : int
+        This rank.
+    addresses : sequence of str
+        Address of the worker of each rank; the ranks of one process are consecutive.
+    worker : Worker
+        The worker that this rank runs on.
+    """
+
+    def __init__(
+        self, run_id: str, rank: int, addresses: Sequence[str], worker: Worker
+    ) -> None:
+        layout = Layout.from_nodes([node_of(address) for address in addresses])
+        super().__init__(rank, layout, registry.open(run_id, rank, worker.address))
+        self.run_id = run_id
+        self._addresses = tuple(addresses)
+        self._worker = worker
+        self._under_way: deque[tuple[Future[None], int]] = deque()
+        self._bytes_under_way = 0
+        self._push_buffer = _config.get_bytes("comm.push-buffer")
+
+    # Thread of the rank ------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Wait until everything pushed so far lies in the mailboxes of its receivers.
+
+        Raises
+        ------
+        PeerLostError
+            If the worker of a receiver has gone.
+        CommTimeoutError
+            If it takes longer than ``dask-ma.comm.timeout``.
+        """
+        while self._under_way:
+            self._wait_for_oldest()
+        self.raise_if_closed()
+
+    def close(self) -> None:
+        """Leave the group; messages that are still under way are dropped."""
+        for future, _ in self._under_way:
+            future.cancel()
+        self._under_way.clear()
+        registry.close(self.run_id, self.rank)
+
+    def _deliver(self, payload: Any, dest: int, tag: Hashable) -> None:
+        nbytes = payload_nbytes(payload)
+        while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
+            self._wait_for_oldest()
+        loop = self._worker.loop.asyncio_loop
+        future = asyncio.run_coroutine_threadsafe(self._carry(payload, dest, tag), loop)
+        self._under_way.append((future, nbytes))
+        self._bytes_under_way += nbytes
+
+    def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
+        timeout = _config.get_timeout("launch.start-timeout")
+        mailbox = registry.wait_for(self.run_id, dest, timeout)
+        mailbox.put(self.rank, tag, payload)
+
+    def _wait_for_oldest(self) -> None:
+        """Wait for the delivery of the message that was pushed first."""
+        future, nbytes = self._under_way.popleft()
+        self._bytes_under_way -= nbytes
+        timeout = _config.get_timeout("comm.timeout")
+        start = perf_counter()
+        try:
+            future.result(timeout)
+        except FutureTimeoutError:
+            future.cancel()
+            raise CommTimeoutError(
+                f"a message of rank {self.rank} was not taken within {timeout:g} s "
+                "(dask-ma.comm.timeout)"
+            ) from None
+        finally:
+            self.counters.seconds_waiting += perf_counter() - start
+
+    # Event loop of the worker --------------------------------------------------------
+
+    async def _carry(self, payload: Any, dest: int, tag: Hashable) -> None:
+        """Send one message; wake this rank with the error if that fails."""
+        address = self._addresses[dest]
+        try:
+            await self._worker.rpc(address).dask_ma_receive(
+                run_id=self.run_id,
+                source=self.rank,
+                dest=dest,
+                tag=tag,
+                payload=to_serialize(payload),
+            )
+        except OSError as error:  # CommClosedError and refused connections
+            lost = PeerLostError(
+                f"rank {self.rank} cannot reach rank {dest} on the worker at {address}: "
+                f"{type(error).__name__}: {error}"
+            )
+            self._mailbox.close(lost)
+            raise lost from error
+        except Exception as error:
+            self._mailbox.close(error)
+            raise

@@ -1,0 +1,284 @@
+"""The narrow waist of all communication: a rank among others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass, fields
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dask_ma import _config
+from dask_ma.comm._mailbox import Mailbox
+from dask_ma.comm._topology import Layout
+from dask_ma.exceptions import GroupClosedError
+
+
+@dataclass
+class Counters:
+    """What one rank has exchanged since its group was opened.
+
+    Attributes
+    ----------
+    messages_sent, messages_received : int
+        Messages to and from ranks of other processes.
+    bytes_sent, bytes_received : int
+        Bytes of the arrays in those messages.
+    bytes_shared : int
+        Bytes of arrays handed to ranks of the same process, which costs no transfer.
+    seconds_waiting : float
+        Time spent waiting for messages to arrive or to be taken.
+    """
+
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    bytes_shared: int = 0
+    seconds_waiting: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """The counters as a dictionary."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def payload_nbytes(payload: Any) -> int:
+    """Bytes of the arrays in a message, looked for in lists, tuples and dicts."""
+    if isinstance(payload, np.ndarray):
+        return payload.nbytes
+    if isinstance(payload, list | tuple):
+        return sum(payload_nbytes(item) for item in payload)
+    if isinstance(payload, dict):
+        return sum(payload_nbytes(item) for item in payload.values())
+    return 0
+
+
+def map_arrays(payload: Any, function: Any) -> Any:
+    """Apply `function` to the arrays of a message and rebuild what holds them."""
+    if isinstance(payload, np.ndarray):
+        return function(payload)
+    if isinstance(payload, list):
+        return [map_arrays(item, function) for item in payload]
+    if type(payload) is tuple:
+        return tuple(map_arrays(item, function) for item in payload)
+    if isinstance(payload, dict):
+        return {key: map_arrays(item, function) for key, item in payload.items()}
+    return payload
+
+
+def _frozen_view(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class Group(ABC):
+    """One rank among the ranks of a run.
+
+    Every rank of a run holds its own `Group`. Messages between two ranks with the same
+    tag arrive in the order in which they were sent. All calls raise
+    :class:`~dask_ma.exceptions.GroupClosedError` (or the error that ended the run) once
+    the group is closed.
+
+    Parameters
+    ----------
+    rank : int
+        Number of this rank, ``0 <= rank < size``.
+    layout : Layout
+        Which ranks share a process.
+    mailbox : Mailbox
+        Where the messages to this rank arrive.
+
+    Attributes
+    ----------
+    rank : int
+        Number of this rank.
+    size : int
+        Number of ranks.
+    counters : Counters
+        Messages, bytes and waiting time so far.
+    """
+
+    def __init__(self, rank: int, layout: Layout, mailbox: Mailbox) -> None:
+        self.rank = rank
+        self.layout = layout
+        self.counters = Counters()
+        self._mailbox = mailbox
+        self._collectives = 0
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.layout.size
+
+    @property
+    def local_ranks(self) -> range:
+        """Ranks in this process, this one among them."""
+        return self.layout.ranks_of(self.layout.node_of(self.rank))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
+
+    def raise_if_closed(self) -> None:
+        """Raise the error that ended the run, if it has ended."""
+        self._mailbox.raise_if_closed()
+
+    def send(self, payload: Any, dest: int, tag: Hashable = 0) -> None:
+        """Send a message and wait until it lies in the mailbox of the other rank.
+
+        Parameters
+        ----------
+        payload : object
+            An array, a list, tuple or dict of arrays, or any object that can be
+            pickled. It may be changed as soon as the call returns.
+        dest : int
+            Rank to send to.
+        tag : hashable, default=0
+            Label that the receiver asks for: an int, a str, or a tuple of them.
+
+        Raises
+        ------
+        PeerLostError
+            If the worker that carries `dest` has gone.
+        CommTimeoutError
+            If the other side does not take it within ``dask-ma.comm.timeout``.
+        """
+        # A message to another process is delivered before the call returns.
+        self._start(payload, dest, tag, copy=dest in self.local_ranks)
+        self.flush()
+
+    def push(
+        self, payload: Any, dest: int, tag: Hashable = 0, *, copy: bool = True
+    ) -> None:
+        """Send a message without waiting for its delivery.
+
+        Waits only while more than ``dask-ma.comm.push-buffer`` bytes are under way.
+
+        Parameters
+        ----------
+        payload, dest, tag
+            As in :meth:`send`.
+        copy : bool, default=True
+            Whether arrays are copied first. With False, they must not change until
+            everybody who got them is done with them.
+        """
+        self._start(payload, dest, tag, copy=copy)
+
+    def recv(
+        self, source: int, tag: Hashable = 0, *, timeout: float | None = None
+    ) -> Any:
+        """Wait for a message and return it.
+
+        Parameters
+        ----------
+        source : int
+            Rank that sends it.
+        tag : hashable, default=0
+            Its label.
+        timeout : float, default=None
+            Seconds to wait; ``dask-ma.comm.timeout`` if None.
+
+        Returns
+        -------
+        payload : object
+            What was sent. Arrays in it may be read-only.
+
+        Raises
+        ------
+        CommTimeoutError
+            If nothing came in time.
+        """
+        self._check_rank(source, "source")
+        if timeout is None:
+            timeout = _config.get_timeout("comm.timeout")
+        start = perf_counter()
+        try:
+            payload = self._mailbox.get(source, tag, timeout)
+        finally:
+            self.counters.seconds_waiting += perf_counter() - start
+        self._count_received(source, payload)
+        return payload
+
+    def poll(self, source: int, tag: Hashable = 0) -> tuple[bool, Any]:
+        """Look for a message without waiting.
+
+        Parameters
+        ----------
+        source : int
+            Rank that sends it.
+        tag : hashable, default=0
+            Its label.
+
+        Returns
+        -------
+        arrived : bool
+            Whether there was one.
+        payload : object
+            The message, None where there was none.
+        """
+        self._check_rank(source, "source")
+        arrived, payload = self._mailbox.poll(source, tag)
+        if arrived:
+            self._count_received(source, payload)
+        return arrived, payload
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Wait until everything pushed so far lies in the mailboxes of its receivers."""
+
+    def close(self) -> None:
+        """Leave the group; messages that are still under way are dropped."""
+        self._mailbox.close(GroupClosedError(f"rank {self.rank} has left its group"))
+
+    @abstractmethod
+    def _deliver(self, payload: Any, dest: int, tag: Hashable) -> None:
+        """Start to carry a message to a rank of another process."""
+
+    @abstractmethod
+    def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
+        """Put a message into the mailbox of a rank of this process."""
+
+    def _start(self, payload: Any, dest: int, tag: Hashable, *, copy: bool) -> None:
+        """Count and carry a message, through memory where the ranks share it."""
+        self._check_rank(dest, "dest")
+        self.raise_if_closed()
+        nbytes = payload_nbytes(payload)
+        payload = map_arrays(payload, np.copy if copy else _frozen_view)
+        if dest in self.local_ranks:
+            self.counters.bytes_shared += nbytes
+            self._deliver_local(payload, dest, tag)
+        else:
+            self.counters.messages_sent += 1
+            self.counters.bytes_sent += nbytes
+            self._deliver(payload, dest, tag)
+
+    def _next_tag(self) -> int:
+        """Number of the next collective, the same on every rank."""
+        self._collectives += 1
+        return self._collectives
+
+    def _count_received(self, source: int, payload: Any) -> None:
+        if source not in self.local_ranks:
+            self.counters.messages_received += 1
+            self.counters.bytes_received += payload_nbytes(payload)
+
+    def _check_rank(self, rank: int, name: str) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(
+                f"{name} must be a rank from 0 to {self.size - 1}, got {rank}"
+            )

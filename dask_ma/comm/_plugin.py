@@ -1,0 +1,198 @@
+"""The door through which messages enter a worker.
+
+One handler on each worker takes the messages of all runs and puts them into the mailbox
+of the rank they are for. The plugin that installs it holds no data and stays on the
+cluster; mailboxes live from the start of a rank to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from distributed import WorkerPlugin
+
+from dask_ma import _config
+from dask_ma.comm._mailbox import Mailbox
+from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
+
+logger = logging.getLogger("dask_ma.comm")
+
+HANDLER = "dask_ma_receive"
+_N_REMEMBERED = 10_000  # closed ranks and runs whose late messages can still be named
+_OPEN_POLL = 0.002  # seconds between looks for a rank that has not started yet
+
+
+class RunRegistry:
+    """Mailboxes of the ranks in this process.
+
+    Workers of one process share it, so that their ranks exchange through memory.
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._mailboxes: dict[tuple[str, int], tuple[Mailbox, str]] = {}
+        self._closed: OrderedDict[tuple[str, int | None], BaseException] = OrderedDict()
+
+    def open(self, run_id: str, rank: int, owner: str) -> Mailbox:
+        """Make the mailbox of a rank that runs on the worker at address `owner`."""
+        with self._changed:
+            self._raise_if_closed(run_id, rank)
+            mailbox = Mailbox(rank)
+            self._mailboxes[run_id, rank] = mailbox, owner
+            self._changed.notify_all()
+        return mailbox
+
+    def find(self, run_id: str, rank: int) -> Mailbox | None:
+        """Mailbox of a rank, None if the rank has not started."""
+        with self._changed:
+            self._raise_if_closed(run_id, rank)
+            mailbox, _ = self._mailboxes.get((run_id, rank), (None, ""))
+        return mailbox
+
+    def wait_for(self, run_id: str, rank: int, timeout: float) -> Mailbox:
+        """Mailbox of a rank, waiting up to `timeout` seconds for the rank to start."""
+        deadline = monotonic() + timeout
+        with self._changed:
+            while (run_id, rank) not in self._mailboxes:
+                self._raise_if_closed(run_id, rank)
+                if not self._changed.wait(deadline - monotonic()):
+                    raise _not_started(run_id, rank, timeout)
+            return self._mailboxes[run_id, rank][0]
+
+    def close(self, run_id: str, rank: int) -> None:
+        """Forget the mailbox of a rank that has ended."""
+        error = GroupClosedError(f"rank {rank} of run {run_id} has ended")
+        with self._changed:
+            mailbox, _ = self._mailboxes.pop((run_id, rank), (None, ""))
+            self._remember((run_id, rank), error)
+        if mailbox is not None:
+            mailbox.close(error)
+
+    def abort(self, run_id: str, error: BaseException) -> int:
+        """End a run: each call of its ranks here raises `error`. Return their number."""
+        with self._changed:
+            mailboxes = [
+                m for (run, _), (m, _) in self._mailboxes.items() if run == run_id
+            ]
+            self._remember((run_id, None), error)
+            self._changed.notify_all()
+        for mailbox in mailboxes:
+            mailbox.close(error)
+        return len(mailboxes)
+
+    def abort_owner(self, owner: str) -> None:
+        """End the ranks on a worker that is closing."""
+        with self._changed:
+            mailboxes = [m for m, o in self._mailboxes.values() if o == owner]
+        for mailbox in mailboxes:
+            mailbox.close(GroupClosedError(f"the worker at {owner} is closing"))
+
+    def is_aborted(self, run_id: str) -> bool:
+        """Whether a run was ended from outside."""
+        with self._changed:
+            return (run_id, None) in self._closed
+
+    def open_ranks(self) -> list[tuple[str, int]]:
+        """Runs and ranks that are open in this process."""
+        with self._changed:
+            return list(self._mailboxes)
+
+    def _remember(self, key: tuple[str, int | None], error: BaseException) -> None:
+        """Note what was closed, and why, for messages that come late."""
+        self._closed[key] = error
+        while len(self._closed) > _N_REMEMBERED:
+            self._closed.popitem(last=False)
+
+    def _raise_if_closed(self, run_id: str, rank: int) -> None:
+        if (run_id, None) in self._closed:
+            error = self._closed[run_id, None]
+            raise type(error)(*error.args)
+        if (run_id, rank) in self._closed:
+            runs = sorted({run for run, _ in self._mailboxes})
+            raise StaleRunError(
+                f"a message for rank {rank} of run {run_id} came after that rank had "
+                f"ended; runs that are open here: {runs or 'none'}"
+            )
+
+
+registry = RunRegistry()
+
+
+def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
+    return CommTimeoutError(
+        f"rank {rank} of run {run_id} did not start within {timeout:g} s "
+        "(dask-ma.launch.start-timeout); is its worker busy with other tasks?"
+    )
+
+
+# Event loop of the worker ----------------------------------------------------------
+
+
+async def receive(
+    run_id: str, source: int, dest: int, tag: Hashable, payload: Any
+) -> None:
+    """Handler: put a message into its mailbox; answer once it lies there."""
+    timeout = _config.get_timeout("launch.start-timeout")
+    deadline = monotonic() + timeout
+    while (mailbox := registry.find(run_id, dest)) is None:
+        if monotonic() > deadline:
+            raise _not_started(run_id, dest, timeout)
+        await asyncio.sleep(_OPEN_POLL)
+    mailbox.put(source, tag, payload)
+
+
+class CommPlugin(WorkerPlugin):
+    """Installs the handler that takes messages on every worker, also on later ones."""
+
+    name = "dask_ma-comm"
+    # A second registration must not restart it under a run of another client.
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Add the handler."""
+        worker.handlers[HANDLER] = receive
+
+    def teardown(self, worker: Worker) -> None:
+        """Take the handler away and end the ranks on this worker."""
+        worker.handlers.pop(HANDLER, None)
+        registry.abort_owner(worker.address)
+
+
+# Client ----------------------------------------------------------------------------
+
+
+def ensure_plugin(client: Client) -> None:
+    """Install the plugin on the cluster of `client` unless it is there."""
+    client.register_plugin(CommPlugin())
+
+
+def close_run(run_id: str, reason: str) -> int:
+    """End a run in this process; meant for ``client.run``.
+
+    Returns
+    -------
+    n_ranks : int
+        Number of ranks that were open here.
+    """
+    logger.debug("closing run %s: %s", run_id, reason)
+    return registry.abort(run_id, GroupClosedError(reason))
+
+
+def open_ranks(run_id: str) -> list[int]:
+    """Ranks of a run that have started in this process; meant for ``client.run``."""
+    return [rank for run, rank in registry.open_ranks() if run == run_id]
+
+
+def is_aborted(run_id: str) -> bool:
+    """Whether a run was ended in this process by :func:`close_run`."""
+    return registry.is_aborted(run_id)
