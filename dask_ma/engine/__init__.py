@@ -1,0 +1,17 @@
+"""How ranks are started, followed, stopped and cleaned up."""
+
+from dask_ma.engine._client import fit_client, place_ranks
+from dask_ma.engine._context import Listener, Model, RankContext, Record
+from dask_ma.engine._launch import launch
+from dask_ma.engine._spmd import run_spmd
+
+__all__ = [
+    "Listener",
+    "Model",
+    "RankContext",
+    "Record",
+    "fit_client",
+    "launch",
+    "place_ranks",
+    "run_spmd",
+]

@@ -1,0 +1,146 @@
+"""Which cluster a fit runs on, and where its ranks go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from distributed import Client, get_client, get_worker, worker_client
+
+from dask_ma.exceptions import NoWorkersError
+
+_thread = threading.local()
+
+
+def mark_seceded() -> None:
+    """Note that this thread has left the thread pool of its worker."""
+    _thread.seceded = True
+
+
+@contextmanager
+def fit_client(client: Client | None = None) -> Iterator[Client | None]:
+    """The client that a fit uses: the one given, the current one, or None.
+
+    Inside a task the current client is that of the worker, and the task leaves the
+    thread pool meanwhile, so that a rank of the fit can have its thread.
+    """
+    if not _in_task():
+        yield _checked(client or _current_client())
+        return
+    if getattr(_thread, "seceded", False):
+        yield _checked(client or get_client())
+        return
+    with worker_client() as current:
+        _thread.seceded = True
+        try:
+            yield _checked(client or current)
+        finally:
+            _thread.seceded = False
+
+
+def place_ranks(
+    client: Client | None, n_ranks: int | None, n_rows: int | None = None
+) -> list[str] | None:
+    """Choose the worker of each rank.
+
+    Parameters
+    ----------
+    client : Client or None
+        None: the ranks are threads of this process.
+    n_ranks : int or None
+        How many ranks; None means one per worker thread, and 1 without a client.
+    n_rows : int, default=None
+        Rows of the input if known: there are never more ranks than rows.
+
+    Returns
+    -------
+    addresses : list of str, or None
+        Address of the worker of each rank, the ranks of one worker in succession, as
+        many on each worker as its share of the threads. None without a client.
+
+    Raises
+    ------
+    NoWorkersError
+        If no worker is there that takes tasks.
+    """
+    if client is None:
+        return None
+    threads = _running_workers(client)
+    if n_ranks is None:
+        n_ranks = sum(threads.values())
+    if n_rows is not None:
+        n_ranks = max(1, min(n_ranks, n_rows))
+    return spread_ranks(threads, n_ranks)
+
+
+def one_per_worker(client: Client) -> list[str]:
+    """Address of every worker that takes tasks."""
+    return list(_running_workers(client))
+
+
+def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
+    """Give each rank, in turn, to the worker with the most free threads."""
+    counts = dict.fromkeys(threads, 0)
+    for _ in range(n_ranks):
+        # Load after taking one more; the first worker wins a tie.
+        address = min(counts, key=lambda a: (counts[a] + 1) / threads[a])
+        counts[address] += 1
+    return [address for address, count in counts.items() for _ in range(count)]
+
+
+def _running_workers(client: Client) -> dict[str, int]:
+    """Threads of each worker that takes tasks, in an order that does not change."""
+    try:
+        workers = client.scheduler_info()["workers"]
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise NoWorkersError(
+            f"the current Dask client cannot reach its scheduler: {error}"
+        ) from error
+    running = {
+        address: max(1, info["nthreads"])
+        for address, info in workers.items()
+        if info.get("status", "running") == "running"
+    }
+    if not running:
+        raise NoWorkersError(
+            f"the cluster of the current Dask client ({client.scheduler.address}) has "
+            f"{len(workers)} workers, none of them running; wait for them with "
+            "client.wait_for_workers(n), or close the client to fit in this process"
+        )
+    # Workers of one process side by side, whatever the order they joined in.
+    return dict(sorted(running.items()))
+
+
+def _in_task() -> bool:
+    """Whether this thread runs a task of a worker."""
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def _current_client() -> Client | None:
+    """The current client, None where there is none."""
+    try:
+        return Client.current()
+    except ValueError:
+        return None
+
+
+def _checked(client: Client | None) -> Client | None:
+    """Refuse a client that cannot be used."""
+    if client is None:
+        return None
+    if client.asynchronous:
+        raise TypeError(
+            "the current Dask client is asynchronous; make one with "
+            "asynchronous=False, or call fit from another thread"
+        )
+    if client.status != "running":
+        raise NoWorkersError(
+            f"the current Dask client is {client.status}; make a new one, or drop it "
+            "to fit in this process"
+        )
+    return client

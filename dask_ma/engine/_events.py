@@ -1,0 +1,131 @@
+"""Records from rank 0 to the client while a fit runs, and the client's answers.
+
+Records go over the scheduler's event log. After each one rank 0 waits for the answer of
+the client, so a callback sees the model of that very round and stops the fit there.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dask_ma import _config
+from dask_ma.engine._context import Model, Record
+from dask_ma.exceptions import CommTimeoutError, GroupClosedError
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
+
+TOPIC = "dask_ma"
+
+
+# Worker ----------------------------------------------------------------------------
+
+
+class EventLink:
+    """Rank 0's end of the line to the client.
+
+    Parameters
+    ----------
+    run_id : str
+        Name of the run.
+    worker : Worker
+        Worker of rank 0.
+    """
+
+    def __init__(self, run_id: str, worker: Worker) -> None:
+        self._run_id = run_id
+        self._worker = worker
+        self._answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+        self._fetch: Callable[[], Model] = dict
+
+    def __enter__(self) -> EventLink:
+        _links[self._run_id] = self
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        del _links[self._run_id]
+
+    def __call__(self, record: Record, fetch: Callable[[], Model]) -> bool:
+        """Send a record and wait for the answer: whether to stop."""
+        self._fetch = fetch
+        event = {"run": self._run_id, "record": record}
+        self._worker.log_event(TOPIC, event)
+        timeout = _config.get_timeout("comm.timeout")
+        try:
+            stop = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            raise CommTimeoutError(
+                f"the client did not answer a record within {timeout:g} s "
+                "(dask-ma.comm.timeout)"
+            ) from None
+        if stop is None:
+            raise GroupClosedError(f"run {self._run_id} was ended by its client")
+        return stop
+
+    def answer(self, stop: bool | None) -> None:
+        """Pass on the client's answer; None ends the run."""
+        self._answers.put(stop)
+
+    def model(self) -> Model:
+        """The model that belongs to the last record."""
+        return self._fetch()
+
+
+_links: dict[str, EventLink] = {}
+
+
+def answer(run_id: str, stop: bool | None) -> None:
+    """Answer the last record of a run; meant for ``client.run``."""
+    if (link := _links.get(run_id)) is not None:
+        link.answer(stop)
+
+
+def fetch_model(run_id: str) -> Model:
+    """Model that belongs to the last record of a run; meant for ``client.run``."""
+    return _links[run_id].model()
+
+
+# Client ----------------------------------------------------------------------------
+
+
+class Subscriptions:
+    """Handlers of the runs that a client follows, behind one topic.
+
+    A client has one handler per topic, and fits may run in several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handlers: dict[str, tuple[Client, Callable[[Record], None]]] = {}
+
+    def add(
+        self, client: Client, run_id: str, handler: Callable[[Record], None]
+    ) -> None:
+        """Have the records of a run passed to `handler`, on the client's event loop."""
+        with self._lock:
+            first = all(other is not client for other, _ in self._handlers.values())
+            self._handlers[run_id] = client, handler
+            if first:
+                client.subscribe_topic(TOPIC, self._dispatch)
+
+    def remove(self, client: Client, run_id: str) -> None:
+        """Stop following a run."""
+        with self._lock:
+            self._handlers.pop(run_id, None)
+            last = all(other is not client for other, _ in self._handlers.values())
+            if last and client.status == "running":
+                client.unsubscribe_topic(TOPIC)
+
+    def _dispatch(self, event: tuple[float, Any]) -> None:
+        """Hand an event to the run that it belongs to."""
+        _, message = event
+        with self._lock:
+            _, handler = self._handlers.get(message["run"], (None, None))
+        if handler is not None:
+            handler(message["record"])
+
+
+subscriptions = Subscriptions()

@@ -1,0 +1,163 @@
+"""Start an agent on every rank, see it through, and return what it found."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from distributed import Client
+
+from dask_ma.comm import LocalGroup, ensure_plugin
+from dask_ma.engine._context import Listener, RankContext
+from dask_ma.engine._run import Agent, Run, run_rank
+from dask_ma.engine._threads import limited_blas
+from dask_ma.engine._watch import Watch
+from dask_ma.exceptions import FitFailedError, GroupClosedError
+
+logger = logging.getLogger("dask_ma.engine")
+
+
+def launch(
+    agent: Agent,
+    shards: Sequence[Any],
+    params: Any = None,
+    *,
+    name: str,
+    client: Client | None,
+    addresses: Sequence[str] | None,
+    seed: int = 0,
+    blas_threads: int = 1,
+    listener: Listener | None = None,
+    collect: str = "root",
+) -> Any:
+    """Run `agent` on all ranks and wait for its result.
+
+    Parameters
+    ----------
+    agent : callable
+        ``agent(context, shard, params)``; it must be importable on the workers, or be
+        picklable by cloudpickle.
+    shards : sequence
+        What each rank works on; futures inside are replaced by their data on the
+        workers.
+    params : object
+        What all ranks get.
+    name : str
+        Name for the dashboard and for errors.
+    client : Client or None
+        Cluster to run on; None runs the ranks as threads of this process.
+    addresses : sequence of str or None
+        Worker of each rank; None without a client.
+    seed : int, default=0
+        Seed of the ranks' random numbers.
+    blas_threads : int, default=1
+        Threads that BLAS may use in each process meanwhile.
+    listener : callable, default=None
+        Gets the records while the run lasts; called in this thread. True ends the fit.
+    collect : {"root", "all"}, default="root"
+        Return the result of rank 0, or a list of the results of all ranks.
+
+    Returns
+    -------
+    result : object or list of object
+
+    Raises
+    ------
+    FitFailedError
+        If a worker is lost, or a wait takes longer than configured.
+    Exception
+        What the agent raised, if it did.
+    """
+    if client is None or addresses is None:
+        return _launch_here(
+            agent, shards, params, name, seed, blas_threads, listener, collect
+        )
+    run = Run(
+        name=name,
+        run_id=uuid.uuid4().hex,
+        addresses=tuple(addresses),
+        agent=agent,
+        params=params,
+        seed=seed,
+        blas_threads=blas_threads,
+        listening=listener is not None,
+        collect=collect,
+    )
+    ensure_plugin(client)
+    logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
+    with Watch(run, client, listener) as watch:
+        watch.start(
+            [
+                client.submit(
+                    run_rank,
+                    run,
+                    rank,
+                    shard,
+                    key=run.key(rank),
+                    workers=[address],
+                    allow_other_workers=False,
+                    pure=False,
+                )
+                for rank, (address, shard) in enumerate(
+                    zip(addresses, shards, strict=True)
+                )
+            ]
+        )
+        return watch.result()
+
+
+def _launch_here(
+    agent: Agent,
+    shards: Sequence[Any],
+    params: Any,
+    name: str,
+    seed: int,
+    blas_threads: int,
+    listener: Listener | None,
+    collect: str,
+) -> Any:
+    """Run the ranks as threads of this process; rank 0 is this thread."""
+    groups = LocalGroup.create(len(shards))
+    results: list[Any] = [None] * len(shards)
+    errors: list[BaseException | None] = [None] * len(shards)
+
+    def run(rank: int) -> None:
+        context = RankContext(
+            groups[rank],
+            seed,
+            listening=listener is not None,
+            listener=listener if rank == 0 else None,
+        )
+        try:
+            results[rank] = agent(context, shards[rank], params)
+        except BaseException as error:
+            errors[rank] = error
+            groups[rank].abort(GroupClosedError(f"rank {rank} of {name} failed"))
+
+    threads = [
+        threading.Thread(
+            target=run, args=(rank,), name=f"dask_ma-{name}-{rank}", daemon=True
+        )
+        for rank in range(1, len(shards))
+    ]
+    with limited_blas(blas_threads):
+        for thread in threads:
+            thread.start()
+        run(0)
+        for thread in threads:
+            thread.join()
+    raise_first(errors)
+    return results if collect == "all" else results[0]
+
+
+def raise_first(errors: Sequence[BaseException | None]) -> None:
+    """Raise the cause: the error of the lowest rank that is not a consequence."""
+    found = [error for error in errors if error is not None]
+    causes = [error for error in found if not isinstance(error, GroupClosedError)]
+    own = [error for error in causes if not isinstance(error, FitFailedError)]
+    for candidates in (own, causes, found):
+        if candidates:
+            raise candidates[0]

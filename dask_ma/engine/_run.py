@@ -1,0 +1,103 @@
+"""What one run consists of, and the part of it that happens on a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Worker, get_worker, secede
+
+from dask_ma.comm import DaskGroup, is_aborted
+from dask_ma.engine._client import mark_seceded
+from dask_ma.engine._context import RankContext
+from dask_ma.engine._events import EventLink
+from dask_ma.engine._threads import limited_blas
+from dask_ma.exceptions import GroupClosedError
+
+#: ``agent(context, shard, params) -> result``, the same function on every rank.
+Agent = Callable[[RankContext, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One launch of an agent on all ranks.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator or function, for the dashboard and for errors.
+    run_id : str
+        Identity of this launch; a second launch of the same fit has another.
+    addresses : tuple of str
+        Address of the worker of each rank.
+    agent : callable
+        What each rank does.
+    params : object
+        What the agent gets besides its shard.
+    seed : int
+        Seed of the ranks' random numbers.
+    blas_threads : int
+        Threads that BLAS may use in a process.
+    listening : bool
+        Whether records are sent to the client while the run lasts.
+    collect : {"root", "all"}
+        Whose results are wanted.
+    """
+
+    name: str
+    run_id: str
+    addresses: tuple[str, ...]
+    agent: Agent
+    params: Any
+    seed: int
+    blas_threads: int
+    listening: bool
+    collect: str
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.addresses)
+
+    def key(self, rank: int) -> str:
+        """Key of the task of a rank; its prefix is what the dashboard shows."""
+        return f"dask_ma-{self.name}-{self.run_id}-{rank}"
+
+    def describe(self, rank: int) -> str:
+        """A rank and where it runs, for messages."""
+        return f"rank {rank} of {self.size} (worker {self.addresses[rank]})"
+
+
+def run_rank(run: Run, rank: int, shard: Any) -> Any:
+    """Task of one rank: join the group, run the agent, leave the group."""
+    worker = get_worker()
+    # Out of the thread pool, so that ranks of several fits, and tasks that wait for a
+    # fit, never keep each other from starting.
+    secede()
+    mark_seceded()
+    try:
+        result = _run_agent(run, rank, shard, worker)
+    except GroupClosedError:
+        if not is_aborted(run.run_id):
+            raise
+        return None  # the client, which ended the run, knows why
+    return result if run.collect == "all" or rank == 0 else None
+
+
+def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Any:
+    """Run the agent with its group open."""
+    with ExitStack() as stack:
+        group = DaskGroup(run.run_id, rank, run.addresses, worker)
+        stack.enter_context(group)
+        stack.enter_context(limited_blas(run.blas_threads))
+        listener = None
+        if run.listening and rank == 0:
+            listener = stack.enter_context(EventLink(run.run_id, worker))
+        context = RankContext(
+            group, run.seed, listening=run.listening, listener=listener
+        )
+        result = run.agent(context, shard, run.params)
+        group.flush()
+        return result

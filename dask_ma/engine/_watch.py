@@ -1,0 +1,250 @@
+"""The client's side of a run: follow the ranks, end them all when one fails."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from distributed import Client, Future, KilledWorker
+from distributed.client import FutureCancelledError
+
+from dask_ma import _config
+from dask_ma.comm import close_run, open_ranks
+from dask_ma.engine._context import Listener, Model, Record
+from dask_ma.engine._events import answer, fetch_model, subscriptions
+from dask_ma.engine._run import Run
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    FitFailedError,
+    GroupClosedError,
+    PeerLostError,
+)
+
+logger = logging.getLogger("dask_ma.engine")
+
+_FAILED = ("error", "lost", "cancelled")
+_SHORT_WAIT = 0.05  # seconds between looks at ranks that are about to end
+
+
+class Watch:
+    """Waits for the ranks of a run and cleans up after them.
+
+    Leaving the context ends the run on all workers, unless it has ended well, and takes
+    its tasks off the cluster.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    client : Client
+        Client that the tasks were submitted with.
+    listener : callable or None
+        Called in the waiting thread for each record.
+    """
+
+    def __init__(self, run: Run, client: Client, listener: Listener | None) -> None:
+        self._run = run
+        self._client = client
+        self._listener = listener
+        self._futures: list[Future] = []
+        self._news: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
+        self._alive: set[str] | None = None
+        self._is_over = False
+
+    def __enter__(self) -> Watch:
+        if self._listener is not None:
+            subscriptions.add(self._client, self._run.run_id, self._news.put)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._listener is not None:
+            subscriptions.remove(self._client, self._run.run_id)
+        if not self._is_over:
+            self._abort(f"run of {self._run.name} was ended by its client")
+        for future in self._futures:
+            future.release()
+        self._futures.clear()
+
+    def start(self, futures: Sequence[Future]) -> None:
+        """Follow the tasks of the ranks, given in rank order."""
+        self._futures = list(futures)
+        for future in self._futures:
+            future.add_done_callback(lambda _: self._news.put(None))
+
+    def result(self) -> Any:
+        """Wait for all ranks; return rank 0's result, or all of them if wanted.
+
+        Raises
+        ------
+        FitFailedError
+            If a worker is lost or a rank does not start in time.
+        Exception
+            What a rank raised.
+        """
+        poll = _config.get_timeout("launch.poll-interval")
+        start_deadline = monotonic() + _config.get_timeout("launch.start-timeout")
+        next_look = monotonic() + poll
+        while not all(future.done() for future in self._futures):
+            self._answer(self._next_record(poll))
+            if any(future.status in _FAILED for future in self._futures):
+                break
+            if monotonic() >= next_look:
+                self._check_workers()
+                next_look = monotonic() + poll
+            if monotonic() >= start_deadline:
+                self._check_started()
+                start_deadline = float("inf")
+        if any(future.status != "finished" for future in self._futures):
+            self._fail()
+        wanted = self._futures if self._run.collect == "all" else self._futures[:1]
+        results = self._client.gather(wanted)
+        self._is_over = True
+        return results if self._run.collect == "all" else results[0]
+
+    def _next_record(self, timeout: float) -> Record | None:
+        """Next record; None if a rank has ended or nothing came in time."""
+        try:
+            return self._news.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def _answer(self, record: Record | None) -> None:
+        """Pass a record to the listener, and the listener's wish to rank 0."""
+        if record is None or self._listener is None:
+            return
+        stop = self._listener(record, self._fetch_model)
+        root = self._run.addresses[0]
+        self._client.run(answer, self._run.run_id, bool(stop), workers=[root])
+
+    def _fetch_model(self) -> Model:
+        """Model of the record that rank 0 waits to have answered."""
+        root = self._run.addresses[0]
+        return self._client.run(fetch_model, self._run.run_id, workers=[root])[root]
+
+    def _check_workers(self) -> None:
+        """Raise if a worker that carries a rank has gone."""
+        addresses = sorted(set(self._run.addresses))
+        try:
+            alive = self._client.nthreads(addresses)
+        except Exception as error:
+            raise FitFailedError(
+                f"lost the scheduler during the fit of {self._run.name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        lost = [
+            rank
+            for rank, address in enumerate(self._run.addresses)
+            if address not in alive and self._futures[rank].status != "finished"
+        ]
+        if lost:
+            raise self._lost(lost)
+
+    def _check_started(self) -> None:
+        """Raise if a rank still waits for a thread of its worker."""
+        workers = sorted(set(self._run.addresses))
+        answers = self._client.run(open_ranks, self._run.run_id, workers=workers)
+        started = {rank for ranks in answers.values() for rank in ranks}
+        waiting = [
+            self._run.describe(rank)
+            for rank, future in enumerate(self._futures)
+            if rank not in started and not future.done()
+        ]
+        if waiting:
+            timeout = _config.get_timeout("launch.start-timeout")
+            raise CommTimeoutError(
+                f"in the fit of {self._run.name} these did not start within "
+                f"{timeout:g} s (dask-ma.launch.start-timeout): {', '.join(waiting)}; "
+                "are their workers busy with other tasks?"
+            )
+
+    def _fail(self) -> None:
+        """End the other ranks and raise the error that started it all."""
+        self._abort(f"another rank of {self._run.name} failed")
+        self._check_workers()
+        errors = {
+            rank: self._error_of(rank, future)
+            for rank, future in enumerate(self._futures)
+            if future.status in _FAILED
+        }
+        rank = min(errors, key=lambda r: (_is_consequence(errors[r]), r))
+        errors[rank].add_note(f"dask_ma: raised by {self._run.describe(rank)}")
+        raise errors[rank]
+
+    def _error_of(self, rank: int, future: Future) -> BaseException:
+        """What went wrong on a rank, in terms of the fit."""
+        error = future.exception() if future.status == "error" else None
+        if isinstance(error, KilledWorker):
+            return self._lost([rank])
+        if error is None or isinstance(error, FutureCancelledError):
+            return FitFailedError(
+                f"the task of {self._run.describe(rank)} in the fit of "
+                f"{self._run.name} was cancelled, or the data it needs are no longer "
+                "on the cluster"
+            )
+        return error
+
+    def _lost(self, ranks: Sequence[int]) -> PeerLostError:
+        where = ", ".join(self._run.describe(rank) for rank in ranks)
+        return PeerLostError(
+            f"a worker left the cluster during the fit of {self._run.name}; lost: "
+            f"{where}. The cluster can be used again: fit once more to train on the "
+            "workers that are left"
+        )
+
+    def _abort(self, reason: str) -> None:
+        """Close the group on every worker and wait a while for the ranks to end."""
+        self._is_over = True
+        timeout = _config.get_timeout("launch.abort-timeout")
+        deadline = monotonic() + timeout
+        # In a thread of its own: a worker that does not answer must not hold up the
+        # client.
+        caller = threading.Thread(
+            target=self._close_everywhere, args=(reason,), daemon=True
+        )
+        caller.start()
+        caller.join(timeout)
+        while self._waiting() and monotonic() < deadline:
+            self._next_record(_SHORT_WAIT)
+        left = [future for future in self._futures if not future.done()]
+        if left and self._client.status == "running":
+            self._client.cancel(left, force=True)
+
+    def _close_everywhere(self, reason: str) -> None:
+        """End the run in each process that carries a rank."""
+        workers = sorted(set(self._run.addresses))
+        try:
+            workers = list(self._client.nthreads(workers))
+            self._alive = set(workers)
+            if workers:
+                run_id = self._run.run_id
+                self._client.run(
+                    _end_run, run_id, reason, workers=workers, on_error="ignore"
+                )
+        except Exception as error:
+            logger.warning(
+                "could not end run %s on its workers: %s", self._run.run_id, error
+            )
+
+    def _waiting(self) -> bool:
+        """Whether a rank on a worker that is still there has not ended yet."""
+        return self._client.status == "running" and any(
+            not future.done() and (self._alive is None or address in self._alive)
+            for future, address in zip(self._futures, self._run.addresses, strict=False)
+        )
+
+
+def _end_run(run_id: str, reason: str) -> None:
+    """Make the ranks of a run in this process stop; meant for ``client.run``."""
+    close_run(run_id, reason)
+    answer(run_id, None)
+
+
+def _is_consequence(error: BaseException) -> int:
+    """Order of errors: causes before what they led to on other ranks."""
+    if isinstance(error, GroupClosedError):
+        return 2
+    return int(isinstance(error, FitFailedError))
