@@ -1,0 +1,31 @@
+"""Data: any accepted input to one shard per rank, and models applied lazily.
+
+On the client `partition` decides which rows go where; on a worker `build_shard` makes
+them ready for the kernels. X never passes through the client.
+"""
+
+from __future__ import annotations
+
+from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
+from dask_ma.data._labels import encode_labels, merge_labels, unique_labels_of
+from dask_ma.data._lazy import apply_blockwise
+from dask_ma.data._partition import partition
+from dask_ma.data._shard import Block, Shard, build_shard
+from dask_ma.data._spec import Partition, Piece, ShardSpec
+
+__all__ = [
+    "Block",
+    "InputInfo",
+    "Partition",
+    "Piece",
+    "Shard",
+    "ShardSpec",
+    "apply_blockwise",
+    "build_shard",
+    "describe",
+    "encode_labels",
+    "is_dask_collection",
+    "merge_labels",
+    "partition",
+    "unique_labels_of",
+]

@@ -1,0 +1,174 @@
+"""Checks of one block, with messages that say which block and which rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.data._blocks import (
+    as_rows,
+    frame_to_array,
+    holds_numbers,
+    is_frame,
+    is_sparse,
+    take_rows,
+)
+
+__all__: list[str] = []
+
+_ROWS_SHOWN = 5
+
+
+class RawBlock(NamedTuple):
+    """Rows of X, y and weights that belong together, not yet converted."""
+
+    X: Any
+    y: Any
+    sample_weight: Any
+
+
+def open_block(source: Any, rows: int, index: int) -> RawBlock:
+    """Check that the parts of one block fit together; `rows` is its expected length."""
+    X, y, sample_weight = source
+    if np.ma.isMaskedArray(X):
+        raise TypeError(
+            f"Block {index} of X is a masked array, expected plain numbers; fill it "
+            "with dask.array.ma.filled."
+        )
+    X = as_rows(X)
+    if X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {X.ndim}D array instead: block {index} of X has "
+            f"shape {X.shape}, expected (n_rows, n_features)."
+        )
+    if X.shape[0] != rows:
+        raise ValueError(
+            f"Block {index} of X has {X.shape[0]} rows where the metadata of X say "
+            f"{rows}. Call X.compute_chunk_sizes(), or correct the chunks where X is "
+            "built."
+        )
+    y = _open_column(y, "y", rows, index)
+    return RawBlock(X, y, _open_column(sample_weight, "sample_weight", rows, index))
+
+
+def _open_column(column: Any, name: str, rows: int, index: int) -> np.ndarray | None:
+    """A 1-D array of y or weights, as long as its block of X."""
+    if column is None:
+        return None
+    array = frame_to_array(column) if is_frame(column) else np.asarray(column)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} should be a 1d array, got an array of shape {array.shape} instead "
+            f"in block {index}."
+        )
+    if array.shape[0] != rows:
+        raise ValueError(
+            f"Block {index} of X has {rows} rows and block {index} of {name} has "
+            f"{array.shape[0]}; give {name} the same partitions as X."
+        )
+    return array
+
+
+def cut_rows(source: Any, start: int, stop: int, rows: int, index: int) -> RawBlock:
+    """Rows of a block that move to another worker (runs where the block is)."""
+    X, y, sample_weight = open_block(source, rows, index)
+    return RawBlock(
+        take_rows(X, start, stop),
+        None if y is None else y[start:stop],
+        None if sample_weight is None else sample_weight[start:stop],
+    )
+
+
+def check_columns(X: Any, index: int, n_features: int) -> None:
+    """Refuse a block of another width."""
+    if X.shape[1] != n_features:
+        raise ValueError(
+            f"Block {index} of X has {X.shape[1]} columns, expected {n_features}; all "
+            "blocks need the same columns."
+        )
+
+
+def check_numbers(X: Any, index: int) -> None:
+    """Refuse a block that does not hold real numbers."""
+    if is_frame(X):
+        refused = {str(n): str(d) for n, d in X.dtypes.items() if not holds_numbers(d)}
+        if refused:
+            raise ValueError(
+                f"Block {index} of X has columns that hold no numbers: {refused}. Drop "
+                "or encode them before fit."
+            )
+    elif not holds_numbers(X.dtype):
+        raise ValueError(
+            f"Block {index} of X has dtype {X.dtype}, expected real numbers; convert X "
+            "with astype(float)."
+        )
+
+
+def check_kind(kinds: dict[bool, int], X: Any, index: int, accept_sparse: bool) -> None:
+    """Refuse a mixture of dense and sparse blocks, and sparse ones if not accepted."""
+    sparse = is_sparse(X)
+    if sparse and not accept_sparse:
+        raise TypeError(
+            "Sparse data was passed, but dense data is required: block "
+            f"{index} of X is sparse. Convert it with X.map_blocks(lambda b: "
+            "b.toarray())."
+        )
+    kinds.setdefault(sparse, index)
+    if len(kinds) == 2:
+        raise TypeError(
+            f"X mixes kinds of blocks: block {kinds[False]} is dense and block "
+            f"{kinds[True]} is sparse. Give all blocks one kind with X.map_blocks."
+        )
+
+
+def check_finite(values: Any, name: str, index: int, first: int | None) -> None:
+    """Refuse NaN and infinity; `first` is the global number of the first row."""
+    data = values.data if is_sparse(values) else values
+    if data.dtype.kind != "f" or data.size == 0:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        # One pass without a temporary; only a suspicious sum costs a second look.
+        if np.isfinite(data.sum()) or np.isfinite(data).all():
+            return
+    rows = _rows_not_finite(values)
+    kind = "NaN" if np.isnan(data).any() else "infinity"
+    raise ValueError(
+        f"Input {name} contains {kind} in block {index}, {_row_text(rows, first)}. "
+        "Remove or impute these rows before fit."
+    )
+
+
+def _rows_not_finite(values: Any) -> np.ndarray:
+    """Numbers of the rows that hold NaN or infinity."""
+    if is_sparse(values):
+        positions = np.flatnonzero(~np.isfinite(values.data))
+        return np.unique(np.searchsorted(values.indptr, positions, side="right") - 1)
+    bad = ~np.isfinite(values)
+    return np.flatnonzero(bad.any(axis=1) if bad.ndim == 2 else bad)
+
+
+def _row_text(rows: np.ndarray, first: int | None) -> str:
+    """Which rows, by their global number where it is known."""
+    where = "of the block" if first is None else "of the whole input"
+    shown = ", ".join(str(row + (first or 0)) for row in rows[:_ROWS_SHOWN])
+    more = f" and {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
+    return f"row{'s' if len(rows) > 1 else ''} {shown}{more} {where}"
+
+
+def check_weights(weights: np.ndarray, index: int, first: int | None) -> None:
+    """Refuse weights that are not finite or are negative."""
+    if weights.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Block {index} of sample_weight has dtype {weights.dtype}, expected real "
+            "numbers."
+        )
+    check_finite(weights, "sample_weight", index, first)
+    negative = np.flatnonzero(weights < 0)
+    if len(negative):
+        raise ValueError(
+            f"Negative values in sample_weight, in block {index}, "
+            f"{_row_text(negative, first)}; weights must be 0 or more."
+        )

@@ -1,0 +1,317 @@
+"""Everything that talks to Dask about collections: blocks, places, lengths.
+
+Private parts of Dask used here and nowhere else in ``dask_ma.data``:
+
+* ``dask._task_spec.Alias`` and ``DataNode``: a persisted DataFrame refers to its
+  futures through aliases, and a locally persisted collection wraps its blocks; no
+  public function follows either.
+* ``Client.scheduler``: ``ncores`` for some addresses only, since the public
+  ``scheduler_info`` describes the whole cluster, of which only a few workers by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from typing import Any
+
+import dask
+import numpy as np
+from dask._task_spec import Alias, DataNode
+from dask.core import flatten
+from distributed import Client, Future
+from distributed import wait as wait_for_futures
+
+from dask_ma import _config
+from dask_ma.data._blocks import frame_to_array
+from dask_ma.data._inputs import is_dask_array
+from dask_ma.exceptions import NoWorkersError, PeerLostError
+
+__all__: list[str] = []
+
+_LOCAL_SCHEDULERS = {
+    "threads",
+    "threading",
+    "sync",
+    "synchronous",
+    "single-threaded",
+    "processes",
+    "multiprocessing",
+}
+
+
+# -- Looking at graphs ---------------------------------------------------------------
+
+
+def block_keys(collection: Any) -> list[Any]:
+    """Keys of the row blocks of a collection, in order."""
+    return list(flatten(collection.__dask_keys__()))
+
+
+def _follow(graph: Mapping[Any, Any], key: Any) -> Any:
+    """Value of a key, through aliases and wrappers."""
+    value = graph[key]
+    while isinstance(value, Alias):
+        value = graph[value.target]
+    return value.value if isinstance(value, DataNode) else value
+
+
+def futures_of_blocks(collection: Any) -> list[Future] | None:
+    """Futures of the blocks of a persisted collection, None if it is not persisted."""
+    graph = collection.__dask_graph__()
+    blocks = [_follow(graph, key) for key in block_keys(collection)]
+    return blocks if all(isinstance(block, Future) for block in blocks) else None
+
+
+def rests_on_futures(collection: Any) -> bool:
+    """Whether any part of a collection has been sent to a cluster already."""
+    return any(isinstance(v, Future) for v in collection.__dask_graph__().values())
+
+
+def as_array(collection: Any) -> Any:
+    """A dask.array for a DataFrame or Series, with NumPy blocks when computed."""
+    if is_dask_array(collection):
+        return collection
+    meta = frame_to_array(collection._meta)
+    return collection.map_partitions(frame_to_array, meta=meta)
+
+
+# -- Computing -----------------------------------------------------------------------
+
+
+def compute_locally(collections: Sequence[Any]) -> list[list[Any]]:
+    """Compute collections in this process; the blocks of each stay separate."""
+    scheduler = dask.config.get("scheduler", None)
+    if not callable(scheduler) and scheduler not in _LOCAL_SCHEDULERS:
+        scheduler = "threads"
+    arrays = dask.persist(*map(as_array, collections), scheduler=scheduler)
+    return [
+        [_follow(graph, key) for key in block_keys(array)]
+        for array in arrays
+        for graph in [array.__dask_graph__()]
+    ]
+
+
+def start_blocks(
+    client: Client,
+    collections: Sequence[Any],
+    pins: Sequence[str] | None,
+    owned: list[Future],
+) -> list[list[Future]]:
+    """Futures of the blocks of each collection, computed where they are not yet.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    collections : sequence of Dask collections
+    pins : sequence of str or None
+        Worker that computes block i of every collection; None for any.
+    owned : list of Future
+        Gets the futures that were not the user's before.
+
+    Returns
+    -------
+    list of list of Future
+        One list per collection.
+    """
+    found = [futures_of_blocks(collection) for collection in collections]
+    lazy = [
+        as_array(c) for c, blocks in zip(collections, found, strict=True) if not blocks
+    ]
+    if lazy:
+        persisted = _persist(client, lazy, pins)
+        owned += [future for blocks in persisted for future in blocks]
+        started = iter(persisted)
+        found = [blocks or next(started) for blocks in found]
+    return found  # type: ignore[return-value]
+
+
+def _persist(
+    client: Client, arrays: list[Any], pins: Sequence[str] | None
+) -> list[list[Future]]:
+    """Persist arrays in one graph, each block on its worker."""
+    if pins is None:
+        persisted = client.persist(arrays)
+    else:
+        places: defaultdict[Any, list[str]] = defaultdict(list)
+        for array in arrays:
+            keys = block_keys(array)
+            places.update({k: [p] for k, p in zip(keys, pins, strict=True)})
+        # The scheduler calls this for every key of the graph and need not have this
+        # package installed: a method of a standard type can always be sent. A key that
+        # is no block of ours gets an empty list, that is any worker.
+        with dask.annotate(workers=places.__getitem__):
+            persisted = client.persist(arrays)
+    return [futures_of_blocks(array) for array in persisted]  # type: ignore[misc]
+
+
+def wait_for_blocks(
+    client: Client, futures: Sequence[Future], addresses: Sequence[str]
+) -> None:
+    """Wait until blocks are in memory, or raise what stopped them.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    futures : sequence of Future
+    addresses : sequence of str
+        Workers that must stay alive meanwhile.
+
+    Raises
+    ------
+    PeerLostError
+        If one of the workers has gone, or a block was lost with another.
+    Exception
+        Whatever the computation of a block raised.
+    """
+    poll = _config.get_timeout("launch.poll-interval")
+    pending = [future for future in futures if future.status == "pending"]
+    while pending:
+        try:
+            wait_for_futures(pending, timeout=poll)
+        except TimeoutError:
+            check_workers(client, addresses)
+        pending = [future for future in pending if future.status == "pending"]
+    for future in futures:
+        if future.status == "error":
+            future.result()
+        if future.status != "finished":
+            raise PeerLostError(
+                f"The block with key {future.key!r} is {future.status}: its data were "
+                "released or its worker has gone. Build or persist the input again."
+            )
+
+
+def check_workers(client: Client, addresses: Sequence[str]) -> None:
+    """Raise if a worker that is to carry a rank has gone."""
+    wanted = list(dict.fromkeys(addresses))
+    alive = client.sync(client.scheduler.ncores, workers=wanted)
+    gone = [address for address in wanted if address not in alive]
+    if gone:
+        raise PeerLostError(
+            f"Workers {', '.join(gone)} have gone while the input was being placed. "
+            "Call fit again to use the workers that are left."
+        )
+
+
+def release(futures: Sequence[Future]) -> None:
+    """Give up futures at once, whoever still refers to them.
+
+    The exception of a failed task is kept by its future and refers, by its traceback, to
+    the frames that hold the future: without this the data would stay on the cluster
+    until the garbage collector finds the cycle.
+    """
+    for future in futures:
+        future.release()
+
+
+# -- Places and sizes ----------------------------------------------------------------
+
+
+def holders_of(client: Client, futures: Sequence[Future]) -> list[list[str]]:
+    """Workers that hold each future, in one round trip to the scheduler."""
+    places = client.who_has(list(futures))
+    return [sorted(places.get(future.key, ())) for future in futures]
+
+
+def run_together(
+    client: Client, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]]
+) -> list[Future]:
+    """Submit calls, each pinned to a worker, without looking at their data."""
+    return [
+        client.submit(function, *args, workers=[worker], pure=False)
+        for function, args, worker in calls
+    ]
+
+
+def lengths_of(
+    client: Client, blocks: Sequence[Future], holders: Sequence[Sequence[str]]
+) -> list[int]:
+    """Rows of each block, counted by one task per worker."""
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for index, held_by in enumerate(holders):
+        groups[held_by[0]].append(index)
+    tasks = run_together(
+        client,
+        [
+            (_count_rows, ([blocks[i] for i in group],), worker)
+            for worker, group in groups.items()
+        ],
+    )
+    lengths = [0] * len(blocks)
+    for group, counted in zip(groups.values(), client.gather(tasks), strict=True):
+        for index, rows in zip(group, counted, strict=True):
+            lengths[index] = rows
+    return lengths
+
+
+def _count_rows(blocks: list[Any]) -> list[int]:
+    """Rows of some blocks (runs on a worker)."""
+    return [int(np.shape(b)[0]) if np.ndim(b) else 0 for b in blocks]
+
+
+# -- Sending -------------------------------------------------------------------------
+
+
+def scatter_each(
+    client: Client, objects: Sequence[Any], addresses: Sequence[str]
+) -> list[Future]:
+    """Send each object once, to its worker, all at the same time.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    objects : sequence of object
+        Not hashed and never part of a graph.
+    addresses : sequence of str
+        Worker that receives each object.
+
+    Returns
+    -------
+    list of Future
+    """
+
+    async def send(item: Any, address: str) -> Future:
+        [future] = await client.scatter(
+            [item], workers=[address], hash=False, asynchronous=True
+        )
+        return future
+
+    async def send_all() -> list[Future]:
+        pairs = zip(objects, addresses, strict=True)
+        return list(await asyncio.gather(*(send(*pair) for pair in pairs)))
+
+    try:
+        # In a context of its own: inside a task, scatter would otherwise find the
+        # task's worker and leave everything there, whatever `workers` says.
+        return Context().run(client.sync, send_all)
+    except KeyError as error:
+        raise PeerLostError(
+            f"Worker {error.args[0]} has gone while data were being sent to it. Call "
+            "fit again to use the workers that are left."
+        ) from error
+
+
+def scatter_one(client: Client, item: Any) -> Future:
+    """Send an object to some worker, from which the others fetch it."""
+    [future] = client.scatter([item], hash=False)
+    return future
+
+
+def current_client() -> Client | None:
+    """The client that Dask would use here, None without one."""
+    try:
+        return Client.current(allow_global=True)
+    except ValueError:
+        return None
+
+
+def check_client(client: Client) -> None:
+    """Raise if the client cannot reach a scheduler any more."""
+    if client.status != "running":
+        raise NoWorkersError(
+            f"The client's status is {client.status!r}, expected 'running'. Open a new "
+            "distributed.Client, or close this one wholly to run in this process."
+        )

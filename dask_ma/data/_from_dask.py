@@ -1,0 +1,328 @@
+"""Blocks of a Dask collection to the pieces of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dask_ma import _config
+from dask_ma.data import _collections as cluster
+from dask_ma.data._blocks import n_bytes
+from dask_ma.data._checks import cut_rows
+from dask_ma.data._inputs import (
+    InputInfo,
+    check_column,
+    check_features,
+    describe,
+    is_dask_collection,
+    no_rows,
+    row_lengths,
+)
+from dask_ma.data._placement import (
+    Plan,
+    Segment,
+    main_ranks,
+    plan_contiguous,
+    plan_in_place,
+)
+from dask_ma.data._spec import Partition, Piece, make_partition
+from dask_ma.exceptions import PeerLostError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__: list[str] = []
+
+
+class _Columns(NamedTuple):
+    """y and weights beside a Dask X: lazy ones and those of this process."""
+
+    lazy: list[Any]
+    arrays: tuple[np.ndarray | None, np.ndarray | None]
+    is_lazy: tuple[bool, bool]
+
+
+def from_dask(
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    n_ranks: int,
+    addresses: Sequence[str] | None,
+    client: Client | None,
+) -> Partition:
+    """Blocks of a Dask collection, checked by metadata before anything is computed."""
+    info = describe(X)
+    X = check_features(X)
+    columns = _sort_columns(
+        check_column(y, "y", X), check_column(sample_weight, "sample_weight", X)
+    )
+    if client is None or addresses is None:
+        return _compute_here(info, X, columns, n_ranks)
+    return _use_workers(info, X, columns, addresses, client)
+
+
+def _sort_columns(y: Any, sample_weight: Any) -> _Columns:
+    """Tell lazy columns from those in memory."""
+    both = (y, sample_weight)
+    is_lazy = (is_dask_collection(y), is_dask_collection(sample_weight))
+    return _Columns(
+        lazy=[c for c, lazy in zip(both, is_lazy, strict=True) if lazy],
+        arrays=tuple(  # type: ignore[arg-type]
+            None if lazy else c for c, lazy in zip(both, is_lazy, strict=True)
+        ),
+        is_lazy=is_lazy,
+    )
+
+
+def _sources(blocks: list[list[Any]], columns: _Columns) -> list[tuple[Any, ...]]:
+    """(X, y, sample_weight) of each block; None for what is not lazy."""
+    rest = iter(blocks[1:])
+    none = [None] * len(blocks[0])
+    ys, weights = (next(rest) if lazy else none for lazy in columns.is_lazy)
+    return list(zip(blocks[0], ys, weights, strict=True))
+
+
+def _compute_here(
+    info: InputInfo, X: Any, columns: _Columns, n_ranks: int
+) -> Partition:
+    """Blocks computed by the local scheduler."""
+    blocks = cluster.compute_locally([X, *columns.lazy])
+    lengths = [block.shape[0] for block in blocks[0]]
+    _check_total(info, lengths, columns)
+    plan = plan_contiguous(lengths, n_ranks)
+    firsts = _firsts(lengths)
+    sources = _sources(blocks, columns)
+    pieces = [
+        [_piece(sources[s.block], s, lengths, firsts) for s in segments]
+        for segments in plan
+    ]
+    result = make_partition(info, sum(lengths), pieces)
+    for shard in result.shards:
+        shard.aligned = _cut_columns(columns.arrays, shard.pieces)
+    return result
+
+
+def _use_workers(
+    info: InputInfo,
+    X: Any,
+    columns: _Columns,
+    addresses: Sequence[str],
+    client: Client,
+) -> Partition:
+    """Blocks in worker memory, given out as the placement says."""
+    owned: list[Future] = []
+    try:
+        return _place_blocks(info, X, columns, addresses, client, owned)
+    except BaseException:
+        cluster.release(owned)
+        raise
+
+
+def _place_blocks(
+    info: InputInfo,
+    X: Any,
+    columns: _Columns,
+    addresses: Sequence[str],
+    client: Client,
+    owned: list[Future],
+) -> Partition:
+    """Compute what is not computed, plan, move; `owned` gets all new futures."""
+    in_place = cluster.rests_on_futures(X)
+    pins = None
+    if not in_place:
+        pins = [addresses[rank] for rank in _planned_ranks(X, len(addresses))]
+    blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
+    everything = [future for row in blocks for future in row]
+    cluster.wait_for_blocks(client, everything, addresses)
+    held = cluster.holders_of(client, everything)
+    _check_held(held, everything)
+    n_blocks = len(blocks[0])
+    lengths = _known_lengths(client, X, blocks[0], held[:n_blocks])
+    _check_total(info, lengths, columns)
+    if in_place and _keeps():
+        imbalance = float(_config.get("data.imbalance"))
+        plan = plan_in_place(lengths, held[:n_blocks], addresses, imbalance)
+    else:
+        plan = plan_contiguous(lengths, len(addresses))
+    sources = _sources(blocks, columns)
+    pieces, moved = _move(client, plan, sources, held, lengths, addresses, owned)
+    result = make_partition(info, sum(lengths), pieces)
+    result.bytes_moved = moved
+    result.bytes_followed = _bytes_followed(plan, held, lengths, addresses, columns)
+    result.bytes_scattered = _scatter_columns(client, result, columns, addresses)
+    return result
+
+
+# -- Plans and places ----------------------------------------------------------------
+
+
+def _keeps() -> bool:
+    """Whether blocks in worker memory stay on their worker."""
+    placement = _config.get("data.placement")
+    if placement not in ("keep", "contiguous"):
+        raise ValueError(
+            f"The configuration dask-ma.data.placement is {placement!r}, expected "
+            "'keep' or 'contiguous'."
+        )
+    return placement == "keep"
+
+
+def _planned_ranks(X: Any, n_ranks: int) -> list[int]:
+    """Rank on whose worker each block of an uncomputed X is computed."""
+    lengths = row_lengths(X)
+    known = [n for n in lengths if n is not None]
+    return main_ranks(
+        known if len(known) == len(lengths) else [1] * len(lengths), n_ranks
+    )
+
+
+def _known_lengths(
+    client: Client, X: Any, blocks: list[Future], holders: list[list[str]]
+) -> list[int]:
+    """Rows of each block, by metadata or else counted on the workers."""
+    known = [n for n in row_lengths(X) if n is not None]
+    if len(known) == len(blocks):
+        return known
+    return cluster.lengths_of(client, blocks, holders)
+
+
+def _check_held(held: list[list[str]], futures: list[Future]) -> None:
+    """Refuse blocks that no worker holds."""
+    for places, future in zip(held, futures, strict=True):
+        if not places:
+            raise PeerLostError(
+                f"The block with key {future.key!r} is in no worker's memory any more. "
+                "Persist the input again."
+            )
+
+
+def _check_total(info: InputInfo, lengths: list[int], columns: _Columns) -> None:
+    """Compare the rows of X, known by now, with columns that are in memory."""
+    n_rows = sum(lengths)
+    if n_rows == 0:
+        raise no_rows((0, info.n_features))
+    for name, column in zip(("y", "sample_weight"), columns.arrays, strict=True):
+        if column is not None and len(column) != n_rows:
+            raise ValueError(
+                "Found input variables with inconsistent numbers of samples: "
+                f"{[n_rows, len(column)]}. X has {n_rows} rows and {name} has "
+                f"{len(column)}; give one {name} value per row of X."
+            )
+
+
+def _firsts(lengths: Sequence[int]) -> list[int]:
+    """Number of the first row of each block in the whole input."""
+    return [0, *np.cumsum(lengths).tolist()]
+
+
+def _piece(
+    source: Any, segment: Segment, lengths: Sequence[int], firsts: Sequence[int]
+) -> Piece:
+    """Rows of a block that its rank slices by itself."""
+    block, start, stop = segment
+    return Piece(source, start, stop, lengths[block], block, firsts[block] + start)
+
+
+# -- Moving --------------------------------------------------------------------------
+
+
+def _move(
+    client: Client,
+    plan: Plan,
+    sources: list[tuple[Any, ...]],
+    held: list[list[str]],
+    lengths: list[int],
+    addresses: Sequence[str],
+    owned: list[Future],
+) -> tuple[list[list[Piece]], int]:
+    """Pieces of each rank, and the bytes that change workers.
+
+    A whole block moves as it is; part of one is cut where it lies, so that no more than
+    the part travels. Nothing is submitted when nothing moves.
+    """
+    firsts = _firsts(lengths)
+    pieces: list[list[Piece]] = []
+    moving: list[tuple[Any, str]] = []
+    for address, segments in zip(addresses, plan, strict=True):
+        own: list[Piece] = []
+        pieces.append(own)
+        for segment in segments:
+            block, start, stop = segment
+            piece = _piece(sources[block], segment, lengths, firsts)
+            holders = held[block]
+            if address not in holders and stop - start < lengths[block]:
+                piece = _cut(client, piece, holders[0])
+                owned.append(piece.source)
+            if address not in holders:
+                moving.append((piece.source, holders[0]))
+            own.append(piece)
+    return pieces, _count_bytes(client, moving)
+
+
+def _cut(client: Client, piece: Piece, holder: str) -> Piece:
+    """The same rows, as a future of their own on the worker that holds the block."""
+    source, start, stop, rows, index, first = piece
+    arguments = (source, start, stop, rows, index)
+    [cut] = cluster.run_together(client, [(cut_rows, arguments, holder)])
+    return Piece(cut, 0, stop - start, stop - start, index, first)
+
+
+def _count_bytes(client: Client, moving: list[tuple[Any, str]]) -> int:
+    """Bytes of data that are to leave their workers, measured there."""
+    if not moving:
+        return 0
+    calls = [(n_bytes, (source,), holder) for source, holder in moving]
+    return sum(client.gather(cluster.run_together(client, calls)))
+
+
+def _bytes_followed(
+    plan: Plan,
+    held: list[list[str]],
+    lengths: list[int],
+    addresses: Sequence[str],
+    columns: _Columns,
+) -> int:
+    """Bytes of y and weights that lie elsewhere than their block of X."""
+    n_blocks = len(lengths)
+    total = 0
+    for number, column in enumerate(columns.lazy, start=1):
+        places = held[number * n_blocks : (number + 1) * n_blocks]
+        width = int(getattr(column.dtype, "itemsize", 8))
+        wanted = {
+            (address, segment.block)
+            for address, segments in zip(addresses, plan, strict=True)
+            for segment in segments
+            if address in held[segment.block]
+        }
+        total += sum(
+            lengths[block] * width
+            for address, block in wanted
+            if address not in places[block]
+        )
+    return total
+
+
+def _cut_columns(
+    arrays: tuple[np.ndarray | None, np.ndarray | None], pieces: list[Piece]
+) -> list[tuple[Any, ...]] | None:
+    """Rows of y and weights in memory that belong to some pieces."""
+    if all(array is None for array in arrays):
+        return None
+    rows = [slice(p.first, p.first + p.stop - p.start) for p in pieces]
+    return [tuple(None if a is None else a[r] for a in arrays) for r in rows]
+
+
+def _scatter_columns(
+    client: Client, result: Partition, columns: _Columns, addresses: Sequence[str]
+) -> int:
+    """Send y and weights of this process to the ranks of their rows."""
+    if all(array is None for array in columns.arrays):
+        return 0
+    ranks = [rank for rank, shard in enumerate(result.shards) if shard.pieces]
+    cuts = [_cut_columns(columns.arrays, result.shards[r].pieces) for r in ranks]
+    futures = cluster.scatter_each(client, cuts, [addresses[r] for r in ranks])
+    for rank, future in zip(ranks, futures, strict=True):
+        result.shards[rank].aligned = future
+    return n_bytes(cuts)

@@ -1,0 +1,159 @@
+"""From any accepted input to the pieces of each rank.
+
+Four ways in, one plan out::
+
+    in memory, no client     slices of the user's own arrays, nothing is copied
+    in memory, client        equal runs of rows, each scattered once to its worker
+    Dask, no client          blocks computed here, one by one, kept separate
+    Dask, client             blocks computed (or left) on the workers; only what the
+                             plan wants elsewhere moves, cut where it lies
+
+X itself never comes to the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dask_ma.data._blocks import n_bytes, take_rows
+from dask_ma.data._collections import check_client, scatter_each
+from dask_ma.data._from_dask import from_dask
+from dask_ma.data._inputs import (
+    InputInfo,
+    describe,
+    is_dask_collection,
+    memory_column,
+    no_rows,
+    to_memory,
+)
+from dask_ma.data._spec import Partition, Piece, make_partition
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["partition"]
+
+
+def partition(
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    n_ranks: int,
+    addresses: Sequence[str] | None,
+    client: Client | None = None,
+    allow_unlabelled: bool = False,
+) -> Partition:
+    """Share the rows of an input out over ranks.
+
+    Parameters
+    ----------
+    X : array-like, sparse, DataFrame, dask.array or dask.dataframe
+        Of shape (n_rows, n_features). Data of this process are taken as validated.
+    y : array-like or Dask column of shape (n_rows,), optional
+    sample_weight : array-like or Dask column of shape (n_rows,), optional
+    n_ranks : int
+    addresses : sequence of str or None
+        Worker of each rank; None for this process.
+    client : distributed.Client, optional
+        None for this process.
+    allow_unlabelled : bool, default=False
+        Whether `y` may be None.
+
+    Returns
+    -------
+    Partition
+        When it is returned, every block is in memory.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If metadata or block lengths show that the input cannot be used.
+    NoWorkersError
+        If the client is closed.
+    PeerLostError
+        If a worker goes while its blocks are computed or sent.
+    """
+    if y is None and not allow_unlabelled:
+        raise ValueError("requires y to be passed, but the target y is None.")
+    if (client is None) != (addresses is None):
+        raise ValueError("client and addresses go together: give both or neither.")
+    if addresses is not None and len(addresses) != n_ranks:
+        raise ValueError(
+            f"addresses has {len(addresses)} entries, expected one for each of the "
+            f"{n_ranks} ranks."
+        )
+    if client is not None:
+        check_client(client)
+    if is_dask_collection(X):
+        return from_dask(X, y, sample_weight, n_ranks, addresses, client)
+    return _from_memory(X, y, sample_weight, n_ranks, addresses, client)
+
+
+# -- Data of this process ------------------------------------------------------------
+
+
+def _from_memory(
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    n_ranks: int,
+    addresses: Sequence[str] | None,
+    client: Client | None,
+) -> Partition:
+    """Equal runs of consecutive rows."""
+    info = describe(X)
+    for name, column in (("y", y), ("sample_weight", sample_weight)):
+        if is_dask_collection(column):
+            raise TypeError(
+                f"{name} is a Dask object while X is in memory; pass {name}.compute()."
+            )
+    if info.n_features is None:
+        raise ValueError("Expected 2D array, got 1D array instead: reshape X.")
+    if not info.n_rows:
+        raise no_rows((0, info.n_features))
+    y = None if y is None else memory_column(y, "y")
+    if sample_weight is not None:
+        sample_weight = memory_column(sample_weight, "sample_weight")
+    for name, column in (("y", y), ("sample_weight", sample_weight)):
+        if column is not None and len(column) != info.n_rows:
+            raise ValueError(
+                "Found input variables with inconsistent numbers of samples: "
+                f"{[info.n_rows, len(column)]}; give one {name} value per row of X."
+            )
+    data = (to_memory(X), y, sample_weight)
+    bounds = [rank * info.n_rows // n_ranks for rank in range(n_ranks + 1)]
+    if client is None or addresses is None:
+        pieces = [
+            [Piece(data, a, b, info.n_rows, 0, a)] if b > a else []
+            for a, b in zip(bounds, bounds[1:], strict=False)
+        ]
+        return make_partition(info, info.n_rows, pieces)
+    return _scatter(info, data, bounds, addresses, client)
+
+
+def _scatter(
+    info: InputInfo,
+    data: tuple[Any, Any, Any],
+    bounds: list[int],
+    addresses: Sequence[str],
+    client: Client,
+) -> Partition:
+    """Send each rank its run of rows, once."""
+    ranks = [rank for rank in range(len(addresses)) if bounds[rank + 1] > bounds[rank]]
+    runs = [
+        tuple(
+            None if part is None else take_rows(part, bounds[rank], bounds[rank + 1])
+            for part in data
+        )
+        for rank in ranks
+    ]
+    futures = scatter_each(client, runs, [addresses[r] for r in ranks])
+    pieces: list[list[Piece]] = [[] for _ in addresses]
+    for rank, future in zip(ranks, futures, strict=True):
+        rows = bounds[rank + 1] - bounds[rank]
+        pieces[rank].append(Piece(future, 0, rows, rows, rank, bounds[rank]))
+    result = make_partition(info, bounds[-1], pieces)
+    result.bytes_scattered = n_bytes(runs)
+    return result

@@ -1,0 +1,204 @@
+"""The rows of one rank, as blocks ready for the kernels (runs on the worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.data._blocks import frame_to_array, is_frame, is_sparse, n_bytes, take_rows
+from dask_ma.data._checks import (
+    RawBlock,
+    check_columns,
+    check_finite,
+    check_kind,
+    check_numbers,
+    check_weights,
+    open_block,
+)
+
+__all__ = ["Block", "Shard", "build_shard"]
+
+
+class Block(NamedTuple):
+    """Consecutive rows of a shard.
+
+    Attributes
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    y : ndarray of shape (n_rows,) or None
+    sample_weight : ndarray of shape (n_rows,) or None
+    index : int
+        Number of the input's block that the rows come from.
+    start : int or None
+        Number of the first row in the whole input, counted before rows of weight 0
+        were removed.
+    """
+
+    X: Any
+    y: np.ndarray | None
+    sample_weight: np.ndarray | None
+    index: int
+    start: int | None
+
+
+@dataclass
+class Shard:
+    """All rows of one rank, as a sequence of blocks that is never concatenated.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        None of them is empty.
+    n_rows : int
+    n_features : int
+    dtype : numpy.dtype
+        Common dtype of the blocks of X.
+    is_sparse : bool
+        Whether the blocks of X are CSR; False for a shard without rows.
+    nbytes : int
+        Bytes of all blocks, with labels and weights.
+    """
+
+    blocks: list[Block]
+    n_rows: int
+    n_features: int
+    dtype: np.dtype
+    is_sparse: bool
+    nbytes: int
+
+
+class _Piece(NamedTuple):
+    """Unconverted rows of one block."""
+
+    raw: RawBlock
+    index: int
+    start: int | None
+
+
+def build_shard(
+    arguments: dict[str, Any],
+    *,
+    dtype: Sequence[Any] = (np.float64, np.float32),
+    n_features: int | None = None,
+    accept_sparse: bool = True,
+    require_labels: bool = True,
+) -> Shard:
+    """Turn the pieces of one rank into a shard.
+
+    Parameters
+    ----------
+    arguments : dict
+        ``ShardSpec.arguments`` with futures replaced by their data.
+    dtype : sequence of dtypes, default=(float64, float32)
+        Dtypes that X may have; any other becomes the first.
+    n_features : int, optional
+        Expected number of columns; by default what the metadata of the input say.
+    accept_sparse : bool, default=True
+        Whether X may be sparse.
+    require_labels : bool, default=True
+        Whether y must be given.
+
+    Returns
+    -------
+    Shard
+        Blocks that were right already are the input's own, not copies.
+
+    Raises
+    ------
+    ValueError
+        For NaN, infinity, negative weights, lengths or columns that disagree, rows
+        without labels. The message names the block and the rows.
+    TypeError
+        For a mixture of dense and sparse blocks, masked arrays, or sparse blocks where
+        they are not accepted.
+    """
+    columns = arguments["n_features"] if n_features is None else n_features
+    pieces = _read_pieces(arguments)
+    kinds: dict[bool, int] = {}
+    for piece in pieces:
+        X = piece.raw.X
+        check_columns(X, piece.index, columns)
+        check_numbers(X, piece.index)
+        check_kind(kinds, X, piece.index, accept_sparse)
+        if require_labels and piece.raw.y is None:
+            raise ValueError(
+                f"requires y to be passed, but block {piece.index} has no labels."
+            )
+    target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
+    blocks = [_finish(piece, target) for piece in pieces]
+    return _collect([b for b in blocks if b.X.shape[0]], columns, target)
+
+
+def _collect(blocks: list[Block], n_features: int, dtype: np.dtype) -> Shard:
+    """A shard of finished blocks."""
+    return Shard(
+        blocks=blocks,
+        n_rows=sum(block.X.shape[0] for block in blocks),
+        n_features=n_features,
+        dtype=dtype,
+        is_sparse=bool(blocks) and is_sparse(blocks[0].X),
+        nbytes=sum(n_bytes(block[:3]) for block in blocks),
+    )
+
+
+def _read_pieces(arguments: dict[str, Any]) -> list[_Piece]:
+    """Cut each piece out of its block."""
+    pieces = []
+    aligned = arguments["aligned"] or [(None, None)] * len(arguments["pieces"])
+    for piece, columns in zip(arguments["pieces"], aligned, strict=True):
+        source, start, stop, rows, index, first = piece
+        X, y, sample_weight = open_block(source, rows, index)
+        raw = RawBlock(
+            take_rows(X, start, stop),
+            columns[0] if y is None else y[start:stop],
+            columns[1] if sample_weight is None else sample_weight[start:stop],
+        )
+        if stop > start:
+            pieces.append(_Piece(raw, index, first))
+    return pieces
+
+
+def _common_dtype(
+    blocks: list[Any], declared: np.dtype, allowed: Sequence[Any]
+) -> np.dtype:
+    """Dtype that all blocks get: the smallest allowed one that holds them."""
+    found = [_dtype_of(block) for block in blocks] or [np.dtype(declared)]
+    common = np.result_type(*found)
+    return common if common in [np.dtype(a) for a in allowed] else np.dtype(allowed[0])
+
+
+def _dtype_of(block: Any) -> np.dtype:
+    """NumPy dtype of a block of X."""
+    if not is_frame(block):
+        return block.dtype
+    return frame_to_array(block.iloc[:0]).dtype
+
+
+def _finish(piece: _Piece, dtype: np.dtype) -> Block:
+    """Convert one piece and check its values."""
+    (X, y, weights), index, start = piece
+    if is_sparse(X):
+        X = X.astype(dtype, copy=False)
+    else:
+        X = frame_to_array(X) if is_frame(X) else X
+        X = np.ascontiguousarray(X, dtype=dtype)
+    check_finite(X, "X", index, start)
+    if y is not None:
+        check_finite(y, "y", index, start)
+    if weights is not None:
+        check_weights(weights, index, start)
+        X, y, weights = _drop_weightless(X, y, weights)
+    return Block(X, y, weights, index, start)
+
+
+def _drop_weightless(
+    X: Any, y: np.ndarray | None, weights: np.ndarray
+) -> tuple[Any, np.ndarray | None, np.ndarray]:
+    """Remove the rows whose weight is exactly 0."""
+    kept = weights != 0
+    if kept.all():
+        return X, y, weights
+    return X[kept], None if y is None else y[kept], weights[kept]

@@ -1,0 +1,107 @@
+"""What partition hands on: the pieces of each rank, as futures or arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.data._inputs import InputInfo
+
+__all__ = ["Partition", "Piece", "ShardSpec"]
+
+
+class Piece(NamedTuple):
+    """Rows of one block that belong to one rank.
+
+    Attributes
+    ----------
+    source : tuple or Future
+        (X, y, sample_weight), each an array, a future or None; or a future of such a
+        tuple.
+    start, stop : int
+        Rows of the source that belong to the rank; `stop` is excluded.
+    rows : int
+        Rows that the source must have.
+    index : int
+        Number of the block in the input.
+    first : int
+        Number of the first row in the whole input.
+    """
+
+    source: Any
+    start: int
+    stop: int
+    rows: int
+    index: int
+    first: int
+
+
+@dataclass
+class ShardSpec:
+    """The pieces of one rank.
+
+    Attributes
+    ----------
+    pieces : list of Piece
+        In the order of their rows in the input.
+    aligned : Future or list of (y, sample_weight) or None
+        Labels and weights that were in memory while X was not, cut to the pieces.
+    n_features : int
+    dtype : numpy.dtype
+        Dtype that the metadata of X say.
+    """
+
+    pieces: list[Piece]
+    aligned: Any
+    n_features: int
+    dtype: np.dtype
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Plain containers of futures, arrays and numbers: an argument of a task."""
+        return {
+            "pieces": [tuple(piece) for piece in self.pieces],
+            "aligned": self.aligned,
+            "n_features": self.n_features,
+            "dtype": self.dtype,
+        }
+
+
+@dataclass
+class Partition:
+    """Rows of an input shared out over ranks; keeps the data alive while it lives.
+
+    Attributes
+    ----------
+    shards : list of ShardSpec
+        One per rank; some may have no piece.
+    n_rows : int
+    n_features : int
+    feature_names : ndarray of shape (n_features,), dtype object, or None
+    bytes_moved : int
+        Bytes of X, y and weights that go from worker to worker for balance or order.
+    bytes_followed : int
+        Bytes of y and weights that go to the worker of their block of X.
+    bytes_scattered : int
+        Bytes sent from this process to workers.
+    """
+
+    shards: list[ShardSpec]
+    n_rows: int
+    n_features: int
+    feature_names: np.ndarray | None
+    bytes_moved: int = 0
+    bytes_followed: int = 0
+    bytes_scattered: int = 0
+
+
+def make_partition(
+    info: InputInfo, n_rows: int, pieces: list[list[Piece]]
+) -> Partition:
+    """A partition of the given pieces, one list per rank."""
+    if info.n_features is None:
+        raise ValueError("X has an unknown number of columns, expected a known one.")
+    shards = [ShardSpec(p, None, info.n_features, info.dtype) for p in pieces]
+    return Partition(shards, n_rows, info.n_features, info.feature_names)
