@@ -1,5 +1,8 @@
 """Distributed machine learning on Dask with the scikit-learn API."""
 
-__all__ = ["__version__"]
+from dask_ma.engine import run_spmd
+from dask_ma.ma import MASGDClassifier, MASGDRegressor
+
+__all__ = ["MASGDClassifier", "MASGDRegressor", "__version__", "run_spmd"]
 
 __version__ = "0.1.0.dev0"

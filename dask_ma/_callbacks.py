@@ -1,0 +1,137 @@
+"""What the user sees while a fit runs: scikit-learn's callbacks, and lines of text.
+
+Both run in the client process. scikit-learn has callbacks from version 1.9 on; the
+methods with an underscore that are used here are those it documents for the authors of
+estimators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dask_ma.engine import Listener, Model, Record
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # scikit-learn before 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stands in where scikit-learn has no callbacks."""
+
+    def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
+        """Leave the method as it is."""
+        return method
+
+
+__all__ = ["CallbackSupportMixin", "fit_listener", "with_callbacks"]
+
+_SHOWN = ("objective", "validation_score")
+
+
+@contextmanager
+def fit_listener(
+    estimator: Any,
+    max_rounds: int,
+    X: Any,
+    y: Any,
+    to_attributes: Callable[[Model], dict[str, Any]],
+) -> Iterator[Listener | None]:
+    """Listener for a fit that tells the user's callbacks of each round.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The estimator that is being fitted.
+    max_rounds : int
+        Most rounds that there can be.
+    X, y
+        The training data, for callbacks that ask for them.
+    to_attributes : callable
+        Turns a model into the attributes of a fitted estimator.
+
+    Yields
+    ------
+    listener : callable or None
+        None if nobody wants to know.
+    """
+    callbacks = _RoundCallbacks(estimator, max_rounds, X, y, to_attributes)
+    wanted: list[Listener] = []
+    if callbacks.active:
+        wanted.append(callbacks)
+    if estimator.verbose:
+        wanted.append(_print_record)
+    callbacks.begin()
+    yield _all_of(wanted) if wanted else None
+    callbacks.end()
+
+
+def _all_of(listeners: list[Listener]) -> Listener:
+    """One listener that asks all; any of them can stop the fit."""
+
+    def listen(record: Record, fetch: Callable[[], Model]) -> bool:
+        return any([listener(record, fetch) for listener in listeners])
+
+    return listen
+
+
+def _print_record(record: Record, fetch: Callable[[], Model]) -> bool:
+    """Print a line per round, as scikit-learn's SGD does per epoch."""
+    values = ", ".join(
+        f"{name.replace('_', ' ')} {record[name]:.6f}"
+        for name in _SHOWN
+        if name in record
+    )
+    print(f"-- Round {record['round']}: {values}, {record['time']:.2f} s")
+    return False
+
+
+class _RoundCallbacks:
+    """scikit-learn's callbacks, told of a fit and of each of its rounds."""
+
+    def __init__(
+        self,
+        estimator: Any,
+        max_rounds: int,
+        X: Any,
+        y: Any,
+        to_attributes: Callable[[Model], dict[str, Any]],
+    ) -> None:
+        self._estimator = estimator
+        self._data = {"X": X, "y": y}
+        self._to_attributes = to_attributes
+        self._root: Any = None
+        self.active = False
+        if hasattr(estimator, "_init_callback_context"):
+            self._root = estimator._init_callback_context(max_subtasks=max_rounds)
+            self.active = bool(getattr(estimator, "_skl_callbacks", None))
+
+    def begin(self) -> None:
+        """Tell the callbacks that the fit begins."""
+        if self.active:
+            self._root.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+
+    def end(self) -> None:
+        """Tell the callbacks that the fit has ended."""
+        if self.active:
+            self._root.call_on_fit_task_end(estimator=self._estimator, **self._data)
+
+    def __call__(self, record: Record, fetch: Callable[[], Model]) -> bool:
+        """Tell the callbacks of a round; whether one of them wants to stop.
+
+        A round's beginning is told together with its end: only then is it certain that
+        there is such a round.
+        """
+        context = self._root.subcontext(task_name="round")
+        context.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+        return bool(
+            context.call_on_fit_task_end(
+                estimator=self._estimator,
+                metadata=record,
+                reconstruction_attributes=lambda: self._to_attributes(fetch()),
+                **self._data,
+            )
+        )

@@ -1,0 +1,218 @@
+"""What the estimators share: the way through a fit, and block-wise prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from dask_ma._callbacks import CallbackSupportMixin, fit_listener
+from dask_ma.data import apply_blockwise, describe, is_dask_collection, partition
+from dask_ma.engine import fit_client, launch, place_ranks
+
+_MAX_SEED = np.iinfo(np.int32).max
+
+
+class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
+    """Base of all estimators: rows go to ranks, an agent runs on each.
+
+    A subclass has the parameters `n_ranks`, `random_state` and `verbose`, and hands the
+    data, an agent and its parameters to :meth:`_run`.
+    """
+
+    _blas_threads = 1
+
+    def _run(
+        self,
+        agent: Callable[..., Any],
+        params: Any,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        max_rounds: int,
+        to_attributes: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> Any:
+        """Share out the rows, run the agent on all ranks, return rank 0's result.
+
+        Parameters
+        ----------
+        agent : callable
+            ``agent(context, shard arguments, params)``.
+        params : object
+            Parameters of the agent.
+        X, y, sample_weight
+            What the user gave, validated where it is in memory.
+        max_rounds : int
+            Most rounds that there can be, for progress bars.
+        to_attributes : callable
+            Turns a model of the agent into fitted attributes, for callbacks.
+        """
+        seed = check_random_state(self.random_state).randint(_MAX_SEED)
+        with fit_client() as client:
+            addresses = place_ranks(client, self.n_ranks, describe(X).n_rows)
+            n_ranks = (
+                _n_local_ranks(self.n_ranks, X) if client is None else len(addresses)
+            )
+            shards = partition(
+                X,
+                y,
+                sample_weight,
+                n_ranks=n_ranks,
+                addresses=addresses,
+                client=client,
+            )
+            with fit_listener(self, max_rounds, X, y, to_attributes) as listener:
+                return launch(
+                    agent,
+                    [shard.arguments for shard in shards.shards],
+                    params,
+                    name=type(self).__name__,
+                    client=client,
+                    addresses=addresses,
+                    seed=seed,
+                    blas_threads=self._blas_threads,
+                    listener=listener,
+                )
+
+    def _validate_input(self, X: Any, y: Any = None, *, reset: bool) -> tuple[Any, Any]:
+        """Check what can be known on the client; a Dask collection is not computed."""
+        if not is_dask_collection(X):
+            return self._validate_memory(X, y, reset=reset)
+        validate_data(self, _stand_in(X), reset=reset, skip_check_array=True)
+        return X, y
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """scikit-learn's checks of data in memory."""
+        raise NotImplementedError(f"{type(self).__name__} takes no data")
+
+    def _predictor(self) -> Any:
+        """What the functions of :meth:`_apply` get as the model."""
+        raise NotImplementedError(f"{type(self).__name__} predicts nothing")
+
+    def _apply(
+        self,
+        X: Any,
+        function: Callable[[Any, Any], np.ndarray],
+        *,
+        n_outputs: int | None = None,
+        dtype: Any = None,
+    ) -> Any:
+        """Apply the fitted model to rows: lazily to a Dask collection, else at once.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+        function : callable
+            ``function(model, block)`` gives the values of the rows of a block.
+        n_outputs : int or None, default=None
+            Columns of the result; None for a vector.
+        dtype : dtype, default=None
+            Of a lazy result; None for the floating type that model and rows give.
+        """
+        if is_dask_collection(X):
+            self._validate_input(X, reset=False)
+            if dtype is None:
+                dtype = _float_dtype(describe(X).dtype, self.coef_.dtype)
+            return apply_blockwise(
+                X, function, model=self._predictor(), n_outputs=n_outputs, dtype=dtype
+            )
+        X = validate_data(
+            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
+        )
+        return function(self._predictor(), X)
+
+    @contextmanager
+    def _keep_fitted_state(self) -> Iterator[None]:
+        """Put the fitted attributes back if the body fails."""
+        before = self._fitted_state()
+        try:
+            yield
+        except BaseException:
+            for name in self._fitted_state():
+                delattr(self, name)
+            for name, value in before.items():
+                setattr(self, name, value)
+            raise
+
+    def _fitted_state(self) -> dict[str, Any]:
+        """Attributes that a fit sets."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name.endswith("_") and not name.startswith("_")
+        }
+
+
+def _n_local_ranks(n_ranks: int | None, X: Any) -> int:
+    """Number of ranks in this process, not more than there are rows."""
+    n_rows = describe(X).n_rows
+    wanted = n_ranks or 1
+    return wanted if n_rows is None else max(1, min(wanted, n_rows))
+
+
+def _stand_in(X: Any) -> Any:
+    """Something without rows that has the columns of a Dask collection."""
+    info = describe(X)
+    if info.feature_names is not None:
+        import pandas as pd  # a Dask DataFrame cannot be without it
+
+        return pd.DataFrame(columns=info.feature_names)
+    if info.n_features is None:
+        raise ValueError(
+            "X has an unknown number of columns, expected a known one; give its shape, "
+            "e.g. with dask.array.from_delayed(..., shape=(np.nan, n_features))"
+        )
+    return np.empty((0, info.n_features))
+
+
+def _float_dtype(rows: Any, model: Any) -> np.dtype:
+    """Floating type of the product of rows and model."""
+    is_float = np.issubdtype(rows, np.floating)
+    return np.result_type(rows if is_float else np.float64, model)
+
+
+def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
+    """Weighted fraction of equal labels, worked out block by block."""
+    y, weight = _columns(predicted, y, sample_weight)
+    right, total = dask.compute(((predicted == y) * weight).sum(), weight.sum())
+    return float(right / total)
+
+
+def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
+    """Weighted coefficient of determination, worked out block by block."""
+    y, weight = _columns(predicted, y, sample_weight)
+    total, first = dask.compute(weight.sum(), (weight * y).sum())
+    deviations = (weight * (y - first / total) ** 2).sum()
+    residuals = (weight * (y - predicted) ** 2).sum()
+    residuals, deviations = dask.compute(residuals, deviations)
+    if deviations == 0:
+        return float(residuals == 0)  # as scikit-learn's r2_score
+    return float(1 - residuals / deviations)
+
+
+def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Labels and weights as dask.arrays with the chunks of the predictions."""
+    if sample_weight is None:
+        weight = da.ones_like(predicted, dtype=np.float64)
+    else:
+        weight = _as_column(sample_weight, predicted)
+    return _as_column(y, predicted), weight
+
+
+def _as_column(values: Any, like: Any) -> Any:
+    """A vector in the chunks of another where they are known."""
+    if not is_dask_collection(values):
+        values = da.from_array(np.asarray(values), chunks=-1)
+    elif hasattr(values, "to_dask_array"):
+        values = values.to_dask_array()
+    known = not np.isnan(sum(like.chunks[0]) + sum(values.chunks[0]))
+    return values.rechunk(like.chunks) if known else values

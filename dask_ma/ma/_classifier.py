@@ -1,0 +1,436 @@
+"""Linear classifiers by model averaging."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.linear_model import SGDClassifier
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_ma._callbacks import with_callbacks
+from dask_ma._sklearn import StrOptions, fit_context
+from dask_ma.base import blockwise_accuracy
+from dask_ma.data import is_dask_collection
+from dask_ma.ma import _functions
+from dask_ma.ma._linear import LinearMA
+
+_LOSSES = {
+    "hinge",
+    "log_loss",
+    "modified_huber",
+    "squared_hinge",
+    "perceptron",
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
+}
+
+
+def _has_probabilities(estimator: Any) -> bool:
+    """Whether the loss gives probabilities."""
+    if estimator.loss in ("log_loss", "modified_huber"):
+        return True
+    raise AttributeError(
+        "probability estimates need loss='log_loss' or loss='modified_huber', got "
+        f"loss={estimator.loss!r}"
+    )
+
+
+class MASGDClassifier(ClassifierMixin, LinearMA):
+    """Linear classifier trained by SGD with model averaging.
+
+    Every rank runs SGD over its own rows; after each local pass the ranks' models are
+    averaged by an allreduce from worker to worker, weighted by rows. The objective is
+    ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha * penalty(w)``, where `s_i` is
+    the sample weight times the class weight. With more than two classes each class is
+    set against the rest, and the objective is the mean over these problems.
+
+    Parameters
+    ----------
+    loss : str, default="hinge"
+        "hinge" (linear SVM), "log_loss" (logistic regression), "modified_huber",
+        "squared_hinge", "perceptron", or one of the regression losses "squared_error",
+        "huber", "epsilon_insensitive", "squared_epsilon_insensitive" on targets -1 and
+        1.
+    penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
+        Regularisation term; the intercept is never part of it.
+    alpha : float, default=0.0001
+        Weight of the penalty, at least 0. It also sets the step size of
+        ``learning_rate="optimal"``, which needs it to be above 0.
+    l1_ratio : float, default=0.15
+        Share of L1 in the elastic net, from 0 to 1; used with
+        ``penalty="elasticnet"``.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+    max_iter : int, default=1000
+        Most communication rounds.
+    tol : float or None, default=1e-3
+        The fit ends when `n_iter_no_change` rounds in a row have not improved the
+        objective (with `early_stopping`, the validation score) by more than this, in
+        the units of the objective. None makes `max_iter` rounds.
+    shuffle : bool, default=True
+        Whether each rank goes over its blocks, and over the rows of a block, in a new
+        order each time.
+    verbose : int, default=0
+        Whether a line is printed for each round.
+    epsilon : float, default=0.1
+        Threshold of the losses "huber", "epsilon_insensitive" and
+        "squared_epsilon_insensitive".
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffles and of the validation rows.
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "pa1", "pa2"}, \
+            default="optimal"
+        Step size of each rank's SGD, as in SGDClassifier. "adaptive" divides it by 5
+        whenever the rounds stop to improve the objective. "pa1" and "pa2" need
+        ``loss="hinge"``.
+    eta0 : float, default=0.01
+        Initial step size of "constant", "invscaling" and "adaptive", and the
+        aggressiveness of "pa1" and "pa2".
+    power_t : float, default=0.5
+        Exponent of "invscaling".
+    early_stopping : bool, default=False
+        Whether each rank holds out part of its rows, and the fit ends when the score on
+        them stops to improve. The rows kept for training are copied.
+    validation_fraction : float, default=0.1
+        Part of the rows held out, between 0 and 1.
+    n_iter_no_change : int, default=5
+        Rounds without improvement before the fit ends.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes; "balanced" weights them by the inverse of their
+        frequency. They multiply the sample weights, also in the problems of one class
+        against the rest.
+    warm_start : bool, default=False
+        Whether `fit` starts from the model of the fit before.
+    average : bool or int, default=False
+        Whether the result is the mean of the merged models of the rounds, each weighted
+        by the rows that went into it. An int begins with the round in which this many
+        rows have been seen.
+    local_epochs : float or "auto", default="auto"
+        How often each rank goes over its rows between two merges. "auto" decides by the
+        number of rows and ranks and the size of the model, never by the clock. A
+        fraction merges within a pass.
+    n_ranks : int or None, default=None
+        Number of ranks. None means one per worker thread of the current client, and one
+        without a client. Without a client the ranks are threads of this process.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels.
+    n_iter_ : int
+        Rounds made.
+    t_ : float
+        Number of the next SGD step of a rank.
+    history_ : list of dict
+        One record per round: `round`; `time`, in seconds since rank 0 started;
+        `objective`; `validation_score` with `early_stopping`; `local_epochs`; over all
+        ranks the sums `n_samples` (rows gone over in the round), `bytes_sent` and
+        `messages_sent` between processes, and `bytes_shared` within processes; and the
+        means over ranks `seconds_computing` and `seconds_waiting`.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had names that are all strings.
+
+    See Also
+    --------
+    MASGDRegressor : The same for regression.
+    sklearn.linear_model.SGDClassifier : The same on one machine.
+
+    References
+    ----------
+    Y. Guo, Z. Zhang, J. Jiang, W. Wu, C. Zhang, B. Cui, J. Li. "Model averaging in
+    distributed machine learning: a case study with Apache Spark." The VLDB Journal,
+    2021; section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import MASGDClassifier
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array(["no", "no", "yes", "yes"])
+    >>> classifier = MASGDClassifier(max_iter=20, tol=None, random_state=0)
+    >>> classifier.fit(X, y).predict([[-0.8, -1.0]]).tolist()
+    ['no']
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearMA._parameter_constraints,
+        "loss": [StrOptions(_LOSSES)],
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+    }
+    _twin = SGDClassifier
+    _passive_loss = "hinge"
+
+    def __init__(
+        self,
+        loss: str = "hinge",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int = 0,
+        epsilon: float = 0.1,
+        random_state: Any = None,
+        learning_rate: str = "optimal",
+        eta0: float = 0.01,
+        power_t: float = 0.5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        average: bool | int = False,
+        local_epochs: float | str = "auto",
+        n_ranks: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.average = average
+        self.local_epochs = local_epochs
+        self.n_ranks = n_ranks
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        coef_init: Any = None,
+        intercept_init: Any = None,
+        sample_weight: Any = None,
+    ) -> MASGDClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, dask.array or dask.dataframe of shape \
+                (n_samples, n_features)
+            Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
+            matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
+            worker memory stay there.
+        y : array-like or Dask collection of shape (n_samples,)
+            Labels: int, bool or str.
+        coef_init : array-like of shape (1, n_features) or (n_classes, n_features), default=None
+            Coefficients to start from.
+        intercept_init : array-like of shape (1,) or (n_classes,), default=None
+            Intercepts to start from.
+        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+            Weights of the rows, not negative. A weight of 2 counts like the row twice,
+            a weight of 0 like no row.
+
+        Returns
+        -------
+        self : MASGDClassifier
+
+        Raises
+        ------
+        ValueError
+            For data or parameters that cannot be used; the message names the block.
+        FitFailedError
+            If a worker is lost or a wait takes longer than configured.
+        """
+        with self._keep_fitted_state():
+            X, y = self._validate_input(X, y, reset=True)
+            changes = self._initial_changes(coef_init, intercept_init)
+            result = self._fit_rounds(X, y, sample_weight, **changes)
+        self._warn_unless_converged(result)
+        return self
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> MASGDClassifier:
+        """Go over the rows once on all ranks and merge.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that there will be; needed in the first call.
+
+        Returns
+        -------
+        self : MASGDClassifier
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`fit`, and for labels that are not among the classes.
+        """
+        with self._keep_fitted_state():
+            changes = self._partial_changes()
+            changes["classes"] = self._check_classes(classes)
+            first = not hasattr(self, "coef_")
+            X, y = self._validate_input(X, y, reset=first)
+            self._fit_rounds(X, y, sample_weight, **changes)
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """Values of the linear functions; the largest one decides.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        values : ndarray or dask.array of shape (n_samples,) or (n_samples, n_classes)
+            Lazy for Dask input. With two classes a vector, above 0 for the second one.
+        """
+        check_is_fitted(self)
+        n_classes = len(self.classes_)
+        n_outputs = None if n_classes == 2 else n_classes
+        return self._apply(X, _functions.decision_function, n_outputs=n_outputs)
+
+    def predict(self, X: Any) -> Any:
+        """Labels with the largest value of the decision function.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        labels : ndarray or dask.array of shape (n_samples,)
+            Lazy for Dask input.
+        """
+        check_is_fitted(self)
+        return self._apply(X, _functions.predict, dtype=self.classes_.dtype)
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, for the losses "log_loss" and "modified_huber".
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        probabilities : ndarray or dask.array of shape (n_samples, n_classes)
+            Lazy for Dask input. With more than two classes they are normalised over the
+            problems of one class against the rest, as scikit-learn does it.
+        """
+        check_is_fitted(self)
+        return self._apply(
+            X, _functions.predict_proba, n_outputs=len(self.classes_), dtype=np.float64
+        )
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        logarithms : ndarray or dask.array of shape (n_samples, n_classes)
+            Lazy for Dask input.
+        """
+        check_is_fitted(self)
+        return self._apply(
+            X,
+            _functions.predict_log_proba,
+            n_outputs=len(self.classes_),
+            dtype=np.float64,
+        )
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy on the rows given.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+        y : array-like or Dask collection of shape (n_samples,)
+            True labels.
+        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        accuracy : float
+            For Dask input it is worked out where the rows are.
+        """
+        if is_dask_collection(X):
+            return blockwise_accuracy(self.predict(X), y, sample_weight)
+        return super().score(X, y, sample_weight)
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """scikit-learn's checks of data in memory."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            accept_large_sparse=False,
+            reset=reset,
+        )
+        check_classification_targets(y)
+        return X, y
+
+    def _check_classes(self, classes: Any) -> np.ndarray:
+        """Labels that `partial_fit` is to know."""
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' cannot be used with partial_fit, which does "
+                "not know how frequent the classes will be; pass a dict"
+            )
+        known = getattr(self, "classes_", None)
+        if classes is None:
+            if known is None:
+                raise ValueError(
+                    "classes must be passed on the first call to partial_fit."
+                )
+            return known
+        classes = unique_labels(classes)
+        if known is not None and not np.array_equal(classes, known):
+            raise ValueError(
+                f"classes={classes.tolist()} is not the same as on last call to "
+                f"partial_fit, was: {known.tolist()}"
+            )
+        return classes
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._to_attributes(fitted), "classes_": fitted["classes"]}

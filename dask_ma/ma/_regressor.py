@@ -1,0 +1,319 @@
+"""Linear regression by model averaging."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.linear_model import SGDRegressor
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_ma._callbacks import with_callbacks
+from dask_ma._sklearn import StrOptions, fit_context
+from dask_ma.base import blockwise_r2
+from dask_ma.data import is_dask_collection
+from dask_ma.ma import _functions
+from dask_ma.ma._linear import LinearMA
+
+_LOSSES = {
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
+}
+
+
+class MASGDRegressor(RegressorMixin, LinearMA):
+    """Linear regression trained by SGD with model averaging.
+
+    Every rank runs SGD over its own rows; after each local pass the ranks' models are
+    averaged by an allreduce from worker to worker, weighted by rows. The objective is
+    ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha * penalty(w)``, where `s_i` is
+    the sample weight. SGD wants features of similar scale, around 1.
+
+    Parameters
+    ----------
+    loss : str, default="squared_error"
+        "squared_error" (half the square), "huber", "epsilon_insensitive" or
+        "squared_epsilon_insensitive".
+    penalty : {"l2", "l1", "elasticnet"} or None, default="l2"
+        Regularisation term; the intercept is never part of it.
+    alpha : float, default=0.0001
+        Weight of the penalty, at least 0. It also sets the step size of
+        ``learning_rate="optimal"``, which needs it to be above 0.
+    l1_ratio : float, default=0.15
+        Share of L1 in the elastic net, from 0 to 1; used with
+        ``penalty="elasticnet"``.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+    max_iter : int, default=1000
+        Most communication rounds.
+    tol : float or None, default=1e-3
+        The fit ends when `n_iter_no_change` rounds in a row have not improved the
+        objective (with `early_stopping`, the validation score) by more than this, in
+        the units of the objective. None makes `max_iter` rounds.
+    shuffle : bool, default=True
+        Whether each rank goes over its blocks, and over the rows of a block, in a new
+        order each time.
+    verbose : int, default=0
+        Whether a line is printed for each round.
+    epsilon : float, default=0.1
+        Threshold of the losses "huber", "epsilon_insensitive" and
+        "squared_epsilon_insensitive".
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffles and of the validation rows.
+    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "pa1", "pa2"}, \
+            default="invscaling"
+        Step size of each rank's SGD, as in SGDRegressor. "adaptive" divides it by 5
+        whenever the rounds stop to improve the objective. "pa1" and "pa2" need
+        ``loss="epsilon_insensitive"``.
+    eta0 : float, default=0.01
+        Initial step size of "constant", "invscaling" and "adaptive", and the
+        aggressiveness of "pa1" and "pa2".
+    power_t : float, default=0.25
+        Exponent of "invscaling".
+    early_stopping : bool, default=False
+        Whether each rank holds out part of its rows, and the fit ends when the score on
+        them stops to improve. The rows kept for training are copied.
+    validation_fraction : float, default=0.1
+        Part of the rows held out, between 0 and 1.
+    n_iter_no_change : int, default=5
+        Rounds without improvement before the fit ends.
+    warm_start : bool, default=False
+        Whether `fit` starts from the model of the fit before.
+    average : bool or int, default=False
+        Whether the result is the mean of the merged models of the rounds, each weighted
+        by the rows that went into it. An int begins with the round in which this many
+        rows have been seen.
+    local_epochs : float or "auto", default="auto"
+        How often each rank goes over its rows between two merges. "auto" decides by the
+        number of rows and ranks and the size of the model, never by the clock. A
+        fraction merges within a pass.
+    n_ranks : int or None, default=None
+        Number of ranks. None means one per worker thread of the current client, and one
+        without a client. Without a client the ranks are threads of this process.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Coefficients.
+    intercept_ : ndarray of shape (1,)
+        Intercept.
+    n_iter_ : int
+        Rounds made.
+    t_ : float
+        Number of the next SGD step of a rank.
+    history_ : list of dict
+        One record per round: `round`; `time`, in seconds since rank 0 started;
+        `objective`; `validation_score` with `early_stopping`; `local_epochs`; over all
+        ranks the sums `n_samples` (rows gone over in the round), `bytes_sent` and
+        `messages_sent` between processes, and `bytes_shared` within processes; and the
+        means over ranks `seconds_computing` and `seconds_waiting`.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X had names that are all strings.
+
+    See Also
+    --------
+    MASGDClassifier : The same for classification.
+    sklearn.linear_model.SGDRegressor : The same on one machine.
+
+    References
+    ----------
+    Y. Guo, Z. Zhang, J. Jiang, W. Wu, C. Zhang, B. Cui, J. Li. "Model averaging in
+    distributed machine learning: a case study with Apache Spark." The VLDB Journal,
+    2021; section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import MASGDRegressor
+    >>> X = np.linspace(-1, 1, 200).reshape(-1, 1)
+    >>> y = 3 * X[:, 0] + 1
+    >>> regressor = MASGDRegressor(max_iter=200, tol=1e-6, random_state=0)
+    >>> regressor.fit(X, y).predict([[0.5]]).round(1).tolist()
+    [2.5]
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearMA._parameter_constraints,
+        "loss": [StrOptions(_LOSSES)],
+    }
+    _twin = SGDRegressor
+    _passive_loss = "epsilon_insensitive"
+
+    def __init__(
+        self,
+        loss: str = "squared_error",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int = 0,
+        epsilon: float = 0.1,
+        random_state: Any = None,
+        learning_rate: str = "invscaling",
+        eta0: float = 0.01,
+        power_t: float = 0.25,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        average: bool | int = False,
+        local_epochs: float | str = "auto",
+        n_ranks: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.average = average
+        self.local_epochs = local_epochs
+        self.n_ranks = n_ranks
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        coef_init: Any = None,
+        intercept_init: Any = None,
+        sample_weight: Any = None,
+    ) -> MASGDRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, dask.array or dask.dataframe of shape \
+                (n_samples, n_features)
+            Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
+            matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
+            worker memory stay there.
+        y : array-like or Dask collection of shape (n_samples,)
+            Target values.
+        coef_init : array-like of shape (n_features,), default=None
+            Coefficients to start from.
+        intercept_init : array-like of shape (1,), default=None
+            Intercepts to start from.
+        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+            Weights of the rows, not negative. A weight of 2 counts like the row twice,
+            a weight of 0 like no row.
+
+        Returns
+        -------
+        self : MASGDRegressor
+
+        Raises
+        ------
+        ValueError
+            For data or parameters that cannot be used; the message names the block.
+        FitFailedError
+            If a worker is lost or a wait takes longer than configured.
+        """
+        with self._keep_fitted_state():
+            X, y = self._validate_input(X, y, reset=True)
+            changes = self._initial_changes(coef_init, intercept_init)
+            result = self._fit_rounds(X, y, sample_weight, **changes)
+        self._warn_unless_converged(result)
+        return self
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> MASGDRegressor:
+        """Go over the rows once on all ranks and merge.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        self : MASGDRegressor
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`fit`.
+        """
+        with self._keep_fitted_state():
+            changes = self._partial_changes()
+            first = not hasattr(self, "coef_")
+            X, y = self._validate_input(X, y, reset=first)
+            self._fit_rounds(X, y, sample_weight, **changes)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Values of the linear function.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        values : ndarray or dask.array of shape (n_samples,)
+            Lazy for Dask input.
+        """
+        check_is_fitted(self)
+        return self._apply(X, _functions.predict)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination on the rows given.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+            Rows.
+        y : array-like or Dask collection of shape (n_samples,)
+            True values.
+        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        r2 : float
+            For Dask input it is worked out where the rows are.
+        """
+        if is_dask_collection(X):
+            return blockwise_r2(self.predict(X), y, sample_weight)
+        return super().score(X, y, sample_weight)
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """scikit-learn's checks of data in memory."""
+        return validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            accept_large_sparse=False,
+            y_numeric=True,
+            reset=reset,
+        )
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._to_attributes(fitted), "coef_": fitted["coef"][0]}

@@ -1,0 +1,158 @@
+"""The local pass: scikit-learn's SGD over a rank's own blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from sklearn import config_context
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+from dask_ma.data import Block, Shard
+from dask_ma.kernels import row_slice
+from dask_ma.ma._params import FitParams, LinearModel
+
+
+class LocalSGD:
+    """SGD with batch size 1 and lazy L2 over the rows of one rank.
+
+    scikit-learn's estimator does the work through ``partial_fit``: its loop is
+    compiled, costs each row its non-zeros, and releases the GIL.
+
+    Parameters
+    ----------
+    shard : Shard
+        The rank's rows, y encoded.
+    n_problems : int
+        Number of linear functions.
+    params : FitParams
+        Parameters of the fit.
+    seed : SeedSequence
+        Seed of this rank.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        n_problems: int,
+        params: FitParams,
+        seed: np.random.SeedSequence,
+    ) -> None:
+        block_seed, sgd_seed = seed.spawn(2)
+        self._shard = shard
+        self._rng = np.random.default_rng(block_seed)
+        self._shuffle = params.shuffle
+        self._estimator = _make_estimator(params, sgd_seed)
+        self._estimator.t_ = params.t
+        self._classes = {}
+        if params.is_classifier:
+            self._classes["classes"] = np.arange(max(2, n_problems))
+        self._segments = self._endless_segments()
+        self._rest: Block | None = None
+
+    @property
+    def t(self) -> float:
+        """Number of the next step, for the learning rate."""
+        return float(self._estimator.t_)
+
+    def set_step_size(self, eta: float) -> None:
+        """Take `eta` as the constant step size from now on."""
+        self._estimator.set_params(learning_rate="constant", eta0=eta)
+
+    def run(self, model: LinearModel, epochs: float) -> tuple[LinearModel, int]:
+        """Go over the rows, starting from `model`.
+
+        Parameters
+        ----------
+        model : LinearModel
+            The merged model; it is not changed.
+        epochs : float
+            How often to go over the rank's rows; a fraction stops within them, and the
+            next call goes on from there.
+
+        Returns
+        -------
+        model : LinearModel
+            The rank's own model.
+        n_rows : int
+            Rows gone over.
+        """
+        n_rows = round(epochs * self._shard.n_rows)
+        if n_rows == 0:
+            return model, 0
+        self._load(model)
+        # The blocks have been checked; the setting is this thread's own.
+        with config_context(assume_finite=True, skip_parameter_validation=True):
+            for block in self._take(max(1, n_rows)):
+                self._estimator.partial_fit(
+                    block.X, block.y, sample_weight=block.sample_weight, **self._classes
+                )
+        coef = self._estimator.coef_.reshape(model.coef.shape)
+        return (
+            LinearModel(
+                coef.astype(model.coef.dtype, copy=False),
+                self._estimator.intercept_.astype(model.intercept.dtype, copy=False),
+            ),
+            n_rows,
+        )
+
+    def _load(self, model: LinearModel) -> None:
+        """Set the estimator's weights to copies, since SGD works in place."""
+        dtype = self._shard.dtype
+        coef = np.array(model.coef, dtype=dtype, order="C")
+        self._estimator.coef_ = coef if self._classes else coef[0]
+        self._estimator.intercept_ = np.array(model.intercept, dtype=dtype)
+
+    def _take(self, n_rows: int) -> Iterator[Block]:
+        """The next `n_rows` rows, as blocks and slices of blocks."""
+        while n_rows > 0:
+            block = self._rest if self._rest is not None else next(self._segments)
+            taken = min(n_rows, len(block.y))
+            self._rest = (
+                _rows(block, taken, len(block.y)) if taken < len(block.y) else None
+            )
+            yield _rows(block, 0, taken)
+            n_rows -= taken
+
+    def _endless_segments(self) -> Iterator[Block]:
+        """The blocks over and over, in a new order each time if shuffled."""
+        blocks = self._shard.blocks
+        while True:
+            order = np.arange(len(blocks))
+            if self._shuffle:
+                self._rng.shuffle(order)
+            yield from (blocks[i] for i in order)
+
+
+def _make_estimator(params: FitParams, seed: np.random.SeedSequence) -> Any:
+    """A scikit-learn estimator with the parameters of the fit."""
+    kind = SGDClassifier if params.is_classifier else SGDRegressor
+    adaptive = params.learning_rate == "adaptive"
+    return kind(
+        loss=params.loss,
+        penalty=params.penalty,
+        alpha=params.alpha,
+        l1_ratio=params.l1_ratio,
+        fit_intercept=params.fit_intercept,
+        shuffle=params.shuffle,
+        epsilon=params.epsilon,
+        # The rounds decide when an adaptive step size is to shrink.
+        learning_rate="constant" if adaptive else params.learning_rate,
+        eta0=params.eta0,
+        power_t=params.power_t,
+        # An instance goes on from pass to pass, where a seed would repeat its shuffles.
+        random_state=np.random.RandomState(np.random.MT19937(seed)),
+    )
+
+
+def _rows(block: Block, start: int, stop: int) -> Block:
+    """Rows of a block, as views."""
+    if start == 0 and stop == len(block.y):
+        return block
+    weight = block.sample_weight
+    return block._replace(
+        X=row_slice(block.X, start, stop),
+        y=block.y[start:stop],
+        sample_weight=None if weight is None else weight[start:stop],
+    )
