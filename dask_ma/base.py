@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ from sklearn.utils.validation import validate_data
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
 from dask_ma.data import apply_blockwise, describe, is_dask_collection, partition
 from dask_ma.engine import fit_client, launch, place_ranks
+
+logger = logging.getLogger("dask_ma")
 
 _MAX_SEED = np.iinfo(np.int32).max
 
@@ -69,18 +72,29 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
                 addresses=addresses,
                 client=client,
             )
-            with fit_listener(self, max_rounds, X, y, to_attributes) as listener:
-                return launch(
-                    agent,
-                    [shard.arguments for shard in shards.shards],
-                    params,
-                    name=type(self).__name__,
-                    client=client,
-                    addresses=addresses,
-                    seed=seed,
-                    blas_threads=self._blas_threads,
-                    listener=listener,
-                )
+            logger.info(
+                "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent to them",
+                type(self).__name__,
+                shards.n_rows,
+                n_ranks,
+                shards.bytes_moved + shards.bytes_followed,
+                shards.bytes_scattered,
+            )
+            try:
+                with fit_listener(self, max_rounds, X, y, to_attributes) as listener:
+                    return launch(
+                        agent,
+                        [shard.arguments for shard in shards.shards],
+                        params,
+                        name=type(self).__name__,
+                        client=client,
+                        addresses=addresses,
+                        seed=seed,
+                        blas_threads=self._blas_threads,
+                        listener=listener,
+                    )
+            finally:
+                shards.release()
 
     def _validate_input(self, X: Any, y: Any = None, *, reset: bool) -> tuple[Any, Any]:
         """Check what can be known on the client; a Dask collection is not computed."""

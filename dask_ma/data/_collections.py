@@ -199,12 +199,20 @@ def check_workers(client: Client, addresses: Sequence[str]) -> None:
 def release(futures: Sequence[Future]) -> None:
     """Give up futures at once, whoever still refers to them.
 
-    The exception of a failed task is kept by its future and refers, by its traceback, to
-    the frames that hold the future: without this the data would stay on the cluster
-    until the garbage collector finds the cycle.
+    Needed after an error. The exception refers, by its traceback, to the frames that
+    hold the futures; the failed task's future, and with workers in this process the
+    scheduler too, hold the exception. Nothing in that circle would ever be let go.
     """
     for future in futures:
         future.release()
+
+
+def gather_now(client: Client, tasks: Sequence[Future]) -> list[Any]:
+    """Results of small tasks, which are given up whatever happens."""
+    try:
+        return client.gather(list(tasks))
+    finally:
+        release(tasks)
 
 
 # -- Places and sizes ----------------------------------------------------------------
@@ -241,7 +249,7 @@ def lengths_of(
         ],
     )
     lengths = [0] * len(blocks)
-    for group, counted in zip(groups.values(), client.gather(tasks), strict=True):
+    for group, counted in zip(groups.values(), gather_now(client, tasks), strict=True):
         for index, rows in zip(group, counted, strict=True):
             lengths[index] = rows
     return lengths

@@ -152,6 +152,7 @@ def _place_blocks(
     result.bytes_moved = moved
     result.bytes_followed = _bytes_followed(plan, held, lengths, addresses, columns)
     result.bytes_scattered = _scatter_columns(client, result, columns, addresses)
+    result.owned += owned
     return result
 
 
@@ -274,7 +275,7 @@ def _count_bytes(client: Client, moving: list[tuple[Any, str]]) -> int:
     if not moving:
         return 0
     calls = [(n_bytes, (source,), holder) for source, holder in moving]
-    return sum(client.gather(cluster.run_together(client, calls)))
+    return sum(cluster.gather_now(client, cluster.run_together(client, calls)))
 
 
 def _bytes_followed(
@@ -325,4 +326,5 @@ def _scatter_columns(
     futures = cluster.scatter_each(client, cuts, [addresses[r] for r in ranks])
     for rank, future in zip(ranks, futures, strict=True):
         result.shards[rank].aligned = future
+    result.owned += futures
     return n_bytes(cuts)

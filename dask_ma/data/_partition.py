@@ -156,4 +156,5 @@ def _scatter(
         pieces[rank].append(Piece(future, 0, rows, rows, rank, bounds[rank]))
     result = make_partition(info, bounds[-1], pieces)
     result.bytes_scattered = n_bytes(runs)
+    result.owned += futures
     return result

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dask_ma.data._inputs import InputInfo
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 __all__ = ["Partition", "Piece", "ShardSpec"]
 
@@ -86,6 +89,8 @@ class Partition:
         Bytes of y and weights that go to the worker of their block of X.
     bytes_scattered : int
         Bytes sent from this process to workers.
+    owned : list of Future
+        Futures that partition made; those of a persisted input are not among them.
     """
 
     shards: list[ShardSpec]
@@ -95,6 +100,17 @@ class Partition:
     bytes_moved: int = 0
     bytes_followed: int = 0
     bytes_scattered: int = 0
+    owned: list[Future] = field(default_factory=list, repr=False)
+
+    def release(self) -> None:
+        """Give up the data on the cluster at once; what the user persisted stays.
+
+        Dropping the last reference does the same, but after an error tracebacks keep
+        references alive, for ever if the workers are in this process.
+        """
+        for future in self.owned:
+            future.release()
+        self.owned.clear()
 
 
 def make_partition(

@@ -66,6 +66,7 @@ def run_spmd(
     if n_ranks is not None and n_ranks < 1:
         raise ValueError(f"n_ranks must be at least 1 or None, got {n_ranks}")
     with fit_client(client) as chosen:
+        addresses: list[str] | None
         if n_ranks is None and chosen is not None:
             addresses = one_per_worker(chosen)
         else:

@@ -43,7 +43,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     group = context.group
     problem = agree_on_problem(group, arguments, params)
     problem, validation = hold_out(context, problem, params)
-    solver = LocalSGD(problem.shard, problem.n_problems, params, context.seed)
+    solver = LocalSGD(
+        problem.shard, problem.n_problems, params, context.seed, group.size
+    )
     rule = StopRule(params.tol, params.n_iter_no_change, maximize=params.early_stopping)
     model = output = initial_model(problem, params)
     evaluator = Evaluator(context, problem, validation, params, model)
@@ -114,7 +116,11 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
 
 
 class RunningMean:
-    """Mean of the merged models, each weighted by the rows that went into it.
+    """Mean of the merged models with polynomially growing weights.
+
+    The models of late rounds are better, so the weight of round `t` of the mean grows
+    like ``t**3`` (polynomial-decay averaging, O. Shamir and T. Zhang, "Stochastic
+    gradient descent for non-smooth optimization", ICML 2013, section 4).
 
     Parameters
     ----------
@@ -125,23 +131,24 @@ class RunningMean:
         Rows of all ranks.
     """
 
+    _DEGREE = 3
+
     def __init__(self, average: bool | int, total_rows: int) -> None:
         self._start = float(average) / total_rows if average else np.inf
         self._epochs = 0.0
-        self._weight = 0.0
-        self._mean = LinearModel(np.zeros(()), np.zeros(()))
+        self._rounds = 0
+        self._mean: LinearModel | None = None
 
     def update(self, model: LinearModel, epochs: float) -> LinearModel:
         """Take the model of a round; return the mean so far, or the model itself."""
         self._epochs += epochs
         if self._epochs < self._start:
             return model
-        self._weight += epochs
-        share = epochs / self._weight
+        self._rounds += 1
+        if self._mean is None:
+            self._mean = model
+        share = (self._DEGREE + 1) / (self._rounds + self._DEGREE)
         self._mean = LinearModel(
-            *(
-                mean + (new - mean) * share
-                for mean, new in zip(self._mean, model, strict=True)
-            )
+            *(a + (b - a) * share for a, b in zip(self._mean, model, strict=True))
         )
         return self._mean

@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 from sklearn.linear_model import SGDClassifier
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
-from dask_ma.base import blockwise_accuracy
-from dask_ma.data import is_dask_collection
-from dask_ma.ma import _functions
+from dask_ma.ma._class_predictions import ClassPredictions
 from dask_ma.ma._linear import LinearMA
 
 _LOSSES = {
@@ -31,17 +27,7 @@ _LOSSES = {
 }
 
 
-def _has_probabilities(estimator: Any) -> bool:
-    """Whether the loss gives probabilities."""
-    if estimator.loss in ("log_loss", "modified_huber"):
-        return True
-    raise AttributeError(
-        "probability estimates need loss='log_loss' or loss='modified_huber', got "
-        f"loss={estimator.loss!r}"
-    )
-
-
-class MASGDClassifier(ClassifierMixin, LinearMA):
+class MASGDClassifier(ClassPredictions, LinearMA):
     """Linear classifier trained by SGD with model averaging.
 
     Every rank runs SGD over its own rows; after each local pass the ranks' models are
@@ -107,9 +93,9 @@ class MASGDClassifier(ClassifierMixin, LinearMA):
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
-        Whether the result is the mean of the merged models of the rounds, each weighted
-        by the rows that went into it. An int begins with the round in which this many
-        rows have been seen.
+        Whether the result is the mean of the merged models of the rounds, with weights
+        that grow with the third power of the round. An int begins with the round in
+        which this many rows have been seen.
     local_epochs : float or "auto", default="auto"
         How often each rank goes over its rows between two merges. "auto" decides by the
         number of rows and ranks and the size of the model, never by the clock. A
@@ -129,7 +115,8 @@ class MASGDClassifier(ClassifierMixin, LinearMA):
     n_iter_ : int
         Rounds made.
     t_ : float
-        Number of the next SGD step of a rank.
+        Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
+        over, times 1.4 with several ranks.
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`; `validation_score` with `early_stopping`; `local_epochs`; over all
@@ -297,103 +284,6 @@ class MASGDClassifier(ClassifierMixin, LinearMA):
             X, y = self._validate_input(X, y, reset=first)
             self._fit_rounds(X, y, sample_weight, **changes)
         return self
-
-    def decision_function(self, X: Any) -> Any:
-        """Values of the linear functions; the largest one decides.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
-            Rows.
-
-        Returns
-        -------
-        values : ndarray or dask.array of shape (n_samples,) or (n_samples, n_classes)
-            Lazy for Dask input. With two classes a vector, above 0 for the second one.
-        """
-        check_is_fitted(self)
-        n_classes = len(self.classes_)
-        n_outputs = None if n_classes == 2 else n_classes
-        return self._apply(X, _functions.decision_function, n_outputs=n_outputs)
-
-    def predict(self, X: Any) -> Any:
-        """Labels with the largest value of the decision function.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
-            Rows.
-
-        Returns
-        -------
-        labels : ndarray or dask.array of shape (n_samples,)
-            Lazy for Dask input.
-        """
-        check_is_fitted(self)
-        return self._apply(X, _functions.predict, dtype=self.classes_.dtype)
-
-    @available_if(_has_probabilities)
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes, for the losses "log_loss" and "modified_huber".
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
-            Rows.
-
-        Returns
-        -------
-        probabilities : ndarray or dask.array of shape (n_samples, n_classes)
-            Lazy for Dask input. With more than two classes they are normalised over the
-            problems of one class against the rest, as scikit-learn does it.
-        """
-        check_is_fitted(self)
-        return self._apply(
-            X, _functions.predict_proba, n_outputs=len(self.classes_), dtype=np.float64
-        )
-
-    @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
-        """Logarithms of :meth:`predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
-            Rows.
-
-        Returns
-        -------
-        logarithms : ndarray or dask.array of shape (n_samples, n_classes)
-            Lazy for Dask input.
-        """
-        check_is_fitted(self)
-        return self._apply(
-            X,
-            _functions.predict_log_proba,
-            n_outputs=len(self.classes_),
-            dtype=np.float64,
-        )
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on the rows given.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
-            Rows.
-        y : array-like or Dask collection of shape (n_samples,)
-            True labels.
-        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
-            Weights of the rows.
-
-        Returns
-        -------
-        accuracy : float
-            For Dask input it is worked out where the rows are.
-        """
-        if is_dask_collection(X):
-            return blockwise_accuracy(self.predict(X), y, sample_weight)
-        return super().score(X, y, sample_weight)
 
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """scikit-learn's checks of data in memory."""

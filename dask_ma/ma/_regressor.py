@@ -83,9 +83,9 @@ class MASGDRegressor(RegressorMixin, LinearMA):
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
-        Whether the result is the mean of the merged models of the rounds, each weighted
-        by the rows that went into it. An int begins with the round in which this many
-        rows have been seen.
+        Whether the result is the mean of the merged models of the rounds, with weights
+        that grow with the third power of the round. An int begins with the round in
+        which this many rows have been seen.
     local_epochs : float or "auto", default="auto"
         How often each rank goes over its rows between two merges. "auto" decides by the
         number of rows and ranks and the size of the model, never by the clock. A
@@ -103,7 +103,8 @@ class MASGDRegressor(RegressorMixin, LinearMA):
     n_iter_ : int
         Rounds made.
     t_ : float
-        Number of the next SGD step of a rank.
+        Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
+        over, times 1.4 with several ranks.
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`; `validation_score` with `early_stopping`; `local_epochs`; over all

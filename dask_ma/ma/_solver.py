@@ -13,6 +13,10 @@ from dask_ma.data import Block, Shard
 from dask_ma.kernels import row_slice
 from dask_ma.ma._params import FitParams, LinearModel
 
+# Ranks drift apart in proportion to their step size, so several ranks go through the
+# schedule of the learning rate this much faster than by their own count of rows.
+_PACE = 1.4
+
 
 class LocalSGD:
     """SGD with batch size 1 and lazy L2 over the rows of one rank.
@@ -30,6 +34,8 @@ class LocalSGD:
         Parameters of the fit.
     seed : SeedSequence
         Seed of this rank.
+    n_ranks : int
+        Number of ranks.
     """
 
     def __init__(
@@ -38,13 +44,15 @@ class LocalSGD:
         n_problems: int,
         params: FitParams,
         seed: np.random.SeedSequence,
+        n_ranks: int,
     ) -> None:
         block_seed, sgd_seed = seed.spawn(2)
         self._shard = shard
         self._rng = np.random.default_rng(block_seed)
         self._shuffle = params.shuffle
         self._estimator = _make_estimator(params, sgd_seed)
-        self._estimator.t_ = params.t
+        self._t = params.t
+        self._pace = 1.0 if n_ranks == 1 else _PACE
         self._classes = {}
         if params.is_classifier:
             self._classes["classes"] = np.arange(max(2, n_problems))
@@ -53,8 +61,8 @@ class LocalSGD:
 
     @property
     def t(self) -> float:
-        """Number of the next step, for the learning rate."""
-        return float(self._estimator.t_)
+        """Place in the schedule of the learning rate."""
+        return self._t
 
     def set_step_size(self, eta: float) -> None:
         """Take `eta` as the constant step size from now on."""
@@ -78,16 +86,17 @@ class LocalSGD:
         n_rows : int
             Rows gone over.
         """
-        n_rows = round(epochs * self._shard.n_rows)
-        if n_rows == 0:
+        if self._shard.n_rows == 0:
             return model, 0
+        n_rows = max(1, round(epochs * self._shard.n_rows))
         self._load(model)
         # The blocks have been checked; the setting is this thread's own.
         with config_context(assume_finite=True, skip_parameter_validation=True):
-            for block in self._take(max(1, n_rows)):
+            for block in self._take(n_rows):
                 self._estimator.partial_fit(
                     block.X, block.y, sample_weight=block.sample_weight, **self._classes
                 )
+        self._t += self._pace * n_rows
         coef = self._estimator.coef_.reshape(model.coef.shape)
         return (
             LinearModel(
@@ -98,11 +107,12 @@ class LocalSGD:
         )
 
     def _load(self, model: LinearModel) -> None:
-        """Set the estimator's weights to copies, since SGD works in place."""
+        """Set the estimator's state; the weights are copied, SGD works in place."""
         dtype = self._shard.dtype
         coef = np.array(model.coef, dtype=dtype, order="C")
         self._estimator.coef_ = coef if self._classes else coef[0]
         self._estimator.intercept_ = np.array(model.intercept, dtype=dtype)
+        self._estimator.t_ = self._t
 
     def _take(self, n_rows: int) -> Iterator[Block]:
         """The next `n_rows` rows, as blocks and slices of blocks."""

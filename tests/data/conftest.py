@@ -66,7 +66,14 @@ def build(client: Client) -> Callable[..., list[Shard]]:
             client.submit(build_shard, s.arguments, workers=[a], pure=False, **options)
             for s, a in zip(result.shards, addresses, strict=True)
         ]
-        return client.gather(tasks)
+        try:
+            return client.gather(tasks)
+        except Exception:
+            result.release()
+            raise
+        finally:
+            for task in tasks:
+                task.release()
 
     return build_all
 

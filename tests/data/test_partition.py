@@ -349,7 +349,7 @@ def test_dataframe_with_array_labels_of_another_partitioning(client, workers):
         )
 
 
-def test_blocks_of_unknown_length_that_disagree(client, workers, build):
+def test_blocks_of_unknown_length_that_disagree(client, workers, clean, build):
     y = da.zeros(30, chunks=(6, 6, 6, 5, 7))
     X = frame()[["a", "b"]]
     result = partition(X, y, n_ranks=1, addresses=workers[:1], client=client)

@@ -1,0 +1,157 @@
+"""What an installation contains, and what importing it loads."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata, resources
+from pathlib import Path
+
+import grimp
+import numpy as np
+import pytest
+import yaml
+from importlinter import cli
+from scipy import sparse
+
+import dask_ma
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def setup_cfg():
+    """setup.cfg of the sources."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def run_python(code):
+    """What a fresh interpreter prints, as JSON."""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def modules_after(imports):
+    """Modules that a fresh interpreter has loaded after an import statement."""
+    return set(
+        run_python(f"{imports}\nimport json, sys\nprint(json.dumps(list(sys.modules)))")
+    )
+
+
+def test_version_is_that_of_the_distribution():
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", dask_ma.__version__)
+    assert metadata.version("dask_ma") == dask_ma.__version__
+
+
+def test_release_is_that_of_the_citation():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert dask_ma.__version__.startswith(citation["version"])
+
+
+@pytest.mark.parametrize(
+    "name", ["py.typed", "dask_ma.yaml", "datasets/data/clinc150.json.gz"]
+)
+def test_data_files_lie_in_the_package(name):
+    assert resources.files("dask_ma").joinpath(name).is_file()
+
+
+@pytest.mark.slow
+def test_wheel_contains_everything(tmp_path):
+    """Built from a copy, so that nothing is left in the sources."""
+    import shutil
+    import zipfile
+
+    copy = tmp_path / "copy"
+    shutil.copytree(
+        ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "docs")
+    )
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "."]
+        + ["--wheel-dir", str(tmp_path)],
+        cwd=copy,
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "dask_ma").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert sources | {"_dask_ma_sizeof.py"} <= shipped
+    assert not any(name.startswith(("tests/", "asv_bench/")) for name in shipped)
+
+
+def test_requirements_are_what_the_package_imports(setup_cfg):
+    required = {
+        re.match(r"[\w-]+", line).group().lower()
+        for line in setup_cfg["options"]["install_requires"].split("\n")
+        if line
+    }
+    names = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+    imported = {names.get(name, name) for name in external_imports("dask_ma")}
+    # pandas is met only where a user brings a DataFrame.
+    assert imported - {"pandas"} <= required
+    assert required <= imported
+
+
+def external_imports(package):
+    """Top-level names outside the standard library that a package imports."""
+    graph = grimp.build_graph("dask_ma", include_external_packages=True, cache_dir=None)
+    importers = {package, *graph.find_descendants(package)}
+    imported = {
+        name.partition(".")[0]
+        for importer in importers
+        for name in graph.find_modules_directly_imported_by(importer)
+    }
+    return imported - {"dask_ma", *sys.stdlib_module_names}
+
+
+def test_layers(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert cli.lint_imports(no_cache=True) == cli.EXIT_STATUS_SUCCESS
+
+
+def test_kernels_need_numpy_and_scipy_only():
+    assert external_imports("dask_ma.kernels") == {"numpy", "scipy"}
+
+
+def test_import_loads_nothing_heavy_besides_what_it_rests_on():
+    """dask.array loads sparse, and that numba: half a second for nothing."""
+    before = modules_after("import sklearn.linear_model, distributed")
+    added = modules_after("import dask_ma") - before
+    heavy = {"dask.array", "dask.dataframe", "matplotlib", "numba", "pandas", "sparse"}
+    assert not added & heavy
+
+
+@pytest.mark.parametrize("first", ["dask", "distributed", "dask.array", "dask_ma"])
+def test_import_in_any_order(first):
+    """The entry point is loaded while Dask is half imported."""
+    assert "dask_ma.base" in modules_after(f"import {first}, dask_ma")
+
+
+def test_importing_dask_does_not_import_the_package():
+    modules = modules_after("import dask.sizeof")
+    assert "_dask_ma_sizeof" in modules
+    assert not modules & {"dask_ma", "sklearn"}
+
+
+def test_entry_point_gives_dask_the_size_of_sparse_arrays():
+    from dask.sizeof import sizeof
+
+    array = sparse.csr_array(np.ones((100, 100)))
+    assert sizeof(array) >= array.data.nbytes + array.indices.nbytes
+    assert sizeof(array) == pytest.approx(sizeof(sparse.csr_matrix(array)), rel=0.01)
+
+
+def test_all_names_exist():
+    for name in dask_ma.__all__:
+        assert getattr(dask_ma, name) is not None
