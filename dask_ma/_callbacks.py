@@ -34,8 +34,7 @@ _SHOWN = ("objective", "validation_score")
 def fit_listener(
     estimator: Any,
     max_rounds: int,
-    X: Any,
-    y: Any,
+    data: tuple[Any, Any, Any],
     to_attributes: Callable[[Model], dict[str, Any]],
 ) -> Iterator[Listener | None]:
     """Listener for a fit that tells the user's callbacks of each round.
@@ -46,8 +45,8 @@ def fit_listener(
         The estimator that is being fitted.
     max_rounds : int
         Most rounds that there can be.
-    X, y
-        The training data, for callbacks that ask for them.
+    data : tuple
+        X, y and the sample weights, for callbacks that ask for them.
     to_attributes : callable
         Turns a model into the attributes of a fitted estimator.
 
@@ -56,7 +55,7 @@ def fit_listener(
     listener : callable or None
         None if nobody wants to know.
     """
-    callbacks = _RoundCallbacks(estimator, max_rounds, X, y, to_attributes)
+    callbacks = _RoundCallbacks(estimator, max_rounds, data, to_attributes)
     wanted: list[Listener] = []
     if callbacks.active:
         wanted.append(callbacks)
@@ -94,12 +93,15 @@ class _RoundCallbacks:
         self,
         estimator: Any,
         max_rounds: int,
-        X: Any,
-        y: Any,
+        data: tuple[Any, Any, Any],
         to_attributes: Callable[[Model], dict[str, Any]],
     ) -> None:
+        X, y, sample_weight = data
         self._estimator = estimator
-        self._data = {"X": X, "y": y}
+        self._data = {"X": X, "y": y, "metadata": None}
+        if sample_weight is not None:
+            self._data["metadata"] = {"sample_weight": sample_weight}
+        self._history: list[Record] = []
         self._to_attributes = to_attributes
         self._root: Any = None
         self.active = False
@@ -123,13 +125,16 @@ class _RoundCallbacks:
         A round's beginning is told together with its end: only then is it certain that
         there is such a round.
         """
+        self._history.append(record)
         context = self._root.subcontext(task_name="round")
         context.call_on_fit_task_begin(estimator=self._estimator, **self._data)
         return bool(
             context.call_on_fit_task_end(
                 estimator=self._estimator,
-                metadata=record,
-                reconstruction_attributes=lambda: self._to_attributes(fetch()),
+                reconstruction_attributes=lambda: {
+                    **self._to_attributes(fetch()),
+                    "history_": list(self._history),
+                },
                 **self._data,
             )
         )

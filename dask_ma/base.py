@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import dask
-import dask.array as da
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
@@ -62,7 +61,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         with fit_client() as client:
             addresses = place_ranks(client, self.n_ranks, describe(X).n_rows)
             n_ranks = (
-                _n_local_ranks(self.n_ranks, X) if client is None else len(addresses)
+                _n_local_ranks(self.n_ranks, X) if addresses is None else len(addresses)
             )
             shards = partition(
                 X,
@@ -81,7 +80,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
                 shards.bytes_scattered,
             )
             try:
-                with fit_listener(self, max_rounds, X, y, to_attributes) as listener:
+                with fit_listener(
+                    self, max_rounds, (X, y, sample_weight), to_attributes
+                ) as listener:
                     return launch(
                         agent,
                         [shard.arguments for shard in shards.shards],
@@ -215,6 +216,8 @@ def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
 
 def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Labels and weights as dask.arrays with the chunks of the predictions."""
+    import dask.array as da  # loads numba, which not every session needs
+
     if sample_weight is None:
         weight = da.ones_like(predicted, dtype=np.float64)
     else:
@@ -224,6 +227,8 @@ def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
 
 def _as_column(values: Any, like: Any) -> Any:
     """A vector in the chunks of another where they are known."""
+    import dask.array as da
+
     if not is_dask_collection(values):
         values = da.from_array(np.asarray(values), chunks=-1)
     elif hasattr(values, "to_dask_array"):

@@ -76,8 +76,8 @@ def to_csr(block: Any) -> Any:
 def _from_foreign(block: Any) -> Any:
     """SciPy form of a block of the package ``sparse``, which shares its data.
 
-    Read from the public attributes: most methods of that package compile with numba when
-    they are first called, which takes seconds.
+    Read from the public attributes: most methods of that package compile with numba
+    when they are first called, which takes seconds.
     """
     if block.ndim != 2:
         raise ValueError(
@@ -89,11 +89,12 @@ def _from_foreign(block: Any) -> Any:
             f"A sparse block of X has fill_value {block.fill_value}, expected 0."
         )
     if hasattr(block, "coords"):
-        parts = (block.data, tuple(block.coords))
-        return scipy.sparse.coo_array(parts, shape=block.shape)
+        coords = tuple(block.coords)
+        return scipy.sparse.coo_array((block.data, coords), shape=block.shape)
     if not hasattr(block, "compressed_axes"):
         raise TypeError(
-            f"X has a block of type sparse.{type(block).__name__}, expected COO or GCXS."
+            f"X has a block of type sparse.{type(block).__name__}, expected "
+            "sparse.COO or sparse.GCXS."
         )
     kinds = {0: scipy.sparse.csr_array, 1: scipy.sparse.csc_array}
     parts = (block.data, block.indices, block.indptr)
@@ -124,6 +125,5 @@ def n_bytes(block: Any) -> int:
         block = block if block.format == "csr" else block.tocsr()
         return block.data.nbytes + block.indices.nbytes + block.indptr.nbytes
     if is_frame(block):
-        used = block.memory_usage(index=False)
-        return int(used if np.isscalar(used) else used.sum())
+        return int(np.sum(block.memory_usage(index=False)))
     return int(getattr(block, "nbytes", 0))

@@ -6,7 +6,7 @@ Private parts of Dask used here and nowhere else in ``dask_ma.data``:
   futures through aliases, and a locally persisted collection wraps its blocks; no
   public function follows either.
 * ``Client.scheduler``: ``ncores`` for some addresses only, since the public
-  ``scheduler_info`` describes the whole cluster, of which only a few workers by default.
+  ``scheduler_info`` describes the whole cluster, by default a few workers of it.
 """
 
 from __future__ import annotations

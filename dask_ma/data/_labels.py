@@ -114,7 +114,8 @@ def merge_labels(list_of_arrays: Sequence[np.ndarray]) -> np.ndarray:
         number = next(labels for labels in arrays if labels.dtype.kind not in "USO")
         raise TypeError(
             f"y mixes strings such as {text[0].tolist()[0]!r} and numbers such as "
-            f"{number.tolist()[0]!r}; give all labels one type, for example with y.astype(str)."
+            f"{number.tolist()[0]!r}; give all labels one type, for example "
+            "with y.astype(str)."
         )
     return np.unique(np.concatenate(arrays))
 

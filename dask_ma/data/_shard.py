@@ -38,9 +38,9 @@ class Block(NamedTuple):
     """
 
     X: Any
-    y: np.ndarray | None
+    y: Any
     sample_weight: np.ndarray | None
-    index: int
+    index: int  # type: ignore[assignment]
     start: int | None
 
 
@@ -74,7 +74,7 @@ class _Piece(NamedTuple):
     """Unconverted rows of one block."""
 
     raw: RawBlock
-    index: int
+    index: int  # type: ignore[assignment]
     start: int | None
 
 

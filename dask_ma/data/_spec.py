@@ -37,7 +37,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     rows: int
-    index: int
+    index: int  # type: ignore[assignment]
     first: int
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import dask
-import dask.array as da
 import numpy as np
 from dask.base import tokenize
 from scipy import sparse
@@ -109,7 +108,7 @@ def make_dask_sparse_classification(
     random_state: int | None = None,
     dtype: Any = np.float64,
     chunk_rows: int = 50_000,
-) -> tuple[da.Array, da.Array, da.Array]:
+) -> tuple[Any, Any, Any]:
     """A text-like sparse classification problem as lazy Dask arrays.
 
     Every block is made by the worker that needs it; nothing is made on the client.
@@ -139,6 +138,8 @@ def make_dask_sparse_classification(
     --------
     make_sparse_classification : The same rows in memory, and all the parameters.
     """
+    import dask.array as da  # loads numba, which not every session needs
+
     spec = _make_spec(n_features, n_nonzero, noise, n_classes, random_state, dtype)
     sizes = _chunk_sizes(n_samples, chunk_rows)
     token = tokenize(spec, sizes)
@@ -173,7 +174,7 @@ def _make_spec(
         raise ValueError(f"noise must lie in [0, 1), got {noise}")
     if np.dtype(dtype) not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
-    entropy = np.random.SeedSequence(random_state).entropy
+    entropy: Any = np.random.SeedSequence(random_state).entropy
     return _Spec(n_features, n_nonzero, noise, n_classes, entropy, np.dtype(dtype))
 
 

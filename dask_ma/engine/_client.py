@@ -92,7 +92,7 @@ def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
 def _running_workers(client: Client) -> dict[str, int]:
     """Threads of each worker that takes tasks, in an order that does not change."""
     try:
-        workers = client.scheduler_info()["workers"]
+        workers = client.scheduler_info(n_workers=-1)["workers"]
     except (OSError, RuntimeError, TimeoutError) as error:
         raise NoWorkersError(
             f"the current Dask client cannot reach its scheduler: {error}"

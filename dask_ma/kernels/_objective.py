@@ -1,18 +1,14 @@
-"""Sums of losses over a block of rows, in chunks that fit the processor's cache."""
+"""Sums of losses over a block of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._losses import loss_values
-from dask_ma.kernels._rows import row_slice
-
-# 2^16 float64 predictions are 512 KiB: the few temporaries of a loss stay in cache
-_CHUNK_PREDICTIONS = 2**16
+from dask_ma.kernels._predictions import chunked_predictions
 
 
 def one_vs_rest_targets(
@@ -87,12 +83,8 @@ def loss_sums(
     """
     _check_shapes(X, y, sample_weight, coef, intercept, one_vs_rest)
     n_problems = len(coef)
-    # SciPy would copy a transposed view for every chunk
-    columns = coef[0] if n_problems == 1 else np.ascontiguousarray(coef.T)
     total = np.zeros(n_problems)
-    for rows in _chunks(X.shape[0], n_problems):
-        p = np.asarray(row_slice(X, rows.start, rows.stop) @ columns, dtype=np.float64)
-        p += intercept
+    for rows, p in chunked_predictions(X, coef, intercept):
         targets = one_vs_rest_targets(y[rows], n_problems) if one_vs_rest else y[rows]
         values = loss_values(loss, targets.reshape(p.shape), p, epsilon)
         if sample_weight is None:
@@ -100,13 +92,6 @@ def loss_sums(
         else:
             total += sample_weight[rows].astype(np.float64, copy=False) @ values
     return total
-
-
-def _chunks(n_samples: int, n_problems: int) -> Iterator[slice]:
-    """Row ranges with at most `_CHUNK_PREDICTIONS` predictions each (or one row)."""
-    size = max(1, _CHUNK_PREDICTIONS // n_problems)
-    for start in range(0, n_samples, size):
-        yield slice(start, min(start + size, n_samples))
 
 
 def _check_shapes(

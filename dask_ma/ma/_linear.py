@@ -87,7 +87,7 @@ class LinearMA(DistributedEstimator):
         from scipy.sparse import csr_matrix
 
         check_is_fitted(self)
-        self.coef_ = csr_matrix(self.coef_)
+        self.coef_: Any = csr_matrix(self.coef_)
         return self
 
     def densify(self) -> Any:

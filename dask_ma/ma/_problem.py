@@ -29,8 +29,8 @@ class Summary(NamedTuple):
     dtype: np.dtype = np.dtype(np.float32)
     is_sparse: bool = False
     has_weights: bool = False
-    labels: np.ndarray | None = None
-    label_weights: np.ndarray | None = None
+    labels: Any = None  # ndarray, or None for a regressor
+    label_weights: Any = None
     weight: float = 0.0
 
 
