@@ -15,7 +15,11 @@ from dask_ma.engine import Listener, Model, Record
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
+
+    N_WRAPPERS = 2  # frames of scikit-learn between the user's line and `fit`
 except ImportError:  # scikit-learn before 1.9
+
+    N_WRAPPERS = 1
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands in where scikit-learn has no callbacks."""
@@ -25,7 +29,7 @@ except ImportError:  # scikit-learn before 1.9
         return method
 
 
-__all__ = ["CallbackSupportMixin", "fit_listener", "with_callbacks"]
+__all__ = ["CallbackSupportMixin", "N_WRAPPERS", "fit_listener", "with_callbacks"]
 
 _SHOWN = ("objective", "validation_score")
 

@@ -72,7 +72,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
                 client=client,
             )
             logger.info(
-                "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent to them",
+                "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",
                 type(self).__name__,
                 shards.n_rows,
                 n_ranks,
@@ -124,7 +124,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
         function : callable
             ``function(model, block)`` gives the values of the rows of a block.

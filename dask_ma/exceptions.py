@@ -28,7 +28,7 @@ class PeerLostError(FitFailedError):
     """A worker that carries a rank has gone."""
 
 
-class CommTimeoutError(FitFailedError, TimeoutError):
+class CommTimeoutError(TimeoutError, FitFailedError):
     """A wait for a message or for a rank to start took longer than configured."""
 
 

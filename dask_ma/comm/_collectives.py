@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.comm._group import Group, map_arrays
+from dask_ma.comm._group import Group, frozen_view, map_arrays
 from dask_ma.comm._packing import Packed, pack, unpack
 from dask_ma.comm._reduction import LocalReducer, concatenate_parts
 
@@ -137,13 +137,13 @@ def allgather(group: Group, payload: Any) -> list[Any]:
     Returns
     -------
     payloads : list of object
-        Element `r` comes from rank `r`; arrays in it may be read-only.
+        Element `r` comes from rank `r`; arrays in it are read-only.
     """
-    if len(group.local_ranks) > 1:
-        payload = map_arrays(payload, np.copy)  # peers see this very memory
+    # Ranks of this process see the same memory: nobody may write to it.
+    payload = map_arrays(payload, np.copy)
     payloads = _spread(group, payload, group._next_tag())
     group.flush()
-    return payloads
+    return map_arrays(payloads, frozen_view)
 
 
 def gather(group: Group, payload: Any, root: int = 0) -> list[Any] | None:

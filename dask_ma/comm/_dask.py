@@ -126,7 +126,7 @@ class DaskGroup(Group):
             )
         except OSError as error:  # CommClosedError and refused connections
             lost = PeerLostError(
-                f"rank {self.rank} cannot reach rank {dest} on the worker at {address}: "
+                f"rank {self.rank} cannot reach rank {dest} on worker {address}: "
                 f"{type(error).__name__}: {error}"
             )
             self._mailbox.close(lost)

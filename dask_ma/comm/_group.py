@@ -69,7 +69,7 @@ def map_arrays(payload: Any, function: Any) -> Any:
     return payload
 
 
-def _frozen_view(array: np.ndarray) -> np.ndarray:
+def frozen_view(array: np.ndarray) -> np.ndarray:
     """A view that cannot be written through."""
     view = array.view()
     view.flags.writeable = False
@@ -239,7 +239,7 @@ class Group(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Wait until everything pushed so far lies in the mailboxes of its receivers."""
+        """Wait until all that was pushed lies in the mailboxes of its receivers."""
 
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
@@ -258,7 +258,7 @@ class Group(ABC):
         self._check_rank(dest, "dest")
         self.raise_if_closed()
         nbytes = payload_nbytes(payload)
-        payload = map_arrays(payload, np.copy if copy else _frozen_view)
+        payload = map_arrays(payload, np.copy if copy else frozen_view)
         if dest in self.local_ranks:
             self.counters.bytes_shared += nbytes
             self._deliver_local(payload, dest, tag)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from dask_ma.comm._group import Group
+import numpy as np
+
+from dask_ma.comm._group import Group, map_arrays
 from dask_ma.comm._mailbox import Mailbox
 from dask_ma.comm._topology import Layout
 
@@ -67,6 +69,8 @@ class LocalGroup(Group):
             mailbox.close(error)
 
     def _deliver(self, payload: Any, dest: int, tag: Hashable) -> None:
-        self._mailboxes[dest].put(self.rank, tag, payload)
+        # Copied, as on its way to another process: the sender may change it afterwards.
+        self._deliver_local(map_arrays(payload, np.copy), dest, tag)
 
-    _deliver_local = _deliver
+    def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
+        self._mailboxes[dest].put(self.rank, tag, payload)

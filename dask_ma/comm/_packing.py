@@ -1,4 +1,4 @@
-"""Several arrays in one flat array per dtype, so that a collective moves one message."""
+"""Several arrays in one flat array per dtype: a collective moves one message."""
 
 from __future__ import annotations
 

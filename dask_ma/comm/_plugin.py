@@ -79,7 +79,7 @@ class RunRegistry:
             mailbox.close(error)
 
     def abort(self, run_id: str, error: BaseException) -> int:
-        """End a run: each call of its ranks here raises `error`. Return their number."""
+        """End a run: calls of its ranks here raise `error`. Return their number."""
         with self._changed:
             mailboxes = [
                 m for (run, _), (m, _) in self._mailboxes.items() if run == run_id

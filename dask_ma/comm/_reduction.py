@@ -55,7 +55,7 @@ class LocalReducer:
         ]
 
     def total(self, partial: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-        """Combine the partial sums of all processes, given in the order of the nodes."""
+        """Combine the partial sums of all processes, in the order of the nodes."""
         parts: dict[Range, np.ndarray] = {}
         for node, vectors in enumerate(partial):
             parts.update(

@@ -7,7 +7,6 @@ from typing import Any
 
 from distributed import Client
 
-from dask_ma.comm import Group
 from dask_ma.engine._client import fit_client, one_per_worker, place_ranks
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._launch import launch

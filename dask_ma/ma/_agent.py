@@ -50,12 +50,10 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     model = output = initial_model(problem, params)
     evaluator = Evaluator(context, problem, validation, params, model)
     mean = RunningMean(params.average, problem.total_rows)
+    epochs = local_epochs(params.local_epochs, problem.sizes(group.size))
     n_iter, stop, eta = 0, False, params.eta0
     while n_iter < params.max_iter and not stop:
         n_iter += 1
-        epochs = local_epochs(
-            params.local_epochs, problem.total_rows, group.size, model.coef.size, n_iter
-        )
         with evaluator.computing():
             own, n_rows = solver.run(model, epochs)
         model = merge(context, own, problem)

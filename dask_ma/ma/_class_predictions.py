@@ -32,7 +32,7 @@ class ClassPredictions(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
 
         Returns
@@ -50,7 +50,7 @@ class ClassPredictions(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
 
         Returns
@@ -67,7 +67,7 @@ class ClassPredictions(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
 
         Returns
@@ -87,7 +87,7 @@ class ClassPredictions(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
 
         Returns
@@ -108,11 +108,11 @@ class ClassPredictions(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
         y : array-like or Dask collection of shape (n_samples,)
             True labels.
-        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
             Weights of the rows.
 
         Returns

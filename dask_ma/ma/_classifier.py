@@ -221,18 +221,19 @@ class MASGDClassifier(ClassPredictions, LinearMA):
 
         Parameters
         ----------
-        X : array-like, sparse matrix, DataFrame, dask.array or dask.dataframe of shape \
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
                 (n_samples, n_features)
             Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
             matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
             worker memory stay there.
         y : array-like or Dask collection of shape (n_samples,)
             Labels: int, bool or str.
-        coef_init : array-like of shape (1, n_features) or (n_classes, n_features), default=None
+        coef_init : array-like of shape (1, n_features) or (n_classes, n_features), \
+                default=None
             Coefficients to start from.
         intercept_init : array-like of shape (1,) or (n_classes,), default=None
             Intercepts to start from.
-        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
             Weights of the rows, not negative. A weight of 2 counts like the row twice,
             a weight of 0 like no row.
 

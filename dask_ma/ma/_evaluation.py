@@ -190,7 +190,7 @@ class Evaluator:
         objective += params.alpha * penalty / len(model.coef)
         if not (np.isfinite(objective) and np.isfinite(model.coef).all()):
             raise ValueError(
-                f"the model is not finite after round {n_iter} (objective {objective}); "
-                "scale the features, or lower eta0"
+                f"the model is not finite after round {n_iter} (objective "
+                f"{objective}); scale the features, or lower eta0"
             )
         return float(objective)

@@ -11,6 +11,7 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.ma._agent import train
@@ -98,8 +99,15 @@ class LinearMA(DistributedEstimator):
         self : estimator
         """
         check_is_fitted(self)
-        self.coef_ = _dense(self.coef_)
+        coef = _dense(self.coef_)  # a matrix, whatever it was before `sparsify`
+        self.coef_ = coef if is_classifier(self) else coef.ravel()
         return self
+
+    def _coef_shape(self) -> tuple[int, ...]:
+        """Shape of `coef_` as an array."""
+        if is_classifier(self):
+            return len(self.intercept_), self.n_features_in_
+        return (self.n_features_in_,)
 
     def to_sklearn(self) -> Any:
         """A fitted scikit-learn estimator with the same model.
@@ -175,7 +183,7 @@ class LinearMA(DistributedEstimator):
                 f"the maximum of {self.max_iter} rounds was reached before the "
                 "objective settled; raise max_iter, or set tol=None if this is wanted",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=3 + N_WRAPPERS,
             )
 
     def _check_parameters(self) -> None:

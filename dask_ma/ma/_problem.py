@@ -17,6 +17,7 @@ from dask_ma.data import (
     unique_labels_of,
 )
 from dask_ma.ma._params import FitParams
+from dask_ma.ma._schedule import Sizes
 
 _SPARSE_WORDS = {True: "sparse", False: "dense"}
 
@@ -26,6 +27,7 @@ class Summary(NamedTuple):
 
     error: Exception | None = None
     n_rows: int = 0
+    n_stored: int = 0
     dtype: np.dtype = np.dtype(np.float32)
     is_sparse: bool = False
     has_weights: bool = False
@@ -53,6 +55,8 @@ class Problem:
         Sum over all ranks.
     total_rows : int
         Rows of all ranks.
+    total_stored : int
+        Stored elements of X on all ranks.
     dtype : numpy.dtype
         Type of the model.
     """
@@ -63,7 +67,18 @@ class Problem:
     weight: float
     total_weight: float
     total_rows: int
+    total_stored: int
     dtype: np.dtype
+
+    def sizes(self, n_ranks: int) -> Sizes:
+        """Sizes that decide how often to merge."""
+        return Sizes(
+            n_ranks=n_ranks,
+            n_rows=self.total_rows,
+            n_stored=self.total_stored,
+            n_problems=self.n_problems,
+            n_features=self.shard.n_features,
+        )
 
 
 def agree_on_problem(group: Group, arguments: Any, params: FitParams) -> Problem:
@@ -113,6 +128,7 @@ def _inspect(arguments: Any, params: FitParams) -> tuple[Shard | None, Summary]:
         return None, Summary(error=error.with_traceback(None))
     return shard, Summary(
         n_rows=shard.n_rows,
+        n_stored=sum(b.X.nnz if shard.is_sparse else b.X.size for b in shard.blocks),
         dtype=shard.dtype,
         is_sparse=shard.is_sparse,
         has_weights=any(b.sample_weight is not None for b in shard.blocks),
@@ -160,8 +176,8 @@ def _check_kinds(summaries: list[Summary]) -> None:
     filled = [s for s in summaries if s.n_rows]
     if not filled or sum(s.weight for s in summaries) <= 0:
         raise ValueError(
-            "there is no row to train on: X has no rows, or sample_weight has the weight "
-            "zero for all of them; at least one row with a positive weight is needed"
+            "there is no row to train on: X has no rows, or sample_weight has the "
+            "weight zero for all of them; one row with a positive weight is needed"
         )
     for rank, summary in enumerate(summaries):
         if summary.n_rows and summary.is_sparse != filled[0].is_sparse:
@@ -253,6 +269,7 @@ def _scale(
         weight=scale * _class_weighted(own, classes, factors),
         total_weight=float(total_rows),
         total_rows=total_rows,
+        total_stored=sum(s.n_stored for s in summaries),
         dtype=dtype,
     )
 

@@ -206,7 +206,7 @@ class MASGDRegressor(RegressorMixin, LinearMA):
 
         Parameters
         ----------
-        X : array-like, sparse matrix, DataFrame, dask.array or dask.dataframe of shape \
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
                 (n_samples, n_features)
             Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
             matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
@@ -217,7 +217,7 @@ class MASGDRegressor(RegressorMixin, LinearMA):
             Coefficients to start from.
         intercept_init : array-like of shape (1,), default=None
             Intercepts to start from.
-        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
             Weights of the rows, not negative. A weight of 2 counts like the row twice,
             a weight of 0 like no row.
 
@@ -270,7 +270,7 @@ class MASGDRegressor(RegressorMixin, LinearMA):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
 
         Returns
@@ -286,11 +286,11 @@ class MASGDRegressor(RegressorMixin, LinearMA):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Dask collection of shape (n_samples, n_features)
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows.
         y : array-like or Dask collection of shape (n_samples,)
             True values.
-        sample_weight : array-like or Dask collection of shape (n_samples,), default=None
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
             Weights of the rows.
 
         Returns

@@ -56,6 +56,7 @@ class LocalSGD:
         self._classes = {}
         if params.is_classifier:
             self._classes["classes"] = np.arange(max(2, n_problems))
+        self._rotate = False
         self._segments = self._endless_segments()
         self._rest: Block | None = None
 
@@ -89,6 +90,7 @@ class LocalSGD:
         if self._shard.n_rows == 0:
             return model, 0
         n_rows = max(1, round(epochs * self._shard.n_rows))
+        self._rotate = self._shuffle and epochs < 1
         self._load(model)
         # The blocks have been checked; the setting is this thread's own.
         with config_context(assume_finite=True, skip_parameter_validation=True):
@@ -132,7 +134,18 @@ class LocalSGD:
             order = np.arange(len(blocks))
             if self._shuffle:
                 self._rng.shuffle(order)
-            yield from (blocks[i] for i in order)
+            for i in order:
+                yield from self._cut(blocks[i])
+
+    def _cut(self, block: Block) -> Iterator[Block]:
+        """A block, from a random row on and round, if rounds end within blocks.
+
+        Rounds that always see the same rows together need up to a fifth more passes.
+        """
+        start = int(self._rng.integers(len(block.y))) if self._rotate else 0
+        yield _rows(block, start, len(block.y))
+        if start:
+            yield _rows(block, 0, start)
 
 
 def _make_estimator(params: FitParams, seed: np.random.SeedSequence) -> Any:

@@ -55,9 +55,10 @@ def hold_out(
     total_weight, total_rows, n_held_out = allreduce(context.group, sums).tolist()
     if n_held_out == 0 or total_weight <= 0:
         raise ValueError(
-            f"early_stopping holds out validation_fraction={params.validation_fraction} "
-            f"of {problem.total_rows} rows, which leaves none to validate with or none "
-            "to train on; give more rows or another fraction"
+            "early_stopping holds out validation_fraction="
+            f"{params.validation_fraction} of {problem.total_rows} rows, which leaves "
+            "none to validate with or none to train on; give more rows or another "
+            "fraction"
         )
     problem = replace(
         problem,
@@ -79,7 +80,7 @@ def split_rows(
     shard : Shard
         Rows of a rank, y encoded.
     fraction : float
-        Part of the rows for the second shard; at least one row, unless there is but one.
+        Part of the rows for the second shard; at least one if there are two.
     seed : SeedSequence
         Seed of the choice.
     stratify : bool
