@@ -56,6 +56,11 @@ class RankContext:
         self._listener = listener
         self._start = perf_counter()
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether somebody follows the run; the same on all ranks."""
+        return self._listening
+
     def elapsed(self) -> float:
         """Seconds since this rank started."""
         return perf_counter() - self._start

@@ -58,9 +58,11 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
             own, n_rows = solver.run(model, epochs)
         model = merge(context, own, problem)
         output = mean.update(model, epochs)
-        record = evaluator.evaluate(output, n_iter, epochs, n_rows)
-        wanted = context.record(record, describe(output, problem, solver.t, n_iter))
-        stop = rule.update(evaluator.criterion(record)) and evaluator.has_gained(record)
+        wanted = False
+        for record in evaluator.evaluate(output, n_iter, epochs, n_rows):
+            fitted = describe(output, problem, solver.t, n_iter)
+            wanted = context.record(record, fitted)
+            stop = evaluator.is_done(record, rule)
         if (
             stop
             and params.learning_rate == "adaptive"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from dask_ma.engine import RankContext, Record
 from dask_ma.kernels import loss_sums, penalty_value
 from dask_ma.ma._params import FitParams, LinearModel
 from dask_ma.ma._problem import Problem
+from dask_ma.ma._stopping import StopRule
 from dask_ma.ma._validation import score, score_sums
 
 _COUNTERS = (
@@ -25,6 +25,8 @@ _COUNTERS = (
     "seconds_computing",
     "seconds_waiting",
 )
+
+_ROUNDING = 1e-9  # of the sum of the local epochs
 
 
 class Evaluator:
@@ -59,6 +61,9 @@ class Evaluator:
         self._computing = 0.0
         self._counted = np.zeros(len(_COUNTERS))
         self._n_samples = 0
+        self._epochs = 0.0
+        self._records: list[Record] = []
+        self._counters: list[np.ndarray] = []
         self._start = start
         self._start_losses = self._loss_sums(start)
 
@@ -73,8 +78,12 @@ class Evaluator:
 
     def evaluate(
         self, model: LinearModel, n_iter: int, epochs: float, n_rows: int
-    ) -> Record:
-        """Evaluate `model`; a collective call.
+    ) -> list[Record]:
+        """Note a round, and evaluate its model if that is due; a collective call.
+
+        It is due once the rows have been gone over since the last time, in the last
+        round, and in every round that somebody follows: an evaluation costs a tenth of
+        a pass, so one for each of many short rounds would cost more than the rounds.
 
         Parameters
         ----------
@@ -89,43 +98,51 @@ class Evaluator:
 
         Returns
         -------
-        record : dict
-            What the history holds of the round; sums and means over all ranks, so all
-            ranks get the same, but for the time.
+        records : list of dict
+            What the history holds of the rounds since the last evaluation; the last one
+            has the objective, the others have NaN. Empty if no evaluation is due. All
+            ranks get the same, but for the times.
 
         Raises
         ------
         ValueError
             If the objective is not finite.
         """
+        self._note(n_iter, epochs, n_rows)
+        self._epochs += epochs
+        is_last = n_iter == self._params.max_iter
+        if not (is_last or self._context.is_followed or self._epochs >= 1 - _ROUNDING):
+            return []
+        self._epochs = 0.0
         with self.computing():
             losses = self._loss_sums(model)
             scores = self._score_sums(model)
-        parts = [losses, self._start_losses, scores, self._counters(n_rows)]
+        parts = [losses, self._start_losses, scores, *self._counters]
         sums = allreduce(self._context.group, np.concatenate(parts))
         ends = np.cumsum([len(part) for part in parts[:-1]])
-        losses, start_losses, scores, counters = np.split(sums, ends)
-        record = self._record(n_iter, epochs, counters)
-        record["objective"] = self._objective(losses, model, n_iter)
+        losses, start_losses, scores, *counters = np.split(sums, ends)
+        records = self._finish_records(counters)
+        records[-1]["objective"] = self._objective(losses, model, n_iter)
         self._start_objective = self._objective(start_losses, self._start, 0)
         if self._validation is not None:
-            record["validation_score"] = score(
+            records[-1]["validation_score"] = score(
                 scores, is_classifier=self._params.is_classifier
             )
-        return record
+        return records
 
-    def criterion(self, record: Record) -> float:
-        """The value that decides when to stop."""
-        return record["objective" if self._validation is None else "validation_score"]
+    def is_done(self, record: Record, rule: StopRule) -> bool:
+        """Whether the fit has converged with the round of a record.
 
-    def has_gained(self, record: Record) -> bool:
-        """Whether the model is better than the one that the fit started from.
-
-        As long as it is not, rounds without progress are SGD's first large steps, not
-        convergence. A start without any loss, as the perceptron's, says nothing.
+        A model that is worse than the one the fit started from has not: rounds without
+        progress are SGD's first large steps then. A start without any loss, as the
+        perceptron's, says nothing.
         """
-        start = self._start_objective
-        return self._validation is not None or not 0 < start < record["objective"]
+        objective, start = record["objective"], self._start_objective
+        if np.isnan(objective):
+            return False
+        if self._validation is not None:
+            return rule.update(record["validation_score"])
+        return rule.update(objective) and not 0 < start < objective
 
     def _loss_sums(self, model: LinearModel) -> np.ndarray:
         """Weighted sums of the losses on this rank's rows, one per problem."""
@@ -152,10 +169,10 @@ class Evaluator:
             self._validation, model, is_classifier=self._params.is_classifier
         )
 
-    def _counters(self, n_rows: int) -> np.ndarray:
-        """What this rank has done since the last round."""
-        self._n_samples += n_rows
+    def _note(self, n_iter: int, epochs: float, n_rows: int) -> None:
+        """Keep what this rank has done since the last round."""
         counters = self._context.group.counters
+        self._n_samples += n_rows
         now = np.array(
             [
                 self._n_samples,
@@ -166,21 +183,30 @@ class Evaluator:
                 counters.seconds_waiting,
             ]
         )
-        since = now - self._counted
+        self._counters.append(now - self._counted)
         self._counted = now
-        return since
+        self._records.append(
+            {
+                "round": n_iter,
+                "time": self._context.elapsed(),
+                "objective": float("nan"),
+                "local_epochs": float(epochs),
+            }
+        )
 
-    def _record(self, n_iter: int, epochs: float, counters: np.ndarray) -> Record:
-        """The record without what depends on the model."""
-        record: dict[str, Any] = {"round": n_iter, "time": self._context.elapsed()}
-        for name, value in zip(_COUNTERS, counters, strict=True):
-            is_time = name.startswith("seconds")
-            # Times are means over ranks, which run side by side; the rest are sums.
-            record[name] = (
-                float(value) / self._context.group.size if is_time else int(value)
-            )
-        record["local_epochs"] = float(epochs)
-        return record
+    def _finish_records(self, counters: list[np.ndarray]) -> list[Record]:
+        """The records kept so far, with the counters of all ranks."""
+        records = self._records
+        for record, sums in zip(records, counters, strict=True):
+            for name, value in zip(_COUNTERS, sums, strict=True):
+                # Times are means over ranks, which run side by side; the rest are sums.
+                is_time = name.startswith("seconds")
+                mean = float(value) / self._context.group.size
+                record[name] = mean if is_time else int(value)
+            if self._validation is not None:
+                record["validation_score"] = float("nan")
+        self._records, self._counters = [], []
+        return records
 
     def _objective(self, losses: np.ndarray, model: LinearModel, n_iter: int) -> float:
         """Mean loss plus penalty, averaged over the problems."""

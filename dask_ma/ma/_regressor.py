@@ -104,7 +104,7 @@ class MASGDRegressor(RegressorMixin, LinearMA):
         Rounds made.
     t_ : float
         Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
-        over, times 1.4 with several ranks.
+        over, times 1.5 with several ranks.
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`; `validation_score` with `early_stopping`; `local_epochs`; over all
@@ -311,7 +311,6 @@ class MASGDRegressor(RegressorMixin, LinearMA):
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
             order="C",
-            accept_large_sparse=False,
             y_numeric=True,
             reset=reset,
         )

@@ -9,10 +9,11 @@ from typing import NamedTuple
 # generated text, imdb and newsgroups20, from 2 to 16 ranks.
 #
 # Against merging all the time, passes of length `e` over `n` rows per rank need about
-# 1 + (40,000 / n) sqrt(e) times as many passes for the same objective.
-_DRIFT_ROWS = 40_000
-# A round costs, beside its local pass, an evaluation of the objective (a tenth of a
-# pass) and a merge (as much as SGD over 300,000 non-zeros, and 3.5 more per weight).
+# 1 + (24,000 / n) sqrt(e) times as many passes for the same objective.
+_DRIFT_ROWS = 24_000
+# A pass over a rank's rows comes with one evaluation of the objective, which costs a
+# tenth of it. A merge costs as much as SGD over 300,000 non-zeros, and over 3.5 more
+# per weight.
 _EVALUATION = 0.1
 _MERGE = 300_000
 _MERGE_PER_WEIGHT = 3.5
@@ -73,5 +74,6 @@ def relative_cost(epochs: float, sizes: Sizes) -> float:
     drift = _DRIFT_ROWS * sizes.n_ranks / sizes.n_rows
     work = max(1.0, sizes.n_stored * sizes.n_problems / sizes.n_ranks)
     merge = _MERGE + _MERGE_PER_WEIGHT * sizes.n_problems * sizes.n_features
-    per_round = _EVALUATION + merge / work
-    return (1 + drift * math.sqrt(epochs)) * (1 + per_round / epochs)
+    evaluations = _EVALUATION / max(1.0, epochs)
+    cost_of_pass = 1 + evaluations + merge / work / epochs
+    return (1 + drift * math.sqrt(epochs)) * cost_of_pass

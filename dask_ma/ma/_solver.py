@@ -15,7 +15,7 @@ from dask_ma.ma._params import FitParams, LinearModel
 
 # Ranks drift apart in proportion to their step size, so several ranks go through the
 # schedule of the learning rate this much faster than by their own count of rows.
-_PACE = 1.4
+_PACE = 1.5
 
 
 class LocalSGD:
