@@ -25,7 +25,12 @@ def get(key: str) -> Any:
 
 def get_timeout(key: str) -> float:
     """Value of ``dask-ma.<key>`` in seconds."""
-    return float(parse_timedelta(get(key), default="s"))
+    return get_dask_timeout(f"dask-ma.{key}")
+
+
+def get_dask_timeout(key: str) -> float:
+    """Value of any key of Dask's configuration in seconds."""
+    return float(parse_timedelta(dask.config.get(key), default="s"))
 
 
 def get_bytes(key: str) -> int:

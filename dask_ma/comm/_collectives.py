@@ -147,7 +147,23 @@ def allgather(group: Group, payload: Any) -> list[Any]:
 
 
 def gather(group: Group, payload: Any, root: int = 0) -> list[Any] | None:
-    """Give the root the payloads of all ranks, in rank order; the others get None."""
+    """Give the root the payloads of all ranks, in rank order.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    payload : object
+        Anything that :meth:`Group.send` takes; shapes may differ between ranks.
+    root : int, default=0
+        Rank that gets them.
+
+    Returns
+    -------
+    payloads : list of object, or None
+        On the root, element `r` comes from rank `r`; None on the other ranks.
+    """
+    group._check_rank(root, "root")
     tag = ("gather", group._next_tag())
     if group.rank != root:
         group.send(payload, root, tag)
@@ -227,7 +243,15 @@ def sendrecv(
 
 
 def barrier(group: Group) -> None:
-    """Return once every rank has called it (dissemination algorithm)."""
+    """Return once every rank has called it.
+
+    A dissemination barrier: ``log2(size)`` steps, each with one empty message.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    """
     tag = group._next_tag()
     distance = 1
     while distance < group.size:

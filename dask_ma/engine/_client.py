@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic, sleep
 
 from distributed import Client, get_client, get_worker, worker_client
 
+from dask_ma._config import get_dask_timeout
 from dask_ma.exceptions import NoWorkersError
 
 _thread = threading.local()
+_STARTING = ("newly-created", "connecting")
+_SHORT_WAIT = 0.01  # seconds
 
 
 def mark_seceded() -> None:
@@ -138,9 +142,21 @@ def _checked(client: Client | None) -> Client | None:
             "the current Dask client is asynchronous; make one with "
             "asynchronous=False, or call fit from another thread"
         )
+    _wait_until_connected(client)
     if client.status != "running":
         raise NoWorkersError(
             f"the current Dask client is {client.status}; make a new one, or drop it "
             "to fit in this process"
         )
     return client
+
+
+def _wait_until_connected(client: Client) -> None:
+    """Give a client that is being made the time it may take.
+
+    Tasks that start together on one worker share its client, and all but the first get
+    it while the first is still making it.
+    """
+    deadline = monotonic() + get_dask_timeout("distributed.comm.timeouts.connect")
+    while client.status in _STARTING and monotonic() < deadline:
+        sleep(_SHORT_WAIT)
