@@ -14,6 +14,12 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dask_ma import _config
+from dask_ma.comm._exchange import (
+    local_barrier,
+    others,
+    push_to_local_peers,
+    spread,
+)
 from dask_ma.comm._group import Group, frozen_view, map_arrays
 from dask_ma.comm._packing import Packed, pack, unpack
 from dask_ma.comm._reduction import LocalReducer, concatenate_parts
@@ -120,7 +126,7 @@ def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarra
     part = _reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
     group.flush()
     # Ranks of this process may still read `array`, which the caller may change.
-    _local_barrier(group, tag)
+    local_barrier(group, tag)
     return np.array(part)
 
 
@@ -141,7 +147,7 @@ def allgather(group: Group, payload: Any) -> list[Any]:
     """
     # Ranks of this process see the same memory: nobody may write to it.
     payload = map_arrays(payload, np.copy)
-    payloads = _spread(group, payload, group._next_tag())
+    payloads = spread(group, payload, group._next_tag())
     group.flush()
     return map_arrays(payloads, frozen_view)
 
@@ -209,7 +215,7 @@ def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
             child = layout.delegate(root, (position + step + home) % n_nodes)
             group.push(payload, child, tag, copy=False)
             step <<= 1
-        _push_to_local_peers(group, payload, tag, copy=True)
+        push_to_local_peers(group, payload, tag, copy=True)
         group.flush()
         return payload
     return group.recv(layout.delegate(root, node), tag)
@@ -271,7 +277,7 @@ def _allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.nda
         result = _allreduce_direct(group, flat, combine, tag)
     else:
         part = _reduce_scatter_flat(group, flat, combine, tag)
-        parts = _spread(group, part, ("parts", tag))
+        parts = spread(group, part, ("parts", tag))
         result = concatenate_parts(parts, flat)
     group.flush()
     return result
@@ -301,14 +307,14 @@ def _allreduce_direct(
     reducer = LocalReducer(group.layout, combine, local)
     own = reducer.partial_sums(slice(None))
     leaders = [group.layout.ranks_of(node)[0] for node in range(group.layout.n_nodes)]
-    for dest in _others(leaders, leader):
+    for dest in others(leaders, leader):
         group.push(own, dest, tag, copy=False)
     partial = [own if r == leader else group.recv(r, tag) for r in leaders]
     total = reducer.total(partial)
     if len(local) == 1:
         return total
     # The peers copy from `total` later, so the caller must not get hold of it.
-    _push_to_local_peers(group, total, result, copy=False)
+    push_to_local_peers(group, total, result, copy=False)
     return total.copy()
 
 
@@ -321,14 +327,14 @@ def _reduce_scatter_flat(
     for, sends those to their owners, and completes its own part.
     """
     layout, inputs = group.layout, ("inputs", tag)
-    _push_to_local_peers(group, flat, inputs, copy=False)
+    push_to_local_peers(group, flat, inputs, copy=False)
     local = {
         rank: flat if rank == group.rank else group.recv(rank, inputs)
         for rank in group.local_ranks
     }
     reducer = LocalReducer(layout, combine, local)
     node = layout.node_of(group.rank)
-    for owner in _others(range(group.size), group.rank):
+    for owner in others(range(group.size), group.rank):
         if layout.node_of(owner) != node and layout.delegate(owner, node) == group.rank:
             sums = reducer.partial_sums(reducer.part(owner))
             group.push(sums, owner, tag, copy=False)
@@ -336,52 +342,6 @@ def _reduce_scatter_flat(
     own = reducer.partial_sums(reducer.part(group.rank))
     partial = [own if r == group.rank else group.recv(r, tag) for r in sources]
     return reducer.total(partial)
-
-
-def _spread(group: Group, payload: Any, tag: Hashable) -> list[Any]:
-    """All-gather: one message to each other process, which hands it on in memory."""
-    layout, remote, local = group.layout, ("remote", tag), ("local", tag)
-    node = layout.node_of(group.rank)
-    for other in _others(range(layout.n_nodes), node):
-        group.push(payload, layout.delegate(group.rank, other), remote, copy=False)
-    _push_to_local_peers(group, payload, local, copy=False)
-    received: dict[int, Any] = {group.rank: payload}
-    elsewhere = [
-        r for r in _others(range(group.size), group.rank) if r not in group.local_ranks
-    ]
-    for source in elsewhere:
-        if layout.delegate(source, node) == group.rank:
-            received[source] = group.recv(source, remote)
-            _push_to_local_peers(group, received[source], (local, source), copy=False)
-    for source in _others(group.local_ranks, group.rank):
-        received[source] = group.recv(source, local)
-    for source in elsewhere:
-        if source not in received:
-            delegate = layout.delegate(source, node)
-            received[source] = group.recv(delegate, (local, source))
-    return [received[rank] for rank in range(group.size)]
-
-
-def _push_to_local_peers(
-    group: Group, payload: Any, tag: Hashable, *, copy: bool
-) -> None:
-    """Hand a payload to the other ranks of this process."""
-    for rank in _others(group.local_ranks, group.rank):
-        group.push(payload, rank, tag, copy=copy)
-
-
-def _local_barrier(group: Group, tag: int) -> None:
-    """Return once every rank of this process has called it."""
-    _push_to_local_peers(group, None, ("left", tag), copy=False)
-    for rank in _others(group.local_ranks, group.rank):
-        group.recv(rank, ("left", tag))
-
-
-def _others(ranks: Sequence[int], own: int) -> list[int]:
-    """The other ranks, those after `own` first, so that not all begin with rank 0."""
-    ranks = list(ranks)
-    position = ranks.index(own)
-    return ranks[position + 1 :] + ranks[:position]
 
 
 def _ufunc(op: str) -> np.ufunc:
