@@ -34,7 +34,7 @@ docs: $(VENV)/.installed-docs
 
 bench: $(VENV)/.installed-bench
 	cd asv_bench && $(abspath $(BIN))/python -m peers.linear --rows $(ROWS)
-	cd asv_bench && $(abspath $(BIN))/asv machine --yes
+	cd asv_bench && $(abspath $(BIN))/asv machine --yes > /dev/null
 	cd asv_bench && $(abspath $(BIN))/asv run --python=same --quick --show-stderr
 
 lint: $(VENV)/.installed-lint

@@ -1,8 +1,8 @@
 """Sizes of SciPy sparse arrays for Dask, which sees 56 bytes in a ``csr_array``.
 
 Named by an entry point of the group ``dask.sizeof``, so every process that imports Dask
-loads this module, in the middle of Dask's own start. It stands outside the package for
-that reason: importing ``dask_ma`` at that moment would fail, and ``import dask`` with it.
+loads this module, in the middle of Dask's own start. For that reason it stands outside
+the package: importing ``dask_ma`` then would fail, and ``import dask`` with it.
 """
 
 from __future__ import annotations
