@@ -1,7 +1,6 @@
 """scikit-learn's common tests, in this process and on a cluster."""
 
 import pytest
-from distributed import Client
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dask_ma import MASGDClassifier, MASGDRegressor
@@ -12,9 +11,15 @@ ESTIMATORS = [
     MASGDRegressor(max_iter=200),
     MASGDRegressor(max_iter=200, n_ranks=2),
 ]
+# With a client: one rank per worker, or two ranks on some of them.
+ON_CLUSTER = [MASGDClassifier(max_iter=10), MASGDRegressor(max_iter=10, n_ranks=5)]
 _STOCHASTIC = (
     "a weight multiplies the gradient of one step, a repeated row makes two steps: "
     "equal in the limit only"
+)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"
 )
 
 
@@ -27,6 +32,11 @@ def expected_failed_checks(estimator):
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failed_checks)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_contract_without_client(estimator, check):
     check(estimator)
+
+
+@parametrize_with_checks(ON_CLUSTER, expected_failed_checks=expected_failed_checks)
+def test_contract_with_client(estimator, check, inproc_client):
+    with inproc_client.as_current():
+        check(estimator)

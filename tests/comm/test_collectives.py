@@ -1,0 +1,459 @@
+"""Collective operations on threads, against NumPy and against each other.
+
+A rank of these tests is a thread; `per_node` of them count as one process.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dask_ma.comm import (
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    gather,
+    reduce_scatter,
+    sendrecv,
+    weighted_mean,
+)
+from dask_ma.comm._topology import split_bounds
+from dask_ma.exceptions import GroupClosedError
+
+SIZES = [1, 2, 3, 4, 5, 7, 8, 12]
+PER_NODE = [None, 1, 2, 3, 4]
+SHAPES = [(), (0,), (0, 3), (2,), (31,), (5, 13), (48,)]
+DTYPES = [np.float32, np.float64, np.int64]
+ALWAYS_IN_PARTS = {"dask-ma.comm.direct-limit": 0}
+
+every_layout = pytest.mark.parametrize(
+    ("size", "per_node"),
+    [(s, p) for s in SIZES for p in PER_NODE if p is None or p <= s],
+)
+some_layouts = pytest.mark.parametrize(
+    ("size", "per_node"), [(1, 1), (2, 1), (4, None), (5, 2), (7, 3), (8, 4), (8, 1)]
+)
+
+
+@pytest.fixture(params=["direct", "in parts"])
+def way(request, configured):
+    """Small arrays whole in one step, and all arrays in parts."""
+    with configured(ALWAYS_IN_PARTS if request.param == "in parts" else {}):
+        yield
+
+
+def vector(rank, shape, dtype):
+    """Values of a rank; sums of floats among them depend on the order."""
+    rng = np.random.default_rng([rank, *shape])
+    if np.issubdtype(dtype, np.integer):
+        return np.asarray(rng.integers(-(10**12), 10**12, shape), dtype=dtype)
+    scale = 10.0 ** rng.integers(-4, 5, shape)
+    return np.asarray(rng.normal(size=shape) * scale, dtype=dtype)
+
+
+def pairwise_sum(values):
+    """Sum of neighbours, then of neighbouring sums, and so on."""
+    while len(values) > 1:
+        pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
+        values = [p[0] + p[1] if len(p) == 2 else p[0] for p in pairs]
+    return values[0]
+
+
+def assert_same_bits(got, expected):
+    """Equal in type, shape and every bit."""
+    assert isinstance(got, np.ndarray)
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    assert got.tobytes() == expected.tobytes()
+
+
+# allreduce --------------------------------------------------------------------------
+
+
+@every_layout
+def test_allreduce_sums(run_ranks, way, size, per_node):
+    cases = [(shape, dtype) for shape in SHAPES for dtype in DTYPES]
+
+    def program(group):
+        return [allreduce(group, vector(group.rank, *case)) for case in cases]
+
+    results = run_ranks(program, size, per_node)
+    for which, case in enumerate(cases):
+        inputs = [vector(rank, *case) for rank in range(size)]
+        expected = np.asarray(pairwise_sum(inputs))
+        exact = np.sum(inputs, axis=0, dtype=np.float64)
+        scale = np.sum(np.abs(inputs), axis=0, dtype=np.float64)
+        precision = 8 * np.finfo(np.float32).eps * scale.max(initial=0)
+        np.testing.assert_allclose(expected, exact, atol=precision, rtol=0)
+        for result in results:
+            assert_same_bits(result[which], expected)
+
+
+@pytest.mark.parametrize(("op", "reference"), [("max", np.max), ("min", np.min)])
+@some_layouts
+def test_allreduce_of_extremes(run_ranks, way, size, per_node, op, reference):
+    def program(group):
+        return allreduce(group, vector(group.rank, (5, 13), np.float64), op)
+
+    inputs = [vector(rank, (5, 13), np.float64) for rank in range(size)]
+    for result in run_ranks(program, size, per_node):
+        assert_same_bits(result, reference(inputs, axis=0))
+
+
+@some_layouts
+def test_allreduce_of_several_arrays(run_ranks, way, size, per_node):
+    cases = [((3, 2), np.float64), ((), np.int64), ((0,), np.float64), ((), np.float64)]
+
+    def program(group):
+        arrays = [vector(group.rank, *case) for case in cases]
+        return allreduce(group, arrays), allreduce(group, tuple(arrays[:1]))
+
+    for several, one in run_ranks(program, size, per_node):
+        assert isinstance(several, list) and isinstance(one, list)
+        assert len(several) == len(cases) and len(one) == 1
+        assert_same_bits(one[0], several[0])
+        for got, case in zip(several, cases, strict=True):
+            inputs = [vector(rank, *case) for rank in range(size)]
+            assert_same_bits(got, np.asarray(pairwise_sum(inputs)))
+
+
+def test_arrays_of_one_dtype_travel_together(run_ranks):
+    def program(group):
+        allreduce(group, [np.ones(3), np.ones((2, 2)), np.array(1.0)])
+        return group.counters.messages_sent
+
+    assert run_ranks(program, 2, 1) == [1, 1]
+
+
+def test_allreduce_of_an_array_that_is_not_contiguous(run_ranks, way):
+    array = np.arange(24.0).reshape(4, 6)
+
+    def program(group):
+        return allreduce(group, array.T[::2])
+
+    for result in run_ranks(program, 3):
+        assert_same_bits(result, np.ascontiguousarray(3 * array.T[::2]))
+
+
+def test_allreduce_without_arrays(run_ranks):
+    assert run_ranks(lambda group: allreduce(group, []), 2) == [[], []]
+
+
+@pytest.mark.parametrize("collective", [allreduce, reduce_scatter])
+def test_unknown_operation(run_ranks, collective):
+    with pytest.raises(ValueError, match=r"op must be one of .*'sum'.*got 'mean'"):
+        run_ranks(lambda group: collective(group, np.ones(2), "mean"), 1)
+
+
+@pytest.mark.parametrize("per_node", [None, 1, 2])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_results_are_everyones_own(run_ranks, way, size, per_node):
+    def program(group):
+        array = np.ones(40)
+        result = allreduce(group, array)
+        result += group.rank  # writeable, and nobody else's
+        barrier(group)
+        return array, result
+
+    for rank, (array, result) in enumerate(run_ranks(program, size, per_node)):
+        np.testing.assert_array_equal(array, np.ones(40))
+        np.testing.assert_array_equal(result, np.full(40, size + rank))
+
+
+@pytest.mark.parametrize("per_node", [None, 1, 2, 3])
+def test_arrays_may_be_changed_as_soon_as_a_collective_returns(
+    run_ranks, way, per_node
+):
+    size, rounds = 6, 60
+    whole = np.arange(24.0)
+
+    def program(group):
+        array, wrong = np.empty(24), []
+        bounds = split_bounds(24, size)
+        own = slice(bounds[group.rank], bounds[group.rank + 1])
+        for number in range(rounds):
+            base = size * number + sum(range(size))
+            array[:] = whole + number + group.rank
+            total = allreduce(group, array)
+            array[:] = np.nan
+            wrong.append(np.any(total != size * whole + base))
+            total[:] = np.nan
+            array[:] = whole + number + group.rank
+            part = reduce_scatter(group, array)
+            array[:] = np.nan
+            wrong.append(np.any(part != (size * whole + base)[own]))
+            part[:] = np.nan
+            array[:] = number + group.rank
+            gathered = allgather(group, array)
+            array[:] = np.nan
+            wrong.append([g[0] for g in gathered] != [number + r for r in range(size)])
+            array[:] = number
+            shared = broadcast(group, array, root=number % size)
+            if group.rank == number % size:
+                array[:] = np.nan
+            else:
+                wrong.append(np.any(shared != number))
+        return any(wrong)
+
+    assert run_ranks(program, size, per_node) == [False] * size
+
+
+# weighted_mean ----------------------------------------------------------------------
+
+
+@some_layouts
+def test_weighted_mean(run_ranks, way, size, per_node):
+    weights = [(rank % 3) + (rank == 0) for rank in range(size)]  # some are 0
+
+    def program(group):
+        array = vector(group.rank, (7,), np.float64)
+        weight = weights[group.rank]
+        found = weighted_mean(group, array, weight)
+        known = weighted_mean(group, array, weight, total=sum(weights))
+        return found, known
+
+    inputs = [vector(rank, (7,), np.float64) for rank in range(size)]
+    expected = np.average(inputs, axis=0, weights=weights)
+    results = run_ranks(program, size, per_node)
+    for found, known in results:
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
+        assert_same_bits(found, results[0][0])
+        assert_same_bits(known, found)
+
+
+def test_weighted_mean_keeps_dtypes_and_shapes(run_ranks):
+    def program(group):
+        arrays = [np.ones((2, 3), np.float32), np.array(2.0), np.empty(0)]
+        return weighted_mean(group, arrays, 1 + group.rank)
+
+    for result in run_ranks(program, 3):
+        assert [array.dtype.name for array in result] == ["float32"] + ["float64"] * 2
+        assert [array.shape for array in result] == [(2, 3), (), (0,)]
+
+
+def test_weighted_mean_of_one_rank_is_its_input(run_ranks):
+    array = vector(0, (9,), np.float64)
+    (result,) = run_ranks(lambda group: weighted_mean(group, array, 0.3), 1)
+    assert_same_bits(result, array)
+    assert not np.shares_memory(result, array)
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+def test_weights_that_cannot_be(run_ranks, weight):
+    with pytest.raises(ValueError, match="weight must be finite and not negative, got"):
+        run_ranks(lambda group: weighted_mean(group, np.ones(2), weight), 1)
+
+
+@pytest.mark.parametrize("total", [None, 0.0])
+def test_weights_that_are_all_zero(run_ranks, total):
+    with pytest.raises(ValueError, match=r"sum to more than 0, got 0\.0"):
+        run_ranks(lambda g: weighted_mean(g, np.ones(2), 0, total=total), 3)
+
+
+# The other collectives --------------------------------------------------------------
+
+
+@every_layout
+def test_reduce_scatter(run_ranks, size, per_node):
+    cases = [(shape, dtype) for shape in SHAPES for dtype in DTYPES]
+
+    def program(group):
+        return [reduce_scatter(group, vector(group.rank, *case)) for case in cases]
+
+    results = run_ranks(program, size, per_node)
+    for which, case in enumerate(cases):
+        inputs = [vector(rank, *case) for rank in range(size)]
+        expected = np.ravel(pairwise_sum(inputs))
+        bounds = split_bounds(expected.size, size)
+        for rank, result in enumerate(results):
+            assert_same_bits(result[which], expected[bounds[rank] : bounds[rank + 1]])
+
+
+@every_layout
+def test_allgather_of_unequal_payloads(run_ranks, size, per_node):
+    def payload(rank):
+        return {"rank": rank, "w": vector(rank, (rank % 3, rank), np.float32)}
+
+    def program(group):
+        return allgather(group, payload(group.rank))
+
+    for result in run_ranks(program, size, per_node):
+        np.testing.assert_equal(result, [payload(rank) for rank in range(size)])
+
+
+@pytest.mark.parametrize("per_node", [None, 1, 2])
+def test_what_is_gathered_cannot_be_changed_under_other_ranks(run_ranks, per_node):
+    def program(group):
+        return [
+            array.flags.writeable for array in allgather(group, np.ones(group.rank))
+        ]
+
+    assert run_ranks(program, 4, per_node) == [[False] * 4] * 4
+
+
+@every_layout
+def test_broadcast_from_every_root(run_ranks, size, per_node):
+    def program(group):
+        return [
+            broadcast(group, np.array([group.rank, 7]), root) for root in range(size)
+        ]
+
+    for result in run_ranks(program, size, per_node):
+        np.testing.assert_equal(result, [np.array([root, 7]) for root in range(size)])
+
+
+def test_broadcast_costs_the_root_few_messages(run_ranks):
+    def program(group):
+        broadcast(group, np.zeros(4) if group.rank == 0 else None)
+        return group.counters.messages_sent
+
+    sent = run_ranks(program, 8, 1)
+    assert (sent[0], sum(sent)) == (3, 7)
+
+
+@pytest.mark.parametrize("root", [-1, 3])
+def test_broadcast_from_a_rank_that_does_not_exist(run_ranks, root):
+    with pytest.raises(ValueError, match=rf"root must be .* 0 to 2, got {root}"):
+        run_ranks(lambda group: broadcast(group, 1, root), 3)
+
+
+@some_layouts
+def test_gather(run_ranks, size, per_node):
+    def program(group):
+        return [gather(group, np.full(2, group.rank), root) for root in range(size)]
+
+    everything = [np.full(2, rank) for rank in range(size)]
+    for rank, result in enumerate(run_ranks(program, size, per_node)):
+        for root, gathered in enumerate(result):
+            if rank == root:
+                np.testing.assert_equal(gathered, everything)
+            else:
+                assert gathered is None
+
+
+@some_layouts
+def test_sendrecv_round_a_ring(run_ranks, size, per_node):
+    def program(group):
+        payload = np.full(3, group.rank)
+        for _ in range(size - 1):
+            payload = sendrecv(
+                group, payload, (group.rank + 1) % size, (group.rank - 1) % size, "ring"
+            )
+        return payload
+
+    for rank, result in enumerate(run_ranks(program, size, per_node)):
+        np.testing.assert_array_equal(result, np.full(3, (rank + 1) % size))
+
+
+@some_layouts
+def test_barrier_waits_for_everybody(run_ranks, size, per_node):
+    arrived, lock = [], threading.Lock()
+
+    def program(group):
+        missing = []
+        for number in range(5):
+            with lock:
+                arrived.append(number)
+            barrier(group)
+            missing.append(size - arrived.count(number))
+        return missing
+
+    assert run_ranks(program, size, per_node) == [[0] * 5] * size
+
+
+def test_barrier_holds_back_all_but_the_last(run_ranks):
+    late = threading.Event()
+    through = []
+
+    def program(group):
+        if group.rank == 3:
+            assert not late.wait(0.1)  # time for the others to run on, if they could
+            through.append("last arrives")
+        barrier(group)
+        through.append(group.rank)
+
+    run_ranks(program, 5)
+    assert through[0] == "last arrives"
+
+
+def test_collectives_do_not_take_each_others_messages(run_ranks, way):
+    def program(group):
+        group.push("own", (group.rank + 1) % 4, 1)  # a collective's number as the tag
+        results = [allreduce(group, np.array(float(n))) for n in range(3)]
+        results += broadcast(group, [4.0, 5.0], root=2)
+        barrier(group)
+        return results, group.recv((group.rank - 1) % 4, 1)
+
+    for results, message in run_ranks(program, 4, 2):
+        np.testing.assert_array_equal(results, [0, 4, 8, 4, 5])
+        assert message == "own"
+
+
+@pytest.mark.parametrize(
+    "collective", [allreduce, reduce_scatter, allgather, broadcast]
+)
+@pytest.mark.parametrize("size", [1, 3])
+def test_collectives_of_a_closed_group(run_ranks, collective, size):
+    def program(group):
+        group.close()
+        return collective(group, np.ones(3))
+
+    with pytest.raises(GroupClosedError, match="has left its group"):
+        run_ranks(program, size)
+
+
+# Traffic ----------------------------------------------------------------------------
+
+
+def bytes_sent(run_ranks, size, per_node, collective=allreduce, length=24_000):
+    """Bytes that each rank sends to other processes in one collective."""
+
+    def program(group):
+        collective(group, np.ones(length))
+        return group.counters.bytes_sent
+
+    return run_ranks(program, size, per_node)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 12])
+def test_allreduce_sends_no_more_than_it_must(run_ranks, size):
+    nbytes = 24_000 * 8
+    expected = 2 * (size - 1) * nbytes // size
+    assert bytes_sent(run_ranks, size, per_node=1) == [expected] * size
+
+
+@pytest.mark.parametrize("collective", [allreduce, reduce_scatter])
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_threads_of_a_process_add_no_traffic(run_ranks, collective, nodes, threads):
+    alone = bytes_sent(run_ranks, nodes, 1, collective)
+    shared = bytes_sent(run_ranks, nodes * threads, threads, collective)
+    assert sum(shared) == sum(alone)
+    assert len(set(shared)) == 1  # and all threads take the same part in it
+
+
+def test_ranks_of_one_process_send_nothing(run_ranks):
+    assert bytes_sent(run_ranks, 4, 4) == [0] * 4
+
+
+def test_what_is_sent_is_received(run_ranks):
+    def program(group):
+        allreduce(group, np.ones(5000))
+        allgather(group, np.ones(group.rank))
+        return group.counters
+
+    counters = run_ranks(program, 6, 2)
+    for kind in ("bytes", "messages"):
+        sent = sum(getattr(c, f"{kind}_sent") for c in counters)
+        received = sum(getattr(c, f"{kind}_received") for c in counters)
+        assert sent == received > 0
+
+
+def test_small_arrays_take_one_step(run_ranks, configured):
+    def program(group):
+        allreduce(group, np.ones(100))
+        return group.counters.messages_sent
+
+    assert run_ranks(program, 4, 1) == [3] * 4
+    with configured({"dask-ma.comm.direct-limit": "799 B"}):
+        assert run_ranks(program, 4, 1) == [6] * 4

@@ -1,0 +1,175 @@
+"""The door through which messages enter a worker."""
+
+import asyncio
+import threading
+
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
+from dask_ma.comm._plugin import CommPlugin, RunRegistry, receive, registry
+from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
+
+
+@pytest.fixture
+def runs():
+    return RunRegistry()
+
+
+def test_a_rank_is_found_from_its_start_to_its_end(runs):
+    assert runs.find("run", 1) is None
+    mailbox = runs.open("run", 1, "worker")
+    assert runs.find("run", 1) is mailbox
+    assert runs.wait_for("run", 1, timeout=0) is mailbox
+    assert runs.find("run", 0) is None and runs.find("other", 1) is None
+    assert runs.open_ranks() == [("run", 1)]
+    runs.close("run", 1)
+    assert runs.open_ranks() == []
+    with pytest.raises(GroupClosedError, match="rank 1 of run run has ended"):
+        mailbox.raise_if_closed()
+
+
+@pytest.mark.parametrize("look", [RunRegistry.find, RunRegistry.wait_for])
+def test_a_stale_message_is_refused_with_both_ids(runs, look):
+    runs.open("old-id", 0, "worker")
+    runs.close("old-id", 0)
+    runs.open("new-id", 0, "worker")
+    arguments = () if look is RunRegistry.find else (1,)
+    with pytest.raises(StaleRunError, match=r"rank 0 of run old-id .*\['new-id'\]"):
+        look(runs, "old-id", 0, *arguments)
+    with pytest.raises(StaleRunError, match="old-id"):
+        runs.open("old-id", 0, "worker")
+
+
+def test_waiting_for_a_rank_to_start(runs):
+    timer = threading.Timer(0.05, runs.open, ("run", 2, "worker"))
+    timer.start()
+    mailbox = runs.wait_for("run", 2, timeout=30)
+    timer.join()
+    assert mailbox is runs.find("run", 2)
+
+
+def test_a_rank_that_does_not_start_is_named(runs):
+    with pytest.raises(CommTimeoutError, match=r"rank 2 of run r-7 .* within 0\.01 s"):
+        runs.wait_for("r-7", 2, timeout=0.01)
+
+
+def test_abort_ends_one_run_and_no_other(runs):
+    ended = [runs.open("bad", rank, "worker") for rank in range(2)]
+    other = runs.open("good", 0, "worker")
+    assert not runs.is_aborted("bad")
+    assert runs.abort("bad", GroupClosedError("because")) == 2
+    assert runs.is_aborted("bad") and not runs.is_aborted("good")
+    other.raise_if_closed()
+    for mailbox in ended:
+        with pytest.raises(GroupClosedError, match="because"):
+            mailbox.raise_if_closed()
+    for call in (
+        lambda: runs.open("bad", 2, "worker"),
+        lambda: runs.find("bad", 0),
+        lambda: runs.wait_for("bad", 3, 30),
+    ):
+        with pytest.raises(GroupClosedError, match="because"):
+            call()
+
+
+def test_abort_wakes_who_waits_for_a_rank_to_start(runs):
+    timer = threading.Timer(0.05, runs.abort, ("run", GroupClosedError("because")))
+    timer.start()
+    with pytest.raises(GroupClosedError, match="because"):
+        runs.wait_for("run", 0, timeout=30)
+    timer.join()
+
+
+def test_a_worker_that_closes_ends_its_own_ranks(runs):
+    gone, left = runs.open("run", 0, "tcp://a:1"), runs.open("run", 1, "tcp://b:1")
+    runs.abort_owner("tcp://a:1")
+    left.raise_if_closed()
+    with pytest.raises(Exception, match="worker at tcp://a:1 is closing"):
+        gone.raise_if_closed()
+
+
+def test_old_runs_are_forgotten_in_the_end(runs, monkeypatch):
+    monkeypatch.setattr(_plugin, "_N_REMEMBERED", 3)
+    for rank in range(5):
+        runs.open("run", rank, "worker")
+        runs.close("run", rank)
+    assert [runs.find("run", rank) for rank in (0, 1)] == [None, None]
+    for rank in (2, 3, 4):
+        with pytest.raises(StaleRunError):
+            runs.find("run", rank)
+
+
+# The handler ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_id():
+    """A run in the registry of this process, forgotten after the test."""
+    yield "test-run"
+    for run, rank in registry.open_ranks():
+        if run == "test-run":
+            registry.close(run, rank)
+    for key in [key for key in registry._closed if key[0] == "test-run"]:
+        del registry._closed[key]
+
+
+def test_a_message_waits_for_its_rank_to_start(run_id):
+    async def send_before_start():
+        message = asyncio.create_task(receive(run_id, 0, 1, "tag", "payload"))
+        await asyncio.sleep(0.02)
+        mailbox = registry.open(run_id, 1, "worker")
+        await message
+        return mailbox.poll(0, "tag")
+
+    assert asyncio.run(send_before_start()) == (True, "payload")
+
+
+def test_a_message_does_not_wait_for_ever(run_id, configured):
+    with configured({"dask-ma.launch.start-timeout": "20 ms"}):
+        with pytest.raises(CommTimeoutError, match=r"rank 1 of run test-run .*0\.02 s"):
+            asyncio.run(receive(run_id, 0, 1, "tag", "payload"))
+
+
+def test_a_message_that_comes_too_late_is_refused(run_id):
+    registry.open(run_id, 1, "worker")
+    registry.close(run_id, 1)
+    with pytest.raises(StaleRunError, match=run_id):
+        asyncio.run(receive(run_id, 0, 1, "tag", "payload"))
+
+
+def test_what_the_client_asks_of_a_process(run_id):
+    mailbox = registry.open(run_id, 1, "worker")
+    registry.open(run_id, 3, "worker")
+    assert sorted(open_ranks(run_id)) == [1, 3]
+    assert open_ranks("another run") == []
+    assert not is_aborted(run_id)
+    assert close_run(run_id, "the reason") == 2
+    assert is_aborted(run_id)
+    with pytest.raises(GroupClosedError, match="the reason"):
+        mailbox.raise_if_closed()
+
+
+def test_plugin_is_installed_once_and_on_later_workers():
+    def handlers(dask_worker):
+        return dask_worker.handlers.get(_plugin.HANDLER) is not None
+
+    def installed(dask_worker):
+        return id(dask_worker.plugins[CommPlugin.name])
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        assert list(client.run(handlers).values()) == [False]
+        ensure_plugin(client)
+        first = client.run(installed)
+        ensure_plugin(client)
+        assert client.run(installed) == first
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=30)
+        assert list(client.run(handlers).values()) == [True, True]
+        client.unregister_worker_plugin(CommPlugin.name)
+        assert list(client.run(handlers).values()) == [False, False]

@@ -1,0 +1,251 @@
+"""Records that reach the client while a run lasts, and its answers."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dask_ma.engine import launch, place_ranks
+from dask_ma.engine._events import TOPIC, EventLink, Subscriptions, answer, fetch_model
+from dask_ma.exceptions import CommTimeoutError, GroupClosedError
+
+N_RANKS = 3
+
+
+@pytest.fixture(params=["here", "inproc", "process"])
+def client(request):
+    """No client, and one of each kind of cluster."""
+    if request.param == "here":
+        return None
+    return request.getfixturevalue(f"{request.param}_client")
+
+
+def follow(client, listener, n_rounds=6, agent=None):
+    """Run an agent of some rounds; return how many each rank has made."""
+
+    def rounds(context, shard, params):
+        for number in range(1, n_rounds + 1):
+            model = {"w": np.full(3, number), "rank": context.group.rank}
+            if context.record({"round": number, "loss": 1 / number}, model):
+                break
+        return number, context.history
+
+    return launch(
+        agent or rounds,
+        [None] * N_RANKS,
+        name="Followed",
+        client=client,
+        addresses=place_ranks(client, N_RANKS),
+        listener=listener,
+        collect="all",
+    )
+
+
+def test_records_arrive_in_order_in_the_thread_that_called(client):
+    heard = []
+
+    def listener(record, fetch):
+        heard.append((record, threading.current_thread()))
+
+    results = follow(client, listener)
+    expected = [{"round": n, "loss": 1 / n} for n in range(1, 7)]
+    assert [record for record, _ in heard] == expected
+    assert {thread for _, thread in heard} == {threading.current_thread()}
+    assert [number for number, _ in results] == [6] * N_RANKS
+    assert [history for _, history in results] == [expected, [], []]
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_stop_ends_that_very_round_on_all_ranks(client, last):
+    heard = []
+
+    def listener(record, fetch):
+        heard.append(record["round"])
+        return record["round"] == last
+
+    results = follow(client, listener)
+    assert [number for number, _ in results] == [last] * N_RANKS
+    assert heard == list(range(1, last + 1))
+
+
+def test_the_model_is_that_of_the_round(client):
+    models = []
+
+    def listener(record, fetch):
+        if record["round"] in (2, 5):
+            models.append(fetch())
+
+    follow(client, listener)
+    assert [int(model["w"][0]) for model in models] == [2, 5]
+    assert [model["rank"] for model in models] == [0, 0]
+
+
+def test_the_model_is_fetched_only_when_asked_for(process_client):
+    def agent(context, shard, params):
+        for number in (1, 2, 3):
+            # A lock cannot leave its process.
+            model = {"w": number if number == 2 else threading.Lock()}
+            context.record({"round": number}, model)
+
+    fetched = []
+
+    def listener(record, fetch):
+        if record["round"] == 2:
+            fetched.append(fetch()["w"])
+
+    follow(process_client, listener, agent=agent)
+    assert fetched == [2]
+    with pytest.raises(TypeError, match=r"pickle|serialize"):
+        follow(process_client, lambda record, fetch: fetch(), agent=agent)
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_a_listener_that_raises_ends_the_run(client, kind):
+    heard = []
+
+    def listener(record, fetch):
+        heard.append(record["round"])
+        if record["round"] == 2:
+            raise kind("enough")
+
+    with pytest.raises(kind, match="enough"):
+        follow(client, listener, n_rounds=10**6)
+    assert heard == [1, 2]
+    assert len(follow(client, None, n_rounds=1)) == N_RANKS
+
+
+def test_a_rank_that_fails_while_somebody_listens(client):
+    def agent(context, shard, params):
+        for number in range(1, 100):
+            context.record({"round": number}, {})
+            if number == 3 and context.group.rank == 2:
+                raise KeyError("in round 3")
+
+    heard = []
+    with pytest.raises(KeyError, match="in round 3"):
+        follow(client, lambda r, fetch: heard.append(r["round"]), agent=agent)
+    assert heard[:3] == [1, 2, 3]
+
+
+def test_two_runs_are_followed_at_once(any_client):
+    def call(last):
+        heard = []
+
+        def listener(record, fetch):
+            heard.append((record["round"], int(fetch()["w"][0])))
+            return record["round"] == last
+
+        return follow(any_client, listener, n_rounds=20), heard
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(call, [4, 7])
+    for (results, heard), last in ((first, 4), (second, 7)):
+        assert [number for number, _ in results] == [last] * N_RANKS
+        assert heard == [(n, n) for n in range(1, last + 1)]
+
+
+def test_nobody_listens_and_nothing_is_sent(process_client):
+    def agent(context, shard, params):
+        context.record({"round": 1}, {"w": np.ones(5)})
+        return context.group.counters.messages_sent
+
+    assert follow(process_client, None, agent=agent) == [0] * N_RANKS
+
+
+# The worker's end, without a cluster -------------------------------------------------
+
+
+class Log:
+    """Stands in for a worker: keeps what is logged and lets a client answer."""
+
+    def __init__(self, on_event=lambda: None):
+        self.events = []
+        self._on_event = on_event
+
+    def log_event(self, topic, message):
+        self.events.append((topic, message))
+        self._on_event()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_record_waits_for_its_answer(stop):
+    log = Log(lambda: answer("run-1", stop))
+    with EventLink("run-1", log) as link:
+        assert link({"round": 1}, lambda: {"w": 5}) is stop
+        assert fetch_model("run-1") == {"w": 5}
+    assert log.events == [(TOPIC, {"run": "run-1", "record": {"round": 1}})]
+
+
+def test_an_answer_that_does_not_come(configured):
+    with EventLink("run-1", Log()) as link:
+        with configured({"dask-ma.comm.timeout": "20 ms"}):
+            with pytest.raises(CommTimeoutError, match=r"client .* within 0\.02 s"):
+                link({}, dict)
+
+
+def test_a_client_that_ends_the_run():
+    with EventLink("run-1", Log(lambda: answer("run-1", None))) as link:
+        with pytest.raises(GroupClosedError, match="run-1 was ended by its client"):
+            link({}, dict)
+
+
+def test_answers_to_runs_that_are_over():
+    with EventLink("run-1", Log()):
+        answer("run-2", True)
+    answer("run-1", True)
+    with pytest.raises(KeyError):
+        fetch_model("run-1")
+
+
+# The client's end, without a cluster -------------------------------------------------
+
+
+class Subscriber:
+    """Stands in for a client: keeps its subscriptions."""
+
+    def __init__(self):
+        self.status = "running"
+        self.calls = []
+
+    def subscribe_topic(self, topic, handler):
+        self.calls.append("subscribe")
+        self.handler = handler
+
+    def unsubscribe_topic(self, topic):
+        self.calls.append("unsubscribe")
+
+    def publish(self, run_id, record):
+        self.handler((0.0, {"run": run_id, "record": record}))
+
+
+def test_one_subscription_serves_all_runs_of_a_client():
+    subscriptions, client, heard = Subscriptions(), Subscriber(), []
+    subscriptions.add(client, "a", lambda record: heard.append(("a", record)))
+    subscriptions.add(client, "b", lambda record: heard.append(("b", record)))
+    client.publish("b", 1)
+    client.publish("a", 2)
+    client.publish("of somebody else", 3)
+    subscriptions.remove(client, "a")
+    client.publish("a", 4)
+    client.publish("b", 5)
+    assert client.calls == ["subscribe"]
+    subscriptions.remove(client, "b")
+    assert client.calls == ["subscribe", "unsubscribe"]
+    assert heard == [("b", 1), ("a", 2), ("b", 5)]
+
+
+def test_clients_subscribe_for_themselves():
+    subscriptions, first, second = Subscriptions(), Subscriber(), Subscriber()
+    subscriptions.add(first, "a", print)
+    subscriptions.add(second, "b", print)
+    subscriptions.remove(first, "a")
+    assert (first.calls, second.calls) == (["subscribe", "unsubscribe"], ["subscribe"])
+
+
+def test_a_closed_client_is_left_alone():
+    subscriptions, client = Subscriptions(), Subscriber()
+    subscriptions.add(client, "a", print)
+    client.status = "closed"
+    subscriptions.remove(client, "a")
+    assert client.calls == ["subscribe"]

@@ -1,0 +1,261 @@
+"""Start an agent on every rank, see it through, clean up."""
+
+import logging
+import signal
+import threading
+import time
+
+import pytest
+from distributed import Future
+
+from dask_ma.comm import barrier
+from dask_ma.engine import launch, place_ranks
+from dask_ma.engine._launch import raise_first
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    FitFailedError,
+    GroupClosedError,
+    PeerLostError,
+)
+
+HERE = {"client": None, "addresses": None}
+
+
+def on(client, n_ranks):
+    """Arguments that say where to run."""
+    return {"client": client, "addresses": place_ranks(client, n_ranks)}
+
+
+@pytest.fixture(params=["here", "inproc", "process"])
+def where(request):
+    """Run on threads, and on each kind of cluster."""
+    if request.param == "here":
+        return HERE
+    return on(request.getfixturevalue(f"{request.param}_client"), 3)
+
+
+def echo():
+    """An agent that returns what it was given."""
+
+    def agent(context, shard, params):
+        return context.group.rank, shard, params
+
+    return agent
+
+
+def test_each_rank_gets_its_shard_and_all_get_the_parameters(where):
+    results = launch(
+        echo(), ["a", "b", "c"], {"p": 1}, name="Echo", collect="all", **where
+    )
+    assert results == [(0, "a", {"p": 1}), (1, "b", {"p": 1}), (2, "c", {"p": 1})]
+
+
+def test_the_first_ranks_result_is_returned(where):
+    assert launch(echo(), "abc", name="Echo", **where) == (0, "a", None)
+
+
+def test_only_the_first_ranks_result_leaves_its_worker(process_client):
+    def agent(context, shard, params):
+        return "result" if context.group.rank == 0 else threading.Lock()
+
+    arguments = on(process_client, 3)
+    assert launch(agent, [None] * 3, name="Root", **arguments) == "result"
+
+
+def test_shards_are_replaced_by_their_data(any_client):
+    futures = any_client.map(lambda x: 2 * x, range(3), pure=False)
+    shards = [{"blocks": [future, 7]} for future in futures]
+    results = launch(echo(), shards, name="Echo", collect="all", **on(any_client, 3))
+    assert [shard for _, shard, _ in results] == [
+        {"blocks": [2 * r, 7]} for r in range(3)
+    ]
+
+
+def test_as_many_shards_as_addresses(inproc_client):
+    with pytest.raises(ValueError, match="zip"):
+        launch(echo(), "ab", name="Echo", **on(inproc_client, 3))
+
+
+def test_the_tasks_bear_the_name(inproc_client):
+    def agent(context, shard, params):
+        from distributed import get_worker
+
+        return get_worker().get_current_task()
+
+    keys = launch(
+        agent, [None] * 3, name="Fancy", collect="all", **on(inproc_client, 3)
+    )
+    runs = {key.removesuffix(f"-{rank}") for rank, key in enumerate(keys)}
+    assert len(runs) == 1
+    assert runs.pop().startswith("dask_ma-Fancy-")
+
+
+def test_every_launch_has_a_run_id_of_its_own(inproc_client):
+    def agent(context, shard, params):
+        return context.group.run_id
+
+    ids = {launch(agent, [None], name="Same", **on(inproc_client, 1)) for _ in range(3)}
+    assert len(ids) == 3
+
+
+# What ends a run ----------------------------------------------------------------------
+
+
+def waiting_for_ever(flag):
+    """An agent that shows that all ranks have started and then waits for nothing."""
+
+    def agent(context, shard, params):
+        barrier(context.group)
+        if context.group.rank == 0:
+            flag.touch()
+        context.group.recv(0, "never")
+
+    return agent
+
+
+def interrupt_when(flag):
+    """Interrupt the main thread, as Ctrl-C does, once a file is there."""
+    while not flag.exists():
+        time.sleep(0.01)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def test_interrupt_from_the_keyboard(where, tmp_path):
+    flag = tmp_path / "started"
+    thread = threading.Thread(target=interrupt_when, args=(flag,))
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        launch(waiting_for_ever(flag), [None] * 3, name="Endless", **where)
+    thread.join()
+
+
+@pytest.fixture
+def occupy(tmp_path):
+    """``occupy(client, address)`` takes the only thread of a worker until the end."""
+    started, stop = tmp_path / "started", tmp_path / "stop"
+    futures = []
+
+    def task():
+        started.touch()
+        while not stop.exists():
+            time.sleep(0.01)
+
+    def occupy(client, address):
+        futures.append(client.submit(task, workers=[address], pure=False))
+        while not started.exists():
+            time.sleep(0.01)
+
+    yield occupy
+    stop.touch()
+    for future in futures:
+        future.result(timeout=30)
+
+
+@pytest.fixture
+def busy_client(inproc_client, occupy):
+    """A client the third of whose workers is busy with a user's task."""
+    occupy(inproc_client, place_ranks(inproc_client, 3)[2])
+    return inproc_client
+
+
+SHORT_START = {
+    "dask-ma.launch.start-timeout": "200 ms",
+    "dask-ma.launch.abort-timeout": "200 ms",
+    "dask-ma.launch.poll-interval": "50 ms",
+}
+
+
+def test_a_rank_that_does_not_start_in_time(busy_client, configured, assert_clean):
+    where = on(busy_client, 3)
+
+    def agent(context, shard, params):
+        context.group.recv(2, "a message of the rank that does not start")
+
+    with configured(SHORT_START), pytest.raises(CommTimeoutError) as caught:
+        launch(agent, [None] * 3, name="Late", **where)
+    text = str(caught.value)
+    for part in ("Late", f"rank 2 of 3 (worker {where['addresses'][2]})", "0.2 s"):
+        assert part in text
+    assert "rank 0" not in text and "rank 1" not in text
+    assert "dask-ma.launch.start-timeout" in text
+    assert_clean(busy_client)  # while the user's task goes on
+    assert busy_client.processing()[where["addresses"][2]]
+
+
+def test_a_peer_of_a_rank_that_does_not_start(busy_client, configured):
+    def agent(context, shard, params):
+        context.group.send("hello", 2)
+
+    with configured(SHORT_START), pytest.raises(CommTimeoutError, match="rank 2"):
+        launch(agent, [None] * 3, name="Late", **on(busy_client, 3))
+
+
+@pytest.mark.parametrize("call", ["send", "push"])
+def test_a_process_that_does_not_start_its_rank(
+    process_client, configured, occupy, call
+):
+    where = on(process_client, 2)
+    occupy(process_client, where["addresses"][1])
+
+    def agent(context, shard, params):
+        getattr(context.group, call)("hello", 1)
+
+    # The limit is short on the workers alone, so that the sender meets it first.
+    with (
+        configured({"dask-ma.launch.start-timeout": "200 ms"}, process_client),
+        configured(SHORT_START | {"dask-ma.launch.start-timeout": "30 s"}),
+        pytest.raises(CommTimeoutError, match=r"rank 1 of run .* within 0\.2 s"),
+    ):
+        launch(agent, [None] * 2, name="Late", **where)
+
+
+def test_a_task_that_the_user_cancels(process_client, tmp_path):
+    flag = tmp_path / "started"
+
+    def cancel():
+        while not flag.exists():
+            time.sleep(0.01)
+        tasks = process_client.run_on_scheduler(
+            lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks]
+        )
+        (key,) = (t for t in tasks if t.startswith("dask_ma-Endless") and t[-1] == "1")
+        process_client.cancel([Future(key, process_client)], force=True)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(FitFailedError, match="rank 1 of 3 .* was cancelled"):
+        launch(
+            waiting_for_ever(flag), [None] * 3, name="Endless", **on(process_client, 3)
+        )
+    thread.join()
+
+
+# Which of several errors is raised ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([None, ValueError("a"), None], "a"),
+        ([GroupClosedError("a"), ValueError("b")], "b"),
+        ([GroupClosedError("a"), CommTimeoutError("b"), KeyError("c")], "c"),
+        ([GroupClosedError("a"), PeerLostError("b")], "b"),
+        ([ValueError("a"), KeyError("b")], "a"),
+        ([GroupClosedError("a"), GroupClosedError("b")], "a"),
+        ([FitFailedError("a"), KeyboardInterrupt("b")], "b"),
+    ],
+)
+def test_the_cause_is_raised(errors, expected):
+    with pytest.raises(BaseException, match=expected) as caught:
+        raise_first(errors)
+    assert caught.value in errors
+
+
+def test_no_error():
+    raise_first([None, None])
+
+
+def test_a_run_is_logged(inproc_client, caplog):
+    with caplog.at_level(logging.DEBUG, logger="dask_ma"):
+        launch(echo(), [None], name="Logged", **on(inproc_client, 1))
+    assert any("Logged" in record.getMessage() for record in caplog.records)

@@ -1,0 +1,69 @@
+"""What one run consists of, and its part on a rank."""
+
+import time
+
+import pytest
+from distributed import get_worker
+
+from dask_ma import run_spmd
+from dask_ma.comm import close_run
+from dask_ma.engine._run import Run
+from dask_ma.exceptions import GroupClosedError
+
+
+@pytest.fixture
+def run():
+    return Run(
+        name="Model",
+        run_id="abc",
+        addresses=("tcp://a:1", "tcp://b:2"),
+        agent=print,
+        params=None,
+        seed=0,
+        blas_threads=1,
+        listening=False,
+        collect="root",
+    )
+
+
+def test_names_for_the_dashboard_and_for_errors(run):
+    assert run.size == 2
+    assert run.key(1) == "dask_ma-Model-abc-1"
+    assert run.describe(1) == "rank 1 of 2 (worker tcp://b:2)"
+
+
+def test_ranks_leave_the_thread_pool(inproc_client):
+    def program(group):
+        worker = get_worker()
+        key, deadline = worker.get_current_task(), time.monotonic() + 10
+        while time.monotonic() < deadline:  # the worker is told a moment later
+            if key in {task.key for task in worker.state.long_running}:
+                return True
+            time.sleep(0.001)
+        return False
+
+    def where(_):
+        return get_worker().address
+
+    assert run_spmd(program, client=inproc_client) == [True] * 4
+    # Each worker has its thread back.
+    for address in inproc_client.nthreads():
+        task = inproc_client.submit(where, 0, workers=[address], pure=False)
+        assert task.result(timeout=30) == address
+
+
+def test_a_rank_whose_group_is_closed_by_itself(inproc_client):
+    def program(group):
+        group.close()
+        group.recv(0)
+
+    with pytest.raises(GroupClosedError, match="has ended"):
+        run_spmd(program, client=inproc_client)
+
+
+def test_ranks_of_a_run_that_was_ended_return_nothing(inproc_client):
+    def program(group):
+        close_run(group.run_id, "the client wants it so")
+        group.recv(0)
+
+    assert run_spmd(program, client=inproc_client) == [None] * 4

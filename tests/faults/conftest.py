@@ -1,0 +1,61 @@
+"""Clusters that lose workers, and what is expected of a run that meets it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dask_ma import run_spmd
+from dask_ma.comm import allreduce
+from dask_ma.exceptions import PeerLostError
+
+_MOST_SECONDS = 10.0  # from the loss of a worker to the error
+
+
+@pytest.fixture
+def loses(tmp_path: Path) -> Callable[..., AbstractContextManager[Path]]:
+    """``with loses(client, ranks, n_ranks) as flag``: the block ends as it should.
+
+    Whatever makes the ranks go away touches the file `flag` just before; the error has
+    to come soon after that.
+    """
+    return partial(_loses, tmp_path / "lost")
+
+
+@contextmanager
+def _loses(
+    flag: Path, client: Client, ranks: list[int], n_ranks: int
+) -> Iterator[Path]:
+    """Expect an error that names the ranks that are lost and their workers."""
+    workers = sorted(client.nthreads())
+    with pytest.raises(PeerLostError) as caught:
+        yield flag
+    assert time.time() - flag.stat().st_mtime < _MOST_SECONDS
+    text = str(caught.value)
+    for rank in range(n_ranks):
+        named = f"rank {rank} of {n_ranks} (worker {workers[rank]})" in text
+        assert named == (rank in ranks), text
+
+
+@pytest.fixture
+def assert_usable(assert_clean: Callable[[Client], None]) -> Callable[..., None]:
+    """``assert_usable(client, n)``: clean, and ready for a run on `n` workers."""
+
+    def check(client: Client, n_workers: int) -> None:
+        def program(group):
+            return int(allreduce(group, np.array(group.rank + 1)))
+
+        assert_clean(client)
+        client.wait_for_workers(n_workers, timeout=60)
+        results = run_spmd(program, client=client)
+        assert results == [n_workers * (n_workers + 1) // 2] * n_workers
+        assert_clean(client)
+
+    return check

@@ -1,0 +1,286 @@
+"""Model averaging against scikit-learn's SGD, run by hand on each rank."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+
+MARGIN_LOSSES = ["hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron"]
+REGRESSION_LOSSES = [
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
+]
+PENALTIES = ["l2", "l1", "elasticnet", None]
+CONTAINERS = {
+    "dense": np.asarray,
+    "csr_matrix": sparse.csr_matrix,
+    "csr_array": sparse.csr_array,
+}
+TWINS = {MASGDClassifier: SGDClassifier, MASGDRegressor: SGDRegressor}
+ROUNDS = {"max_iter": 3, "tol": None}
+# Small steps, so that no loss overflows.
+STEADY = {"learning_rate": "constant", "eta0": 0.01, "alpha": 0.01}
+
+
+def rank_random_state(seed, rank):
+    """The random numbers of a rank's SGD, from the estimator's `random_state`."""
+    fit_seed = np.random.RandomState(seed).randint(np.iinfo(np.int32).max)
+    _, sgd_seed = np.random.SeedSequence(fit_seed, spawn_key=(rank,)).spawn(2)
+    return np.random.RandomState(np.random.MT19937(sgd_seed))
+
+
+def fit(cls, X, y, n_ranks, **params):
+    return cls(
+        n_ranks=n_ranks, random_state=5, local_epochs=1, **{**ROUNDS, **params}
+    ).fit(X, y)
+
+
+def twin_of(cls, **params):
+    return lambda rank: TWINS[cls](random_state=rank_random_state(5, rank), **params)
+
+
+def thirds(X, y):
+    """Unequal shards are cut as the package cuts rows in memory."""
+    bounds = [rank * len(y) // 3 for rank in range(4)]
+    return [
+        (X[a:b], y[a:b], None) for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def assert_same(ours, coef, intercept, dtype):
+    """Bit for bit in double precision; scikit-learn's intercept is always double."""
+    assert ours.coef_.dtype == ours.intercept_.dtype == dtype
+    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 0}
+    np.testing.assert_allclose(ours.coef_, coef, **close)
+    np.testing.assert_allclose(ours.intercept_, intercept, **close)
+
+
+@pytest.mark.parametrize("container", sorted(CONTAINERS))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("loss", MARGIN_LOSSES + REGRESSION_LOSSES)
+def test_one_rank_is_sgd_classifier(
+    binary, average_by_hand, loss, penalty, dtype, container
+):
+    X, y = CONTAINERS[container](binary[0].astype(dtype)), binary[1]
+    params = {"loss": loss, "penalty": penalty, **STEADY}
+    ours = fit(MASGDClassifier, X, y, 1, **params)
+    twin = twin_of(MASGDClassifier, **params)
+    coef, intercept = average_by_hand(twin, [(X, y, None)], 3)
+    assert_same(ours, coef, intercept, dtype)
+
+
+@pytest.mark.parametrize("container", sorted(CONTAINERS))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("loss", REGRESSION_LOSSES)
+def test_one_rank_is_sgd_regressor(
+    regression, average_by_hand, loss, penalty, dtype, container
+):
+    X, y = CONTAINERS[container](regression[0].astype(dtype)), regression[1]
+    params = {"loss": loss, "penalty": penalty, **STEADY}
+    ours = fit(MASGDRegressor, X, y, 1, **params)
+    twin = twin_of(MASGDRegressor, **params)
+    coef, intercept = average_by_hand(twin, [(X, y, None)], 3)
+    assert_same(ours, coef, intercept, dtype)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"learning_rate": "optimal"},
+        {"learning_rate": "invscaling", "eta0": 0.1, "power_t": 0.3},
+        {"learning_rate": "pa1", "eta0": 0.5},
+        {"learning_rate": "pa2", "eta0": 0.5},
+        {"shuffle": False},
+        {"fit_intercept": False},
+    ],
+    ids=lambda params: "-".join(map(str, params.values())),
+)
+def test_one_rank_with_other_steps(binary, average_by_hand, params):
+    X, y = binary
+    ours = fit(MASGDClassifier, X, y, 1, **params)
+    coef, intercept = average_by_hand(
+        twin_of(MASGDClassifier, **params), [(X, y, None)], 3
+    )
+    np.testing.assert_array_equal(ours.coef_, coef)
+    np.testing.assert_array_equal(ours.intercept_, intercept)
+
+
+def test_one_rank_is_one_against_the_rest(multi, average_by_hand):
+    X, y = multi
+    ours = fit(MASGDClassifier, X, y, 1)
+    coef, intercept = average_by_hand(twin_of(MASGDClassifier), [(X, y, None)], 3)
+    assert ours.coef_.shape == (4, 6)
+    np.testing.assert_array_equal(ours.coef_, coef)
+    np.testing.assert_array_equal(ours.intercept_, intercept)
+
+
+@pytest.mark.parametrize("container", sorted(CONTAINERS))
+@pytest.mark.parametrize("n_rows", [120, 119])
+def test_three_ranks_are_averaged_by_rows(binary, average_by_hand, container, n_rows):
+    X, y = CONTAINERS[container](binary[0][:n_rows]), binary[1][:n_rows]
+    ours = fit(MASGDClassifier, X, y, 3, **STEADY)
+    twin = twin_of(MASGDClassifier, **STEADY)
+    coef, intercept = average_by_hand(twin, thirds(X, y), 3)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
+
+
+def test_three_ranks_of_many_classes(multi, average_by_hand):
+    X, y = multi
+    ours = fit(MASGDClassifier, X, y, 3, loss="log_loss", **STEADY)
+    twin = twin_of(MASGDClassifier, loss="log_loss", **STEADY)
+    coef, intercept = average_by_hand(twin, thirds(X, y), 3)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
+
+
+def test_three_ranks_of_a_regression(regression, average_by_hand):
+    X, y = regression
+    ours = fit(MASGDRegressor, X, y, 3, **STEADY)
+    twin = twin_of(MASGDRegressor, **STEADY)
+    coef, intercept = average_by_hand(twin, thirds(X, y), 3)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
+
+
+@pytest.mark.parametrize("learning_rate", ["optimal", "invscaling"])
+def test_three_ranks_follow_the_schedule_that_t_tells(
+    binary, average_by_hand, learning_rate
+):
+    X, y = binary
+    ours = fit(MASGDClassifier, X, y, 3, learning_rate=learning_rate)
+    pace = (ours.t_ - 1) / (3 * 40)
+    twin = twin_of(MASGDClassifier, learning_rate=learning_rate)
+    coef, intercept = average_by_hand(twin, thirds(X, y), 3, pace)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
+
+
+def test_ranks_count_by_the_weights_of_their_rows(binary, weights, average_by_hand):
+    X, y = binary
+    heavy = np.where(np.arange(120) < 40, 5 * weights, weights)
+    params = {"random_state": 5, "local_epochs": 1, **ROUNDS, **STEADY}
+    ours = MASGDClassifier(n_ranks=3, **params).fit(X, y, sample_weight=heavy)
+    scaled = heavy * 120 / heavy.sum()
+    parts = [slice(a, a + 40) for a in (0, 40, 80)]
+    shards = [(X[rows], y[rows], scaled[rows]) for rows in parts]
+    twin = twin_of(MASGDClassifier, **STEADY)
+    coef, intercept = average_by_hand(twin, shards, 3)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
+
+
+# -- The loop ------------------------------------------------------------------------
+
+
+def after_each_round(X, y, n_rounds, **params):
+    """Coefficients after 1, 2, ... rounds; each fit repeats those before."""
+    return [
+        fit(MASGDClassifier, X, y, 3, max_iter=n, **params).coef_
+        for n in range(1, n_rounds + 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("average", "first"), [(True, 0), (1, 0), (120, 0), (121, 1), (360, 2), (481, 4)]
+)
+def test_average_is_a_mean_of_the_rounds(binary, average, first):
+    """From the first round on that counts, round j has the weight j (j + 1) (j + 2)."""
+    X, y = binary
+    ours = fit(MASGDClassifier, X, y, 3, max_iter=4, average=average)
+    models = after_each_round(X, y, 4)
+    j = np.arange(1, 5 - first)
+    expected = (
+        np.average(models[first:], axis=0, weights=j * (j + 1) * (j + 2))
+        if first < 4
+        else models[-1]
+    )
+    np.testing.assert_allclose(ours.coef_, expected, rtol=1e-10)
+
+
+def test_average_is_what_the_history_tells_of(binary, objective):
+    X, y = binary
+    ours = fit(MASGDClassifier, X, y, 1, average=True)
+    assert ours.history_[-1]["objective"] == pytest.approx(objective(ours, X, y))
+
+
+def test_max_iter_counts_rounds(binary):
+    X, y = binary
+    ours = fit(MASGDClassifier, X, y, 3, max_iter=7)
+    assert ours.n_iter_ == len(ours.history_) == 7
+    assert [record["round"] for record in ours.history_] == list(range(1, 8))
+
+
+def test_tol_and_patience_end_the_fit(binary):
+    X, y = binary
+    params = {"max_iter": 200, "tol": 1e-2, **STEADY}
+    ours = fit(MASGDClassifier, X, y, 2, n_iter_no_change=3, **params)
+    values = [record["objective"] for record in ours.history_]
+    best = np.minimum.accumulate(values)
+    # The last three rounds have not improved the best by tol, the ones before have.
+    assert ours.n_iter_ < 200
+    gains = best[:-1] - np.array(values[1:])
+    assert (gains[-3:] < 1e-2).all()
+    runs = "".join("." if gain < 1e-2 else "x" for gain in gains)
+    assert runs.find("...") == len(runs) - 3
+    longer = fit(MASGDClassifier, X, y, 2, n_iter_no_change=10, **params)
+    assert longer.n_iter_ > ours.n_iter_
+
+
+def test_adaptive_step_shrinks_where_a_constant_one_stops(regression):
+    X, y = regression
+    params = {"eta0": 0.05, "max_iter": 300, "tol": 1e-4, "n_iter_no_change": 2}
+    constant = fit(MASGDRegressor, X, y, 2, learning_rate="constant", **params)
+    adaptive = fit(MASGDRegressor, X, y, 2, learning_rate="adaptive", **params)
+    n_rounds = constant.n_iter_
+    first = [[r["objective"] for r in m.history_[:n_rounds]] for m in (constant, adaptive)]
+    assert first[0] == first[1]
+    assert adaptive.n_iter_ > n_rounds
+    # 0.05 / 5^k stays above 1e-6 six times: seven steps, each with its own patience.
+    assert adaptive.n_iter_ >= n_rounds + 6 * params["n_iter_no_change"]
+    last = [m.history_[-1]["objective"] for m in (constant, adaptive)]
+    assert last[1] < last[0]
+
+
+def test_initial_model_is_where_the_fit_starts(multi, average_by_hand):
+    X, y = multi
+    rng = np.random.default_rng(0)
+    start = {"coef_init": rng.normal(size=(4, 6)), "intercept_init": rng.normal(size=4)}
+    ours = MASGDClassifier(n_ranks=1, random_state=5, local_epochs=1, **ROUNDS)
+    ours.fit(X, y, **start)
+    theirs = SGDClassifier(random_state=rank_random_state(5, 0), max_iter=1, tol=None)
+    theirs.fit(X, y, **start)
+    for _ in range(2):
+        theirs.partial_fit(X, y)
+    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
+    np.testing.assert_array_equal(ours.intercept_, theirs.intercept_)
+
+
+@pytest.mark.parametrize(
+    ("cls", "start", "message"),
+    [
+        (MASGDClassifier, {"coef_init": np.ones((2, 6))}, r"coef_init.*\(1, 6\).*\(2, 6\)"),
+        (MASGDClassifier, {"coef_init": np.ones((6, 1))}, "coef_init must have shape"),
+        (MASGDClassifier, {"intercept_init": np.ones(3)}, "intercept_init must have"),
+        (MASGDRegressor, {"coef_init": np.ones(5)}, "coef_init must have shape"),
+    ],
+)
+def test_initial_model_of_a_wrong_shape(binary, cls, start, message):
+    with pytest.raises(ValueError, match=message):
+        cls(n_ranks=2, tol=None, max_iter=1).fit(*binary, **start)
+
+
+def test_diverged_model_is_refused(regression):
+    X, y = regression
+    with pytest.raises(ValueError, match="[Ss]cal.* data"):
+        fit(MASGDRegressor, 1e200 * X, y, 2)
+    still = MASGDRegressor(eta0=1e-300, max_iter=1, tol=None)
+    with pytest.raises(ValueError, match="not finite after round 1.*lower eta0"):
+        still.fit(X, y, coef_init=np.full(6, 1e200))
+    assert not hasattr(still, "coef_")

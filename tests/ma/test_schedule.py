@@ -1,0 +1,76 @@
+"""How long a rank works alone: the setting acts, and "auto" is no matter of luck."""
+
+import numpy as np
+import pytest
+
+from dask_ma import MASGDClassifier
+from dask_ma.ma._schedule import Sizes, local_epochs
+
+PARAMS = {
+    "tol": None,
+    "random_state": 0,
+    "shuffle": False,
+    "learning_rate": "constant",
+}
+
+
+def fit(data, **params):
+    return MASGDClassifier(**{**PARAMS, **params}).fit(*data)
+
+
+SIZES = [
+    Sizes(n_ranks, n_rows, 20 * n_rows, n_problems, n_features)
+    for n_ranks in (1, 2, 64)
+    for n_rows in (1, 1000, 1_000_000)
+    for n_problems, n_features in ((1, 5), (1, 100_000), (20, 30_000))
+]
+
+
+@pytest.mark.parametrize("setting", [0.25, 1, 3.5])
+def test_a_number_is_taken_as_it_is(setting):
+    assert [local_epochs(setting, sizes) for sizes in SIZES] == [setting] * len(SIZES)
+
+
+def test_auto_is_a_function_of_the_sizes():
+    values = [local_epochs("auto", sizes) for sizes in SIZES]
+    assert values == [local_epochs("auto", sizes) for sizes in SIZES]
+    assert all(0 < value < np.inf for value in values)
+
+
+def test_auto_does_not_look_at_the_clock(binary, inproc_client):
+    """Ranks on a cluster wait longer for each other than ranks in one process."""
+    here = fit(binary, max_iter=4, n_ranks=4)
+    with inproc_client.as_current():
+        there = fit(binary, max_iter=4, n_ranks=4)
+    histories = [
+        [(record["local_epochs"], record["n_samples"]) for record in model.history_]
+        for model in (here, there)
+    ]
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("setting", "n_samples"), [(1, 120), (2.0, 240), (0.5, 60), (1.5, 180)]
+)
+def test_setting_is_rows_per_round(binary, setting, n_samples, n_ranks):
+    model = fit(binary, local_epochs=setting, max_iter=3, n_ranks=n_ranks)
+    assert [record["n_samples"] for record in model.history_] == [n_samples] * 3
+    assert [record["local_epochs"] for record in model.history_] == [setting] * 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "n_rounds"), [(0.5, 4), (0.25, 8), (2, 1), (1 / 3, 6)]
+)
+def test_one_rank_goes_on_where_it_stopped(binary, setting, n_rounds):
+    """Two passes are two passes, however they are cut into rounds."""
+    cut = fit(binary, local_epochs=setting, max_iter=n_rounds, n_ranks=1)
+    whole = fit(binary, local_epochs=1, max_iter=2, n_ranks=1)
+    np.testing.assert_allclose(cut.coef_, whole.coef_, rtol=1e-10)
+    np.testing.assert_allclose(cut.intercept_, whole.intercept_, rtol=1e-10)
+
+
+def test_a_round_is_one_row_at_least(binary):
+    model = fit(binary, local_epochs=1e-9, max_iter=2, n_ranks=3)
+    assert [record["n_samples"] for record in model.history_] == [3, 3]
+    assert model.coef_.any()

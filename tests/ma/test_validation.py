@@ -1,0 +1,136 @@
+"""Early stopping: rows held out on every rank, and the score on them."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.data import Block, Shard
+from dask_ma.ma._params import LinearModel
+from dask_ma.ma._validation import score, score_sums, split_rows
+
+PARAMS = {"random_state": 0, "early_stopping": True, "tol": None, "max_iter": 4}
+
+
+def make_shard(sizes, labels=None, *, convert=np.asarray, weighted=False):
+    """Blocks whose first column numbers the rows."""
+    n_rows = sum(sizes)
+    X = np.column_stack([np.arange(1.0, n_rows + 1), np.ones(n_rows)])
+    y = np.arange(n_rows) % 2 if labels is None else np.asarray(labels)
+    weights = np.linspace(1, 2, n_rows) if weighted else None
+    blocks, start = [], 0
+    for index, size in enumerate(sizes):
+        rows = slice(start, start + size)
+        weight = None if weights is None else weights[rows]
+        blocks.append(Block(convert(X[rows]), y[rows], weight, index, start))
+        start += size
+    return Shard(blocks, n_rows, 2, X.dtype, convert is not np.asarray, 0)
+
+
+def row_numbers(shard):
+    return [
+        int(row[0]) - 1
+        for block in shard.blocks
+        for row in (block.X.toarray() if sparse.issparse(block.X) else block.X)
+    ]
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(
+    ("sizes", "fraction", "n_held_out"),
+    [([10, 3, 7], 0.1, 2), ([20], 0.5, 10), ([2], 0.01, 1), ([3, 1], 0.99, 3)],
+)
+def test_split_is_a_partition_of_the_rows(convert, sizes, fraction, n_held_out):
+    shard = make_shard(sizes, convert=convert, weighted=True)
+    seed = np.random.SeedSequence(0)
+    train, held_out = split_rows(shard, fraction, seed, stratify=True)
+    assert (train.n_rows, held_out.n_rows) == (sum(sizes) - n_held_out, n_held_out)
+    assert sorted(row_numbers(train) + row_numbers(held_out)) == list(range(sum(sizes)))
+    for part in (train, held_out):
+        rows = row_numbers(part)
+        assert np.concatenate([b.y for b in part.blocks]).tolist() == [r % 2 for r in rows]
+        np.testing.assert_allclose(
+            np.concatenate([b.sample_weight for b in part.blocks]),
+            np.linspace(1, 2, sum(sizes))[rows],
+        )
+
+
+def test_split_keeps_the_proportions_of_the_labels():
+    shard = make_shard([40, 60], np.arange(100) % 10 == 0)
+    for entropy in range(5):
+        seed = np.random.SeedSequence(entropy)
+        _, held_out = split_rows(shard, 0.2, seed, stratify=True)
+        assert sum(block.y.sum() for block in held_out.blocks) == 2
+
+
+def test_split_depends_on_the_seed():
+    shard = make_shard([50])
+    chosen = [
+        row_numbers(split_rows(shard, 0.2, np.random.SeedSequence(n), stratify=False)[1])
+        for n in (0, 0, 1)
+    ]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 1, 1, 1], [0] * 5, [0, 1, 2, 3, 4]])
+def test_split_where_proportions_are_impossible(labels):
+    shard = make_shard([5], labels)
+    train, held_out = split_rows(shard, 0.2, np.random.SeedSequence(0), stratify=True)
+    assert (train.n_rows, held_out.n_rows) == (4, 1)
+
+
+@pytest.mark.parametrize("sizes", [[1], []])
+def test_a_rank_without_rows_to_spare_keeps_them(sizes):
+    shard = make_shard(sizes)
+    train, held_out = split_rows(shard, 0.5, np.random.SeedSequence(0), stratify=True)
+    assert (train.n_rows, held_out.n_rows) == (sum(sizes), 0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(MASGDClassifier, "binary"), (MASGDClassifier, "multi"), (MASGDRegressor, "regression")]
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_score_from_sums_is_the_score(cls, name, weighted, request, weights):
+    X, y = request.getfixturevalue(name)
+    model = cls(max_iter=2, tol=None, random_state=0).fit(X, y)
+    weight = weights if weighted else None
+    is_classifier = cls is MASGDClassifier
+    linear = LinearModel(np.atleast_2d(model.coef_), model.intercept_)
+    sums = np.zeros(4)
+    for rows in (slice(0, 50), slice(50, 120)):
+        part = None if weight is None else weight[rows]
+        block = Block(X[rows], y[rows], part, 0, 0)
+        shard = Shard([block], len(y[rows]), 6, X.dtype, False, 0)
+        sums += score_sums(shard, linear, is_classifier=is_classifier)
+    expected = model.score(X, y, weight)
+    assert score(sums, is_classifier=is_classifier) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_held_out_rows_are_not_trained_on(binary, n_ranks):
+    X, y = binary
+    model = MASGDClassifier(
+        n_ranks=n_ranks, validation_fraction=0.25, local_epochs=1, **PARAMS
+    ).fit(X, y)
+    n_train = 120 - sum(int(0.25 * 120 / n_ranks) for _ in range(n_ranks))
+    assert [record["n_samples"] for record in model.history_] == [n_train] * 4
+    assert all(0 <= record["validation_score"] <= 1 for record in model.history_)
+
+
+def test_score_decides_when_to_stop(binary):
+    X, y = binary
+    params = {**PARAMS, "tol": 1e-3, "max_iter": 500, "n_iter_no_change": 4}
+    model = MASGDClassifier(n_ranks=2, **params).fit(X, y)
+    scores = [record["validation_score"] for record in model.history_]
+    assert model.n_iter_ < 500
+    best = np.maximum.accumulate(scores)
+    assert max(scores[-4:]) < best[-5] + 1e-3
+    regressor = MASGDRegressor(n_ranks=2, **params).fit(X, X @ np.ones(6))
+    assert regressor.n_iter_ < 500
+    assert regressor.history_[-1]["validation_score"] > 0.9
+
+
+def test_no_row_to_hold_out():
+    X, y = np.eye(3), np.array([0, 1, 1])
+    with pytest.raises(ValueError, match="early_stopping holds out validation_fraction"):
+        MASGDClassifier(n_ranks=3, **PARAMS).fit(X, y)

@@ -1,0 +1,277 @@
+"""What the estimators share: lazy predictions, scores of Dask data, failed fits."""
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+
+PARAMS = {"max_iter": 3, "tol": None, "random_state": 0}
+NAMES = np.array(["eel", "fox", "gnu"])
+CHUNKS = (20, 0, 35, 5)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """60 rows of 4 features, three classes."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    return rng.normal(size=(60, 4)) + 2 * np.eye(3, 4)[y], y
+
+
+@pytest.fixture(scope="module", params=["two", "three"])
+def classifier(request, data):
+    """Fitted with two or three classes, on names of animals."""
+    return fit_classifier(data, request.param)
+
+
+@pytest.fixture(scope="module")
+def regressor(data):
+    return fit_regressor(data)
+
+
+def fit_classifier(data, n_classes):
+    X, y = data
+    y = np.minimum(y, 1) if n_classes == "two" else y
+    return MASGDClassifier("log_loss", alpha=0.01, **PARAMS).fit(X, NAMES[y])
+
+
+def fit_regressor(data):
+    X, y = data
+    return MASGDRegressor(**PARAMS).fit(X, y + X[:, 0])
+
+
+def lazy(X, chunks=CHUNKS):
+    return da.from_array(X, chunks=(chunks, *X.shape[1:]))
+
+
+def unknown(values, chunks=20):
+    keys = da.from_array(values, chunks=(chunks, *values.shape[1:])).to_delayed()
+    shape = (np.nan, *values.shape[1:])
+    parts = [da.from_delayed(key, shape, values.dtype) for key in keys.ravel()]
+    return da.concatenate(parts, allow_unknown_chunksizes=True)
+
+
+METHODS = ["predict", "decision_function", "predict_proba", "predict_log_proba"]
+
+
+# -- Predictions ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lazy_predictions(classifier, data, method):
+    X, _ = data
+    eager = getattr(classifier, method)(X)
+    result = getattr(classifier, method)(lazy(X))
+    assert isinstance(result, da.Array)
+    assert result.shape == eager.shape
+    assert result.dtype == eager.dtype
+    assert result.chunks[0] == CHUNKS
+    assert len(result.chunks) == eager.ndim
+    assert isinstance(result._meta, np.ndarray)
+    assert (result._meta.ndim, result._meta.dtype) == (eager.ndim, eager.dtype)
+    da.utils.assert_eq(result, eager)
+
+
+def test_lazy_values_of_a_regressor(regressor, data):
+    X, _ = data
+    result = regressor.predict(lazy(X))
+    assert result.chunks == (CHUNKS,)
+    da.utils.assert_eq(result, regressor.predict(X))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_predictions_of_unknown_length(classifier, data, method):
+    X, _ = data
+    result = getattr(classifier, method)(unknown(X))
+    assert np.isnan(result.shape[0])
+    assert result.shape[1:] == getattr(classifier, method)(X[:1]).shape[1:]
+    np.testing.assert_array_equal(result.compute(), getattr(classifier, method)(X))
+
+
+@pytest.mark.parametrize("convert", [sparse.csr_matrix, sparse.csr_array])
+def test_predictions_of_sparse_blocks(classifier, data, convert):
+    X, _ = data
+    result = classifier.decision_function(lazy(X).map_blocks(convert))
+    np.testing.assert_allclose(result.compute(), classifier.decision_function(X))
+
+
+def test_predictions_of_a_frame(data):
+    frame = pd.DataFrame(data[0], columns=list("abcd"))
+    model = MASGDClassifier(**PARAMS).fit(frame, data[1])
+    result = model.predict(dd.from_pandas(frame, npartitions=3))
+    np.testing.assert_array_equal(result.compute(), model.predict(frame))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_predictions_of_no_rows(classifier, method):
+    n_columns = getattr(classifier, method)(np.zeros((1, 4))).shape[1:]
+    result = getattr(classifier, method)(da.zeros((0, 4), chunks=(1, 4)))
+    assert result.compute().shape == (0, *n_columns)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_types_of_lazy_values(data, dtype):
+    X = (10 * data[0]).astype(dtype)
+    for fit_dtype in (np.float32, np.float64):
+        model = MASGDClassifier(**PARAMS).fit(data[0].astype(fit_dtype), data[1])
+        result = model.decision_function(lazy(X))
+        assert result.dtype == result.compute().dtype
+        eager = model.decision_function(X)
+        np.testing.assert_allclose(result.compute(), eager, rtol=1e-5)
+        assert result.dtype == eager.dtype
+
+
+def test_predictions_are_those_of_the_time_of_the_call(data):
+    """A later fit does not change what an earlier call is going to compute."""
+    X, y = data
+    model = MASGDClassifier(**PARAMS).fit(X, y)
+    eager = model.decision_function(X)
+    result = model.decision_function(lazy(X))
+    model.partial_fit(X, y)
+    np.testing.assert_array_equal(result.compute(), eager)
+    assert not np.array_equal(model.decision_function(X), eager)
+
+
+def test_predictions_are_lazy(classifier):
+    def fail(block):
+        raise AssertionError("computed")
+
+    X = da.zeros((10, 4), chunks=(5, 4)).map_blocks(fail, meta=np.zeros((0, 4)))
+    result = classifier.predict(X)
+    with pytest.raises(AssertionError, match="computed"):
+        result.compute()
+
+
+def test_column_chunks_are_joined(classifier, data):
+    X, _ = data
+    with pytest.warns(UserWarning, match="X has 2 chunks of columns"):
+        result = classifier.predict(da.from_array(X, chunks=(20, 2)))
+    np.testing.assert_array_equal(result.compute(), classifier.predict(X))
+
+
+def test_predictions_on_a_cluster(classifier, data, any_client):
+    X, _ = data
+    eager = classifier.predict_proba(X)
+    with any_client.as_current():
+        result = classifier.predict_proba(lazy(X))
+        np.testing.assert_array_equal(result.compute(), eager)
+
+
+def test_large_models_are_sent_to_workers(data, inproc_client, configured):
+    X, _ = data
+    model = MASGDClassifier(**PARAMS).fit(*data)
+    with inproc_client.as_current(), configured({"dask-ma.data.embed-limit": "1 B"}):
+        result = model.decision_function(lazy(X))
+        futures = [
+            value
+            for value in result.__dask_graph__().values()
+            if type(value).__name__ == "Future"
+        ]
+        np.testing.assert_array_equal(result.compute(), model.decision_function(X))
+    assert futures
+
+
+# -- Scores --------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["two", "three", "regression"])
+def scored(request, data):
+    """A fitted estimator and the true y."""
+    X, y = data
+    if request.param == "regression":
+        return fit_regressor(data), y + X[:, 0] ** 2
+    model = fit_classifier(data, request.param)
+    return model, NAMES[np.minimum(y, len(model.classes_) - 1)[::-1]]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_score_of_dask_data(scored, data, weighted):
+    model, y = scored
+    X, _ = data
+    weight = np.linspace(0, 2, 60) if weighted else None
+    expected = model.score(X, y, weight)
+    lazy_weight = None if weight is None else lazy(weight, 30)
+    for column in (y, lazy(y), lazy(y, 7), y.tolist()):
+        assert model.score(lazy(X), column, weight) == pytest.approx(expected)
+        assert model.score(lazy(X), column, lazy_weight) == pytest.approx(expected)
+
+
+def test_score_of_a_frame(regressor, data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    target = pd.Series(y + X[:, 0])
+    model = MASGDRegressor(**PARAMS).fit(frame, target)
+    score = model.score(
+        dd.from_pandas(frame, npartitions=3), dd.from_pandas(target, npartitions=3)
+    )
+    assert score == pytest.approx(model.score(frame, target))
+
+
+@pytest.mark.parametrize("kind", ["memory", "same blocks", "unknown"])
+def test_score_where_lengths_are_unknown(scored, data, kind):
+    model, y = scored
+    X, _ = data
+    column = {"memory": y, "same blocks": lazy(y, 20), "unknown": unknown(y)}[kind]
+    expected = model.score(X, y)
+    assert model.score(unknown(X), column) == pytest.approx(expected)
+
+
+def test_score_of_a_constant_target(regressor, data):
+    X, _ = data
+    ones = np.ones(60)
+    assert regressor.score(lazy(X), ones) == regressor.score(X, ones) == 0.0
+    still = MASGDRegressor(**PARAMS).fit(X, ones)
+    still.coef_[:] = 0
+    still.intercept_[:] = 1
+    assert still.score(lazy(X), ones) == still.score(X, ones) == 1.0
+
+
+def test_score_computes_where_the_rows_are(classifier, data, inproc_client):
+    """The client gets two numbers, not the predictions."""
+    X, y = data
+    labels = NAMES[np.minimum(y, len(classifier.classes_) - 1)]
+    seen = []
+
+    def spy(dsk, keys, **kwargs):
+        seen.append(keys)
+        return inproc_client.get(dsk, keys, **kwargs)
+
+    with inproc_client.as_current(), dask.config.set(scheduler=spy):
+        classifier.score(lazy(X), lazy(labels))
+    [[numbers]] = [seen]
+    assert len(numbers) == 2
+
+
+# -- Failed fits ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_earlier_fit_is_kept(data, monkeypatch, error):
+    X, y = data
+    model = MASGDClassifier(**PARAMS).fit(X, y)
+    before = dict(vars(model))
+
+    def fail(*args, **kwargs):
+        raise error("in the middle")
+
+    monkeypatch.setattr("dask_ma.base.launch", fail)
+    with pytest.raises(error, match="in the middle"):
+        model.fit(np.column_stack([X, X]), y)
+    assert vars(model).keys() == before.keys()
+    assert all(vars(model)[name] is value for name, value in before.items())
+
+
+def test_first_fit_that_fails_leaves_nothing(data, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ValueError("in the middle")
+
+    monkeypatch.setattr("dask_ma.base.launch", fail)
+    model = MASGDClassifier(**PARAMS)
+    with pytest.raises(ValueError, match="in the middle"):
+        model.fit(pd.DataFrame(data[0], columns=list("abcd")), data[1])
+    assert not [name for name in vars(model) if name.endswith("_")]

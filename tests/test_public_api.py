@@ -1,0 +1,159 @@
+"""What the package shows to its users: names, signatures, docstrings."""
+
+import importlib
+import inspect
+import re
+
+import numpy as np
+import pytest
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+import dask_ma
+from dask_ma import MASGDClassifier, MASGDRegressor
+
+DOORS = [
+    "dask_ma",
+    "dask_ma.comm",
+    "dask_ma.data",
+    "dask_ma.datasets",
+    "dask_ma.engine",
+    "dask_ma.exceptions",
+    "dask_ma.kernels",
+    "dask_ma.ma",
+]
+# What a user calls: the estimators, run_spmd and the collectives, the data sets.
+PUBLIC = [
+    getattr(importlib.import_module(door), name)
+    for door, names in {
+        "dask_ma": ["MASGDClassifier", "MASGDRegressor", "run_spmd"],
+        "dask_ma.comm": [
+            "allgather",
+            "allreduce",
+            "barrier",
+            "broadcast",
+            "gather",
+            "reduce_scatter",
+            "sendrecv",
+            "weighted_mean",
+        ],
+        "dask_ma.datasets": [
+            "load_clinc150",
+            "make_dask_sparse_classification",
+            "make_sparse_classification",
+        ],
+    }.items()
+    for name in names
+]
+TWINS = [(MASGDClassifier, SGDClassifier), (MASGDRegressor, SGDRegressor)]
+
+
+def own_methods(cls):
+    """Public functions that a class of this package defines or inherits from it."""
+    found = {}
+    for base in cls.__mro__:
+        if base.__module__.startswith("dask_ma"):
+            for name, member in vars(base).items():
+                function = getattr(member, "fn", member)  # available_if keeps it there
+                if not name.startswith("_") and inspect.isfunction(function):
+                    found.setdefault(name, function)
+    return found
+
+
+def public_functions():
+    for thing in PUBLIC:
+        if inspect.isclass(thing):
+            methods = own_methods(thing).items()
+            yield from ((f"{thing.__name__}.{name}", f) for name, f in methods)
+        else:
+            yield thing.__name__, thing
+
+
+FUNCTIONS = dict(public_functions())
+
+
+def documented(docstring, section):
+    """Names in a section of a numpydoc docstring."""
+    pattern = rf"^{section}\n-+\n(.*?)(?=^\w[\w ]*\n---|\Z)"
+    text = re.search(pattern, inspect.cleandoc(docstring), re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^(\*{0,2}\w[\w, *]*?)(?: :|$)", text[1] if text else "", re.M)
+    return {name.strip("* ") for head in heads for name in head.split(",")}
+
+
+def arguments(function):
+    names = set(inspect.signature(function).parameters)
+    return names - {"self", "cls"}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_door(name):
+    module = importlib.import_module(name)
+    assert list(module.__all__) == sorted(module.__all__)
+    assert module.__doc__
+    for member in module.__all__:
+        assert hasattr(module, member)
+
+
+def test_the_package_shows_its_estimators():
+    assert set(dask_ma.__all__) == {
+        "MASGDClassifier",
+        "MASGDRegressor",
+        "__version__",
+        "run_spmd",
+    }
+    for cls in (MASGDClassifier, MASGDRegressor):
+        assert getattr(importlib.import_module("dask_ma.ma"), cls.__name__) is cls
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_function_is_documented_and_annotated(name):
+    function = FUNCTIONS[name]
+    assert inspect.getdoc(function)
+    missing = arguments(function) - documented(function.__doc__, "Parameters")
+    assert not missing, f"{name} does not document {missing}"
+    unannotated = arguments(function) - set(function.__annotations__)
+    assert not unannotated
+    assert "return" in function.__annotations__
+
+
+@pytest.mark.parametrize("cls", [MASGDClassifier, MASGDRegressor])
+def test_parameters_and_attributes_are_documented(cls):
+    names = arguments(cls.__init__)
+    assert documented(cls.__doc__, "Parameters") == names
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 2)), np.arange(20) % 2
+    model = cls(max_iter=1, tol=None).fit(X, y)
+    fitted = {name for name in vars(model) if name.endswith("_")}
+    assert documented(cls.__doc__, "Attributes") == fitted | {"feature_names_in_"}
+    assert set(cls._parameter_constraints) == names
+
+
+@pytest.mark.parametrize(("cls", "twin"), TWINS)
+def test_parameters_are_those_of_scikit_learn(cls, twin):
+    ours, theirs = (inspect.signature(c).parameters for c in (cls, twin))
+    assert set(ours) - set(theirs) == {"local_epochs", "n_ranks"}
+    assert set(theirs) - set(ours) <= {"n_jobs"}
+    for name in set(ours) & set(theirs):
+        assert ours[name].kind == theirs[name].kind, name
+        # Before scikit-learn 1.8 SGDClassifier's was 0, which no step size can be.
+        if name != "eta0":
+            assert ours[name].default == theirs[name].default, name
+
+
+@pytest.mark.parametrize(("cls", "twin"), TWINS)
+def test_methods_are_those_of_scikit_learn(cls, twin):
+    ours, theirs = (
+        {name for name in dir(c) if not name.startswith("_")} for c in (cls, twin)
+    )
+    assert theirs - ours <= {"loss_functions"}  # a table of scikit-learn's classes
+    assert ours - theirs <= {"to_sklearn", "set_callbacks"}
+    for name in ("fit", "partial_fit", "score", "predict"):
+        parameters = [list(inspect.signature(getattr(c, name)).parameters) for c in (cls, twin)]
+        assert parameters[0] == parameters[1]
+
+
+def test_constructor_only_stores():
+    marker = object()
+    for cls in (MASGDClassifier, MASGDRegressor):
+        names = arguments(cls.__init__)
+        model = cls(**dict.fromkeys(names, marker))
+        assert vars(model) == dict.fromkeys(names, marker)
