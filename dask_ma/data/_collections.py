@@ -170,7 +170,8 @@ def wait_for_blocks(
     pending = [future for future in futures if future.status == "pending"]
     while pending:
         try:
-            wait_for_futures(pending, timeout=poll)
+            with client.as_current():  # `wait` takes no client
+                wait_for_futures(pending, timeout=poll)
         except TimeoutError:
             check_workers(client, addresses)
         pending = [future for future in pending if future.status == "pending"]

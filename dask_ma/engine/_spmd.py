@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 from distributed import Client
 
 from dask_ma.engine._client import fit_client, one_per_worker, place_ranks
@@ -74,7 +75,9 @@ def run_spmd(
         return launch(
             _call,
             [list(args)] * size,
-            function,
+            # Unpacked by the task: a worker that could not unpack the task itself, for
+            # want of the function's module, would break down.
+            function if chosen is None else cloudpickle.dumps(function),
             name=getattr(function, "__name__", type(function).__name__),
             client=chosen,
             addresses=addresses,
@@ -82,6 +85,8 @@ def run_spmd(
         )
 
 
-def _call(context: RankContext, args: list[Any], function: Callable[..., Any]) -> Any:
-    """Agent: the user's function with the group of its rank."""
+def _call(context: RankContext, args: list[Any], function: Any) -> Any:
+    """Agent: the user's function, maybe pickled, with the group of its rank."""
+    if isinstance(function, bytes):
+        function = cloudpickle.loads(function)
     return function(context.group, *args)

@@ -19,8 +19,11 @@ def _controller() -> ThreadpoolController:
 class _SharedLimit:
     """One limit for all ranks of a process, set by the first and lifted by the last.
 
-    The limit is a property of the process. Were each rank to restore what it found, a
-    rank that began second and ended last would restore the limit of the first.
+    Most libraries have one limit per process. Were each rank to restore what it found,
+    a rank that began second and ended last would restore the limit of the first.
+
+    A thread that lives as long as the limit sets and lifts it: threadpoolctl lets only
+    the thread that set such a limit change it, and no rank lives that long.
     """
 
     def __init__(self) -> None:
@@ -30,14 +33,31 @@ class _SharedLimit:
     def acquire(self, threads: int) -> None:
         with self._lock:
             if self._users == 0:
-                self._limiter = _controller().limit(limits=threads, user_api="blas")
+                self._lift = threading.Event()
+                is_set = threading.Event()
+                self._keeper = threading.Thread(
+                    target=_keep_limit,
+                    args=(threads, is_set, self._lift),
+                    name="dask_ma-blas-limit",
+                    daemon=True,
+                )
+                self._keeper.start()
+                is_set.wait()
             self._users += 1
 
     def release(self) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._limiter.restore_original_limits()
+                self._lift.set()
+                self._keeper.join()
+
+
+def _keep_limit(threads: int, is_set: threading.Event, lift: threading.Event) -> None:
+    """Set a limit, wait, and lift it."""
+    with _controller().limit(limits=threads, user_api="blas"):
+        is_set.set()
+        lift.wait()
 
 
 _shared = _SharedLimit()
@@ -48,6 +68,9 @@ def limited_blas(threads: int) -> Iterator[None]:
     """Let BLAS use at most `threads` threads in this process meanwhile."""
     _shared.acquire(threads)
     try:
-        yield
+        # Once more here, for libraries with a limit for each thread, and for a thread
+        # that has set the limit of the process before.
+        with _controller().limit(limits=threads, user_api="blas"):
+            yield
     finally:
         _shared.release()

@@ -125,7 +125,7 @@ class MASGDClassifier(ClassPredictions, LinearMA):
         means over ranks `seconds_computing` and `seconds_waiting`.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if X had names that are all strings.
 
     See Also
