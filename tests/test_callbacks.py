@@ -143,7 +143,9 @@ def test_hooks_see_the_data(data):
 
 def test_partial_fit_is_one_round(data):
     recorder = Recorder()
-    MASGDClassifier(n_ranks=2).set_callbacks(recorder).partial_fit(*data, classes=[0, 1])
+    MASGDClassifier(n_ranks=2).set_callbacks(recorder).partial_fit(
+        *data, classes=[0, 1]
+    )
     assert len(recorder.rounds) == 1
 
 

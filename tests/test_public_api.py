@@ -147,7 +147,9 @@ def test_methods_are_those_of_scikit_learn(cls, twin):
     assert theirs - ours <= {"loss_functions"}  # a table of scikit-learn's classes
     assert ours - theirs <= {"to_sklearn", "set_callbacks"}
     for name in ("fit", "partial_fit", "score", "predict"):
-        parameters = [list(inspect.signature(getattr(c, name)).parameters) for c in (cls, twin)]
+        parameters = [
+            list(inspect.signature(getattr(c, name)).parameters) for c in (cls, twin)
+        ]
         assert parameters[0] == parameters[1]
 
 

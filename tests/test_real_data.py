@@ -24,7 +24,9 @@ def load(name):
     """Tf-idf rows and labels for training and for testing."""
     folder = os.environ.get("DASK_MA_DATA")
     if not folder:
-        pytest.skip(f"the environment variable DASK_MA_DATA names no folder with {name}")
+        pytest.skip(
+            f"the environment variable DASK_MA_DATA names no folder with {name}"
+        )
     folder = Path(folder) / name
     if not folder.is_dir():
         pytest.skip(f"there is no folder {folder}")

@@ -18,9 +18,7 @@ _STOCHASTIC = (
     "equal in the limit only"
 )
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 def expected_failed_checks(estimator):

@@ -21,8 +21,7 @@ import dask
 import numpy as np
 from dask._task_spec import Alias, DataNode
 from dask.core import flatten
-from distributed import Client, Future
-from distributed import wait as wait_for_futures
+from distributed import Client, Future, as_completed
 
 from dask_ma import _config
 from dask_ma.data._blocks import frame_to_array
@@ -170,8 +169,9 @@ def wait_for_blocks(
     pending = [future for future in futures if future.status == "pending"]
     while pending:
         try:
-            with client.as_current():  # `wait` takes no client
-                wait_for_futures(pending, timeout=poll)
+            # `distributed.wait` would take the default client.
+            for _ in as_completed(pending, loop=client.loop, timeout=poll):
+                pass
         except TimeoutError:
             check_workers(client, addresses)
         pending = [future for future in pending if future.status == "pending"]

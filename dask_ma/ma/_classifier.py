@@ -119,8 +119,8 @@ class MASGDClassifier(ClassPredictions, LinearMA):
         over, times 1.5 with several ranks.
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
-        `objective`; `validation_score` with `early_stopping`; `local_epochs`; over all
-        ranks the sums `n_samples` (rows gone over in the round), `bytes_sent` and
+        `objective`, and `validation_score` with `early_stopping`, which are NaN in
+        rounds within a pass that nobody follows; `local_epochs`; over all ranks the sums `n_samples` (rows gone over in the round), `bytes_sent` and
         `messages_sent` between processes, and `bytes_shared` within processes; and the
         means over ranks `seconds_computing` and `seconds_waiting`.
     n_features_in_ : int

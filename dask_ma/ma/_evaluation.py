@@ -62,6 +62,7 @@ class Evaluator:
         self._counted = np.zeros(len(_COUNTERS))
         self._n_samples = 0
         self._epochs = 0.0
+        self._counts = False
         self._records: list[Record] = []
         self._counters: list[np.ndarray] = []
         self._start = start
@@ -111,9 +112,11 @@ class Evaluator:
         self._note(n_iter, epochs, n_rows)
         self._epochs += epochs
         is_last = n_iter == self._params.max_iter
-        if not (is_last or self._context.is_followed or self._epochs >= 1 - _ROUNDING):
+        self._counts = is_last or self._epochs >= 1 - _ROUNDING
+        if not (self._counts or self._context.is_followed):
             return []
-        self._epochs = 0.0
+        if self._counts:
+            self._epochs = 0.0
         with self.computing():
             losses = self._loss_sums(model)
             scores = self._score_sums(model)
@@ -138,7 +141,9 @@ class Evaluator:
         perceptron's, says nothing.
         """
         objective, start = record["objective"], self._start_objective
-        if np.isnan(objective):
+        # To be followed must not change a fit: what is evaluated for that alone does
+        # not count.
+        if np.isnan(objective) or not self._counts:
             return False
         if self._validation is not None:
             return rule.update(record["validation_score"])

@@ -146,6 +146,19 @@ def test_pushed_arrays_are_copied(any_client):
     assert run_spmd(program, client=any_client, n_ranks=2) == [expected] * 2
 
 
+def test_small_messages_do_not_overtake_large_ones(any_client):
+    def program(group):
+        peer = 1 - group.rank
+        for number in range(8):
+            size = 1 if number % 2 else 500_000
+            group.push(np.full(size, number), peer)
+        group.flush()
+        return [int(group.recv(peer)[0]) for _ in range(8)]
+
+    results = run_spmd(program, client=any_client, n_ranks=2)
+    assert results == [list(range(8))] * 2
+
+
 def test_many_tags_are_kept_apart(any_client):
     tags = [n if n % 3 else ("part", n, "x") for n in range(200)]
 

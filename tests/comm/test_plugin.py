@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 from distributed import Client, LocalCluster
@@ -173,3 +174,23 @@ def test_plugin_is_installed_once_and_on_later_workers():
         assert list(client.run(handlers).values()) == [True, True]
         client.unregister_worker_plugin(CommPlugin.name)
         assert list(client.run(handlers).values()) == [False, False]
+
+
+def test_a_worker_that_leaves_ends_its_ranks(run_id):
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        ensure_plugin(client)
+        leaving, staying = client.nthreads()
+        gone = registry.open(run_id, 0, leaving)
+        left = registry.open(run_id, 1, staying)
+        client.retire_workers([leaving], close_workers=True)
+        deadline = time.monotonic() + 30
+        while leaving in client.nthreads() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        left.raise_if_closed()
+        with pytest.raises(Exception, match=f"worker at {leaving} is closing"):
+            gone.get(1, "never", timeout=30)

@@ -136,6 +136,21 @@ def test_an_error_stops_ranks_that_compute(any_client):
         run_spmd(program, client=any_client)
 
 
+def test_the_cause_is_raised_and_not_what_it_led_to(any_client):
+    def program(group):
+        if group.rank == 0:
+            group.close()  # a mistake, but not the one that matters
+        try:
+            group.recv(0, "never")
+        except GroupClosedError as error:
+            if group.rank == 1:
+                raise ValueError("the cause") from error
+            raise
+
+    with pytest.raises(ValueError, match="the cause"):
+        run_spmd(program, client=any_client)
+
+
 def test_errors_on_all_ranks(any_client):
     def program(group):
         barrier(group)

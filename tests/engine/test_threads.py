@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 from dask_ma import run_spmd
 from dask_ma.engine import launch, place_ranks
@@ -19,13 +19,27 @@ def blas_threads():
     }
 
 
+def in_a_thread(function):
+    """Call a function in a thread that ends with it."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
 @pytest.fixture
 def before():
-    """BLAS libraries of this process, with three threads each during the test."""
-    with threadpool_limits(3, user_api="blas"):
-        libraries = blas_threads()
-        assert set(libraries.values()) == {3}
-        yield libraries
+    """BLAS libraries of this process, with three threads each during the test.
+
+    A thread that is gone has set them: a limit can be changed only by the thread that
+    set it, as long as there is one.
+    """
+    limits = []
+    controller = ThreadpoolController()
+    in_a_thread(lambda: limits.append(controller.limit(limits=3, user_api="blas")))
+    libraries = blas_threads()
+    assert set(libraries.values()) == {3}
+    yield libraries
+    in_a_thread(limits[0].restore_original_limits)
 
 
 def test_limit_and_restore(before):

@@ -239,7 +239,9 @@ def test_adaptive_step_shrinks_where_a_constant_one_stops(regression):
     constant = fit(MASGDRegressor, X, y, 2, learning_rate="constant", **params)
     adaptive = fit(MASGDRegressor, X, y, 2, learning_rate="adaptive", **params)
     n_rounds = constant.n_iter_
-    first = [[r["objective"] for r in m.history_[:n_rounds]] for m in (constant, adaptive)]
+    first = [
+        [r["objective"] for r in m.history_[:n_rounds]] for m in (constant, adaptive)
+    ]
     assert first[0] == first[1]
     assert adaptive.n_iter_ > n_rounds
     # 0.05 / 5^k stays above 1e-6 six times: seven steps, each with its own patience.
@@ -265,7 +267,11 @@ def test_initial_model_is_where_the_fit_starts(multi, average_by_hand):
 @pytest.mark.parametrize(
     ("cls", "start", "message"),
     [
-        (MASGDClassifier, {"coef_init": np.ones((2, 6))}, r"coef_init.*\(1, 6\).*\(2, 6\)"),
+        (
+            MASGDClassifier,
+            {"coef_init": np.ones((2, 6))},
+            r"coef_init.*\(1, 6\).*\(2, 6\)",
+        ),
         (MASGDClassifier, {"coef_init": np.ones((6, 1))}, "coef_init must have shape"),
         (MASGDClassifier, {"intercept_init": np.ones(3)}, "intercept_init must have"),
         (MASGDRegressor, {"coef_init": np.ones(5)}, "coef_init must have shape"),

@@ -135,7 +135,9 @@ CASES = {
     ),
     "words": (
         lambda: (
-            dd.from_pandas(pd.DataFrame({"a": np.ones(N), "b": ["x"] * N}), npartitions=2),
+            dd.from_pandas(
+                pd.DataFrame({"a": np.ones(N), "b": ["x"] * N}), npartitions=2
+            ),
             good()[1],
         ),
         ValueError,
@@ -152,7 +154,10 @@ CASES = {
         "Dask object of type Bag, expected a dask.array",
     ),
     "unknown columns": (
-        lambda: (blocks(good()[0]).map_blocks(lambda b: b, chunks=((10,) * 4, (np.nan,))), good()[1]),
+        lambda: (
+            blocks(good()[0]).map_blocks(lambda b: b, chunks=((10,) * 4, (np.nan,))),
+            good()[1],
+        ),
         ValueError,
         "number of columns",
     ),
@@ -390,7 +395,9 @@ def test_other_number_of_features_at_predict(lazy):
     X, y = good()
     model = MASGDClassifier(**PARAMS).fit(X, y)
     wide = np.ones((5, 4))
-    with pytest.raises(ValueError, match="X has 4 features, but MASGDClassifier is exp"):
+    with pytest.raises(
+        ValueError, match="X has 4 features, but MASGDClassifier is exp"
+    ):
         model.predict(blocks(wide) if lazy else wide)
 
 

@@ -28,9 +28,7 @@ def test_labels_of_any_type(multi, kind, n_ranks):
     ours = MASGDClassifier(n_ranks=n_ranks, **PARAMS).fit(X, labels)
     np.testing.assert_array_equal(ours.coef_, plain.coef_)
     np.testing.assert_array_equal(ours.classes_, np.unique(labels))
-    np.testing.assert_array_equal(
-        ours.predict(X), np.unique(labels)[plain.predict(X)]
-    )
+    np.testing.assert_array_equal(ours.predict(X), np.unique(labels)[plain.predict(X)])
     assert ours.score(X, labels) == plain.score(X, y)
 
 

@@ -232,6 +232,7 @@ def test_names_of_features(binary, cluster):
 
 def test_numbers_of_ranks(binary, inproc_client, wide_client):
     """One per worker thread with a client, one without; a number is a number."""
+
     def n_ranks(**params):
         model = MASGDClassifier(max_iter=1, tol=None, local_epochs=1e-9, **params)
         return model.fit(*binary).history_[0]["n_samples"]

@@ -56,7 +56,10 @@ def test_model_fitted_on_a_cluster_predicts_without_one(cluster, binary, tmp_pat
         "model = pickle.load(open('model', 'rb'))\n"
         "np.save('p.npy', model.predict_proba(np.load('X.npy')))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+    }
     subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,

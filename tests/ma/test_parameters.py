@@ -166,7 +166,9 @@ def test_values_out_of_range(cls, name, value, method, binary):
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_parameters_that_do_not_go_together(cls, params, message, method, binary):
     X, y = binary
-    classes = {} if (cls, method) != (MASGDClassifier, "partial_fit") else {"classes": [0, 1]}
+    classes = (
+        {} if (cls, method) != (MASGDClassifier, "partial_fit") else {"classes": [0, 1]}
+    )
     estimator = cls(**{**BASE, **params})
     with pytest.raises(ValueError, match=message):
         getattr(estimator, method)(X, y, **classes)

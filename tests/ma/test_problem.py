@@ -90,7 +90,9 @@ def test_weight_two_is_the_same_objective_as_two_rows(binary, cls, objective):
     weighted, repeated = cls(n_ranks=3, **STILL), cls(n_ranks=3, **STILL)
     weighted.fit(X, y, sample_weight=twice, **start)
     repeated.fit(np.repeat(X, twice, axis=0), np.repeat(y, twice), **start)
-    np.testing.assert_array_equal(weighted.coef_, np.reshape(start["coef_init"], weighted.coef_.shape))
+    np.testing.assert_array_equal(
+        weighted.coef_, np.reshape(start["coef_init"], weighted.coef_.shape)
+    )
     values = [m.history_[0]["objective"] for m in (weighted, repeated)]
     assert values[0] == pytest.approx(values[1], rel=1e-13)
     assert values[0] == pytest.approx(objective(weighted, X, y, twice), rel=1e-13)

@@ -48,7 +48,9 @@ def test_split_is_a_partition_of_the_rows(convert, sizes, fraction, n_held_out):
     assert sorted(row_numbers(train) + row_numbers(held_out)) == list(range(sum(sizes)))
     for part in (train, held_out):
         rows = row_numbers(part)
-        assert np.concatenate([b.y for b in part.blocks]).tolist() == [r % 2 for r in rows]
+        assert np.concatenate([b.y for b in part.blocks]).tolist() == [
+            r % 2 for r in rows
+        ]
         np.testing.assert_allclose(
             np.concatenate([b.sample_weight for b in part.blocks]),
             np.linspace(1, 2, sum(sizes))[rows],
@@ -66,7 +68,9 @@ def test_split_keeps_the_proportions_of_the_labels():
 def test_split_depends_on_the_seed():
     shard = make_shard([50])
     chosen = [
-        row_numbers(split_rows(shard, 0.2, np.random.SeedSequence(n), stratify=False)[1])
+        row_numbers(
+            split_rows(shard, 0.2, np.random.SeedSequence(n), stratify=False)[1]
+        )
         for n in (0, 0, 1)
     ]
     assert chosen[0] == chosen[1] != chosen[2]
@@ -87,7 +91,12 @@ def test_a_rank_without_rows_to_spare_keeps_them(sizes):
 
 
 @pytest.mark.parametrize(
-    ("cls", "name"), [(MASGDClassifier, "binary"), (MASGDClassifier, "multi"), (MASGDRegressor, "regression")]
+    ("cls", "name"),
+    [
+        (MASGDClassifier, "binary"),
+        (MASGDClassifier, "multi"),
+        (MASGDRegressor, "regression"),
+    ],
 )
 @pytest.mark.parametrize("weighted", [False, True])
 def test_score_from_sums_is_the_score(cls, name, weighted, request, weights):
@@ -132,5 +141,7 @@ def test_score_decides_when_to_stop(binary):
 
 def test_no_row_to_hold_out():
     X, y = np.eye(3), np.array([0, 1, 1])
-    with pytest.raises(ValueError, match="early_stopping holds out validation_fraction"):
+    with pytest.raises(
+        ValueError, match="early_stopping holds out validation_fraction"
+    ):
         MASGDClassifier(n_ranks=3, **PARAMS).fit(X, y)
