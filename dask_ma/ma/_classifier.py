@@ -120,9 +120,10 @@ class MASGDClassifier(ClassPredictions, LinearMA):
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`, and `validation_score` with `early_stopping`, which are NaN in
-        rounds within a pass that nobody follows; `local_epochs`; over all ranks the sums `n_samples` (rows gone over in the round), `bytes_sent` and
-        `messages_sent` between processes, and `bytes_shared` within processes; and the
-        means over ranks `seconds_computing` and `seconds_waiting`.
+        rounds within a pass that nobody follows; `local_epochs`; over all ranks the
+        sums `n_samples` (rows gone over in the round), `bytes_sent` and `messages_sent`
+        between processes, and `bytes_shared` within processes; and the means over ranks
+        `seconds_computing` and `seconds_waiting`.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
