@@ -1,4 +1,4 @@
-"""What the estimators share: lazy predictions, scores of Dask data, failed fits."""
+"""What the estimators share: lazy predictions, scores, the way through a fit."""
 
 import dask
 import dask.array as da
@@ -247,7 +247,7 @@ def test_score_computes_where_the_rows_are(classifier, data, inproc_client):
     assert len(numbers) == 2
 
 
-# -- Failed fits ---------------------------------------------------------------------
+# -- Fits ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -275,3 +275,20 @@ def test_first_fit_that_fails_leaves_nothing(data, monkeypatch):
     with pytest.raises(ValueError, match="in the middle"):
         model.fit(pd.DataFrame(data[0], columns=list("abcd")), data[1])
     assert not [name for name in vars(model) if name.endswith("_")]
+
+
+def test_workers_are_found_while_the_client_looks_around(data, inproc_client):
+    """The client's own periodic update forgets for a moment which workers there are."""
+    busy = True
+
+    async def update():
+        while busy:
+            await inproc_client._update_scheduler_info()
+
+    inproc_client.loop.add_callback(update)
+    try:
+        with inproc_client.as_current():
+            for _ in range(5):
+                MASGDClassifier(**PARAMS).fit(*data)
+    finally:
+        busy = False

@@ -55,7 +55,7 @@ def data():
 
 @pytest.fixture(params=["here", "inproc", "process"])
 def place(request):
-    """No client, in-process workers, worker processes; the client is the current one."""
+    """No client, in-process workers, worker processes."""
     if request.param == "here":
         yield None
         return

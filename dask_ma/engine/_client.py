@@ -96,7 +96,10 @@ def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
 def _running_workers(client: Client) -> dict[str, int]:
     """Threads of each worker that takes tasks, in an order that does not change."""
     try:
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        # Not `scheduler_info`: it returns an attribute of the client, from which a
+        # periodic update may have removed the workers again.
+        identity = client.sync(client.scheduler.identity, n_workers=-1)
+        workers = identity["workers"]
     except (OSError, RuntimeError, TimeoutError) as error:
         raise NoWorkersError(
             f"the current Dask client cannot reach its scheduler: {error}"

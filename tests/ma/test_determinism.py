@@ -35,7 +35,7 @@ def fit_all(cases, request):
 def test_threads_and_clusters_agree(
     inproc_client, process_client, wide_client, request
 ):
-    """4 threads here, 4 workers here, 4 processes, and 2 processes of which 4 threads."""
+    """4 threads here, 4 workers here, 4 processes, and 2 processes of 2 ranks each."""
     here = fit_all(CASES, request)
     assert fit_all(CASES, request) == here
     for client in (inproc_client, process_client, wide_client):

@@ -299,7 +299,7 @@ def test_model_comes_to_the_client_once(cluster, gathered):
 
 
 def test_no_large_graph(cluster):
-    """The warning, an error here, comes from 10 MB on; the control shows that it does."""
+    """The warning, an error here, comes from 10 MB on; the control shows it."""
     X = np.zeros((40_000, 100))
     y = np.arange(40_000) % 2
     params = {**PARAMS, "max_iter": 1, "local_epochs": 0.01}

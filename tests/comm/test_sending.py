@@ -1,0 +1,111 @@
+"""The sending side of a group, without a cluster."""
+
+import asyncio
+import threading
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+from distributed.comm import CommClosedError
+
+from dask_ma.comm import DaskGroup
+from dask_ma.comm._plugin import registry
+from dask_ma.exceptions import CommTimeoutError, PeerLostError, StaleRunError
+
+
+class Sender:
+    """Stands in for a worker; `deliver(payload)` is the other end of its connections."""
+
+    address = "tcp://here:1"
+
+    def __init__(self, deliver):
+        self._deliver = deliver
+        self.loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
+        self._thread = threading.Thread(target=self.loop.asyncio_loop.run_forever)
+        self._thread.start()
+
+    def rpc(self, address):
+        async def dask_ma_receive(*, run_id, source, dest, tag, payload):
+            await self._deliver(payload.data)
+
+        return SimpleNamespace(dask_ma_receive=dask_ma_receive)
+
+    def stop(self):
+        self.loop.asyncio_loop.call_soon_threadsafe(self.loop.asyncio_loop.stop)
+        self._thread.join()
+        self.loop.asyncio_loop.close()
+
+
+@pytest.fixture
+def sending_group():
+    """``sending_group(deliver)`` is rank 0 of 2 on a worker of its own."""
+    with ExitStack() as stack:
+
+        def make(deliver):
+            sender = Sender(deliver)
+            stack.callback(sender.stop)
+            addresses = [sender.address, "tcp://there:2"]
+            group = DaskGroup("test-sending", 0, addresses, sender)
+            stack.callback(registry._closed.pop, ("test-sending", 0))
+            return stack.enter_context(group)
+
+        yield make
+
+
+def test_messages_to_a_rank_keep_their_order_on_the_way(sending_group):
+    arrived = []
+
+    async def the_later_the_faster(payload):
+        await asyncio.sleep(0.02 / (1 + payload))
+        arrived.append(payload)
+
+    group = sending_group(the_later_the_faster)
+    for number in range(10):
+        group.push(number, 1)
+    group.flush()
+    assert arrived == list(range(10))
+
+
+def refuse(error):
+    async def deliver(payload):
+        raise error
+
+    return deliver
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "text"),
+    [
+        (CommTimeoutError("rank 1 did not start"), CommTimeoutError, "^rank 1 did not"),
+        (StaleRunError("rank 1 has ended"), StaleRunError, "^rank 1 has ended"),
+        (
+            CommClosedError("reset"),
+            PeerLostError,
+            "0 cannot reach rank 1 .*:2: .*reset",
+        ),
+        (
+            ConnectionRefusedError("no"),
+            PeerLostError,
+            "0 cannot reach rank 1 .*:2: .*no",
+        ),
+        (TypeError("cannot pickle"), TypeError, "^cannot pickle"),
+    ],
+)
+def test_what_went_wrong_on_the_way_is_raised(sending_group, error, expected, text):
+    group = sending_group(refuse(error))
+    with pytest.raises(expected, match=text):
+        group.send("x", 1)
+    # The rank may not be sending at that moment: whatever it does next fails too.
+    with pytest.raises(expected, match=text):
+        group.recv(1)
+
+
+def test_a_message_that_is_not_taken(sending_group, configured):
+    async def hold(payload):
+        await asyncio.sleep(60)
+
+    group = sending_group(hold)
+    with configured({"dask-ma.comm.timeout": "20 ms"}):
+        with pytest.raises(CommTimeoutError, match=r"rank 0 was not taken .* 0\.02 s"):
+            group.send("x", 1)
+    assert group.counters.seconds_waiting >= 0.02

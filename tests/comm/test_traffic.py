@@ -1,0 +1,60 @@
+"""How much the collective operations send, by the counters."""
+
+import numpy as np
+import pytest
+
+from dask_ma.comm import allgather, allreduce, reduce_scatter
+
+
+def bytes_sent(run_ranks, size, per_node, collective=allreduce, length=24_000):
+    """Bytes that each rank sends to other processes in one collective."""
+
+    def program(group):
+        collective(group, np.ones(length))
+        return group.counters.bytes_sent
+
+    return run_ranks(program, size, per_node)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 12])
+def test_allreduce_sends_no_more_than_it_must(run_ranks, size):
+    nbytes = 24_000 * 8
+    expected = 2 * (size - 1) * nbytes // size
+    assert bytes_sent(run_ranks, size, per_node=1) == [expected] * size
+
+
+@pytest.mark.parametrize("collective", [allreduce, reduce_scatter])
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_threads_of_a_process_add_no_traffic(run_ranks, collective, nodes, threads):
+    alone = bytes_sent(run_ranks, nodes, 1, collective)
+    shared = bytes_sent(run_ranks, nodes * threads, threads, collective)
+    assert sum(shared) == sum(alone)
+    assert len(set(shared)) == 1  # and all threads take the same part in it
+
+
+def test_ranks_of_one_process_send_nothing(run_ranks):
+    assert bytes_sent(run_ranks, 4, 4) == [0] * 4
+
+
+def test_what_is_sent_is_received(run_ranks):
+    def program(group):
+        allreduce(group, np.ones(5000))
+        allgather(group, np.ones(group.rank))
+        return group.counters
+
+    counters = run_ranks(program, 6, 2)
+    for kind in ("bytes", "messages"):
+        sent = sum(getattr(c, f"{kind}_sent") for c in counters)
+        received = sum(getattr(c, f"{kind}_received") for c in counters)
+        assert sent == received > 0
+
+
+def test_small_arrays_take_one_step(run_ranks, configured):
+    def program(group):
+        allreduce(group, np.ones(100))
+        return group.counters.messages_sent
+
+    assert run_ranks(program, 4, 1) == [3] * 4
+    with configured({"dask-ma.comm.direct-limit": "799 B"}):
+        assert run_ranks(program, 4, 1) == [6] * 4
