@@ -11,6 +11,10 @@ from benchmarks._data import persist
 from ._problem import Problem
 from ._solvers import fit_dask_ma, local_cluster, run_sklearn
 
+# Merging twice a pass, and the mean of the merged models, need the fewest passes on two
+# ranks (see the user guide, "How often to merge").
+SETTINGS = {"local_epochs": 0.5, "average": True}
+
 
 class Pair(NamedTuple):
     """One run of each, one after the other.
@@ -51,12 +55,12 @@ def measure_pairs(
     with local_cluster(2) as client:
         X, y = persist(problem.features, problem.labels, client)
         for number in range(seed, seed + n_pairs):
-            history = fit_dask_ma(problem, X, y, limit, number).history_
+            history = fit_dask_ma(problem, X, y, limit, number, **SETTINGS).history_
             rounds = _first_at(target, [record["objective"] for record in history])
             curve = run_sklearn(problem, limit, number, until=target)
             epochs = _first_at(target, curve.objectives)
             start = time.perf_counter()
-            model = fit_dask_ma(problem, X, y, rounds, number)
+            model = fit_dask_ma(problem, X, y, rounds, number, **SETTINGS)
             seconds = time.perf_counter() - start
             reached = problem.objective_of(model)
             if reached > target:

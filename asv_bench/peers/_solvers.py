@@ -80,6 +80,8 @@ def run_dask_ma(problem: Problem, n_workers: int, rounds: int, seed: int) -> Cur
     places = f"{n_workers} process" + "es" * (n_workers > 1)
     curve = Curve(f"MASGDClassifier, {places}", "round", [], [], [])
     for record in model.history_:
+        if np.isnan(record["objective"]):
+            continue  # a round within a pass
         observe(curve, record["round"], record["time"], record["objective"])
     own, common = curve.objectives[-1], problem.objective_of(model)
     if not np.isclose(own, common, rtol=1e-6):
@@ -91,7 +93,7 @@ def run_dask_ma(problem: Problem, n_workers: int, rounds: int, seed: int) -> Cur
 
 
 def fit_dask_ma(
-    problem: Problem, X: da.Array, y: da.Array, rounds: int, seed: int
+    problem: Problem, X: da.Array, y: da.Array, rounds: int, seed: int, **settings: Any
 ) -> Any:
     """Fitted MASGDClassifier after exactly `rounds` rounds."""
     from dask_ma import MASGDClassifier
@@ -102,6 +104,7 @@ def fit_dask_ma(
         max_iter=rounds,
         tol=None,
         random_state=seed,
+        **settings,
     )
     return model.fit(X, y)
 

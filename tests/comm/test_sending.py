@@ -14,7 +14,7 @@ from dask_ma.exceptions import CommTimeoutError, PeerLostError, StaleRunError
 
 
 class Sender:
-    """Stands in for a worker; `deliver(payload)` is the other end of its connections."""
+    """Stands in for a worker; `deliver(payload)` is the far end of its connections."""
 
     address = "tcp://here:1"
 
