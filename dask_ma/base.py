@@ -176,6 +176,11 @@ def _n_local_ranks(n_ranks: int | None, X: Any) -> int:
 
 def _stand_in(X: Any) -> Any:
     """Something without rows that has the columns of a Dask collection."""
+    if getattr(X, "ndim", 2) != 2:
+        raise ValueError(
+            f"Expected 2D array, got {X.ndim}D array instead: X must have the shape "
+            "(n_samples, n_features); reshape it"
+        )
     info = describe(X)
     if info.feature_names is not None:
         import pandas as pd  # a Dask DataFrame cannot be without it
@@ -197,14 +202,14 @@ def _float_dtype(rows: Any, model: Any) -> np.dtype:
 
 def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted fraction of equal labels, worked out block by block."""
-    y, weight = _columns(predicted, y, sample_weight)
+    predicted, y, weight = _columns(predicted, y, sample_weight)
     right, total = dask.compute(((predicted == y) * weight).sum(), weight.sum())
     return float(right / total)
 
 
 def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted coefficient of determination, worked out block by block."""
-    y, weight = _columns(predicted, y, sample_weight)
+    predicted, y, weight = _columns(predicted, y, sample_weight)
     total, first = dask.compute(weight.sum(), (weight * y).sum())
     deviations = (weight * (y - first / total) ** 2).sum()
     residuals = (weight * (y - predicted) ** 2).sum()
@@ -214,24 +219,36 @@ def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
     return float(1 - residuals / deviations)
 
 
-def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Labels and weights as dask.arrays with the chunks of the predictions."""
+def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Predictions, labels and weights as dask.arrays with the same chunks.
+
+    Where the chunks of the predictions are not known, nothing can be laid beside them
+    before they are computed; they are one value per row.
+    """
     import dask.array as da  # loads numba, which not every session needs
 
+    if np.isnan(sum(predicted.chunks[0])):
+        predicted = da.from_array(predicted.compute(), chunks=-1)
     if sample_weight is None:
         weight = da.ones_like(predicted, dtype=np.float64)
     else:
-        weight = _as_column(sample_weight, predicted)
-    return _as_column(y, predicted), weight
+        weight = _as_column(sample_weight, predicted, "sample_weight")
+    return predicted, _as_column(y, predicted, "y"), weight
 
 
-def _as_column(values: Any, like: Any) -> Any:
-    """A vector in the chunks of another where they are known."""
+def _as_column(values: Any, like: Any, name: str) -> Any:
+    """A vector in the chunks of another, which are known."""
     import dask.array as da
 
+    if hasattr(values, "to_dask_array"):
+        values = values.to_dask_array()
+    if is_dask_collection(values) and np.isnan(sum(values.chunks[0])):
+        values = values.compute()
     if not is_dask_collection(values):
         values = da.from_array(np.asarray(values), chunks=-1)
-    elif hasattr(values, "to_dask_array"):
-        values = values.to_dask_array()
-    known = not np.isnan(sum(like.chunks[0]) + sum(values.chunks[0]))
-    return values.rechunk(like.chunks) if known else values
+    if values.shape != like.shape:
+        raise ValueError(
+            f"Found input variables with inconsistent numbers of samples: X has "
+            f"{like.shape[0]} rows, {name} has the shape {values.shape}"
+        )
+    return values.rechunk(like.chunks)
