@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -16,7 +16,7 @@ from dask_ma import _config
 from dask_ma.comm._group import Group, payload_nbytes
 from dask_ma.comm._plugin import registry
 from dask_ma.comm._topology import Layout
-from dask_ma.exceptions import CommTimeoutError, PeerLostError
+from dask_ma.exceptions import CommTimeoutError, FitFailedError, PeerLostError
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -55,6 +55,7 @@ class DaskGroup(Group):
         self._worker = worker
         self._under_way: deque[tuple[Future[None], int]] = deque()
         self._bytes_under_way = 0
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._push_buffer = _config.get_bytes("comm.push-buffer")
 
     # Thread of the rank ------------------------------------------------------------
@@ -117,13 +118,18 @@ class DaskGroup(Group):
         """Send one message; wake this rank with the error if that fails."""
         address = self._addresses[dest]
         try:
-            await self._worker.rpc(address).dask_ma_receive(
-                run_id=self.run_id,
-                source=self.rank,
-                dest=dest,
-                tag=tag,
-                payload=to_serialize(payload),
-            )
+            # One at a time to each rank: two connections could overtake each other.
+            async with self._turns[dest]:
+                await self._worker.rpc(address).dask_ma_receive(
+                    run_id=self.run_id,
+                    source=self.rank,
+                    dest=dest,
+                    tag=tag,
+                    payload=to_serialize(payload),
+                )
+        except FitFailedError as error:  # before OSError, which a time-out is, too
+            self._mailbox.close(error)
+            raise
         except OSError as error:  # CommClosedError and refused connections
             lost = PeerLostError(
                 f"rank {self.rank} cannot reach rank {dest} on worker {address}: "

@@ -6,11 +6,12 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 from distributed.client import FutureCancelledError
+from distributed.comm import CommClosedError
 
 from dask_ma import _config
 from dask_ma.comm import close_run, open_ranks
@@ -116,14 +117,25 @@ class Watch:
         """Pass a record to the listener, and the listener's wish to rank 0."""
         if record is None or self._listener is None:
             return
-        stop = self._listener(record, self._fetch_model)
         root = self._run.addresses[0]
-        self._client.run(answer, self._run.run_id, bool(stop), workers=[root])
+        try:
+            stop = self._listener(record, self._fetch_model)
+            self._client.run(answer, self._run.run_id, bool(stop), workers=[root])
+        except CommClosedError:
+            self._wait_for_loss()
+            raise
 
     def _fetch_model(self) -> Model:
         """Model of the record that rank 0 waits to have answered."""
         root = self._run.addresses[0]
         return self._client.run(fetch_model, self._run.run_id, workers=[root])[root]
+
+    def _wait_for_loss(self) -> None:
+        """Raise once the scheduler, too, has seen that a worker has gone."""
+        deadline = monotonic() + _config.get_timeout("launch.abort-timeout")
+        while monotonic() < deadline:
+            self._check_workers()
+            sleep(_SHORT_WAIT)
 
     def _check_workers(self) -> None:
         """Raise if a worker that carries a rank has gone."""

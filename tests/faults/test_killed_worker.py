@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -24,7 +25,10 @@ N_WORKERS = 3
 @pytest.fixture(scope="module")
 def cluster_client():
     """Client of three worker processes, which their nannies start again."""
+    # LocalCluster gives a worker up that is away at the end of this time, counted from
+    # an earlier loss of it: the next test may have killed it once more by then.
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
         LocalCluster(
             n_workers=N_WORKERS,
             threads_per_worker=1,
