@@ -104,6 +104,8 @@ class DaskGroup(Group):
         try:
             future.result(timeout)
         except FutureTimeoutError:
+            if future.done():  # the time-out of the other side
+                raise
             future.cancel()
             raise CommTimeoutError(
                 f"a message of rank {self.rank} was not taken within {timeout:g} s "
