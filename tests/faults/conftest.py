@@ -39,9 +39,13 @@ def _loses(
         yield flag
     assert time.time() - flag.stat().st_mtime < _MOST_SECONDS
     text = str(caught.value)
-    for rank in range(n_ranks):
-        named = f"rank {rank} of {n_ranks} (worker {workers[rank]})" in text
-        assert named == (rank in ranks), text
+    named = {
+        rank
+        for rank in range(n_ranks)
+        if f"rank {rank} of {n_ranks} (worker {workers[rank]})" in text
+    }
+    # Of several that go at once, the first that is missed is enough.
+    assert named and named <= set(ranks), text
 
 
 @pytest.fixture
