@@ -6,6 +6,7 @@ them ready for the kernels. X never passes through the client.
 
 from __future__ import annotations
 
+from dask_ma.data._collections import current_client
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
 from dask_ma.data._labels import encode_labels, merge_labels, unique_labels_of
 from dask_ma.data._lazy import apply_blockwise
@@ -22,6 +23,7 @@ __all__ = [
     "ShardSpec",
     "apply_blockwise",
     "build_shard",
+    "current_client",
     "describe",
     "encode_labels",
     "is_dask_collection",

@@ -10,6 +10,7 @@ from time import monotonic, sleep
 from distributed import Client, get_client, get_worker, worker_client
 
 from dask_ma._config import get_dask_timeout
+from dask_ma.data import current_client
 from dask_ma.exceptions import NoWorkersError
 
 _thread = threading.local()
@@ -30,7 +31,7 @@ def fit_client(client: Client | None = None) -> Iterator[Client | None]:
     thread pool meanwhile, so that a rank of the fit can have its thread.
     """
     if not _in_task():
-        yield _checked(client or _current_client())
+        yield _checked(client or current_client())
         return
     if getattr(_thread, "seceded", False):
         yield _checked(client or get_client())
@@ -126,14 +127,6 @@ def _in_task() -> bool:
     except ValueError:
         return False
     return True
-
-
-def _current_client() -> Client | None:
-    """The current client, None where there is none."""
-    try:
-        return Client.current()
-    except ValueError:
-        return None
 
 
 def _checked(client: Client | None) -> Client | None:

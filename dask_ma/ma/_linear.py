@@ -37,7 +37,6 @@ _PASSED_ON = (
     "local_epochs",
 )
 _ONLY_DISTRIBUTED = ("local_epochs", "n_ranks")
-_NEEDS_ETA0 = ("constant", "invscaling", "adaptive", "pa1", "pa2")
 
 
 class LinearMA(DistributedEstimator):
@@ -102,12 +101,6 @@ class LinearMA(DistributedEstimator):
         coef = _dense(self.coef_)  # a matrix, whatever it was before `sparsify`
         self.coef_ = coef if is_classifier(self) else coef.ravel()
         return self
-
-    def _coef_shape(self) -> tuple[int, ...]:
-        """Shape of `coef_` as an array."""
-        if is_classifier(self):
-            return len(self.intercept_), self.n_features_in_
-        return (self.n_features_in_,)
 
     def to_sklearn(self) -> Any:
         """A fitted scikit-learn estimator with the same model.

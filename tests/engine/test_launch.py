@@ -252,7 +252,7 @@ def test_the_cause_is_raised(errors, expected):
 
 
 def test_no_error():
-    raise_first([None, None])
+    assert raise_first([None, None]) is None
 
 
 def test_a_run_is_logged(inproc_client, caplog):
