@@ -8,13 +8,20 @@ import numpy as np
 
 from dask_ma.comm import weighted_mean
 from dask_ma.engine import RankContext
-from dask_ma.ma._evaluation import Evaluator
-from dask_ma.ma._params import FitParams, FitResult, LinearModel
-from dask_ma.ma._problem import Problem, agree_on_problem
-from dask_ma.ma._schedule import local_epochs
+from dask_ma.linear import (
+    Evaluator,
+    FitResult,
+    LinearModel,
+    Problem,
+    StopRule,
+    agree_on_problem,
+    describe,
+    hold_out,
+    initial_model,
+)
+from dask_ma.ma._params import FitParams
+from dask_ma.ma._schedule import Sizes, local_epochs
 from dask_ma.ma._solver import LocalSGD
-from dask_ma.ma._stopping import StopRule
-from dask_ma.ma._validation import hold_out
 
 _SMALLEST_STEP = 1e-6  # where scikit-learn's adaptive step size ends, too
 _SHRINK = 5.0  # and how it gets there
@@ -50,7 +57,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     model = output = initial_model(problem, params)
     evaluator = Evaluator(context, problem, validation, params, model)
     mean = RunningMean(params.average, problem.total_rows)
-    epochs = local_epochs(params.local_epochs, problem.sizes(group.size))
+    epochs = local_epochs(params.local_epochs, sizes_of(problem, group.size))
     n_iter, stop, eta = 0, False, params.eta0
     while n_iter < params.max_iter and not stop:
         n_iter += 1
@@ -80,13 +87,6 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     return FitResult(fitted, converged=stop, history=context.history)
 
 
-def describe(
-    model: LinearModel, problem: Problem, t: float, n_iter: int
-) -> dict[str, Any]:
-    """The model after a round, with what else a fitted estimator has."""
-    return {**model._asdict(), "classes": problem.classes, "t": t, "n_iter": n_iter}
-
-
 def merge(context: RankContext, own: LinearModel, problem: Problem) -> LinearModel:
     """Average the ranks' models, weighted by the weights of their rows."""
     return LinearModel(
@@ -96,23 +96,15 @@ def merge(context: RankContext, own: LinearModel, problem: Problem) -> LinearMod
     )
 
 
-def initial_model(problem: Problem, params: FitParams) -> LinearModel:
-    """The model to start from: the one given, or zeros."""
-    shape = problem.n_problems, problem.shard.n_features
-    coef, intercept = np.zeros(shape), np.zeros(shape[0])
-    if params.coef is not None:
-        coef = _shaped(params.coef, shape, "coef_init")
-    if params.intercept is not None:
-        intercept = _shaped(params.intercept, shape[:1], "intercept_init")
-    return LinearModel(coef.astype(problem.dtype), intercept.astype(problem.dtype))
-
-
-def _shaped(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """`array` in the given shape; a one-row matrix may come as a vector."""
-    array = np.asarray(array)
-    if array.size != np.prod(shape) or array.shape[-1:] != shape[-1:]:
-        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
-    return array.reshape(shape)
+def sizes_of(problem: Problem, n_ranks: int) -> Sizes:
+    """Sizes that decide how often to merge."""
+    return Sizes(
+        n_ranks=n_ranks,
+        n_rows=problem.total_rows,
+        n_stored=problem.total_stored,
+        n_problems=problem.n_problems,
+        n_features=problem.shard.n_features,
+    )
 
 
 class RunningMean:

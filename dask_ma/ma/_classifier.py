@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 from sklearn.linear_model import SGDClassifier
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
-from dask_ma.ma._class_predictions import ClassPredictions
+from dask_ma.linear import LinearClassifierMixin
 from dask_ma.ma._linear import LinearMA
 
 _LOSSES = {
@@ -27,7 +24,7 @@ _LOSSES = {
 }
 
 
-class MASGDClassifier(ClassPredictions, LinearMA):
+class MASGDClassifier(LinearClassifierMixin, LinearMA):
     """Linear classifier trained by SGD with model averaging.
 
     Every rank runs SGD over its own rows; after each local pass the ranks' models are
@@ -286,42 +283,3 @@ class MASGDClassifier(ClassPredictions, LinearMA):
             X, y = self._validate_input(X, y, reset=first)
             self._fit_rounds(X, y, sample_weight, **changes)
         return self
-
-    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
-        """scikit-learn's checks of data in memory."""
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            order="C",
-            reset=reset,
-        )
-        check_classification_targets(y)
-        return X, y
-
-    def _check_classes(self, classes: Any) -> np.ndarray:
-        """Labels that `partial_fit` is to know."""
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' cannot be used with partial_fit, which does "
-                "not know how frequent the classes will be; pass a dict"
-            )
-        known = getattr(self, "classes_", None)
-        if classes is None:
-            if known is None:
-                raise ValueError(
-                    "classes must be passed on the first call to partial_fit."
-                )
-            return known
-        classes = unique_labels(classes)
-        if known is not None and not np.array_equal(classes, known):
-            raise ValueError(
-                f"classes={classes.tolist()} is not the same as on last call to "
-                f"partial_fit, was: {known.tolist()}"
-            )
-        return classes
-
-    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._to_attributes(fitted), "classes_": fitted["classes"]}

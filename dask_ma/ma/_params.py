@@ -1,85 +1,21 @@
-"""What the ranks of a fit need to know besides their rows."""
+"""What model averaging needs to know besides the parameters of every linear fit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
+from dask_ma.linear import LinearParams
 
 
-@dataclass(frozen=True)
-class FitParams:
+@dataclass(frozen=True, kw_only=True)
+class FitParams(LinearParams):
     """Parameters of one fit by model averaging.
 
-    The names are those of :class:`~dask_ma.MASGDClassifier`; the rest is listed here.
-
-    Parameters
-    ----------
-    is_classifier : bool
-        Whether y holds labels.
-    classes : ndarray of shape (n_classes,) or None
-        Sorted labels; None has the ranks find them in y.
-    coef, intercept : ndarray or None
-        Model to start from, of shapes (n_problems, n_features) and (n_problems,).
-        None starts from zeros.
-    t : float
-        Number of the first step of each rank, for the learning rate.
+    The names are those of :class:`~dask_ma.MASGDClassifier`.
     """
 
-    is_classifier: bool
-    loss: str
-    penalty: str | None
-    alpha: float
-    l1_ratio: float
-    fit_intercept: bool
-    max_iter: int
-    tol: float | None
-    shuffle: bool
-    epsilon: float
     learning_rate: str
     eta0: float
     power_t: float
-    early_stopping: bool
-    validation_fraction: float
-    n_iter_no_change: int
-    class_weight: Any
     average: bool | int
     local_epochs: float | str
-    classes: np.ndarray | None = None
-    coef: np.ndarray | None = field(default=None, repr=False)
-    intercept: np.ndarray | None = field(default=None, repr=False)
-    t: float = 1.0
-
-
-class LinearModel(NamedTuple):
-    """Weights of one or several linear functions.
-
-    Attributes
-    ----------
-    coef : ndarray of shape (n_problems, n_features)
-    intercept : ndarray of shape (n_problems,)
-    """
-
-    coef: np.ndarray
-    intercept: np.ndarray
-
-
-class FitResult(NamedTuple):
-    """What rank 0 returns to the client.
-
-    Attributes
-    ----------
-    fitted : dict
-        `coef` of shape (n_problems, n_features) and `intercept` of shape (n_problems,),
-        of the last round or averaged over rounds; `classes`, sorted labels or None;
-        `n_iter`, rounds made; `t`, number of the next step, averaged over ranks.
-    converged : bool
-        Whether the fit ended by its own rules and not by `max_iter`.
-    history : list of dict
-        One record per round.
-    """
-
-    fitted: dict[str, Any]
-    converged: bool
-    history: list[dict[str, Any]]

@@ -13,7 +13,7 @@ from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.base import blockwise_r2
 from dask_ma.data import is_dask_collection
-from dask_ma.ma import _functions
+from dask_ma.linear import functions
 from dask_ma.ma._linear import LinearMA
 
 _LOSSES = {
@@ -280,7 +280,7 @@ class MASGDRegressor(RegressorMixin, LinearMA):
             Lazy for Dask input.
         """
         check_is_fitted(self)
-        return self._apply(X, _functions.predict)
+        return self._apply(X, functions.predict)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination on the rows given.

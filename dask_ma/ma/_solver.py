@@ -11,7 +11,8 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.data import Block, Shard
 from dask_ma.kernels import row_slice
-from dask_ma.ma._params import FitParams, LinearModel
+from dask_ma.linear import LinearModel
+from dask_ma.ma._params import FitParams
 
 # Ranks drift apart in proportion to their step size, so several ranks go through the
 # schedule of the learning rate this much faster than by their own count of rows.

@@ -6,8 +6,8 @@ from scipy import sparse
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.data import Block, Shard
-from dask_ma.ma._params import LinearModel
-from dask_ma.ma._validation import score, score_sums, split_rows
+from dask_ma.linear._params import LinearModel
+from dask_ma.linear._validation import score, score_sums, split_rows
 
 PARAMS = {"random_state": 0, "early_stopping": True, "tol": None, "max_iter": 4}
 

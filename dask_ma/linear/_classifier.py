@@ -1,4 +1,4 @@
-"""What a fitted linear classifier says of new rows."""
+"""What the linear classifiers share: labels, and predictions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_ma.base import blockwise_accuracy
 from dask_ma.data import is_dask_collection
-from dask_ma.ma import _functions
+from dask_ma.linear import _functions
 
 
 def _has_probabilities(estimator: Any) -> bool:
@@ -24,8 +25,11 @@ def _has_probabilities(estimator: Any) -> bool:
     )
 
 
-class ClassPredictions(ClassifierMixin):
-    """Predictions, at once or lazily; needs `classes_`, `loss` and `_apply`."""
+class LinearClassifierMixin(ClassifierMixin):
+    """Checks of labels, and predictions, at once or lazily.
+
+    Goes before :class:`LinearEstimator`; needs `loss` and `class_weight`.
+    """
 
     def decision_function(self, X: Any) -> Any:
         """Values of the linear functions; the largest one decides.
@@ -123,3 +127,42 @@ class ClassPredictions(ClassifierMixin):
         if is_dask_collection(X):
             return blockwise_accuracy(self.predict(X), y, sample_weight)
         return super().score(X, y, sample_weight)
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """scikit-learn's checks of data in memory."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            reset=reset,
+        )
+        check_classification_targets(y)
+        return X, y
+
+    def _check_classes(self, classes: Any) -> np.ndarray:
+        """Labels that `partial_fit` is to know."""
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' cannot be used with partial_fit, which does "
+                "not know how frequent the classes will be; pass a dict"
+            )
+        known = getattr(self, "classes_", None)
+        if classes is None:
+            if known is None:
+                raise ValueError(
+                    "classes must be passed on the first call to partial_fit."
+                )
+            return known
+        classes = unique_labels(classes)
+        if known is not None and not np.array_equal(classes, known):
+            raise ValueError(
+                f"classes={classes.tolist()} is not the same as on last call to "
+                f"partial_fit, was: {known.tolist()}"
+            )
+        return classes
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._to_attributes(fitted), "classes_": fitted["classes"]}

@@ -12,10 +12,10 @@ from dask_ma.comm import allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, Record
 from dask_ma.kernels import loss_sums, penalty_value
-from dask_ma.ma._params import FitParams, LinearModel
-from dask_ma.ma._problem import Problem
-from dask_ma.ma._stopping import StopRule
-from dask_ma.ma._validation import score, score_sums
+from dask_ma.linear._params import LinearModel, LinearParams
+from dask_ma.linear._problem import Problem
+from dask_ma.linear._stopping import StopRule
+from dask_ma.linear._validation import score, score_sums
 
 _COUNTERS = (
     "n_samples",
@@ -40,7 +40,7 @@ class Evaluator:
         The rows to train on.
     validation : Shard or None
         The rows held out.
-    params : FitParams
+    params : LinearParams
         Parameters of the fit.
     start : LinearModel
         The model that the fit starts from.
@@ -51,7 +51,7 @@ class Evaluator:
         context: RankContext,
         problem: Problem,
         validation: Shard | None,
-        params: FitParams,
+        params: LinearParams,
         start: LinearModel,
     ) -> None:
         self._context = context

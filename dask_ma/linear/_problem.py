@@ -16,8 +16,7 @@ from dask_ma.data import (
     merge_labels,
     unique_labels_of,
 )
-from dask_ma.ma._params import FitParams
-from dask_ma.ma._schedule import Sizes
+from dask_ma.linear._params import LinearParams
 
 _SPARSE_WORDS = {True: "sparse", False: "dense"}
 
@@ -70,18 +69,8 @@ class Problem:
     total_stored: int
     dtype: np.dtype
 
-    def sizes(self, n_ranks: int) -> Sizes:
-        """Sizes that decide how often to merge."""
-        return Sizes(
-            n_ranks=n_ranks,
-            n_rows=self.total_rows,
-            n_stored=self.total_stored,
-            n_problems=self.n_problems,
-            n_features=self.shard.n_features,
-        )
 
-
-def agree_on_problem(group: Group, arguments: Any, params: FitParams) -> Problem:
+def agree_on_problem(group: Group, arguments: Any, params: LinearParams) -> Problem:
     """Check this rank's data and settle with the other ranks what is to be trained.
 
     A collective call. If the data of some rank are wrong, all ranks raise the error of
@@ -93,7 +82,7 @@ def agree_on_problem(group: Group, arguments: Any, params: FitParams) -> Problem
         This rank.
     arguments : object
         Data of the rank's shard as the data layer lays them out.
-    params : FitParams
+    params : LinearParams
         Parameters of the fit.
 
     Returns
@@ -113,7 +102,7 @@ def agree_on_problem(group: Group, arguments: Any, params: FitParams) -> Problem
     return _scale(shard, own, summaries, classes, factors)
 
 
-def _inspect(arguments: Any, params: FitParams) -> tuple[Shard | None, Summary]:
+def _inspect(arguments: Any, params: LinearParams) -> tuple[Shard | None, Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
         shard = build_shard(arguments)
@@ -188,7 +177,9 @@ def _check_kinds(summaries: list[Summary]) -> None:
             )
 
 
-def _agree_on_classes(summaries: list[Summary], params: FitParams) -> np.ndarray | None:
+def _agree_on_classes(
+    summaries: list[Summary], params: LinearParams
+) -> np.ndarray | None:
     """Sorted labels of all ranks, None for a regressor."""
     if not params.is_classifier:
         return None
@@ -207,7 +198,7 @@ def _agree_on_classes(summaries: list[Summary], params: FitParams) -> np.ndarray
 
 
 def _class_factors(
-    summaries: list[Summary], classes: np.ndarray | None, params: FitParams
+    summaries: list[Summary], classes: np.ndarray | None, params: LinearParams
 ) -> np.ndarray | None:
     """Weight of each class, None if all are 1."""
     if classes is None or params.class_weight is None:

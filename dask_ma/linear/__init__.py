@@ -1,0 +1,27 @@
+"""What all estimators of linear models share, whatever system trains them."""
+
+from dask_ma.linear import _functions as functions
+from dask_ma.linear._classifier import LinearClassifierMixin
+from dask_ma.linear._estimator import LinearEstimator
+from dask_ma.linear._evaluation import Evaluator
+from dask_ma.linear._model import describe, initial_model
+from dask_ma.linear._params import FitResult, LinearModel, LinearParams
+from dask_ma.linear._problem import Problem, agree_on_problem
+from dask_ma.linear._stopping import StopRule
+from dask_ma.linear._validation import hold_out
+
+__all__ = [
+    "Evaluator",
+    "FitResult",
+    "LinearClassifierMixin",
+    "LinearEstimator",
+    "LinearModel",
+    "LinearParams",
+    "Problem",
+    "StopRule",
+    "agree_on_problem",
+    "describe",
+    "functions",
+    "hold_out",
+    "initial_model",
+]

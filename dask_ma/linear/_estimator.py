@@ -1,0 +1,145 @@
+"""The estimators' side of a linear model, whatever system trains it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from dask_ma._callbacks import N_WRAPPERS
+from dask_ma.base import DistributedEstimator
+from dask_ma.linear._params import FitResult, LinearParams
+
+
+class LinearEstimator(DistributedEstimator):
+    """Base of the linear estimators; a subclass says what trains the model.
+
+    A subclass has the parameters `max_iter`, `tol` and `warm_start`, and sets `_twin`.
+    """
+
+    _twin: ClassVar[type]  # scikit-learn's estimator of the same model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def sparsify(self) -> Any:
+        """Turn `coef_` into a CSR matrix, which saves memory after an L1 penalty.
+
+        Returns
+        -------
+        self : estimator
+        """
+        from scipy.sparse import csr_matrix
+
+        check_is_fitted(self)
+        self.coef_: Any = csr_matrix(self.coef_)
+        return self
+
+    def densify(self) -> Any:
+        """Turn `coef_` back into an array, which `fit` and `partial_fit` need.
+
+        Returns
+        -------
+        self : estimator
+        """
+        check_is_fitted(self)
+        coef = _dense(self.coef_)  # a matrix, whatever it was before `sparsify`
+        self.coef_ = coef if is_classifier(self) else coef.ravel()
+        return self
+
+    def to_sklearn(self) -> Any:
+        """A fitted scikit-learn estimator with the same model.
+
+        Returns
+        -------
+        twin : SGDClassifier or SGDRegressor
+            It shares no memory with this estimator and does not need Dask.
+        """
+        check_is_fitted(self)
+        twin = self._twin(**self._twin_parameters())
+        for name in ("coef_", "intercept_", "classes_", "feature_names_in_"):
+            if hasattr(self, name):
+                setattr(twin, name, getattr(self, name).copy())
+        twin.n_features_in_ = self.n_features_in_
+        twin.n_iter_ = self.n_iter_
+        twin.t_ = self.t_
+        return twin
+
+    def _twin_parameters(self) -> dict[str, Any]:
+        """Parameters of scikit-learn's estimator: those that it has, too."""
+        known = self._twin().get_params()
+        return {k: v for k, v in self.get_params().items() if k in known}
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Fitted attributes in scikit-learn's names and shapes."""
+        return {
+            "coef_": fitted["coef"],
+            "intercept_": fitted["intercept"],
+            "n_iter_": fitted["n_iter"],
+            "t_": fitted["t"],
+        }
+
+    def _fit_agent(
+        self,
+        agent: Callable[..., FitResult],
+        params: LinearParams,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+    ) -> FitResult:
+        """Run an agent on all ranks and take over the result."""
+        result: FitResult = self._run(
+            agent,
+            params,
+            X,
+            y,
+            sample_weight,
+            max_rounds=params.max_iter,
+            to_attributes=self._to_attributes,
+        )
+        for name, value in self._to_attributes(result.fitted).items():
+            setattr(self, name, value)
+        self.history_ = result.history
+        return result
+
+    def _predictor(self) -> Any:
+        twin = self.to_sklearn()
+        if hasattr(twin, "feature_names_in_"):
+            del twin.feature_names_in_  # blocks have been checked and lost their names
+        return twin
+
+    def _warm_model(self) -> dict[str, Any]:
+        """Model to go on from, in the words of the agent."""
+        if not hasattr(self, "coef_"):
+            return {}
+        coef = np.atleast_2d(_dense(self.coef_))
+        return {"coef": coef, "intercept": np.atleast_1d(self.intercept_)}
+
+    def _warn_unless_converged(self, result: FitResult) -> None:
+        """Warn as scikit-learn does if `tol` was not reached."""
+        if self.tol is not None and not result.converged:
+            warnings.warn(
+                f"the maximum of {self.max_iter} rounds was reached before the "
+                "objective settled; raise max_iter, or set tol=None if this is wanted",
+                ConvergenceWarning,
+                stacklevel=3 + N_WRAPPERS,
+            )
+
+    def _initial_changes(self, coef_init: Any, intercept_init: Any) -> dict[str, Any]:
+        """The model that `fit` starts from."""
+        changes = self._warm_model() if self.warm_start else {}
+        given = {"coef": coef_init, "intercept": intercept_init}
+        changes.update({k: np.asarray(v) for k, v in given.items() if v is not None})
+        return changes
+
+
+def _dense(coef: Any) -> np.ndarray:
+    """Coefficients as an array."""
+    return coef.toarray() if hasattr(coef, "toarray") else np.asarray(coef)
