@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import dask
@@ -14,10 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
-from dask_ma.data import apply_blockwise, describe, is_dask_collection, partition
-from dask_ma.engine import fit_client, launch, place_ranks
-
-logger = logging.getLogger("dask_ma")
+from dask_ma.data import apply_blockwise, describe, is_dask_collection
+from dask_ma.engine import Job, fit_client, run_fit
 
 _MAX_SEED = np.iinfo(np.int32).max
 
@@ -30,6 +28,10 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     """
 
     _blas_threads = 1
+    # Parameters that may differ between a checkpoint and the fit that goes on from it.
+    _free_to_change = frozenset(
+        {"max_iter", "n_iter_no_change", "n_ranks", "tol", "verbose", "warm_start"}
+    )
 
     def _run(
         self,
@@ -57,45 +59,33 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         to_attributes : callable
             Turns a model of the agent into fitted attributes, for callbacks.
         """
-        seed = check_random_state(self.random_state).randint(_MAX_SEED)
+        n_rows = describe(X).n_rows
+        job = Job(
+            agent=agent,
+            params=params,
+            data=(X, y, sample_weight),
+            name=type(self).__name__,
+            parameters=self._identity(),
+            n_ranks=self.n_ranks,
+            n_local_ranks=_n_local_ranks(self.n_ranks, n_rows),
+            n_rows=n_rows,
+            seed=check_random_state(self.random_state).randint(_MAX_SEED),
+            blas_threads=self._blas_threads,
+        )
+        follow = partial(
+            fit_listener, self, max_rounds, (X, y, sample_weight), to_attributes
+        )
         with fit_client() as client:
-            addresses = place_ranks(client, self.n_ranks, describe(X).n_rows)
-            n_ranks = (
-                _n_local_ranks(self.n_ranks, X) if addresses is None else len(addresses)
-            )
-            shards = partition(
-                X,
-                y,
-                sample_weight,
-                n_ranks=n_ranks,
-                addresses=addresses,
-                client=client,
-            )
-            logger.info(
-                "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",
-                type(self).__name__,
-                shards.n_rows,
-                n_ranks,
-                shards.bytes_moved + shards.bytes_followed,
-                shards.bytes_scattered,
-            )
-            try:
-                with fit_listener(
-                    self, max_rounds, (X, y, sample_weight), to_attributes
-                ) as listener:
-                    return launch(
-                        agent,
-                        [shard.arguments for shard in shards.shards],
-                        params,
-                        name=type(self).__name__,
-                        client=client,
-                        addresses=addresses,
-                        seed=seed,
-                        blas_threads=self._blas_threads,
-                        listener=listener,
-                    )
-            finally:
-                shards.release()
+            return run_fit(job, client, follow)
+
+    def _identity(self) -> dict[str, str]:
+        """Parameters that a checkpoint must share with a fit that goes on from it."""
+        return {
+            name: repr(value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in self._free_to_change
+            and not isinstance(value, np.random.RandomState)
+        }
 
     def _validate_input(self, X: Any, y: Any = None, *, reset: bool) -> tuple[Any, Any]:
         """Check what can be known on the client; a Dask collection is not computed."""
@@ -167,9 +157,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         }
 
 
-def _n_local_ranks(n_ranks: int | None, X: Any) -> int:
+def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:
     """Number of ranks in this process, not more than there are rows."""
-    n_rows = describe(X).n_rows
     wanted = n_ranks or 1
     return wanted if n_rows is None else max(1, min(wanted, n_rows))
 

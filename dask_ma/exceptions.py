@@ -1,13 +1,17 @@
-"""Errors that a distributed fit can raise."""
+"""Errors and warnings of a distributed fit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
+    "CheckpointError",
     "CommTimeoutError",
     "FitFailedError",
     "GroupClosedError",
     "NoWorkersError",
     "PeerLostError",
+    "RowsLostWarning",
     "StaleRunError",
 ]
 
@@ -25,11 +29,40 @@ class GroupClosedError(FitFailedError):
 
 
 class PeerLostError(FitFailedError):
-    """A worker that carries a rank has gone."""
+    """A worker that carries a rank has gone.
+
+    Parameters
+    ----------
+    message : str
+        What has happened.
+    addresses : sequence of str, default=()
+        Workers that have gone, as far as they are known.
+
+    Attributes
+    ----------
+    addresses : tuple of str
+        Workers that have gone, as far as they are known.
+    """
+
+    def __init__(self, message: str, addresses: Sequence[str] = ()) -> None:
+        # All of it in `args`, from which copies for other threads are made.
+        super().__init__(message, tuple(addresses))
+        self.addresses = tuple(addresses)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CommTimeoutError(TimeoutError, FitFailedError):
     """A wait for a message or for a rank to start took longer than configured."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be written or read, or belongs to another fit."""
+
+
+class RowsLostWarning(UserWarning):
+    """A fit went on without the rows of workers that were lost."""
 
 
 class StaleRunError(FitFailedError):

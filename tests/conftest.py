@@ -115,9 +115,15 @@ def _leftovers(client: Client) -> dict[str, Any]:
 
     def on_worker() -> tuple[Any, ...]:
         from dask_ma.comm._plugin import registry
-        from dask_ma.engine import _events, _threads
+        from dask_ma.engine import _events, _keeper, _kept, _threads
 
-        return registry.open_ranks(), list(_events._links), _threads._shared._users
+        return (
+            registry.open_ranks(),
+            list(_events._links),
+            _threads._shared._users,
+            _kept.kept_states.fits(),
+            list(_keeper._regroup_wanted),
+        )
 
     tasks, subscribers = client.run_on_scheduler(on_scheduler)
     busy = {
@@ -131,7 +137,7 @@ def _leftovers(client: Client) -> dict[str, Any]:
     found = {
         "tasks": tasks,
         "subscribers": subscribers,
-        "ranks, links, users of the BLAS limit": busy,
+        "ranks, links, users of the BLAS limit, states, requests": busy,
         "threads": threads,
         "followed runs": list(_events.subscriptions._handlers),
     }

@@ -259,7 +259,7 @@ def test_earlier_fit_is_kept(data, monkeypatch, error):
     def fail(*args, **kwargs):
         raise error("in the middle")
 
-    monkeypatch.setattr("dask_ma.base.launch", fail)
+    monkeypatch.setattr("dask_ma.base.run_fit", fail)
     with pytest.raises(error, match="in the middle"):
         model.fit(np.column_stack([X, X]), y)
     assert vars(model).keys() == before.keys()
@@ -270,7 +270,7 @@ def test_first_fit_that_fails_leaves_nothing(data, monkeypatch):
     def fail(*args, **kwargs):
         raise ValueError("in the middle")
 
-    monkeypatch.setattr("dask_ma.base.launch", fail)
+    monkeypatch.setattr("dask_ma.base.run_fit", fail)
     model = MASGDClassifier(**PARAMS)
     with pytest.raises(ValueError, match="in the middle"):
         model.fit(pd.DataFrame(data[0], columns=list("abcd")), data[1])

@@ -17,6 +17,7 @@ from dask_ma.comm._dask import DaskGroup
 from dask_ma.comm._group import Counters, Group
 from dask_ma.comm._local import LocalGroup
 from dask_ma.comm._plugin import (
+    KEY_PREFIX,
     CommPlugin,
     close_run,
     ensure_plugin,
@@ -26,6 +27,7 @@ from dask_ma.comm._plugin import (
 from dask_ma.comm._topology import Layout
 
 __all__ = [
+    "KEY_PREFIX",
     "CommPlugin",
     "Counters",
     "DaskGroup",

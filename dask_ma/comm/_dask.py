@@ -135,7 +135,8 @@ class DaskGroup(Group):
         except OSError as error:  # CommClosedError and refused connections
             lost = PeerLostError(
                 f"rank {self.rank} cannot reach rank {dest} on worker {address}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}",
+                [address],
             )
             self._mailbox.close(lost)
             raise lost from error

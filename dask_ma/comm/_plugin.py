@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_ma.comm")
 
 HANDLER = "dask_ma_receive"
+#: Keys of the tasks of ranks are ``<prefix><name>-<run id>-<rank>``.
+KEY_PREFIX = "dask_ma-"
+_RUNNING = ("executing", "long-running")
 _N_REMEMBERED = 10_000  # closed ranks and runs whose late messages can still be named
 _OPEN_POLL = 0.002  # seconds between looks for a rank that has not started yet
 
@@ -161,6 +164,13 @@ class CommPlugin(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Add the handler."""
         worker.handlers[HANDLER] = receive
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """End the rank of a task that nobody waits for any more."""
+        if start in _RUNNING and finish == "released":
+            parts = str(key).rsplit("-", 2)
+            if parts[0].startswith(KEY_PREFIX) and len(parts) == 3:
+                close_run(parts[1], "the task of a rank was cancelled")
 
     def teardown(self, worker: Worker) -> None:
         """Take the handler away and end the ranks on this worker."""

@@ -141,7 +141,8 @@ def _persist(
         # The scheduler calls this for every key of the graph and need not have this
         # package installed: a method of a standard type can always be sent. A key that
         # is no block of ours gets an empty list, that is any worker.
-        with dask.annotate(workers=places.__getitem__):
+        # Where the worker has gone, another one may compute the block again.
+        with dask.annotate(workers=places.__getitem__, allow_other_workers=True):
             persisted = client.persist(arrays)
     return [futures_of_blocks(array) for array in persisted]  # type: ignore[misc]
 
@@ -226,11 +227,23 @@ def holders_of(client: Client, futures: Sequence[Future]) -> list[list[str]]:
 
 
 def run_together(
-    client: Client, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]]
+    client: Client,
+    calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]],
+    *,
+    strict: bool = True,
 ) -> list[Future]:
-    """Submit calls, each pinned to a worker, without looking at their data."""
+    """Submit calls, each pinned to a worker, without looking at their data.
+
+    Unless `strict`, another worker may take a call over if its worker goes.
+    """
     return [
-        client.submit(function, *args, workers=[worker], pure=False)
+        client.submit(
+            function,
+            *args,
+            workers=[worker],
+            allow_other_workers=not strict,
+            pure=False,
+        )
         for function, args, worker in calls
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from dask_ma.data._placement import (
     plan_contiguous,
     plan_in_place,
 )
-from dask_ma.data._spec import Partition, Piece, make_partition
+from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
 from dask_ma.exceptions import PeerLostError
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def _place_blocks(
     result.bytes_followed = _bytes_followed(plan, held, lengths, addresses, columns)
     result.bytes_scattered = _scatter_columns(client, result, columns, addresses)
     result.owned += owned
+    result.resend = _resend_columns(client, columns)
     return result
 
 
@@ -266,7 +268,7 @@ def _cut(client: Client, piece: Piece, holder: str) -> Piece:
     """The same rows, as a future of their own on the worker that holds the block."""
     source, start, stop, rows, index, first = piece
     arguments = (source, start, stop, rows, index)
-    [cut] = cluster.run_together(client, [(cut_rows, arguments, holder)])
+    [cut] = cluster.run_together(client, [(cut_rows, arguments, holder)], strict=False)
     return Piece(cut, 0, stop - start, stop - start, index, first)
 
 
@@ -328,3 +330,18 @@ def _scatter_columns(
         result.shards[rank].aligned = future
     result.owned += futures
     return n_bytes(cuts)
+
+
+def _resend_columns(client: Client, columns: _Columns) -> Resend:
+    """How to send again the y and weights of this process that go to a rank."""
+
+    def resend(
+        rank: int, spec: ShardSpec, address: str
+    ) -> tuple[ShardSpec, list[Future]]:
+        cut = _cut_columns(columns.arrays, spec.pieces) if spec.pieces else None
+        if cut is None:
+            return replace(spec, aligned=None), []
+        [future] = cluster.scatter_each(client, [cut], [address])
+        return replace(spec, aligned=future), [future]
+
+    return resend

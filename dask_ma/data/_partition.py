@@ -14,6 +14,7 @@ X itself never comes to the client.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dask_ma.data._blocks import n_bytes, take_rows
@@ -27,10 +28,10 @@ from dask_ma.data._inputs import (
     no_rows,
     to_memory,
 )
-from dask_ma.data._spec import Partition, Piece, make_partition
+from dask_ma.data._spec import Partition, Piece, ShardSpec, make_partition
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 __all__ = ["partition"]
 
@@ -142,19 +143,30 @@ def _scatter(
 ) -> Partition:
     """Send each rank its run of rows, once."""
     ranks = [rank for rank in range(len(addresses)) if bounds[rank + 1] > bounds[rank]]
-    runs = [
-        tuple(
-            None if part is None else take_rows(part, bounds[rank], bounds[rank + 1])
-            for part in data
-        )
-        for rank in ranks
-    ]
+
+    def run_of(rank: int) -> tuple[Any, ...]:
+        rows = bounds[rank], bounds[rank + 1]
+        return tuple(None if part is None else take_rows(part, *rows) for part in data)
+
+    def piece_of(rank: int, future: Future) -> Piece:
+        rows = bounds[rank + 1] - bounds[rank]
+        return Piece(future, 0, rows, rows, rank, bounds[rank])
+
+    def resend(
+        rank: int, spec: ShardSpec, address: str
+    ) -> tuple[ShardSpec, list[Future]]:
+        if not spec.pieces:
+            return spec, []
+        [future] = scatter_each(client, [run_of(rank)], [address])
+        return replace(spec, pieces=[piece_of(rank, future)]), [future]
+
+    runs = [run_of(rank) for rank in ranks]
     futures = scatter_each(client, runs, [addresses[r] for r in ranks])
     pieces: list[list[Piece]] = [[] for _ in addresses]
     for rank, future in zip(ranks, futures, strict=True):
-        rows = bounds[rank + 1] - bounds[rank]
-        pieces[rank].append(Piece(future, 0, rows, rows, rank, bounds[rank]))
+        pieces[rank].append(piece_of(rank, future))
     result = make_partition(info, bounds[-1], pieces)
     result.bytes_scattered = n_bytes(runs)
     result.owned += futures
+    result.resend = resend
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +63,11 @@ class ShardSpec:
     dtype: np.dtype
 
     @property
+    def n_rows(self) -> int:
+        """Rows of the rank."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """Plain containers of futures, arrays and numbers: an argument of a task."""
         return {
@@ -70,6 +76,10 @@ class ShardSpec:
             "n_features": self.n_features,
             "dtype": self.dtype,
         }
+
+
+#: Sends what the client has of the rows of a rank to the rank's new worker.
+Resend = Callable[[int, ShardSpec, str], tuple[ShardSpec, "list[Future]"]]
 
 
 @dataclass
@@ -91,6 +101,9 @@ class Partition:
         Bytes sent from this process to workers.
     owned : list of Future
         Futures that partition made; those of a persisted input are not among them.
+    resend : callable or None
+        ``resend(rank, spec, address)`` sends again what this process has of the rows of
+        a rank; returns the new spec of the rank, and the futures that it has made.
     """
 
     shards: list[ShardSpec]
@@ -101,6 +114,7 @@ class Partition:
     bytes_followed: int = 0
     bytes_scattered: int = 0
     owned: list[Future] = field(default_factory=list, repr=False)
+    resend: Resend | None = field(default=None, repr=False)
 
     def release(self) -> None:
         """Give up the data on the cluster at once; what the user persisted stays.

@@ -2,16 +2,21 @@
 
 from dask_ma.engine._client import fit_client, place_ranks
 from dask_ma.engine._context import Listener, Model, RankContext, Record
+from dask_ma.engine._fit import Job, run_fit
+from dask_ma.engine._keeper import State
 from dask_ma.engine._launch import launch
 from dask_ma.engine._spmd import run_spmd
 
 __all__ = [
+    "Job",
     "Listener",
     "Model",
     "RankContext",
     "Record",
+    "State",
     "fit_client",
     "launch",
     "place_ranks",
+    "run_fit",
     "run_spmd",
 ]

@@ -11,7 +11,8 @@ from distributed import Client, get_client, get_worker, worker_client
 
 from dask_ma._config import get_dask_timeout
 from dask_ma.data import current_client
-from dask_ma.exceptions import NoWorkersError
+from dask_ma.engine._liveness import scheduler_workers
+from dask_ma.exceptions import FitFailedError, NoWorkersError
 
 _thread = threading.local()
 _STARTING = ("newly-created", "connecting")
@@ -71,7 +72,7 @@ def place_ranks(
     """
     if client is None:
         return None
-    threads = _running_workers(client)
+    threads = running_workers(client)
     if n_ranks is None:
         n_ranks = sum(threads.values())
     if n_rows is not None:
@@ -81,7 +82,7 @@ def place_ranks(
 
 def one_per_worker(client: Client) -> list[str]:
     """Address of every worker that takes tasks."""
-    return list(_running_workers(client))
+    return list(running_workers(client))
 
 
 def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
@@ -94,14 +95,11 @@ def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
     return [address for address, count in counts.items() for _ in range(count)]
 
 
-def _running_workers(client: Client) -> dict[str, int]:
+def running_workers(client: Client) -> dict[str, int]:
     """Threads of each worker that takes tasks, in an order that does not change."""
     try:
-        # Not `scheduler_info`: it returns an attribute of the client, from which a
-        # periodic update may have removed the workers again.
-        identity = client.sync(client.scheduler.identity, n_workers=-1)
-        workers = identity["workers"]
-    except (OSError, RuntimeError, TimeoutError) as error:
+        workers = scheduler_workers(client)
+    except FitFailedError as error:
         raise NoWorkersError(
             f"the current Dask client cannot reach its scheduler: {error}"
         ) from error

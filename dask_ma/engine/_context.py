@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, broadcast
+from dask_ma.engine._keeper import StandIn, State, StateKeeper
+from dask_ma.engine._ticket import Ticket
 
 Record = dict[str, Any]
 Model = dict[str, Any]
@@ -30,15 +32,22 @@ class RankContext:
         Whether somebody follows the run; the same on all ranks.
     listener : callable, default=None
         Where rank 0 reports to if `listening`.
+    ticket : Ticket, default=None
+        The fit that this run belongs to; None for one of its own.
+    run_id : str, default=None
+        Name of the run; None without a cluster.
 
     Attributes
     ----------
     group : Group
         The rank among the others.
     seed : SeedSequence
-        This rank's own stream of seeds; it depends on the seed and the rank alone.
+        This rank's own stream of seeds; it depends on the seed and on the number of
+        the rank's shard alone.
     history : list of dict
-        The records so far; empty but on rank 0.
+        The records so far.
+    notes : list of str
+        What the user is to be told after the run; rank 0's are.
     """
 
     def __init__(
@@ -48,10 +57,17 @@ class RankContext:
         *,
         listening: bool = False,
         listener: Listener | None = None,
+        ticket: Ticket | None = None,
+        run_id: str | None = None,
     ) -> None:
+        if ticket is None:
+            ticket = Ticket(name="", fit_id="", slots=tuple(range(group.size)))
+        slot = ticket.slots[group.rank]
         self.group = group
-        self.seed = np.random.SeedSequence(seed, spawn_key=(group.rank,))
+        self.seed = np.random.SeedSequence(seed, spawn_key=(slot,))
         self.history: list[Record] = []
+        self.notes: list[str] = []
+        self._keeper = StateKeeper(self, ticket, run_id)
         self._listening = listening
         self._listener = listener
         self._start = perf_counter()
@@ -64,6 +80,59 @@ class RankContext:
     def elapsed(self) -> float:
         """Seconds since this rank started."""
         return perf_counter() - self._start
+
+    def set_elapsed(self, seconds: float) -> None:
+        """Let the clock of this rank show `seconds` now."""
+        self._start = perf_counter() - seconds
+
+    def note(self, message: str) -> None:
+        """Have the user told something after the run; a warning on the client."""
+        self.notes.append(message)
+
+    def restore(self, stand_in: StandIn | None = None) -> State | None:
+        """State that this fit goes on from; a collective call before the first round.
+
+        A fit goes on after the loss of a worker, on more workers, or from a checkpoint.
+
+        Parameters
+        ----------
+        stand_in : callable, default=None
+            ``stand_in(slot)`` names the shard whose rank gives its own state to the
+            rank of a shard that has lost its own. None: such a rank gets none.
+
+        Returns
+        -------
+        state : State or None
+            None at a fresh start. The history and the clock have been set.
+        """
+        return self._keeper.restore(stand_in)
+
+    def keep(
+        self,
+        n_rounds: int,
+        shared: dict[str, Any],
+        own: dict[str, Any] | None = None,
+        *,
+        settled: bool = True,
+        done: bool = False,
+    ) -> None:
+        """Keep the state after a round for :meth:`restore`; a collective call.
+
+        Parameters
+        ----------
+        n_rounds : int
+            Rounds made.
+        shared : dict
+            Arrays, and values that JSON knows, which are the same on all ranks. They
+            must not be changed afterwards.
+        own : dict, default=None
+            The same for what only this rank has.
+        settled : bool, default=True
+            Whether a checkpoint may be written after this round.
+        done : bool, default=False
+            Whether this was the last round.
+        """
+        self._keeper.keep(n_rounds, shared, own or {}, settled=settled, done=done)
 
     def record(self, record: Record, model: Model) -> bool:
         """Note what a round has brought; a collective call if somebody listens.
@@ -81,10 +150,9 @@ class RankContext:
             Whether a callback wants the fit to end here; the same on all ranks.
         """
         stop = False
-        if self.group.rank == 0:
-            self.history.append(record)
-            if self._listener is not None:
-                stop = self._listener(record, lambda: model)
+        self.history.append(record)
+        if self._listener is not None:
+            stop = self._listener(record, lambda: model)
         if self._listening:
             stop = broadcast(self.group, stop)
         return stop

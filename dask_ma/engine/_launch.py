@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._context import Listener, RankContext
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine._threads import limited_blas
-from dask_ma.engine._watch import Watch
+from dask_ma.engine._ticket import Ticket
+from dask_ma.engine._watch import Watch, tell
 from dask_ma.exceptions import FitFailedError, GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")
@@ -32,6 +33,8 @@ def launch(
     blas_threads: int = 1,
     listener: Listener | None = None,
     collect: str = "root",
+    ticket: Ticket | None = None,
+    held: list[Future] | None = None,
 ) -> Any:
     """Run `agent` on all ranks and wait for its result.
 
@@ -59,6 +62,11 @@ def launch(
         Gets the records while the run lasts; called in this thread. True ends the fit.
     collect : {"root", "all"}, default="root"
         Return the result of rank 0, or a list of the results of all ranks.
+    ticket : Ticket, default=None
+        The fit that this launch belongs to.
+    held : list of Future, default=None
+        Gets the tasks of the ranks instead of their being released, so that what ranks
+        that have ended keep of the fit stays until the caller releases them.
 
     Returns
     -------
@@ -73,7 +81,7 @@ def launch(
     """
     if client is None or addresses is None:
         return _launch_here(
-            agent, shards, params, name, seed, blas_threads, listener, collect
+            agent, shards, params, name, seed, blas_threads, listener, collect, ticket
         )
     run = Run(
         name=name,
@@ -85,10 +93,11 @@ def launch(
         blas_threads=blas_threads,
         listening=listener is not None,
         collect=collect,
+        ticket=ticket,
     )
     ensure_plugin(client)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
-    with Watch(run, client, listener) as watch:
+    with Watch(run, client, listener, held) as watch:
         watch.start(
             [
                 client.submit(
@@ -118,21 +127,26 @@ def _launch_here(
     blas_threads: int,
     listener: Listener | None,
     collect: str,
+    ticket: Ticket | None,
 ) -> Any:
     """Run the ranks as threads of this process; rank 0 is this thread."""
     groups = LocalGroup.create(len(shards))
+    contexts = [
+        RankContext(
+            group,
+            seed,
+            listening=listener is not None,
+            listener=listener if group.rank == 0 else None,
+            ticket=ticket,
+        )
+        for group in groups
+    ]
     results: list[Any] = [None] * len(shards)
     errors: list[BaseException | None] = [None] * len(shards)
 
     def run(rank: int) -> None:
-        context = RankContext(
-            groups[rank],
-            seed,
-            listening=listener is not None,
-            listener=listener if rank == 0 else None,
-        )
         try:
-            results[rank] = agent(context, shards[rank], params)
+            results[rank] = agent(contexts[rank], shards[rank], params)
         except BaseException as error:
             errors[rank] = error
             groups[rank].abort(GroupClosedError(f"rank {rank} of {name} failed"))
@@ -150,6 +164,7 @@ def _launch_here(
         for thread in threads:
             thread.join()
     raise_first(errors)
+    tell(contexts[0].notes)
     return results if collect == "all" else results[0]
 
 

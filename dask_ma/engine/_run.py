@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from dask.sizeof import sizeof
 from distributed import Worker, get_worker, secede
 
-from dask_ma.comm import DaskGroup, is_aborted
+from dask_ma.comm import KEY_PREFIX, DaskGroup, is_aborted
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink
+from dask_ma.engine._keeper import RegroupError, forget_request
+from dask_ma.engine._kept import kept_states
 from dask_ma.engine._threads import limited_blas
+from dask_ma.engine._ticket import Ticket
 from dask_ma.exceptions import GroupClosedError
 
 #: ``agent(context, shard, params) -> result``, the same function on every rank.
@@ -44,6 +49,8 @@ class Run:
         Whether records are sent to the client while the run lasts.
     collect : {"root", "all"}
         Whose results are wanted.
+    ticket : Ticket or None
+        The fit that this launch belongs to.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Run:
     blas_threads: int
     listening: bool
     collect: str
+    ticket: Ticket | None = None
 
     @property
     def size(self) -> int:
@@ -63,14 +71,45 @@ class Run:
 
     def key(self, rank: int) -> str:
         """Key of the task of a rank; its prefix is what the dashboard shows."""
-        return f"dask_ma-{self.name}-{self.run_id}-{rank}"
+        return f"{KEY_PREFIX}{self.name}-{self.run_id}-{rank}"
 
     def describe(self, rank: int) -> str:
         """A rank and where it runs, for messages."""
         return f"rank {rank} of {self.size} (worker {self.addresses[rank]})"
 
 
-def run_rank(run: Run, rank: int, shard: Any) -> Any:
+class Outcome:
+    """Result of a rank; what the rank has kept of its fit goes when this goes.
+
+    Parameters
+    ----------
+    result : object
+        What the agent returned, if it is wanted.
+    notes : list of str
+        What the user is to be told.
+    regroup : bool
+        Whether the rank has ended to start again on more workers.
+    """
+
+    def __init__(
+        self, result: Any = None, notes: Sequence[str] = (), *, regroup: bool = False
+    ) -> None:
+        self.result = result
+        self.notes = list(notes)
+        self.regroup = regroup
+
+    def __sizeof__(self) -> int:
+        """Bytes of the result, which Dask takes into account."""
+        return object.__sizeof__(self) + int(sizeof(self.result))
+
+    def bind(self, fit_id: str, slot: int) -> None:
+        """Have the state that a slot has kept dropped together with this object."""
+        kept = kept_states.get(fit_id, slot)
+        if kept is not None:
+            weakref.finalize(self, kept_states.drop, fit_id, slot, kept)
+
+
+def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
     """Task of one rank: join the group, run the agent, leave the group."""
     worker = get_worker()
     # Out of the thread pool, so that ranks of several fits, and tasks that wait for a
@@ -78,26 +117,38 @@ def run_rank(run: Run, rank: int, shard: Any) -> Any:
     secede()
     mark_seceded()
     try:
-        result = _run_agent(run, rank, shard, worker)
+        outcome = _run_agent(run, rank, shard, worker)
+    except RegroupError:
+        return Outcome(regroup=True)
     except GroupClosedError:
         if not is_aborted(run.run_id):
             raise
-        return None  # the client, which ended the run, knows why
-    return result if run.collect == "all" or rank == 0 else None
+        return Outcome()  # the client, which ended the run, knows why
+    if run.ticket is not None and run.ticket.keeps:
+        outcome.bind(run.ticket.fit_id, run.ticket.slots[rank])
+    return outcome
 
 
-def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Any:
+def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
     """Run the agent with its group open."""
     with ExitStack() as stack:
         group = DaskGroup(run.run_id, rank, run.addresses, worker)
         stack.enter_context(group)
+        stack.callback(forget_request, run.run_id)
         stack.enter_context(limited_blas(run.blas_threads))
         listener = None
         if run.listening and rank == 0:
             listener = stack.enter_context(EventLink(run.run_id, worker))
         context = RankContext(
-            group, run.seed, listening=run.listening, listener=listener
+            group,
+            run.seed,
+            listening=run.listening,
+            listener=listener,
+            ticket=run.ticket,
+            run_id=run.run_id,
         )
         result = run.agent(context, shard, run.params)
         group.flush()
-        return result
+        if run.collect == "all" or rank == 0:
+            return Outcome(result, context.notes)
+        return Outcome()

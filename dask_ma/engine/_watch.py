@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
+import warnings
 from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
-from distributed.client import FutureCancelledError
+from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.comm import CommClosedError
 
 from dask_ma import _config
 from dask_ma.comm import close_run, open_ranks
 from dask_ma.engine._context import Listener, Model, Record
 from dask_ma.engine._events import answer, fetch_model, subscriptions
-from dask_ma.engine._run import Run
+from dask_ma.engine._keeper import RegroupError, request_regroup
+from dask_ma.engine._liveness import Liveness, run_on, scheduler_workers
+from dask_ma.engine._run import Outcome, Run
 from dask_ma.exceptions import (
     CommTimeoutError,
     FitFailedError,
@@ -45,16 +49,28 @@ class Watch:
         Client that the tasks were submitted with.
     listener : callable or None
         Called in the waiting thread for each record.
+    held : list of Future or None
+        Gets the tasks at the end instead of their being released.
     """
 
-    def __init__(self, run: Run, client: Client, listener: Listener | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        client: Client,
+        listener: Listener | None,
+        held: list[Future] | None = None,
+    ) -> None:
         self._run = run
+        self._held = held
         self._client = client
         self._listener = listener
         self._futures: list[Future] = []
         self._news: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._alive: set[str] | None = None
         self._is_over = False
+        self._liveness = Liveness()
+        self._workers: set[str] | None = None
+        self._has_asked = False
 
     def __enter__(self) -> Watch:
         if self._listener is not None:
@@ -66,8 +82,11 @@ class Watch:
             subscriptions.remove(self._client, self._run.run_id)
         if not self._is_over:
             self._abort(f"run of {self._run.name} was ended by its client")
-        for future in self._futures:
-            future.release()
+        if self._held is not None:
+            self._held += self._futures
+        else:
+            for future in self._futures:
+                future.release()
         self._futures.clear()
 
     def start(self, futures: Sequence[Future]) -> None:
@@ -88,7 +107,9 @@ class Watch:
         """
         poll = _config.get_timeout("launch.poll-interval")
         start_deadline = monotonic() + _config.get_timeout("launch.start-timeout")
+        heartbeat = _config.get_timeout("launch.heartbeat-interval")
         next_look = monotonic() + poll
+        next_heartbeat = monotonic() + heartbeat
         while not all(future.done() for future in self._futures):
             self._answer(self._next_record(poll))
             if any(future.status in _FAILED for future in self._futures):
@@ -96,15 +117,43 @@ class Watch:
             if monotonic() >= next_look:
                 self._check_workers()
                 next_look = monotonic() + poll
+            if monotonic() >= next_heartbeat:
+                self._check_heartbeats()
+                next_heartbeat = monotonic() + heartbeat
             if monotonic() >= start_deadline:
                 self._check_started()
                 start_deadline = float("inf")
         if any(future.status != "finished" for future in self._futures):
             self._fail()
-        wanted = self._futures if self._run.collect == "all" else self._futures[:1]
-        results = self._client.gather(wanted)
+        outcomes = self._gather(poll)
         self._is_over = True
+        if outcomes[0].regroup:
+            raise RegroupError(f"the fit of {self._run.name} starts again")
+        tell(outcomes[0].notes)
+        results = [outcome.result for outcome in outcomes]
         return results if self._run.collect == "all" else results[0]
+
+    def _gather(self, poll: float) -> list[Outcome]:
+        """Fetch the outcomes that are wanted, as long as their workers are there.
+
+        A result that is lost with its worker would be waited for in vain.
+        """
+        n_wanted = len(self._futures) if self._run.collect == "all" else 1
+        wanted = self._futures[:n_wanted]
+
+        async def fetch() -> Any:
+            call = self._client.gather(wanted, asynchronous=True)
+            return await asyncio.wait_for(call, poll)
+
+        while True:
+            try:
+                found: list[Outcome] = self._client.sync(fetch)
+                return found
+            except TimeoutError:
+                self._check_workers(finished=False)
+            except (OSError, FutureCancelledError, FuturesCancelledError):
+                self._wait_for_loss(finished=False)
+                raise
 
     def _next_record(self, timeout: float) -> Record | None:
         """Next record; None if a rank has ended or nothing came in time."""
@@ -120,7 +169,13 @@ class Watch:
         root = self._run.addresses[0]
         try:
             stop = self._listener(record, self._fetch_model)
-            self._client.run(answer, self._run.run_id, bool(stop), workers=[root])
+            if not run_on(self._client, [root], answer, self._run.run_id, bool(stop)):
+                self._wait_for_loss()
+                raise PeerLostError(
+                    f"{self._run.describe(0)} does not answer any more in the fit of "
+                    f"{self._run.name}",
+                    [root],
+                )
         except CommClosedError:
             self._wait_for_loss()
             raise
@@ -130,15 +185,18 @@ class Watch:
         root = self._run.addresses[0]
         return self._client.run(fetch_model, self._run.run_id, workers=[root])[root]
 
-    def _wait_for_loss(self) -> None:
+    def _wait_for_loss(self, *, finished: bool = True) -> None:
         """Raise once the scheduler, too, has seen that a worker has gone."""
         deadline = monotonic() + _config.get_timeout("launch.abort-timeout")
         while monotonic() < deadline:
-            self._check_workers()
+            self._check_workers(finished=finished)
             sleep(_SHORT_WAIT)
 
-    def _check_workers(self) -> None:
-        """Raise if a worker that carries a rank has gone."""
+    def _check_workers(self, *, finished: bool = True) -> None:
+        """Raise if a worker that carries a rank has gone.
+
+        A rank that has ended needs its worker no more, unless `finished` is False.
+        """
         addresses = sorted(set(self._run.addresses))
         try:
             alive = self._client.nthreads(addresses)
@@ -147,18 +205,44 @@ class Watch:
                 f"lost the scheduler during the fit of {self._run.name}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        lost = [
+        gone = [address for address in addresses if address not in alive]
+        self._raise_if_lost(gone, finished=finished)
+
+    def _check_heartbeats(self) -> None:
+        """Raise if a worker is silent; ask the ranks to end if others have joined."""
+        try:
+            workers = scheduler_workers(self._client)
+        except FitFailedError as error:
+            raise FitFailedError(
+                f"lost the scheduler during the fit of {self._run.name}: {error}"
+            ) from error
+        silent = self._liveness.lost(self._run.addresses, workers)
+        self._raise_if_lost(silent, finished=True)
+        if self._workers is None:
+            self._workers = set(workers)
+        ticket = self._run.ticket
+        if ticket is None or not ticket.elastic or self._has_asked:
+            return
+        if set(workers) - self._workers:
+            self._has_asked = True
+            root = self._run.addresses[0]
+            run_on(self._client, [root], request_regroup, self._run.run_id)
+
+    def _raise_if_lost(self, addresses: Sequence[str], *, finished: bool) -> None:
+        """Raise if ranks that are still needed were on workers that have gone."""
+        ranks = [
             rank
             for rank, address in enumerate(self._run.addresses)
-            if address not in alive and self._futures[rank].status != "finished"
+            if address in addresses
+            and not (finished and self._futures[rank].status == "finished")
         ]
-        if lost:
-            raise self._lost(lost)
+        if ranks:
+            raise self._lost(ranks)
 
     def _check_started(self) -> None:
         """Raise if a rank still waits for a thread of its worker."""
         workers = sorted(set(self._run.addresses))
-        answers = self._client.run(open_ranks, self._run.run_id, workers=workers)
+        answers = run_on(self._client, workers, open_ranks, self._run.run_id)
         started = {rank for ranks in answers.values() for rank in ranks}
         waiting = [
             self._run.describe(rank)
@@ -204,7 +288,8 @@ class Watch:
         return PeerLostError(
             f"a worker left the cluster during the fit of {self._run.name}; lost: "
             f"{where}. The cluster can be used again: fit once more to train on the "
-            "workers that are left"
+            "workers that are left",
+            sorted({self._run.addresses[rank] for rank in ranks}),
         )
 
     def _abort(self, reason: str) -> None:
@@ -231,11 +316,7 @@ class Watch:
         try:
             workers = list(self._client.nthreads(workers))
             self._alive = set(workers)
-            if workers:
-                run_id = self._run.run_id
-                self._client.run(
-                    _end_run, run_id, reason, workers=workers, on_error="ignore"
-                )
+            run_on(self._client, workers, _end_run, self._run.run_id, reason)
         except Exception as error:
             logger.warning(
                 "could not end run %s on its workers: %s", self._run.run_id, error
@@ -253,6 +334,12 @@ def _end_run(run_id: str, reason: str) -> None:
     """Make the ranks of a run in this process stop; meant for ``client.run``."""
     close_run(run_id, reason)
     answer(run_id, None)
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Warn the user of what rank 0 has noted."""
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
 
 
 def _is_consequence(error: BaseException) -> int:

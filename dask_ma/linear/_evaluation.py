@@ -68,6 +68,15 @@ class Evaluator:
         self._start = start
         self._start_losses = self._loss_sums(start)
 
+    @property
+    def epochs(self) -> float:
+        """Passes since the last evaluation that counts; 0 right after one."""
+        return self._epochs
+
+    @epochs.setter
+    def epochs(self, value: float) -> None:
+        self._epochs = value
+
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Count the time spent inside as time of computing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -32,6 +34,14 @@ class StopRule:
         self._idle = self._idle + 1 if value > self._best - self._tol else 0
         self._best = min(self._best, value)
         return self._idle >= self._patience
+
+    def state(self) -> list[float]:
+        """What another rule needs to go on from here."""
+        return [self._best, float(self._idle)]
+
+    def go_on(self, state: Sequence[float]) -> None:
+        """Take over the state of another rule."""
+        self._best, self._idle = float(state[0]), int(state[1])
 
     def restart(self) -> None:
         """Give as many rounds again."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dask_ma.comm import weighted_mean
+from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.linear import (
     Evaluator,
@@ -19,7 +21,9 @@ from dask_ma.linear import (
     hold_out,
     initial_model,
 )
+from dask_ma.ma._mean import RunningMean
 from dask_ma.ma._params import FitParams
+from dask_ma.ma._progress import Progress
 from dask_ma.ma._schedule import Sizes, local_epochs
 from dask_ma.ma._solver import LocalSGD
 
@@ -47,44 +51,63 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    group = context.group
+    group, state = context.group, context.restore()
+    if state is not None:
+        # Rows that were lost may have been the only ones of their class.
+        params = replace(params, classes=state.shared["classes"])
     problem = agree_on_problem(group, arguments, params)
     problem, validation = hold_out(context, problem, params)
-    solver = LocalSGD(
-        problem.shard, problem.n_problems, params, context.seed, group.size
-    )
-    rule = StopRule(params.tol, params.n_iter_no_change, maximize=params.early_stopping)
-    model = output = initial_model(problem, params)
-    evaluator = Evaluator(context, problem, validation, params, model)
-    mean = RunningMean(params.average, problem.total_rows)
     epochs = local_epochs(params.local_epochs, sizes_of(problem, group.size))
-    n_iter, stop, eta = 0, False, params.eta0
-    while n_iter < params.max_iter and not stop:
-        n_iter += 1
+    now = begin(context, problem, validation, params)
+    if state is not None:
+        now.go_on(state, epochs)
+    solver, evaluator, output = now.solver, now.evaluator, now.mean.current(now.model)
+    while now.n_iter < params.max_iter and not now.stop:
+        now.n_iter += 1
         with evaluator.computing():
-            own, n_rows = solver.run(model, epochs)
-        model = merge(context, own, problem)
-        output = mean.update(model, epochs)
+            own, n_rows = solver.run(now.model, epochs)
+        now.model = merge(context, own, problem)
+        output = now.mean.update(now.model, epochs)
         wanted = False
-        for record in evaluator.evaluate(output, n_iter, epochs, n_rows):
-            fitted = describe(output, problem, solver.t, n_iter)
+        for record in evaluator.evaluate(output, now.n_iter, epochs, n_rows):
+            fitted = describe(output, problem, solver.t, now.n_iter)
             wanted = context.record(record, fitted)
-            stop = evaluator.is_done(record, rule)
+            now.stop = evaluator.is_done(record, now.rule)
         if (
-            stop
+            now.stop
             and params.learning_rate == "adaptive"
-            and eta / _SHRINK > _SMALLEST_STEP
+            and now.eta / _SHRINK > _SMALLEST_STEP
         ):
-            eta /= _SHRINK
-            solver.set_step_size(eta)
-            rule.restart()
-            stop = False
-        stop = stop or wanted
+            now.set_step_size(now.eta / _SHRINK)
+            now.rule.restart()
+            now.stop = False
+        now.stop = now.stop or wanted
+        now.keep(context, problem, params.max_iter)
     t = weighted_mean(
         group, np.array(solver.t), problem.weight, total=problem.total_weight
     )
-    fitted = describe(output, problem, float(t), n_iter)
-    return FitResult(fitted, converged=stop, history=context.history)
+    fitted = describe(output, problem, float(t), now.n_iter)
+    return FitResult(fitted, converged=now.stop, history=context.history)
+
+
+def begin(
+    context: RankContext,
+    problem: Problem,
+    validation: Shard | None,
+    params: FitParams,
+) -> Progress:
+    """Where a fit stands before its first round."""
+    model, size = initial_model(problem, params), context.group.size
+    return Progress(
+        model=model,
+        mean=RunningMean(params.average, problem.total_rows),
+        solver=LocalSGD(problem.shard, problem.n_problems, params, context.seed, size),
+        rule=StopRule(
+            params.tol, params.n_iter_no_change, maximize=params.early_stopping
+        ),
+        evaluator=Evaluator(context, problem, validation, params, model),
+        eta=params.eta0,
+    )
 
 
 def merge(context: RankContext, own: LinearModel, problem: Problem) -> LinearModel:
@@ -105,42 +128,3 @@ def sizes_of(problem: Problem, n_ranks: int) -> Sizes:
         n_problems=problem.n_problems,
         n_features=problem.shard.n_features,
     )
-
-
-class RunningMean:
-    """Mean of the merged models with polynomially growing weights.
-
-    The models of late rounds are better, so the weight of round `t` of the mean grows
-    like ``t**3`` (polynomial-decay averaging, O. Shamir and T. Zhang, "Stochastic
-    gradient descent for non-smooth optimization", ICML 2013, section 4).
-
-    Parameters
-    ----------
-    average : bool or int
-        False: no mean, the last model counts. Otherwise the mean begins with the round
-        in which the ranks together have seen this many rows.
-    total_rows : int
-        Rows of all ranks.
-    """
-
-    _DEGREE = 3
-
-    def __init__(self, average: bool | int, total_rows: int) -> None:
-        self._start = float(average) / total_rows if average else np.inf
-        self._epochs = 0.0
-        self._rounds = 0
-        self._mean: LinearModel | None = None
-
-    def update(self, model: LinearModel, epochs: float) -> LinearModel:
-        """Take the model of a round; return the mean so far, or the model itself."""
-        self._epochs += epochs
-        if self._epochs < self._start:
-            return model
-        self._rounds += 1
-        if self._mean is None:
-            self._mean = model
-        share = (self._DEGREE + 1) / (self._rounds + self._DEGREE)
-        self._mean = LinearModel(
-            *(a + (b - a) * share for a, b in zip(self._mean, model, strict=True))
-        )
-        return self._mean

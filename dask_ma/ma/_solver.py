@@ -17,6 +17,7 @@ from dask_ma.ma._params import FitParams
 # Ranks drift apart in proportion to their step size, so several ranks go through the
 # schedule of the learning rate this much faster than by their own count of rows.
 _PACE = 1.5
+_ORDER, _SGD = 0, 1  # what random numbers are for
 
 
 class LocalSGD:
@@ -47,24 +48,43 @@ class LocalSGD:
         seed: np.random.SeedSequence,
         n_ranks: int,
     ) -> None:
-        block_seed, sgd_seed = seed.spawn(2)
         self._shard = shard
-        self._rng = np.random.default_rng(block_seed)
+        self._seed = seed
         self._shuffle = params.shuffle
-        self._estimator = _make_estimator(params, sgd_seed)
+        self._estimator = _make_estimator(params)
         self._t = params.t
         self._pace = 1.0 if n_ranks == 1 else _PACE
+        self._n_runs = 0
+        self._n_rows = 0
         self._classes = {}
         if params.is_classifier:
             self._classes["classes"] = np.arange(max(2, n_problems))
         self._rotate = False
-        self._segments = self._endless_segments()
+        self._segments: Iterator[Block] | None = None
         self._rest: Block | None = None
 
     @property
     def t(self) -> float:
         """Place in the schedule of the learning rate."""
         return self._t
+
+    def state(self) -> dict[str, float]:
+        """What another solver of the same shard needs to go on from here.
+
+        The random numbers of a run follow from the seed and its number, so they are no
+        part of it.
+        """
+        return {"t": self._t, "n_runs": self._n_runs, "n_rows": self._n_rows}
+
+    def go_on(self, state: dict[str, float]) -> None:
+        """Take over the state of another solver."""
+        self._t = state["t"]
+        self._n_runs = int(state.get("n_runs", 0))
+        self._n_rows = int(state.get("n_rows", 0))
+
+    def rows_of_run(self, epochs: float) -> int:
+        """Rows that a run over so many epochs goes over."""
+        return max(1, round(epochs * self._shard.n_rows))
 
     def set_step_size(self, eta: float) -> None:
         """Take `eta` as the constant step size from now on."""
@@ -90,8 +110,10 @@ class LocalSGD:
         """
         if self._shard.n_rows == 0:
             return model, 0
-        n_rows = max(1, round(epochs * self._shard.n_rows))
-        self._rotate = self._shuffle and epochs < 1
+        n_rows = self.rows_of_run(epochs)
+        if self._segments is None:
+            self._rotate = self._shuffle and epochs < 1
+            self._segments = self._endless_segments(self._n_rows)
         self._load(model)
         # The blocks have been checked; the setting is this thread's own.
         with config_context(assume_finite=True, skip_parameter_validation=True):
@@ -100,6 +122,8 @@ class LocalSGD:
                     block.X, block.y, sample_weight=block.sample_weight, **self._classes
                 )
         self._t += self._pace * n_rows
+        self._n_runs += 1
+        self._n_rows += n_rows
         coef = self._estimator.coef_.reshape(model.coef.shape)
         return (
             LinearModel(
@@ -111,14 +135,23 @@ class LocalSGD:
 
     def _load(self, model: LinearModel) -> None:
         """Set the estimator's state; the weights are copied, SGD works in place."""
+        generator = np.random.MT19937(self._seed_of(_SGD, self._n_runs))
+        self._estimator.random_state = np.random.RandomState(generator)
         dtype = self._shard.dtype
         coef = np.array(model.coef, dtype=dtype, order="C")
         self._estimator.coef_ = coef if self._classes else coef[0]
         self._estimator.intercept_ = np.array(model.intercept, dtype=dtype)
         self._estimator.t_ = self._t
 
+    def _seed_of(self, purpose: int, number: int) -> np.random.SeedSequence:
+        """Seed for the pass or the run with a number."""
+        key = (*self._seed.spawn_key, purpose, number)
+        return np.random.SeedSequence(self._seed.entropy, spawn_key=key)
+
     def _take(self, n_rows: int) -> Iterator[Block]:
         """The next `n_rows` rows, as blocks and slices of blocks."""
+        if self._segments is None:
+            raise RuntimeError("the rows have no order yet")
         while n_rows > 0:
             block = self._rest if self._rest is not None else next(self._segments)
             taken = min(n_rows, len(block.y))
@@ -128,28 +161,42 @@ class LocalSGD:
             yield _rows(block, 0, taken)
             n_rows -= taken
 
-    def _endless_segments(self) -> Iterator[Block]:
-        """The blocks over and over, in a new order each time if shuffled."""
-        blocks = self._shard.blocks
-        while True:
-            order = np.arange(len(blocks))
-            if self._shuffle:
-                self._rng.shuffle(order)
-            for i in order:
-                yield from self._cut(blocks[i])
+    def _endless_segments(self, n_before: int) -> Iterator[Block]:
+        """The blocks over and over, in a new order each time if shuffled.
 
-    def _cut(self, block: Block) -> Iterator[Block]:
+        Begins after `n_before` rows.
+        """
+        number, skipped = divmod(n_before, self._shard.n_rows)
+        while True:
+            for segment in self._segments_of_pass(number):
+                n_rows = len(segment.y)
+                if skipped < n_rows:
+                    yield _rows(segment, skipped, n_rows)
+                skipped = max(0, skipped - n_rows)
+            number += 1
+
+    def _segments_of_pass(self, number: int) -> Iterator[Block]:
+        """The blocks in the order of a pass."""
+        blocks = self._shard.blocks
+        order = np.arange(len(blocks))
+        rng = np.random.default_rng(self._seed_of(_ORDER, number))
+        if self._shuffle:
+            rng.shuffle(order)
+        for i in order:
+            yield from self._cut(blocks[i], rng)
+
+    def _cut(self, block: Block, rng: np.random.Generator) -> Iterator[Block]:
         """A block, from a random row on and round, if rounds end within blocks.
 
         Rounds that always see the same rows together need up to a fifth more passes.
         """
-        start = int(self._rng.integers(len(block.y))) if self._rotate else 0
+        start = int(rng.integers(len(block.y))) if self._rotate else 0
         yield _rows(block, start, len(block.y))
         if start:
             yield _rows(block, 0, start)
 
 
-def _make_estimator(params: FitParams, seed: np.random.SeedSequence) -> Any:
+def _make_estimator(params: FitParams) -> Any:
     """A scikit-learn estimator with the parameters of the fit."""
     kind = SGDClassifier if params.is_classifier else SGDRegressor
     adaptive = params.learning_rate == "adaptive"
@@ -165,8 +212,6 @@ def _make_estimator(params: FitParams, seed: np.random.SeedSequence) -> Any:
         learning_rate="constant" if adaptive else params.learning_rate,
         eta0=params.eta0,
         power_t=params.power_t,
-        # An instance goes on from pass to pass, where a seed would repeat its shuffles.
-        random_state=np.random.RandomState(np.random.MT19937(seed)),
     )
 
 

@@ -26,10 +26,10 @@ ROUNDS = {"max_iter": 3, "tol": None}
 STEADY = {"learning_rate": "constant", "eta0": 0.01, "alpha": 0.01}
 
 
-def rank_random_state(seed, rank):
-    """The random numbers of a rank's SGD, from the estimator's `random_state`."""
-    fit_seed = np.random.RandomState(seed).randint(np.iinfo(np.int32).max)
-    _, sgd_seed = np.random.SeedSequence(fit_seed, spawn_key=(rank,)).spawn(2)
+def random_state_of(rank, number):
+    """The random numbers of a rank's SGD in a round, from `random_state=5`."""
+    fit_seed = np.random.RandomState(5).randint(np.iinfo(np.int32).max)
+    sgd_seed = np.random.SeedSequence(fit_seed, spawn_key=(rank, 1, number))
     return np.random.RandomState(np.random.MT19937(sgd_seed))
 
 
@@ -40,7 +40,10 @@ def fit(cls, X, y, n_ranks, **params):
 
 
 def twin_of(cls, **params):
-    return lambda rank: TWINS[cls](random_state=rank_random_state(5, rank), **params)
+    def twin(rank, number):
+        return TWINS[cls](random_state=random_state_of(rank, number), **params)
+
+    return twin
 
 
 def thirds(X, y):
@@ -256,9 +259,10 @@ def test_initial_model_is_where_the_fit_starts(multi, average_by_hand):
     start = {"coef_init": rng.normal(size=(4, 6)), "intercept_init": rng.normal(size=4)}
     ours = MASGDClassifier(n_ranks=1, random_state=5, local_epochs=1, **ROUNDS)
     ours.fit(X, y, **start)
-    theirs = SGDClassifier(random_state=rank_random_state(5, 0), max_iter=1, tol=None)
+    theirs = SGDClassifier(random_state=random_state_of(0, 0), max_iter=1, tol=None)
     theirs.fit(X, y, **start)
-    for _ in range(2):
+    for number in (1, 2):
+        theirs.set_params(random_state=random_state_of(0, number))
         theirs.partial_fit(X, y)
     np.testing.assert_array_equal(ours.coef_, theirs.coef_)
     np.testing.assert_array_equal(ours.intercept_, theirs.intercept_)

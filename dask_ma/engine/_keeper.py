@@ -1,0 +1,217 @@
+"""The states of a rank: kept round by round, and given back when a fit goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_ma.comm import allgather, broadcast, gather, open_ranks
+from dask_ma.engine._checkpoint import Saved, check_identity, load, save
+from dask_ma.engine._kept import Kept, kept_states
+from dask_ma.engine._ticket import Ticket
+from dask_ma.exceptions import FitFailedError
+
+if TYPE_CHECKING:
+    from dask_ma.engine._context import RankContext
+
+#: ``stand_in(slot)``: the slot whose own state serves a slot that lost its own.
+StandIn = Callable[[int], int]
+
+
+class RegroupError(FitFailedError):
+    """The ranks have ended to start again on other workers."""
+
+
+class State(NamedTuple):
+    """State that a fit goes on from.
+
+    Attributes
+    ----------
+    round : int
+        Number of the last round that it holds.
+    shared : dict
+        What is the same on all ranks.
+    own : dict or None
+        What only this rank has; None if it was lost or the number of ranks is another.
+    """
+
+    round: int
+    shared: dict[str, Any]
+    own: dict[str, Any] | None
+
+
+class _Found(NamedTuple):
+    """What a rank has found in the memory of its process."""
+
+    slot: int
+    round: int
+
+
+class StateKeeper:
+    """Keeps the states of one rank.
+
+    Parameters
+    ----------
+    context : RankContext
+        The rank.
+    ticket : Ticket
+        The fit.
+    run_id : str or None
+        Name of the launch; None without a cluster.
+    """
+
+    def __init__(
+        self, context: RankContext, ticket: Ticket, run_id: str | None
+    ) -> None:
+        self._context = context
+        self._group = context.group
+        self._ticket = ticket
+        self._run_id = run_id
+        self._slot = ticket.slots[context.group.rank]
+        self._saved_round = 0
+
+    # Going on ----------------------------------------------------------------------
+
+    def restore(self, stand_in: StandIn | None) -> State | None:
+        """State to go on from, None at a fresh start; a collective call."""
+        if self._ticket.attempt and (state := self._from_memory(stand_in)) is not None:
+            return state
+        settings = self._ticket.checkpoint
+        if settings is None or not settings.resume:
+            return None
+        return self._from_file()
+
+    def _from_memory(self, stand_in: StandIn | None) -> State | None:
+        """The newest state that some process has kept."""
+        n_slots = self._group.size
+        entry = kept_states.newest(self._ticket.fit_id, self._slot)
+        slot, kept = (-1, None) if entry is None else entry
+        fits = kept is not None and slot == self._slot and kept.n_slots == n_slots
+        mine = _Found(slot if fits else -1, -1 if kept is None else kept.round)
+        found = [_Found(*item) for item in allgather(self._group, tuple(mine))]
+        newest = max(item.round for item in found)
+        if newest < 0:
+            return None
+        root = [item.round for item in found].index(newest)
+        given = None
+        if kept is not None:
+            given = kept.shared, kept.history[: kept.n_records], kept.elapsed
+        shared, history, elapsed = broadcast(self._group, given, root)
+        own = self._own_state(kept if fits else None, found, stand_in)
+        self._take_over(history, elapsed)
+        return State(newest, shared, own)
+
+    def _own_state(
+        self, kept: Kept | None, found: list[_Found], stand_in: StandIn | None
+    ) -> dict[str, Any] | None:
+        """This rank's own state, or that of the rank that stands in for it."""
+        rank_of = {item.slot: rank for rank, item in enumerate(found) if item.slot >= 0}
+        own = None if kept is None else kept.own
+        if stand_in is None:
+            return own
+        for rank, slot in enumerate(self._ticket.slots):
+            source = rank_of.get(stand_in(slot))
+            if slot in rank_of or source is None:
+                continue
+            tag = ("stand-in", slot)
+            if self._group.rank == source:
+                self._group.send(own, rank, tag)
+            elif self._group.rank == rank:
+                own = self._group.recv(source, tag)
+        return own
+
+    def _from_file(self) -> State | None:
+        """The newest checkpoint; rank 0 reads it."""
+        settings, ticket, group = self._ticket.checkpoint, self._ticket, self._group
+        saved = None
+        if group.rank == 0 and settings is not None:
+            saved = load(settings)
+            if saved is not None:
+                check_identity(saved, ticket.name, ticket.parameters)
+        found = broadcast(group, None if saved is None else saved._asdict())
+        if found is None:
+            return None
+        saved = Saved(**found)
+        own = None
+        if len(saved.own) == group.size:
+            own = saved.own[self._slot]
+        else:
+            self._context.note(
+                f"the checkpoint in {settings.path if settings else ''} was written by "
+                f"{len(saved.own)} ranks and goes on with {group.size}: the fit will "
+                "not give the coefficients of an uninterrupted one"
+            )
+        self._saved_round = saved.round
+        self._take_over(saved.history, saved.elapsed)
+        return State(saved.round, saved.shared, own)
+
+    def _take_over(self, history: list[dict[str, Any]], elapsed: float) -> None:
+        """Go on with the history and the clock of the fit."""
+        self._context.history[:] = history
+        self._context.set_elapsed(max(elapsed, self._ticket.elapsed))
+
+    # Keeping -----------------------------------------------------------------------
+
+    def keep(
+        self,
+        n_rounds: int,
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        *,
+        settled: bool,
+        done: bool,
+    ) -> None:
+        """Keep the state after a round; a collective call."""
+        ticket = self._ticket
+        if ticket.keeps:
+            history = self._context.history
+            kept = Kept(
+                round=n_rounds,
+                n_slots=self._group.size,
+                shared=shared,
+                own=own,
+                history=history,
+                n_records=len(history),
+                elapsed=self._context.elapsed(),
+            )
+            kept_states.put(ticket.fit_id, self._slot, kept)
+        settings = ticket.checkpoint
+        if settings is not None and n_rounds > self._saved_round:
+            due = n_rounds - self._saved_round >= settings.every
+            if done or (due and settled):
+                self._save(n_rounds, shared, own)
+        if ticket.elastic and not done:
+            wanted = self._group.rank == 0 and self._run_id in _regroup_wanted
+            if broadcast(self._group, wanted):
+                raise RegroupError("the ranks start again on more workers")
+
+    def _save(self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """Collect what the ranks have of their own; rank 0 writes it all."""
+        self._saved_round = n_rounds
+        owns = gather(self._group, (self._slot, own))
+        if owns is None or self._ticket.checkpoint is None:
+            return
+        saved = Saved(
+            name=self._ticket.name,
+            parameters=self._ticket.parameters,
+            round=n_rounds,
+            elapsed=self._context.elapsed(),
+            shared=shared,
+            own=[state for _, state in sorted(owns, key=lambda pair: pair[0])],
+            history=self._context.history,
+        )
+        save(self._ticket.checkpoint, saved)
+
+
+_regroup_wanted: set[str | None] = set()
+
+
+def request_regroup(run_id: str) -> None:
+    """Ask a run to end after its round; meant for ``client.run`` on rank 0's worker."""
+    if open_ranks(run_id):
+        _regroup_wanted.add(run_id)
+
+
+def forget_request(run_id: str) -> None:
+    """Drop a request; rank 0 has ended."""
+    _regroup_wanted.discard(run_id)

@@ -1,0 +1,100 @@
+"""What ranks keep in the memory of their workers, in case the fit has to go on."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+_N_FITS = 16  # fits whose client may have gone without a word
+
+
+class Kept(NamedTuple):
+    """State of a fit after a round, as one rank has it.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round.
+    n_slots : int
+        Number of ranks then.
+    shared : dict
+        What is the same on all ranks.
+    own : dict
+        What only this rank has.
+    history : list of dict
+        Records of the fit, to which more may be added.
+    n_records : int
+        How many of them there were after the round.
+    elapsed : float
+        Seconds that the fit had taken.
+    """
+
+    round: int
+    n_slots: int
+    shared: dict[str, Any]
+    own: dict[str, Any]
+    history: list[dict[str, Any]]
+    n_records: int
+    elapsed: float
+
+
+class KeptStates:
+    """The last state of each rank in this process, by fit and slot. Thread-safe.
+
+    An entry goes with the result of its rank, or when the client ends the fit.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fits: OrderedDict[str, dict[int, Kept]] = OrderedDict()
+
+    def put(self, fit_id: str, slot: int, state: Kept) -> None:
+        """Keep a state in place of the slot's last one."""
+        with self._lock:
+            self._fits.setdefault(fit_id, {})[slot] = state
+            self._fits.move_to_end(fit_id)
+            while len(self._fits) > _N_FITS:
+                self._fits.popitem(last=False)
+
+    def newest(self, fit_id: str, slot: int) -> tuple[int, Kept] | None:
+        """Slot and state of a fit: the slot's own if it is here, else the newest."""
+        with self._lock:
+            states = self._fits.get(fit_id, {})
+            if not states:
+                return None
+            if slot not in states:
+                slot = max(states, key=lambda s: states[s].round)
+            return slot, states[slot]
+
+    def get(self, fit_id: str, slot: int) -> Kept | None:
+        """The slot's own last state."""
+        with self._lock:
+            return self._fits.get(fit_id, {}).get(slot)
+
+    def drop(self, fit_id: str, slot: int, state: Kept) -> None:
+        """Drop a state unless another has taken its place."""
+        with self._lock:
+            states = self._fits.get(fit_id, {})
+            if states.get(slot) is state:
+                del states[slot]
+            if not states:
+                self._fits.pop(fit_id, None)
+
+    def forget(self, fit_id: str) -> None:
+        """Drop all states of a fit."""
+        with self._lock:
+            self._fits.pop(fit_id, None)
+
+    def fits(self) -> list[str]:
+        """Fits of which something is kept in this process."""
+        with self._lock:
+            return list(self._fits)
+
+
+kept_states = KeptStates()
+
+
+def forget_fit(fit_id: str) -> None:
+    """Drop what this process keeps of a fit; meant for ``client.run``."""
+    kept_states.forget(fit_id)

@@ -1,0 +1,121 @@
+"""Signs of life of the workers, as the scheduler sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from distributed import Client
+
+from dask_ma import _config
+from dask_ma.exceptions import FitFailedError
+
+
+def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
+    """What the scheduler says of each of its workers.
+
+    Raises
+    ------
+    FitFailedError
+        If the scheduler does not answer.
+    """
+    timeout = _config.get_timeout("launch.worker-timeout")
+
+    async def ask() -> Any:
+        # Not `scheduler_info`: it returns an attribute of the client, from which a
+        # periodic update may have removed the workers again.
+        return await asyncio.wait_for(client.scheduler.identity(n_workers=-1), timeout)
+
+    try:
+        identity = client.sync(ask)
+    except Exception as error:  # whatever a connection that has gone may raise
+        raise FitFailedError(
+            f"the scheduler at {_address(client)} cannot be reached: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    workers: dict[str, dict[str, Any]] = identity["workers"]
+    return workers
+
+
+def run_on(
+    client: Client, workers: Sequence[str], function: Callable[..., Any], *args: Any
+) -> dict[str, Any]:
+    """``client.run`` on some workers, which may have gone or stopped.
+
+    Returns
+    -------
+    answers : dict of str to object
+        Of the workers that have answered without an error within
+        ``dask-ma.launch.abort-timeout``.
+    """
+    timeout = _config.get_timeout("launch.abort-timeout")
+
+    async def ask(address: str) -> Any:
+        call = client.run(function, *args, workers=[address])
+        return await asyncio.wait_for(call, timeout)
+
+    async def ask_all() -> list[Any]:
+        calls = [ask(address) for address in workers]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    answers = zip(workers, client.sync(ask_all), strict=True)
+    return {
+        address: answer[address]
+        for address, answer in answers
+        if not isinstance(answer, BaseException) and address in answer
+    }
+
+
+class Liveness:
+    """Notices workers that have gone, and workers that give no sign of life.
+
+    A stopped process, or a host behind a cut link, stays in the scheduler's list for
+    minutes, but the time of its last sign of life stands still. Only changes of that
+    time are looked at, so the clocks of the hosts need not agree.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def lost(
+        self, addresses: Iterable[str], workers: dict[str, dict[str, Any]]
+    ) -> list[str]:
+        """Those of `addresses` that are not there or have been silent too long."""
+        now = monotonic()
+        patience = _config.get_timeout("launch.worker-timeout")
+        lost = []
+        for address in sorted(set(addresses)):
+            if address not in workers:
+                lost.append(address)
+                continue
+            last_seen = workers[address].get("last_seen", 0.0)
+            if self._seen.get(address, (None, 0.0))[0] != last_seen:
+                self._seen[address] = last_seen, now
+            if now - self._seen[address][1] > patience:
+                lost.append(address)
+        return lost
+
+
+def remove_silent(client: Client, addresses: Sequence[str]) -> None:
+    """Have the scheduler give up workers that are silent, with the data they hold.
+
+    It does so itself only after ``distributed.scheduler.worker-ttl``, and until then
+    would send every task that needs those data to fetch them there.
+    """
+
+    async def remove(dask_scheduler: Any) -> None:
+        for address in addresses:
+            if address in dask_scheduler.workers:
+                await dask_scheduler.remove_worker(
+                    address, stimulus_id=f"dask_ma-silent-{uuid4().hex}"
+                )
+
+    client.run_on_scheduler(remove)
+
+
+def _address(client: Client) -> str:
+    scheduler = getattr(client, "scheduler", None)
+    return str(getattr(scheduler, "address", "an address that is not known any more"))

@@ -1,0 +1,45 @@
+"""What the launches of one fit have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dask_ma.engine._checkpoint import CheckpointSettings
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Identity of a fit, whose ranks may be launched more than once.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator.
+    parameters : dict of str to str
+        Its parameters as text, as far as a checkpoint must have the same.
+    fit_id : str
+        Identity of the fit; each of its launches has a run id besides.
+    slots : tuple of int
+        Number of each rank's shard. Ranks of one process must be consecutive, so a
+        shard may belong to another rank after a restart; its slot stays.
+    attempt : int
+        0 for the first launch.
+    elapsed : float
+        Seconds since the first launch.
+    keeps : bool
+        Whether ranks keep their states in memory for another launch.
+    elastic : bool
+        Whether the fit may be asked to start over on more workers.
+    checkpoint : CheckpointSettings or None
+        Where the fit is saved.
+    """
+
+    name: str
+    fit_id: str
+    slots: tuple[int, ...]
+    parameters: dict[str, str] = field(default_factory=dict)
+    attempt: int = 0
+    elapsed: float = 0.0
+    keeps: bool = False
+    elastic: bool = False
+    checkpoint: CheckpointSettings | None = None

@@ -1,0 +1,446 @@
+"""Fits that go on after the loss of workers, moment by moment."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+from dask_ma import MASGDClassifier
+from dask_ma.exceptions import FitFailedError, PeerLostError, RowsLostWarning
+
+pytestmark = pytest.mark.slow
+
+N_WORKERS = 4
+N_ROUNDS = 12
+PARAMS = {
+    "loss": "log_loss",
+    "alpha": 0.01,
+    "max_iter": N_ROUNDS,
+    "tol": None,
+    "random_state": 0,
+    "local_epochs": 1.0,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster_client():
+    """Client of four worker processes, which their nannies start again."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        LocalCluster(
+            n_workers=N_WORKERS,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(cluster_client, assert_usable):
+    """The current client, with all workers there before the test and after it."""
+    assert_usable(cluster_client, N_WORKERS)
+    with cluster_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
+        yield cluster_client
+    assert_usable(cluster_client, N_WORKERS)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 10))
+    return X, (X @ np.arange(10) + rng.normal(size=2000) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rows):
+    return MASGDClassifier(n_ranks=N_WORKERS, **PARAMS).fit(*rows)
+
+
+@pytest.fixture
+def strike(monkeypatch, tmp_path):
+    """``strike(moment, slots, sign)``: the processes of some shards die, once.
+
+    With `parents` their nannies die first.
+    """
+
+    def arm(moment, slots, sign=signal.SIGKILL, at_round=5, parents=False):
+        monkeypatch.setattr(
+            "dask_ma.ma._linear.train",
+            doomed_agent(moment, slots, int(sign), at_round, tmp_path, parents),
+        )
+        return tmp_path
+
+    return arm
+
+
+def doomed_agent(moment, slots, sign, at_round, directory, parents):
+    """The agent of model averaging, with a fault at one moment of one round."""
+
+    def agent(context, arguments, params):
+        from dask_ma.ma import _agent
+        from dask_ma.ma._progress import Progress
+        from dask_ma.ma._solver import LocalSGD
+
+        slot = context._keeper._slot
+        mark = directory / f"struck-{slot}"
+        if slot not in slots or mark.exists():
+            return _agent.train(context, arguments, params)
+        now = {"round": 0}
+
+        def die():
+            mark.touch()
+            if parents:
+                os.kill(os.getppid(), sign)
+            os.kill(os.getpid(), sign)
+
+        run, keep = LocalSGD.run, Progress.keep
+        deliver = context.group._deliver
+
+        def striking_run(self, *args):
+            now["round"] += 1
+            result = run(self, *args)
+            if moment == "computing" and now["round"] == at_round:
+                die()
+            return result
+
+        def striking_deliver(*args):
+            deliver(*args)
+            if moment == "sending" and now["round"] == at_round:
+                die()
+
+        def striking_keep(self, *args):
+            if moment == "before keeping" and now["round"] == at_round:
+                die()
+            keep(self, *args)
+            if moment == "after keeping" and now["round"] == at_round:
+                die()
+
+        # This process dies of it, so nothing needs to be put back.
+        LocalSGD.run, Progress.keep = striking_run, striking_keep
+        context.group._deliver = striking_deliver
+        result = _agent.train(context, arguments, params)
+        if moment == "returning":
+            die()
+        return result
+
+    return agent
+
+
+def assert_same_course(model, undisturbed):
+    """The fit made all its rounds and got as far as one that nothing happened to."""
+    rounds = [record["round"] for record in model.history_]
+    assert rounds == list(range(1, N_ROUNDS + 1))
+    wanted = undisturbed.history_[-1]["objective"]
+    assert model.history_[-1]["objective"] == pytest.approx(wanted, rel=0.01)
+    times = [record["time"] for record in model.history_]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("moment", "slots"),
+    [
+        ("computing", [1]),
+        ("computing", [0]),
+        ("sending", [2]),
+        ("before keeping", [3]),
+        ("after keeping", [0]),
+        ("computing", [0, 2]),
+        ("after keeping", [1, 2, 3]),
+    ],
+    ids=str,
+)
+def test_restart(client, rows, undisturbed, strike, moment, slots):
+    strike(moment, slots)
+    assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
+
+
+@pytest.mark.parametrize("moment", ["computing", "after keeping", "returning"])
+@pytest.mark.parametrize("slot", [0, 3])
+def test_restart_in_the_last_round(client, rows, undisturbed, strike, moment, slot):
+    strike(moment, [slot], at_round=N_ROUNDS)
+    assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
+
+
+def test_all_workers_at_once(client, rows, undisturbed, strike):
+    """Nobody has kept anything: the fit starts anew."""
+    strike("after keeping", range(N_WORKERS))
+    assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
+
+
+def test_all_workers_at_once_with_a_checkpoint(client, rows, undisturbed, strike):
+    path = strike("after keeping", range(N_WORKERS)) / "saved"
+    with dask.config.set({"dask-ma.checkpoint.path": str(path)}):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+
+
+@pytest.mark.parametrize("kind", ["lazy", "persisted"])
+def test_blocks_are_computed_again(client, rows, undisturbed, strike, kind):
+    X, y = (da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
+    if kind == "persisted":
+        X, y = client.persist([X, y])
+        wait([X, y])
+    strike("computing", [1])
+    model = MASGDClassifier(**PARAMS).fit(X, y)
+    assert_same_course(model, undisturbed)
+    assert model.history_[-1]["n_samples"] == 2000
+
+
+def test_scattered_blocks_are_lost(client, rows, undisturbed, strike):
+    X, y = rows
+    parts = client.scatter([X[i : i + 250] for i in range(0, 2000, 250)])
+    X = da.concatenate(
+        [da.from_delayed(dask.delayed(p), (250, 10), dtype=float) for p in parts]
+    )
+    strike("computing", [1])
+    with pytest.warns(RowsLostWarning, match=r"without \d+ of 2000 rows") as caught:
+        model = MASGDClassifier(**PARAMS).fit(X, y)
+    n_lost = int(str(caught[0].message).split("without ")[1].split(" of")[0])
+    assert 0 < n_lost < 2000
+    assert model.history_[-1]["n_samples"] == 2000 - n_lost
+    assert [record["round"] for record in model.history_] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("slots", [[1], [0, 2]], ids=str)
+def test_continue(client, rows, undisturbed, strike, slots):
+    strike("computing", slots)
+    n_lost = 500 * len(slots)
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "continue"}),
+        pytest.warns(RowsLostWarning, match=f"without {n_lost} of 2000 rows"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert model.history_[-1]["n_samples"] == 2000 - n_lost
+    assert len(model.history_) == N_ROUNDS
+    assert model.score(*rows) > undisturbed.score(*rows) - 0.02
+
+
+def test_raise(client, rows, strike):
+    strike("computing", [1])
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "raise"}),
+        pytest.raises(PeerLostError, match="rank 1 of 4"),
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+
+
+def test_an_unknown_policy(client, rows):
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "ignore"}),
+        pytest.raises(ValueError, match="on-worker-loss is 'ignore', expected one of"),
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+
+
+def test_giving_up(client, rows, strike):
+    strike("computing", [1])
+    with (
+        dask.config.set({"dask-ma.recovery.max-restarts": 0}),
+        pytest.raises(PeerLostError) as caught,
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+    assert "gave up after 0 losses" in caught.value.__notes__[-1]
+
+
+def test_a_followed_fit(client, rows, undisturbed, strike, capsys):
+    strike("computing", [1])
+    model = MASGDClassifier(verbose=2, **PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
+    assert f"Round {N_ROUNDS}" in capsys.readouterr().out
+
+
+def test_a_stopped_process(client, rows, undisturbed, strike):
+    """The scheduler gives it up and closes it; its nanny starts another."""
+    pids = client.run(os.getpid)
+    strike("computing", [2], sign=signal.SIGSTOP)
+    start = time.monotonic()
+    try:
+        with dask.config.set(
+            {
+                "dask-ma.launch.worker-timeout": "4 s",
+                "dask-ma.launch.heartbeat-interval": "500 ms",
+                "dask-ma.recovery.wait": "1 s",
+            }
+        ):
+            model = MASGDClassifier(**PARAMS).fit(*rows)
+        assert time.monotonic() - start < 40
+        assert_same_course(model, undisturbed)
+    finally:
+        # Out of its way: a stopped process cannot be asked to close.
+        gone = set(pids) - set(client.nthreads())
+        for address in gone:
+            os.kill(pids[address], signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_while_blocks_are_computed(client, rows, undisturbed):
+    pids = sorted(client.run(os.getpid).items())
+
+    def slow(block):
+        time.sleep(0.2)
+        return block
+
+    X, y = (da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
+    X = X.map_blocks(slow, dtype=float, meta=np.empty((0, 0)))
+
+    timer = threading.Timer(0.3, os.kill, (pids[1][1], signal.SIGKILL))
+    timer.start()
+    model = MASGDClassifier(**PARAMS).fit(X, y)
+    timer.join()
+    assert_same_course(model, undisturbed)
+
+
+# Other clusters ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def scheduler_client():
+    """A scheduler without workers, and a client of it."""
+    with (
+        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        client.as_current(),
+    ):
+        yield cluster, client
+
+
+def start_workers(client, cluster, kind, n):
+    """Worker processes with a nanny, or without."""
+    command = [sys.executable, "-m", "distributed.cli.dask_worker"]
+    options = ["--nthreads", "1", "--no-dashboard", f"--{kind}"]
+    processes = [
+        subprocess.Popen(
+            [*command, cluster.scheduler_address, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(n)
+    ]
+    client.wait_for_workers(n, timeout=60)
+    return processes
+
+
+@pytest.mark.parametrize("kind", ["nanny", "no-nanny"])
+def test_a_worker_that_nobody_starts_again(
+    scheduler_client, rows, strike, kind, assert_clean
+):
+    """The others take over its rows."""
+    cluster, client = scheduler_client
+    processes = start_workers(client, cluster, kind, 3)
+    try:
+        reference = MASGDClassifier(n_ranks=3, **PARAMS).fit(*rows)
+        strike("computing", [1], parents=kind == "nanny")
+        with dask.config.set({"dask-ma.recovery.wait": "500 ms"}):
+            model = MASGDClassifier(**PARAMS).fit(*rows)
+        assert_same_course(model, reference)
+        assert len(client.nthreads()) == 2
+        assert_clean(client)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
+    cluster, client = scheduler_client
+    cluster.scale(2)
+    client.wait_for_workers(2, timeout=60)
+    reached, go = tmp_path / "reached", tmp_path / "go"
+
+    def agent(context, arguments, params):
+        from dask_ma.ma import _agent
+
+        keep = context.keep
+
+        def slow_keep(n_rounds, *args, **kwargs):
+            if n_rounds == 3:
+                reached.touch()
+                while not go.exists():
+                    time.sleep(0.01)
+            keep(n_rounds, *args, **kwargs)
+
+        context.keep = slow_keep
+        return _agent.train(context, arguments, params)
+
+    def add_workers():
+        while not reached.exists():
+            time.sleep(0.01)
+        cluster.scale(4)
+        client.wait_for_workers(4, timeout=60)
+        time.sleep(2)  # some heartbeats
+        go.touch()
+
+    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    thread = threading.Thread(target=add_workers)
+    thread.start()
+    with dask.config.set(
+        {"dask-ma.elastic": True, "dask-ma.launch.heartbeat-interval": "200 ms"}
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    thread.join()
+    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
+    # More ranks send more messages.
+    messages = [record["messages_sent"] for record in model.history_]
+    assert messages[2] < messages[-1]
+    objectives = [record["objective"] for record in model.history_]
+    assert objectives[-1] < objectives[2]
+
+
+def test_a_scheduler_that_goes_away(rows, monkeypatch, tmp_path):
+    """The client gets an error at once, and the workers end."""
+    port_file = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
+    options = ["--port", "0", "--scheduler-file", str(port_file)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    scheduler = subprocess.Popen([*command, *options], **quiet)
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny"]
+    workers = [
+        subprocess.Popen(
+            [*worker, "--scheduler-file", str(port_file), "--death-timeout", "5"],
+            **quiet,
+        )
+        for _ in range(2)
+    ]
+    reached = tmp_path / "reached"
+
+    def agent(context, arguments, params):
+        reached.touch()
+        while True:
+            time.sleep(0.01)
+            context.group.raise_if_closed()
+
+    def kill_scheduler():
+        while not reached.exists():
+            time.sleep(0.01)
+        scheduler.kill()
+
+    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    thread = threading.Thread(target=kill_scheduler)
+    try:
+        with (
+            Client(scheduler_file=str(port_file), set_as_default=False) as client,
+            client.as_current(),
+            dask.config.set({"distributed.comm.timeouts.connect": "3 s"}),
+        ):
+            client.wait_for_workers(2, timeout=60)
+            thread.start()
+            with pytest.raises(FitFailedError, match="scheduler"):
+                MASGDClassifier(n_ranks=2, **PARAMS).fit(*rows)
+            for process in workers:
+                process.wait(60)
+    finally:
+        for process in [scheduler, *workers]:
+            process.kill()
+            process.wait()
+        thread.join()

@@ -1,0 +1,170 @@
+"""Fits that are saved and go on from where they were."""
+
+import dask
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.exceptions import CheckpointError
+
+PARAMS = {"max_iter": 9, "tol": None, "random_state": 3, "local_epochs": 1.0}
+SETTINGS = [
+    {},
+    {"average": True},
+    {"local_epochs": 0.3},
+    {
+        "learning_rate": "adaptive",
+        "eta0": 0.5,
+        "tol": 1e-2,
+        "n_iter_no_change": 1,
+        "max_iter": 90,
+    },
+    {"early_stopping": True},
+    {"n_ranks": 3},
+    {"n_ranks": 3, "local_epochs": 0.3, "average": 50},
+    {"n_ranks": 3, "shuffle": False, "loss": "log_loss"},
+]
+
+
+class StopAfterError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """``interrupt(n)``: the next fit fails in the merge of round n."""
+    from dask_ma.ma import _progress
+
+    original = _progress.Progress.keep
+
+    def arm(number):
+        def keep(self, *args, **kwargs):
+            if self.n_iter == number:
+                raise StopAfterError
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(_progress.Progress, "keep", keep)
+
+    yield arm
+
+
+def fit(cls, X, y, **params):
+    return cls(**{**PARAMS, **params}).fit(X, y)
+
+
+def saving(path, **more):
+    values = {"path": str(path), **more}
+    return dask.config.set(
+        {f"dask-ma.checkpoint.{key}": value for key, value in values.items()}
+    )
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=str)
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_resumed_fit_is_an_uninterrupted_one(
+    multi, tmp_path, interrupt, monkeypatch, params, every
+):
+    whole = fit(MASGDClassifier, *multi, **params)
+    with saving(tmp_path, every=every):
+        interrupt(6)
+        with pytest.raises(StopAfterError):
+            fit(MASGDClassifier, *multi, **params)
+        monkeypatch.undo()
+        resumed = fit(MASGDClassifier, *multi, **params)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    np.testing.assert_array_equal(resumed.intercept_, whole.intercept_)
+    assert resumed.n_iter_ == whole.n_iter_
+    assert resumed.t_ == whole.t_
+    rounds = [record["round"] for record in resumed.history_]
+    assert rounds == list(range(1, whole.n_iter_ + 1))
+    for ours, theirs in zip(resumed.history_, whole.history_, strict=True):
+        np.testing.assert_equal(ours["objective"], theirs["objective"])
+        assert ours["n_samples"] == theirs["n_samples"]
+    times = [record["time"] for record in resumed.history_]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_matrix])
+def test_a_regression(regression, tmp_path, container):
+    X, y = regression
+    whole = fit(MASGDRegressor, container(X), y)
+    with saving(tmp_path):
+        fit(MASGDRegressor, container(X), y, max_iter=4)
+        resumed = fit(MASGDRegressor, container(X), y)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_on_a_cluster(any_client, multi, tmp_path):
+    whole = fit(MASGDClassifier, *multi, n_ranks=4)
+    with any_client.as_current(), saving(tmp_path):
+        fit(MASGDClassifier, *multi, max_iter=5)
+        resumed = fit(MASGDClassifier, *multi)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_another_number_of_ranks_says_so(multi, tmp_path):
+    with saving(tmp_path):
+        first = fit(MASGDClassifier, *multi, n_ranks=4, max_iter=5)
+        with pytest.warns(UserWarning, match="written by 4 ranks and goes on with 2"):
+            second = fit(MASGDClassifier, *multi, n_ranks=2)
+    assert second.n_iter_ == 9
+    assert second.history_[:5] == first.history_
+    assert second.history_[-1]["objective"] < first.history_[0]["objective"]
+
+
+def test_string_labels(multi, tmp_path):
+    X, y = multi
+    for labels in (np.array(["d", "b", "c", "a"]), np.array(list("dbca"), object)):
+        path = tmp_path / str(labels.dtype)
+        whole = fit(MASGDClassifier, X, labels[y])
+        with saving(path):
+            fit(MASGDClassifier, X, labels[y], max_iter=5)
+            resumed = fit(MASGDClassifier, X, labels[y])
+        np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+        assert resumed.classes_.tolist() == list("abcd")
+
+
+def test_a_fit_that_is_done_is_not_done_again(multi, tmp_path):
+    with saving(tmp_path):
+        first = fit(MASGDClassifier, *multi)
+        again = fit(MASGDClassifier, *multi)
+        np.testing.assert_array_equal(again.coef_, first.coef_)
+        assert again.history_ == first.history_
+        with saving(tmp_path, resume=False):
+            anew = fit(MASGDClassifier, *multi, alpha=0.5)
+    assert anew.n_iter_ == 9
+
+
+def test_the_last_round_is_saved_whatever_the_interval(multi, tmp_path):
+    with saving(tmp_path, every=100):
+        fit(MASGDClassifier, *multi)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "round-00000009.json",
+        "round-00000009.npz",
+    ]
+
+
+def test_other_parameters(multi, tmp_path):
+    with saving(tmp_path):
+        fit(MASGDClassifier, *multi)
+        with pytest.raises(CheckpointError, match=r"alpha is 0\.0001 in .* 0\.5 here"):
+            fit(MASGDClassifier, *multi, alpha=0.5)
+        with pytest.raises(CheckpointError, match="of a MASGDClassifier, expected"):
+            fit(MASGDRegressor, *multi)
+
+
+def test_other_data(multi, tmp_path):
+    X, y = multi
+    with saving(tmp_path):
+        fit(MASGDClassifier, X, y)
+        with pytest.raises(CheckpointError, match=r"\(4, 6\), expected \(4, 5\)"):
+            fit(MASGDClassifier, X[:, :5], y)
+
+
+def test_a_directory_that_cannot_be_written(multi, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with saving(tmp_path / "file"), pytest.raises(
+        CheckpointError, match="cannot write"
+    ):
+        fit(MASGDClassifier, *multi)
