@@ -1,8 +1,15 @@
 """Distributed machine learning on Dask with the scikit-learn API."""
 
+from dask_ma.butterfly import ButterflySGDClassifier
 from dask_ma.engine import run_spmd
 from dask_ma.ma import MASGDClassifier, MASGDRegressor
 
-__all__ = ["MASGDClassifier", "MASGDRegressor", "__version__", "run_spmd"]
+__all__ = [
+    "ButterflySGDClassifier",
+    "MASGDClassifier",
+    "MASGDRegressor",
+    "__version__",
+    "run_spmd",
+]
 
 __version__ = "0.1.0.dev0"

@@ -1,16 +1,17 @@
-"""What the user sees while a fit runs: scikit-learn's callbacks, and lines of text.
+"""What the user sees while a fit runs: scikit-learn's callbacks, a bar, or lines.
 
-Both run in the client process. scikit-learn has callbacks from version 1.9 on; the
-methods with an underscore that are used here are those it documents for the authors of
-estimators.
+All of them run in the client process. scikit-learn has callbacks from version 1.9 on;
+the methods with an underscore that are used here are those it documents for the authors
+of estimators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from dask_ma._progress import progress_bar
 from dask_ma.engine import Listener, Model, Record
 
 try:
@@ -31,8 +32,6 @@ except ImportError:  # scikit-learn before 1.9
 
 __all__ = ["CallbackSupportMixin", "N_WRAPPERS", "fit_listener", "with_callbacks"]
 
-_SHOWN = ("objective", "validation_score")
-
 
 @contextmanager
 def fit_listener(
@@ -41,12 +40,13 @@ def fit_listener(
     data: tuple[Any, Any, Any],
     to_attributes: Callable[[Model], dict[str, Any]],
 ) -> Iterator[Listener | None]:
-    """Listener for a fit that tells the user's callbacks of each round.
+    """Listener for a fit that tells the user and the user's callbacks of each round.
 
     Parameters
     ----------
     estimator : estimator
-        The estimator that is being fitted.
+        The estimator that is being fitted. Its `verbose` asks for a progress bar if it
+        is 1, and for a line per round if it is more, or where no bar can be drawn.
     max_rounds : int
         Most rounds that there can be.
     data : tuple
@@ -63,11 +63,27 @@ def fit_listener(
     wanted: list[Listener] = []
     if callbacks.active:
         wanted.append(callbacks)
-    if estimator.verbose:
-        wanted.append(_print_record)
-    callbacks.begin()
-    yield _all_of(wanted) if wanted else None
-    callbacks.end()
+    with ExitStack() as stack:
+        if estimator.verbose:
+            wanted.append(_teller(estimator, max_rounds, stack))
+        callbacks.begin()
+        yield _all_of(wanted) if wanted else None
+        callbacks.end()
+
+
+def _teller(estimator: Any, max_rounds: int, stack: ExitStack) -> Listener:
+    """What tells the user of each round; a bar is closed with `stack`."""
+    if estimator.verbose > 1:
+        return _print_record
+    bar = progress_bar(
+        type(estimator).__name__,
+        max_rounds,
+        may_end_early=estimator.tol is not None,
+    )
+    if bar is None:
+        return _print_record
+    stack.push(bar.stop)
+    return bar
 
 
 def _all_of(listeners: list[Listener]) -> Listener:
@@ -77,6 +93,9 @@ def _all_of(listeners: list[Listener]) -> Listener:
         return any([listener(record, fetch) for listener in listeners])
 
     return listen
+
+
+_SHOWN = ("objective", "validation_score")
 
 
 def _print_record(record: Record, fetch: Callable[[], Model]) -> bool:

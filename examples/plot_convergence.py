@@ -16,6 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from dask_ma import MASGDClassifier
 from dask_ma.datasets import load_clinc150, make_sparse_classification
+from dask_ma.plotting import ConvergenceDisplay
 
 X_many, y_many, _ = make_sparse_classification(
     100_000, 5_000, n_nonzero=30, random_state=0
@@ -36,8 +37,8 @@ X_few.shape
 # %%
 # Without a cluster, ``n_ranks`` ranks run as threads of this process. ``tol=None``
 # makes all the rounds, and ``local_epochs=1`` merges after every pass over the rows.
-def fit_history(X, y, n_ranks):
-    """Records of a fit of ten rounds."""
+def fit(X, y, n_ranks):
+    """A fit of ten rounds."""
     classifier = MASGDClassifier(
         loss="log_loss",
         alpha=1e-5,
@@ -47,10 +48,10 @@ def fit_history(X, y, n_ranks):
         n_ranks=n_ranks,
         random_state=0,
     )
-    return classifier.fit(X, y).history_
+    return classifier.fit(X, y)
 
 
-fit_history(X_few, y_few, 2)[0]
+fit(X_few, y_few, 2).history_[0]
 
 # %%
 # Time is counted from the start of rank 0 and includes the evaluation of the objective.
@@ -60,13 +61,12 @@ figure, axes = plt.subplots(2, 2, sharey="row", figsize=(9, 6), layout="constrai
 for row, (title, X, y) in enumerate(
     [("100,000 generated rows", X_many, y_many), ("2,000 queries", X_few, y_few)]
 ):
-    for n_ranks in (1, 2, 4):
-        history = fit_history(X, y, n_ranks)
-        objective = [record["objective"] for record in history]
-        label = f"{n_ranks} rank" + "s" * (n_ranks > 1)
-        axes[row, 0].plot([r["round"] for r in history], objective, ".-", label=label)
-        axes[row, 1].plot([r["time"] for r in history], objective, ".-", label=label)
-    axes[row, 0].set(title=title, xlabel="round", ylabel="objective")
-    axes[row, 1].set(xlabel="seconds")
-axes[0, 0].legend()
+    models = {
+        "1 rank": fit(X, y, 1),
+        "2 ranks": fit(X, y, 2),
+        "4 ranks": fit(X, y, 4),
+    }
+    for ax, x in zip(axes[row], ("round", "time"), strict=True):
+        ConvergenceDisplay.from_estimators(models, x, ax=ax)
+    axes[row, 0].set_title(title)
 plt.show()

@@ -111,7 +111,13 @@ def _leftovers(client: Client) -> dict[str, Any]:
         tasks = [
             str(key) for key in dask_scheduler.tasks if str(key).startswith("dask_ma")
         ]
-        return tasks, list(dask_scheduler._broker._topics["dask_ma"].subscribers)
+        subscribers = [
+            (name, subscriber)
+            for name, topic in dask_scheduler._broker._topics.items()
+            if str(name).startswith("dask_ma")
+            for subscriber in topic.subscribers
+        ]
+        return tasks, subscribers
 
     def on_worker() -> tuple[Any, ...]:
         from dask_ma.comm._plugin import registry

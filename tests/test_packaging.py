@@ -97,9 +97,17 @@ def test_requirements_are_what_the_package_imports(setup_cfg):
     }
     names = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
     imported = {names.get(name, name) for name in external_imports("dask_ma")}
+    optional = {
+        re.match(r"[\w-]+", line).group().lower()
+        for extra in ("plot", "progress")
+        for line in setup_cfg["options.extras_require"][extra].split("\n")
+        if line
+    }
+    assert optional == {"matplotlib", "rich"}
     # Users bring DataFrames and arrays of `sparse`; the package does not make them.
-    assert imported - {"pandas"} <= required
+    assert imported - {"pandas"} - optional <= required
     assert required - {"sparse"} <= imported
+    assert optional <= imported
 
 
 def external_imports(package):
@@ -128,7 +136,7 @@ def test_import_loads_nothing_heavy_besides_what_it_rests_on():
     before = modules_after("import sklearn.linear_model, distributed")
     added = modules_after("import dask_ma") - before
     heavy = {"dask.array", "dask.dataframe", "matplotlib", "numba", "pandas", "sparse"}
-    assert not added & heavy
+    assert not added & (heavy | {"rich"})
 
 
 @pytest.mark.parametrize("first", ["dask", "distributed", "dask.array", "dask_ma"])

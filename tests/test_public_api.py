@@ -9,10 +9,11 @@ import pytest
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 import dask_ma
-from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 
 DOORS = [
     "dask_ma",
+    "dask_ma.butterfly",
     "dask_ma.comm",
     "dask_ma.data",
     "dask_ma.datasets",
@@ -20,20 +21,31 @@ DOORS = [
     "dask_ma.exceptions",
     "dask_ma.kernels",
     "dask_ma.ma",
+    "dask_ma.plotting",
 ]
-# What a user calls: the estimators, run_spmd and the collectives, the data sets.
+# What a user calls: estimators, run_spmd and the collectives, data sets, plots.
 PUBLIC = [
     getattr(importlib.import_module(door), name)
     for door, names in {
-        "dask_ma": ["MASGDClassifier", "MASGDRegressor", "run_spmd"],
+        "dask_ma": [
+            "ButterflySGDClassifier",
+            "MASGDClassifier",
+            "MASGDRegressor",
+            "run_spmd",
+        ],
         "dask_ma.comm": [
             "allgather",
             "allreduce",
             "barrier",
             "broadcast",
+            "butterfly_allreduce",
+            "butterfly_depth",
+            "butterfly_partners",
             "gather",
+            "gather_timeline",
             "reduce_scatter",
             "sendrecv",
+            "sibling",
             "weighted_mean",
         ],
         "dask_ma.datasets": [
@@ -41,6 +53,7 @@ PUBLIC = [
             "make_dask_sparse_classification",
             "make_sparse_classification",
         ],
+        "dask_ma.plotting": ["ConvergenceDisplay", "GanttDisplay", "TopologyDisplay"],
     }.items()
     for name in names
 ]
@@ -95,6 +108,7 @@ def test_door(name):
 
 def test_the_package_shows_its_estimators():
     assert set(dask_ma.__all__) == {
+        "ButterflySGDClassifier",
         "MASGDClassifier",
         "MASGDRegressor",
         "__version__",
@@ -102,6 +116,8 @@ def test_the_package_shows_its_estimators():
     }
     for cls in (MASGDClassifier, MASGDRegressor):
         assert getattr(importlib.import_module("dask_ma.ma"), cls.__name__) is cls
+    butterfly = importlib.import_module("dask_ma.butterfly")
+    assert butterfly.ButterflySGDClassifier is ButterflySGDClassifier
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -115,7 +131,9 @@ def test_function_is_documented_and_annotated(name):
     assert "return" in function.__annotations__
 
 
-@pytest.mark.parametrize("cls", [MASGDClassifier, MASGDRegressor])
+@pytest.mark.parametrize(
+    "cls", [ButterflySGDClassifier, MASGDClassifier, MASGDRegressor]
+)
 def test_parameters_and_attributes_are_documented(cls):
     names = arguments(cls.__init__)
     assert documented(cls.__doc__, "Parameters") == names
@@ -130,7 +148,16 @@ def test_parameters_and_attributes_are_documented(cls):
 @pytest.mark.parametrize(("cls", "twin"), TWINS)
 def test_parameters_are_those_of_scikit_learn(cls, twin):
     ours, theirs = (inspect.signature(c).parameters for c in (cls, twin))
-    assert set(ours) - set(theirs) == {"local_epochs", "n_ranks"}
+    assert set(ours) - set(theirs) == {
+        "aggregation",
+        "batch_fraction",
+        "local_epochs",
+        "n_ranks",
+        "paradigm",
+        "refine",
+        "refine_max_iter",
+        "refine_tol",
+    }
     assert set(theirs) - set(ours) <= {"n_jobs"}
     for name in set(ours) & set(theirs):
         assert ours[name].kind == theirs[name].kind, name
@@ -153,9 +180,32 @@ def test_methods_are_those_of_scikit_learn(cls, twin):
         assert parameters[0] == parameters[1]
 
 
+def test_parameters_of_butterfly_mixing_are_those_of_scikit_learn():
+    """Those that both have, but for the loss, which only one of the two has first."""
+    ours, theirs = (
+        inspect.signature(c).parameters for c in (ButterflySGDClassifier, SGDClassifier)
+    )
+    assert set(ours) - set(theirs) == {
+        "batch_size",
+        "mixing",
+        "n_ranks",
+        "preconditioner",
+    }
+    for name in set(ours) & set(theirs):
+        assert ours[name].kind == theirs[name].kind, name
+        if name not in ("eta0", "loss"):
+            assert ours[name].default == theirs[name].default, name
+    for method in ("fit", "partial_fit", "score", "predict"):
+        parameters = [
+            list(inspect.signature(getattr(c, method)).parameters)
+            for c in (ButterflySGDClassifier, SGDClassifier)
+        ]
+        assert parameters[0] == parameters[1]
+
+
 def test_constructor_only_stores():
     marker = object()
-    for cls in (MASGDClassifier, MASGDRegressor):
+    for cls in (ButterflySGDClassifier, MASGDClassifier, MASGDRegressor):
         names = arguments(cls.__init__)
         model = cls(**dict.fromkeys(names, marker))
         assert vars(model) == dict.fromkeys(names, marker)

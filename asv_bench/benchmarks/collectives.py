@@ -10,15 +10,32 @@ import numpy as np
 from dask.distributed import Client, wait
 
 from dask_ma import run_spmd
-from dask_ma.comm import Group, allgather, allreduce, barrier, broadcast, reduce_scatter
+from dask_ma.comm import (
+    ButterflyAverage,
+    Group,
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    butterfly_allreduce,
+    reduce_scatter,
+)
 
 from . import WithCluster, parameterized
+
+
+def butterfly_step(group: Group, array: np.ndarray) -> np.ndarray:
+    """One step of butterfly mixing, always with the same partner."""
+    return ButterflyAverage(group, array, 0).finish()
+
 
 COLLECTIVES = {
     "allreduce": allreduce,
     "reduce_scatter": reduce_scatter,
     "allgather": allgather,
     "broadcast": broadcast,
+    "butterfly_allreduce": butterfly_allreduce,
+    "butterfly_step": butterfly_step,
 }
 REPEATS = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 
 from . import WithCluster, parameterized
 from ._data import load_classification, peak_rss, persist, reset_peak_rss
@@ -83,3 +83,35 @@ class WorkerProcesses(WithCluster):
         after = self.client.run(peak_rss)
         growth = max(after[worker] - before[worker] for worker in before)
         return growth / (self.data_bytes / workers)
+
+
+@parameterized(mixing=["butterfly", "allreduce"], workers=[2, 4])
+class ButterflyProcesses(WithCluster):
+    """Butterfly mixing, and its complete counterpart, on worker processes."""
+
+    timeout = 300
+
+    def setup(self, mixing: str, workers: int) -> None:
+        X, y = load_classification()
+        self.open(workers)
+        self.X, self.y = persist(X, y, self.client)
+        self.model = ButterflySGDClassifier(
+            alpha=1e-5,
+            mixing=mixing,
+            batch_size=256,
+            max_iter=2,
+            tol=None,
+            random_state=0,
+        )
+
+    def time_fit(self, mixing: str, workers: int) -> None:
+        self.model.fit(self.X, self.y)
+
+    def track_objective(self, mixing: str, workers: int) -> float:
+        return self.model.fit(self.X, self.y).history_[-1]["objective"]
+
+    def track_bytes_per_step(self, mixing: str, workers: int) -> float:
+        record = self.model.fit(self.X, self.y).history_[-1]
+        return record["bytes_sent"] / record["n_steps"]
+
+    track_bytes_per_step.unit = "bytes"

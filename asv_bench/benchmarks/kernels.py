@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels import loss_sums, loss_values, one_vs_rest_targets
+from dask_ma.kernels import (
+    batch_slopes,
+    descend,
+    loss_sums,
+    loss_values,
+    one_vs_rest_targets,
+    shrink,
+)
 
 from . import parameterized
 
@@ -67,3 +74,33 @@ class Targets:
 
     def time_one_vs_rest_targets(self) -> None:
         one_vs_rest_targets(self.codes, 20)
+
+
+@parameterized(n_features=[50_000, 250_000], batch_size=[16, 256], n_problems=[1, 20])
+class MinibatchStep:
+    """One step of mini-batch SGD on sparse rows, with a preconditioner."""
+
+    def setup(self, n_features: int, batch_size: int, n_problems: int) -> None:
+        rng = np.random.default_rng(0)
+        self.X = sparse.random(
+            batch_size, n_features, 70 / n_features, format="csr", random_state=rng
+        )
+        self.targets = np.sign(rng.standard_normal((batch_size, n_problems)))
+        self.weights = rng.standard_normal((n_features + 1, n_problems))
+        self.preconditioner = rng.uniform(1, 100, n_features)
+
+    def time_slopes(self, n_features: int, batch_size: int, n_problems: int) -> None:
+        batch_slopes(self.weights, self.X, self.targets, None, loss="log_loss")
+
+    def time_descend(self, n_features: int, batch_size: int, n_problems: int) -> None:
+        descend(
+            self.weights,
+            self.X,
+            self.targets,
+            1e-9,
+            self.preconditioner,
+            fit_intercept=True,
+        )
+
+    def time_shrink(self, n_features: int, batch_size: int, n_problems: int) -> None:
+        shrink(self.weights, 1e-12, self.preconditioner)

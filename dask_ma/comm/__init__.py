@@ -3,6 +3,14 @@
 See :func:`dask_ma.run_spmd` for the way to obtain a group on a Dask cluster.
 """
 
+from dask_ma.comm._butterfly import (
+    ButterflyAverage,
+    Partners,
+    butterfly_allreduce,
+    butterfly_depth,
+    butterfly_partners,
+    sibling,
+)
 from dask_ma.comm._collectives import (
     allgather,
     allreduce,
@@ -24,26 +32,42 @@ from dask_ma.comm._plugin import (
     is_aborted,
     open_ranks,
 )
+from dask_ma.comm._rooted import broadcast_direct, reduce, run_length
+from dask_ma.comm._timeline import gather_timeline
 from dask_ma.comm._topology import Layout
+from dask_ma.comm._trace import KINDS, TIMELINE_DTYPE, Trace
 
 __all__ = [
-    "KEY_PREFIX",
+    "ButterflyAverage",
     "CommPlugin",
     "Counters",
     "DaskGroup",
     "Group",
+    "KEY_PREFIX",
+    "KINDS",
     "Layout",
     "LocalGroup",
+    "Partners",
+    "TIMELINE_DTYPE",
+    "Trace",
     "allgather",
     "allreduce",
     "barrier",
     "broadcast",
+    "broadcast_direct",
+    "butterfly_allreduce",
+    "butterfly_depth",
+    "butterfly_partners",
     "close_run",
     "ensure_plugin",
     "gather",
+    "gather_timeline",
     "is_aborted",
     "open_ranks",
+    "reduce",
     "reduce_scatter",
+    "run_length",
     "sendrecv",
+    "sibling",
     "weighted_mean",
 ]

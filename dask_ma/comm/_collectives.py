@@ -9,6 +9,7 @@ alone, so the placement of the ranks does not change a bit of the result.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -61,9 +62,10 @@ def allreduce(group: Group, arrays: Any, op: Op = "sum") -> Any:
         New arrays in the shapes given.
     """
     combine = _ufunc(op)
-    packed, single = _pack(arrays)
-    flats = [_allreduce_flat(group, flat, combine) for flat in packed.flats]
-    return _unpack(packed._replace(flats=flats), single)
+    with adding_up(group):
+        packed, single = _pack(arrays)
+        flats = [_allreduce_flat(group, flat, combine) for flat in packed.flats]
+        return _unpack(packed._replace(flats=flats), single)
 
 
 def weighted_mean(
@@ -97,11 +99,12 @@ def weighted_mean(
             f"the weights of all ranks must sum to more than 0, got {total}"
         )
     share = weight / total
-    packed, single = _pack(arrays)
-    # np.multiply keeps float32, since a Python float is a weak scalar.
-    scaled = packed._replace(flats=[flat * share for flat in packed.flats])
-    flats = [_allreduce_flat(group, flat, np.add) for flat in scaled.flats]
-    return _unpack(packed._replace(flats=flats), single)
+    with adding_up(group):
+        packed, single = _pack(arrays)
+        # np.multiply keeps float32, since a Python float is a weak scalar.
+        scaled = packed._replace(flats=[flat * share for flat in packed.flats])
+        flats = [_allreduce_flat(group, flat, np.add) for flat in scaled.flats]
+        return _unpack(packed._replace(flats=flats), single)
 
 
 def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarray:
@@ -123,7 +126,8 @@ def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarra
         Elements ``size * rank // size`` to ``size * (rank + 1) // size - 1``.
     """
     tag = group._next_tag()
-    part = _reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
+    with adding_up(group):
+        part = _reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
     group.flush()
     # Ranks of this process may still read `array`, which the caller may change.
     local_barrier(group, tag)
@@ -265,6 +269,11 @@ def barrier(group: Group) -> None:
         source = (group.rank - distance) % group.size
         sendrecv(group, None, peer, source, ("barrier", tag, distance))
         distance *= 2
+
+
+def adding_up(group: Group) -> AbstractContextManager[None]:
+    """Note the body as aggregation; what one rank does alone is none."""
+    return group.trace.span("aggregate") if group.size > 1 else nullcontext()
 
 
 def _allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndarray:

@@ -16,6 +16,7 @@ from dask_ma import _config
 from dask_ma.comm._group import Group, payload_nbytes
 from dask_ma.comm._plugin import registry
 from dask_ma.comm._topology import Layout
+from dask_ma.comm._trace import SEND
 from dask_ma.exceptions import CommTimeoutError, FitFailedError, PeerLostError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class DaskGroup(Group):
         self.run_id = run_id
         self._addresses = tuple(addresses)
         self._worker = worker
-        self._under_way: deque[tuple[Future[None], int]] = deque()
+        self._under_way: deque[tuple[Future[None], int, int]] = deque()
         self._bytes_under_way = 0
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._push_buffer = _config.get_bytes("comm.push-buffer")
@@ -76,7 +77,7 @@ class DaskGroup(Group):
 
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
-        for future, _ in self._under_way:
+        for future, _, _ in self._under_way:
             future.cancel()
         self._under_way.clear()
         registry.close(self.run_id, self.rank)
@@ -87,7 +88,7 @@ class DaskGroup(Group):
             self._wait_for_oldest()
         loop = self._worker.loop.asyncio_loop
         future = asyncio.run_coroutine_threadsafe(self._carry(payload, dest, tag), loop)
-        self._under_way.append((future, nbytes))
+        self._under_way.append((future, nbytes, dest))
         self._bytes_under_way += nbytes
 
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
@@ -97,7 +98,7 @@ class DaskGroup(Group):
 
     def _wait_for_oldest(self) -> None:
         """Wait for the delivery of the message that was pushed first."""
-        future, nbytes = self._under_way.popleft()
+        future, nbytes, dest = self._under_way.popleft()
         self._bytes_under_way -= nbytes
         timeout = _config.get_timeout("comm.timeout")
         start = perf_counter()
@@ -112,7 +113,10 @@ class DaskGroup(Group):
                 "(dask-ma.comm.timeout)"
             ) from None
         finally:
-            self.counters.seconds_waiting += perf_counter() - start
+            stop = perf_counter()
+            self.counters.seconds_waiting += stop - start
+            # The bytes have been counted where the message was handed over.
+            self.trace.add(SEND, start, stop, dest)
 
     # Event loop of the worker --------------------------------------------------------
 

@@ -14,6 +14,7 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.comm._mailbox import Mailbox
 from dask_ma.comm._topology import Layout
+from dask_ma.comm._trace import SEND, WAIT, Trace
 from dask_ma.exceptions import GroupClosedError
 
 
@@ -101,12 +102,15 @@ class Group(ABC):
         Number of ranks.
     counters : Counters
         Messages, bytes and waiting time so far.
+    trace : Trace
+        What this rank has done when.
     """
 
     def __init__(self, rank: int, layout: Layout, mailbox: Mailbox) -> None:
         self.rank = rank
         self.layout = layout
         self.counters = Counters()
+        self.trace = Trace()
         self._mailbox = mailbox
         self._collectives = 0
 
@@ -206,11 +210,14 @@ class Group(ABC):
         self._check_rank(source, "source")
         if timeout is None:
             timeout = _config.get_timeout("comm.timeout")
+        payload = None
         start = perf_counter()
         try:
             payload = self._mailbox.get(source, tag, timeout)
         finally:
-            self.counters.seconds_waiting += perf_counter() - start
+            stop = perf_counter()
+            self.counters.seconds_waiting += stop - start
+            self.trace.add(WAIT, start, stop, source, payload_nbytes(payload))
         self._count_received(source, payload)
         return payload
 
@@ -258,14 +265,18 @@ class Group(ABC):
         self._check_rank(dest, "dest")
         self.raise_if_closed()
         nbytes = payload_nbytes(payload)
-        payload = map_arrays(payload, np.copy if copy else frozen_view)
-        if dest in self.local_ranks:
-            self.counters.bytes_shared += nbytes
-            self._deliver_local(payload, dest, tag)
-        else:
-            self.counters.messages_sent += 1
-            self.counters.bytes_sent += nbytes
-            self._deliver(payload, dest, tag)
+        self.trace.begin(SEND, dest)
+        try:
+            payload = map_arrays(payload, np.copy if copy else frozen_view)
+            if dest in self.local_ranks:
+                self.counters.bytes_shared += nbytes
+                self._deliver_local(payload, dest, tag)
+            else:
+                self.counters.messages_sent += 1
+                self.counters.bytes_sent += nbytes
+                self._deliver(payload, dest, tag)
+        finally:
+            self.trace.end(nbytes)
 
     def _next_tag(self) -> int:
         """Number of the next collective, the same on every rank."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group, broadcast
+from dask_ma.comm import Group, broadcast, gather_timeline
 from dask_ma.engine._keeper import StandIn, State, StateKeeper
 from dask_ma.engine._ticket import Ticket
 
@@ -17,6 +18,8 @@ Model = dict[str, Any]
 #: Called with a record and a function that returns the model at that point; True asks
 #: the fit to stop.
 Listener = Callable[[Record, Callable[[], Model]], bool]
+#: Called with each record, whether or not somebody listens.
+Logger = Callable[[Record], None]
 
 
 class RankContext:
@@ -32,6 +35,8 @@ class RankContext:
         Whether somebody follows the run; the same on all ranks.
     listener : callable, default=None
         Where rank 0 reports to if `listening`.
+    log : callable, default=None
+        Where rank 0 logs its records in any case.
     ticket : Ticket, default=None
         The fit that this run belongs to; None for one of its own.
     run_id : str, default=None
@@ -48,6 +53,8 @@ class RankContext:
         The records so far.
     notes : list of str
         What the user is to be told after the run; rank 0's are.
+    slots : tuple of int
+        Number of each rank's shard. It is the rank's own number but after a restart.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class RankContext:
         *,
         listening: bool = False,
         listener: Listener | None = None,
+        log: Logger | None = None,
         ticket: Ticket | None = None,
         run_id: str | None = None,
     ) -> None:
@@ -67,9 +75,11 @@ class RankContext:
         self.seed = np.random.SeedSequence(seed, spawn_key=(slot,))
         self.history: list[Record] = []
         self.notes: list[str] = []
+        self.slots = ticket.slots
         self._keeper = StateKeeper(self, ticket, run_id)
         self._listening = listening
         self._listener = listener
+        self._log = log
         self._start = perf_counter()
 
     @property
@@ -85,6 +95,27 @@ class RankContext:
         """Let the clock of this rank show `seconds` now."""
         self._start = perf_counter() - seconds
 
+    def span(self, kind: str) -> AbstractContextManager[None]:
+        """Context manager that notes its body in the timeline.
+
+        Parameters
+        ----------
+        kind : {"compute", "evaluate", "aggregate"}
+            What goes on in it; sending and waiting note themselves, and are taken out.
+        """
+        return self.group.trace.span(kind)
+
+    def timeline(self) -> np.ndarray | None:
+        """What all ranks have done when, in the time of :meth:`elapsed`; collective.
+
+        Returns
+        -------
+        timeline : ndarray or None
+            As :func:`~dask_ma.comm.gather_timeline` gives it; None but on rank 0.
+        """
+        origin = self.group.trace.to_time_of_day(self._start)
+        return gather_timeline(self.group, origin=origin)
+
     def note(self, message: str) -> None:
         """Have the user told something after the run; a warning on the client."""
         self.notes.append(message)
@@ -97,8 +128,8 @@ class RankContext:
         Parameters
         ----------
         stand_in : callable, default=None
-            ``stand_in(slot)`` names the shard whose rank gives its own state to the
-            rank of a shard that has lost its own. None: such a rank gets none.
+            ``stand_in(slot, shared)`` names the shard whose rank gives its own state to
+            the rank of a shard that has lost its own. None: such a rank gets none.
 
         Returns
         -------
@@ -151,6 +182,8 @@ class RankContext:
         """
         stop = False
         self.history.append(record)
+        if self._log is not None:
+            self._log(record)
         if self._listener is not None:
             stop = self._listener(record, lambda: model)
         if self._listening:

@@ -1,14 +1,19 @@
 """Records from rank 0 to the client while a fit runs, and the client's answers.
 
-Records go over the scheduler's event log. After each one rank 0 waits for the answer of
-the client, so a callback sees the model of that very round and stops the fit there.
+Records go over the scheduler's event log, under two topics. Everybody may read those of
+`TOPIC`. If the client follows the fit, they also go to `LINK_TOPIC`; after each one
+rank 0 then waits for the answer of the client, so a callback sees the model of that
+very round and stops the fit there. A client has one handler per topic, and that of
+`TOPIC` is left to the user.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dask_ma import _config
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from distributed import Client, Worker
 
 TOPIC = "dask_ma"
+LINK_TOPIC = "dask_ma-followed"
 
 
 # Worker ----------------------------------------------------------------------------
@@ -52,7 +58,7 @@ class EventLink:
         """Send a record and wait for the answer: whether to stop."""
         self._fetch = fetch
         event = {"run": self._run_id, "record": record}
-        self._worker.log_event(TOPIC, event)
+        self._worker.log_event(LINK_TOPIC, event)
         timeout = _config.get_timeout("comm.timeout")
         try:
             stop = self._answers.get(timeout=timeout)
@@ -75,6 +81,51 @@ class EventLink:
 
 
 _links: dict[str, EventLink] = {}
+
+
+class RecordLog:
+    """Logs what the evaluated rounds of a fit have brought, for whoever wants to know.
+
+    Nobody is waited for. Records that come faster than
+    ``dask-ma.trace.event-interval`` are left out, but for the last one.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator.
+    run_id : str
+        Name of the run.
+    worker : Worker
+        Worker of rank 0.
+    """
+
+    def __init__(self, name: str, run_id: str, worker: Worker) -> None:
+        self._event = {"estimator": name, "run": run_id}
+        self._worker = worker
+        self._interval = _config.get_timeout("trace.event-interval")
+        self._next = -math.inf
+        self._left_out: Record | None = None
+
+    def __enter__(self) -> RecordLog:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._left_out is not None:
+            self._send(self._left_out)
+
+    def __call__(self, record: Record) -> None:
+        """Log a record, now or at the end, if its objective has been worked out."""
+        if math.isnan(record.get("objective", math.nan)):
+            return
+        if monotonic() < self._next:
+            self._left_out = record
+        else:
+            self._send(record)
+
+    def _send(self, record: Record) -> None:
+        self._worker.log_event(TOPIC, {**self._event, "record": record})
+        self._left_out = None
+        self._next = monotonic() + self._interval
 
 
 def answer(run_id: str, stop: bool | None) -> None:
@@ -109,7 +160,7 @@ class Subscriptions:
             first = all(other is not client for other, _ in self._handlers.values())
             self._handlers[run_id] = client, handler
             if first:
-                client.subscribe_topic(TOPIC, self._dispatch)
+                client.subscribe_topic(LINK_TOPIC, self._dispatch)
 
     def remove(self, client: Client, run_id: str) -> None:
         """Stop following a run."""
@@ -117,7 +168,7 @@ class Subscriptions:
             self._handlers.pop(run_id, None)
             last = all(other is not client for other, _ in self._handlers.values())
             if last and client.status == "running":
-                client.unsubscribe_topic(TOPIC)
+                client.unsubscribe_topic(LINK_TOPIC)
 
     def _dispatch(self, event: tuple[float, Any]) -> None:
         """Hand an event to the run that it belongs to."""

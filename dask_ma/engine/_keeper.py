@@ -14,8 +14,8 @@ from dask_ma.exceptions import FitFailedError
 if TYPE_CHECKING:
     from dask_ma.engine._context import RankContext
 
-#: ``stand_in(slot)``: the slot whose own state serves a slot that lost its own.
-StandIn = Callable[[int], int]
+#: ``stand_in(slot, shared)``: the slot whose own state serves a slot that lost its own.
+StandIn = Callable[[int, dict[str, Any]], int]
 
 
 class RegroupError(FitFailedError):
@@ -97,12 +97,16 @@ class StateKeeper:
         if kept is not None:
             given = kept.shared, kept.history[: kept.n_records], kept.elapsed
         shared, history, elapsed = broadcast(self._group, given, root)
-        own = self._own_state(kept if fits else None, found, stand_in)
+        own = self._own_state(kept if fits else None, found, shared, stand_in)
         self._take_over(history, elapsed)
         return State(newest, shared, own)
 
     def _own_state(
-        self, kept: Kept | None, found: list[_Found], stand_in: StandIn | None
+        self,
+        kept: Kept | None,
+        found: list[_Found],
+        shared: dict[str, Any],
+        stand_in: StandIn | None,
     ) -> dict[str, Any] | None:
         """This rank's own state, or that of the rank that stands in for it."""
         rank_of = {item.slot: rank for rank, item in enumerate(found) if item.slot >= 0}
@@ -110,7 +114,7 @@ class StateKeeper:
         if stand_in is None:
             return own
         for rank, slot in enumerate(self._ticket.slots):
-            source = rank_of.get(stand_in(slot))
+            source = rank_of.get(stand_in(slot, shared))
             if slot in rank_of or source is None:
                 continue
             tag = ("stand-in", slot)

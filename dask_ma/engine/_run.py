@@ -14,7 +14,7 @@ from distributed import Worker, get_worker, secede
 from dask_ma.comm import KEY_PREFIX, DaskGroup, is_aborted
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
-from dask_ma.engine._events import EventLink
+from dask_ma.engine._events import EventLink, RecordLog
 from dask_ma.engine._keeper import RegroupError, forget_request
 from dask_ma.engine._kept import kept_states
 from dask_ma.engine._threads import limited_blas
@@ -136,7 +136,9 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
         stack.enter_context(group)
         stack.callback(forget_request, run.run_id)
         stack.enter_context(limited_blas(run.blas_threads))
-        listener = None
+        listener = log = None
+        if rank == 0:
+            log = stack.enter_context(RecordLog(run.name, run.run_id, worker))
         if run.listening and rank == 0:
             listener = stack.enter_context(EventLink(run.run_id, worker))
         context = RankContext(
@@ -144,6 +146,7 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             run.seed,
             listening=run.listening,
             listener=listener,
+            log=log,
             ticket=run.ticket,
             run_id=run.run_id,
         )

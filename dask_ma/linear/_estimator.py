@@ -107,6 +107,7 @@ class LinearEstimator(DistributedEstimator):
         for name, value in self._to_attributes(result.fitted).items():
             setattr(self, name, value)
         self.history_ = result.history
+        self.timeline_ = result.timeline
         return result
 
     def _predictor(self) -> Any:

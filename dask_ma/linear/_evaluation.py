@@ -66,7 +66,8 @@ class Evaluator:
         self._records: list[Record] = []
         self._counters: list[np.ndarray] = []
         self._start = start
-        self._start_losses = self._loss_sums(start)
+        with context.span("evaluate"):
+            self._start_losses = self._loss_sums(start)
 
     @property
     def epochs(self) -> float:
@@ -78,11 +79,18 @@ class Evaluator:
         self._epochs = value
 
     @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Count the time spent inside as time of computing."""
+    def computing(self, kind: str = "compute") -> Iterator[None]:
+        """Count the time spent inside as time of computing.
+
+        Parameters
+        ----------
+        kind : {"compute", "evaluate"}, default="compute"
+            What the timeline calls it.
+        """
         start = perf_counter()
         try:
-            yield
+            with self._context.span(kind):
+                yield
         finally:
             self._computing += perf_counter() - start
 
@@ -126,7 +134,7 @@ class Evaluator:
             return []
         if self._counts:
             self._epochs = 0.0
-        with self.computing():
+        with self.computing("evaluate"):
             losses = self._loss_sums(model)
             scores = self._score_sums(model)
         parts = [losses, self._start_losses, scores, *self._counters]
@@ -225,10 +233,12 @@ class Evaluator:
     def _objective(self, losses: np.ndarray, model: LinearModel, n_iter: int) -> float:
         """Mean loss plus penalty, averaged over the problems."""
         params = self._params
-        penalty = penalty_value(params.penalty, model.coef, params.l1_ratio)
-        objective = losses.mean() / self._problem.total_weight
-        objective += params.alpha * penalty / len(model.coef)
-        if not (np.isfinite(objective) and np.isfinite(model.coef).all()):
+        with self._context.span("evaluate"):
+            penalty = penalty_value(params.penalty, model.coef, params.l1_ratio)
+            objective = losses.mean() / self._problem.total_weight
+            objective += params.alpha * penalty / len(model.coef)
+            is_finite = np.isfinite(objective) and np.isfinite(model.coef).all()
+        if not is_finite:
             raise ValueError(
                 f"the model is not finite after round {n_iter} (objective "
                 f"{objective}); scale the features, or lower eta0"

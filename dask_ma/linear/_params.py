@@ -73,8 +73,11 @@ class FitResult(NamedTuple):
         Whether the fit ended by its own rules and not by `max_iter`.
     history : list of dict
         One record per round.
+    timeline : ndarray or None
+        What all ranks have done when, on rank 0; None if it has not been asked for.
     """
 
     fitted: dict[str, Any]
     converged: bool
     history: list[dict[str, Any]]
+    timeline: np.ndarray | None = None

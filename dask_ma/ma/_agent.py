@@ -1,4 +1,4 @@
-"""Model averaging as each rank carries it out (Algorithms 3 and 4 of the paper)."""
+"""Model averaging as each rank carries it out (Algorithms 2 to 4 of the paper)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from dask_ma.comm import weighted_mean
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.linear import (
-    Evaluator,
     FitResult,
-    LinearModel,
     Problem,
     StopRule,
     agree_on_problem,
@@ -22,8 +20,10 @@ from dask_ma.linear import (
     initial_model,
 )
 from dask_ma.ma._mean import RunningMean
+from dask_ma.ma._paradigms import Paradigm, SendGradient, SendModel
 from dask_ma.ma._params import FitParams
 from dask_ma.ma._progress import Progress
+from dask_ma.ma._refine import GradientEvaluator, refine
 from dask_ma.ma._schedule import Sizes, local_epochs
 from dask_ma.ma._solver import LocalSGD
 
@@ -34,8 +34,8 @@ _SHRINK = 5.0  # and how it gets there
 def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     """Train a linear model on the rows of all ranks.
 
-    In each round every rank runs SGD over its own rows, starting from the merged model;
-    then the models are averaged, weighted by the weights of the ranks' rows.
+    A round takes all ranks from one common model to the next, as the paradigm has it.
+    What the rounds end with is refined if that is asked for.
 
     Parameters
     ----------
@@ -49,7 +49,8 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     Returns
     -------
     result : FitResult
-        The same on every rank, but for the history, which rank 0 keeps.
+        The same on every rank, but for the times in the history and the timeline, which
+        rank 0 has.
     """
     group, state = context.group, context.restore()
     if state is not None:
@@ -57,20 +58,17 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         params = replace(params, classes=state.shared["classes"])
     problem = agree_on_problem(group, arguments, params)
     problem, validation = hold_out(context, problem, params)
-    epochs = local_epochs(params.local_epochs, sizes_of(problem, group.size))
     now = begin(context, problem, validation, params)
     if state is not None:
-        now.go_on(state, epochs)
-    solver, evaluator, output = now.solver, now.evaluator, now.mean.current(now.model)
+        now.go_on(state)
+    paradigm, evaluator = now.paradigm, now.evaluator
+    epochs, output, wanted = paradigm.epochs, now.mean.current(now.model), False
     while now.n_iter < params.max_iter and not now.stop:
         now.n_iter += 1
-        with evaluator.computing():
-            own, n_rows = solver.run(now.model, epochs)
-        now.model = merge(context, own, problem)
+        now.model, n_rows = paradigm.round(now.model, evaluator.computing)
         output = now.mean.update(now.model, epochs)
-        wanted = False
         for record in evaluator.evaluate(output, now.n_iter, epochs, n_rows):
-            fitted = describe(output, problem, solver.t, now.n_iter)
+            fitted = describe(output, problem, paradigm.t, now.n_iter)
             wanted = context.record(record, fitted)
             now.stop = evaluator.is_done(record, now.rule)
         if (
@@ -84,10 +82,15 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         now.stop = now.stop or wanted
         now.keep(context, problem, params.max_iter)
     t = weighted_mean(
-        group, np.array(solver.t), problem.weight, total=problem.total_weight
+        group, np.array(paradigm.t), problem.weight, total=problem.total_weight
     )
-    fitted = describe(output, problem, float(t), now.n_iter)
-    return FitResult(fitted, converged=now.stop, history=context.history)
+    n_iter, converged = now.n_iter, now.stop
+    if params.refine is not None and not wanted:
+        output, n_iter, converged = refine(
+            context, problem, params, evaluator, output, n_iter, float(t)
+        )
+    fitted = describe(output, problem, float(t), n_iter)
+    return FitResult(fitted, converged, context.history, context.timeline())
 
 
 def begin(
@@ -97,26 +100,29 @@ def begin(
     params: FitParams,
 ) -> Progress:
     """Where a fit stands before its first round."""
-    model, size = initial_model(problem, params), context.group.size
+    model = initial_model(problem, params)
     return Progress(
         model=model,
         mean=RunningMean(params.average, problem.total_rows),
-        solver=LocalSGD(problem.shard, problem.n_problems, params, context.seed, size),
+        paradigm=make_paradigm(context, problem, params),
         rule=StopRule(
             params.tol, params.n_iter_no_change, maximize=params.early_stopping
         ),
-        evaluator=Evaluator(context, problem, validation, params, model),
+        evaluator=GradientEvaluator(context, problem, validation, params, model),
         eta=params.eta0,
     )
 
 
-def merge(context: RankContext, own: LinearModel, problem: Problem) -> LinearModel:
-    """Average the ranks' models, weighted by the weights of their rows."""
-    return LinearModel(
-        *weighted_mean(
-            context.group, list(own), problem.weight, total=problem.total_weight
-        )
-    )
+def make_paradigm(
+    context: RankContext, problem: Problem, params: FitParams
+) -> Paradigm:
+    """What a round is to be."""
+    if params.paradigm == "gradient":
+        return SendGradient(context, problem, params)
+    size = context.group.size
+    solver = LocalSGD(problem.shard, problem.n_problems, params, context.seed, size)
+    epochs = local_epochs(params.local_epochs, sizes_of(problem, size))
+    return SendModel(context, problem, params, solver, epochs)
 
 
 def sizes_of(problem: Problem, n_ranks: int) -> Sizes:

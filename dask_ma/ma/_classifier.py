@@ -51,7 +51,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     max_iter : int, default=1000
-        Most communication rounds.
+        Most communication rounds; with `refine`, of those before it, where 0 starts the
+        refinement from zero, or from the model given.
     tol : float or None, default=1e-3
         The fit ends when `n_iter_no_change` rounds in a row have not improved the
         objective (with `early_stopping`, the validation score) by more than this, in
@@ -60,7 +61,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         Whether each rank goes over its blocks, and over the rows of a block, in a new
         order each time.
     verbose : int, default=0
-        Whether a line is printed for each round.
+        1 shows a progress bar, in a terminal or notebook and with rich installed; a
+        higher value, or 1 elsewhere, prints a line per round.
     epsilon : float, default=0.1
         Threshold of the losses "huber", "epsilon_insensitive" and
         "squared_epsilon_insensitive".
@@ -97,6 +99,30 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         How often each rank goes over its rows between two merges. "auto" decides by the
         number of rows and ranks and the size of the model, never by the clock. A
         fraction merges within a pass.
+    paradigm : {"model", "gradient"}, default="model"
+        What a round is. "model": the ranks train models of their own, which are
+        averaged. "gradient": the ranks' gradients at the common model are added up for
+        one update, as in Spark's MLlib; a baseline to compare with. Its rounds are the
+        steps of `learning_rate`, "pa1" and "pa2" are refused, `local_epochs` must be
+        "auto", and `shuffle` changes nothing.
+    batch_fraction : float, default=1.0
+        With ``paradigm="gradient"``, the probability with which each row is part of a
+        round's sample; above 0, at most 1.
+    aggregation : {"allreduce", "tree", "driver"}, default="allreduce"
+        How models or gradients are added up. "allreduce": in parts, each on another
+        rank. "driver": on rank 0, which stands for Spark's driver and answers each rank
+        in turn. "tree": on some ranks first and then on rank 0, as Spark's
+        treeAggregate does it. All three give the same coefficients to the last bit.
+    refine : "lbfgs" or None, default=None
+        Whether L-BFGS goes on from the model of the rounds to the optimum. It needs a
+        smooth loss, which "hinge", "perceptron" and "epsilon_insensitive" are not,
+        ``penalty="l2"`` or None, and no `early_stopping`.
+    refine_max_iter : int, default=100
+        Most rounds of the refinement, each of which evaluates objective and gradient
+        in one pass over the rows.
+    refine_tol : float, default=1e-6
+        The refinement ends when no component of the gradient is larger; with more than
+        two classes, of the gradient of any class's own objective.
     n_ranks : int or None, default=None
         Number of ranks. None means one per worker thread of the current client, and one
         without a client. Without a client the ranks are threads of this process.
@@ -110,17 +136,27 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     classes_ : ndarray of shape (n_classes,)
         Sorted labels.
     n_iter_ : int
-        Rounds made.
+        Rounds made, those of the refinement among them.
     t_ : float
         Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
-        over, times 1.5 with several ranks.
+        over, times 1.5 with several ranks; with ``paradigm="gradient"``, 1 plus the
+        rounds.
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`, and `validation_score` with `early_stopping`, which are NaN in
-        rounds within a pass that nobody follows; `local_epochs`; over all ranks the
+        rounds within a pass that nobody follows; `local_epochs`, the passes over the
+        rows in the round; `gradient_norm`, the largest component of the gradient, in
+        rounds of the refinement; over all ranks the
         sums `n_samples` (rows gone over in the round), `bytes_sent` and `messages_sent`
         between processes, and `bytes_shared` within processes; and the means over ranks
         `seconds_computing` and `seconds_waiting`.
+    timeline_ : ndarray of shape (n_spans,)
+        What each rank has done when: a structured array, sorted by start, with the
+        fields `rank`; `kind`, one of "compute", "evaluate", "aggregate", "send" and
+        "wait"; `start` and `stop`, in seconds on the clock of `history_`; `peer`, the
+        rank at the other end or -1; and `nbytes`, bytes of the arrays in a message.
+        The most recent ``dask-ma.trace.max-spans`` of each rank; see
+        :class:`~dask_ma.plotting.GanttDisplay`.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -135,7 +171,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     ----------
     Y. Guo, Z. Zhang, J. Jiang, W. Wu, C. Zhang, B. Cui, J. Li. "Model averaging in
     distributed machine learning: a case study with Apache Spark." The VLDB Journal,
-    2021; section 3.
+    2021; sections 2.2, 3 and 5.2.2.
 
     Examples
     --------
@@ -180,6 +216,12 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         warm_start: bool = False,
         average: bool | int = False,
         local_epochs: float | str = "auto",
+        paradigm: str = "model",
+        batch_fraction: float = 1.0,
+        aggregation: str = "allreduce",
+        refine: str | None = None,
+        refine_max_iter: int = 100,
+        refine_tol: float = 1e-6,
         n_ranks: int | None = None,
     ) -> None:
         self.loss = loss
@@ -203,6 +245,12 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         self.warm_start = warm_start
         self.average = average
         self.local_epochs = local_epochs
+        self.paradigm = paradigm
+        self.batch_fraction = batch_fraction
+        self.aggregation = aggregation
+        self.refine = refine
+        self.refine_max_iter = refine_max_iter
+        self.refine_tol = refine_tol
         self.n_ranks = n_ranks
 
     @with_callbacks
@@ -246,6 +294,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             X, y = self._validate_input(X, y, reset=True)
             changes = self._initial_changes(coef_init, intercept_init)
@@ -258,7 +307,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> MASGDClassifier:
-        """Go over the rows once on all ranks and merge.
+        """Go over the rows once on all ranks and merge, or make one gradient step.
 
         Parameters
         ----------
@@ -276,6 +325,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         ValueError
             As in :meth:`fit`, and for labels that are not among the classes.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             changes = self._partial_changes()
             changes["classes"] = self._check_classes(classes)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
 
+from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import FitResult, LinearEstimator
 from dask_ma.ma._agent import train
+from dask_ma.ma._aggregation import AGGREGATIONS
+from dask_ma.ma._combinations import check_combinations
 from dask_ma.ma._params import FitParams
 
 _PASSED_ON = (
@@ -30,6 +35,12 @@ _PASSED_ON = (
     "n_iter_no_change",
     "average",
     "local_epochs",
+    "paradigm",
+    "batch_fraction",
+    "aggregation",
+    "refine",
+    "refine_max_iter",
+    "refine_tol",
 )
 
 
@@ -41,7 +52,7 @@ class LinearMA(LinearEstimator):
         "alpha": [Interval(Real, 0, None, closed="left")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "shuffle": ["boolean"],
         "verbose": ["verbose"],
@@ -61,6 +72,12 @@ class LinearMA(LinearEstimator):
             StrOptions({"auto"}),
             Interval(Real, 0, None, closed="neither"),
         ],
+        "paradigm": [StrOptions({"model", "gradient"})],
+        "batch_fraction": [Interval(Real, 0, 1, closed="right")],
+        "aggregation": [StrOptions(set(AGGREGATIONS))],
+        "refine": [StrOptions({"lbfgs"}), None],
+        "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
+        "refine_tol": [Interval(Real, 0, None, closed="left")],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
@@ -69,24 +86,20 @@ class LinearMA(LinearEstimator):
         self, X: Any, y: Any, sample_weight: Any, **changes: Any
     ) -> FitResult:
         """Fit on all ranks and take over the result."""
-        self._check_parameters()
         names = {name: getattr(self, name) for name in _PASSED_ON}
         names["class_weight"] = getattr(self, "class_weight", None)
         params = FitParams(**{**names, **changes}, is_classifier=is_classifier(self))
         return self._fit_agent(train, params, X, y, sample_weight)
 
+    def _run(self, *args: Any, max_rounds: int, **kwargs: Any) -> Any:
+        """Each evaluation of the refinement is a round, too."""
+        if self.refine is not None:
+            max_rounds += self.refine_max_iter
+        return super()._run(*args, max_rounds=max_rounds, **kwargs)
+
     def _check_parameters(self) -> None:
         """Refuse combinations of parameters that do not go together."""
-        if self.learning_rate == "optimal" and self.alpha == 0:
-            raise ValueError(
-                "alpha must be > 0 since learning_rate is 'optimal', which is "
-                "1 / (alpha * t); got alpha=0"
-            )
-        if self.learning_rate in ("pa1", "pa2") and self.loss != self._passive_loss:
-            raise ValueError(
-                f"learning_rate={self.learning_rate!r} only works with "
-                f"loss={self._passive_loss!r}, got loss={self.loss!r}"
-            )
+        check_combinations(self, self._passive_loss)
 
     def _partial_changes(self) -> dict[str, Any]:
         """Parameters of the one round of `partial_fit`."""
@@ -96,9 +109,27 @@ class LinearMA(LinearEstimator):
                     f"{name} should be False with partial_fit, which is one round and "
                     f"cannot look back; got {name}={getattr(self, name)!r}"
                 )
+        if self.refine is not None:
+            raise ValueError(
+                "refine should be None with partial_fit, which is one round; got "
+                f"refine={self.refine!r}"
+            )
         return {
             **self._warm_model(),
             "t": getattr(self, "t_", 1.0),
             "max_iter": 1,
             "local_epochs": 1.0,
         }
+
+    def _warn_unless_converged(self, result: FitResult) -> None:
+        """Warn if neither the rounds nor the refinement came to their end."""
+        if self.refine is None:
+            super()._warn_unless_converged(result)
+        elif not result.converged:
+            warnings.warn(
+                f"the refinement ended after {self.n_iter_} rounds with a gradient "
+                f"above refine_tol={self.refine_tol}; raise refine_max_iter or "
+                "refine_tol",
+                ConvergenceWarning,
+                stacklevel=3 + N_WRAPPERS,
+            )

@@ -19,3 +19,9 @@ class FitParams(LinearParams):
     power_t: float
     average: bool | int
     local_epochs: float | str
+    paradigm: str
+    batch_fraction: float
+    aggregation: str
+    refine: str | None
+    refine_max_iter: int
+    refine_tol: float

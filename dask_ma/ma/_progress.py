@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.linear import Evaluator, LinearModel, Problem, StopRule
+from dask_ma.linear import LinearModel, Problem, StopRule
 from dask_ma.ma._mean import RunningMean
-from dask_ma.ma._solver import LocalSGD
+from dask_ma.ma._paradigms import Paradigm
+from dask_ma.ma._refine import GradientEvaluator
 
 
 @dataclass
@@ -24,11 +24,11 @@ class Progress:
         The merged model.
     mean : RunningMean
         The mean of the merged models.
-    solver : LocalSGD
-        The rank's solver.
+    paradigm : Paradigm
+        What a round does.
     rule : StopRule
         When the fit has converged.
-    evaluator : Evaluator
+    evaluator : GradientEvaluator
         What evaluates the rounds.
     eta : float
         Step size of an adaptive learning rate.
@@ -40,9 +40,9 @@ class Progress:
 
     model: LinearModel
     mean: RunningMean
-    solver: LocalSGD
+    paradigm: Paradigm
     rule: StopRule
-    evaluator: Evaluator
+    evaluator: GradientEvaluator
     eta: float
     n_iter: int = 0
     stop: bool = False
@@ -61,26 +61,24 @@ class Progress:
             "epochs": self.evaluator.epochs,
             "eta": self.eta,
             "stop": self.stop,
-            "t": self.solver.t,
+            "t": self.paradigm.t,
         }
         context.keep(
             self.n_iter,
             shared,
-            self.solver.state(),
+            self.paradigm.state(),
             # In between, rounds wait for their records.
             settled=self.evaluator.epochs == 0.0,
             done=self.stop or self.n_iter == max_iter,
         )
 
-    def go_on(self, state: State, epochs: float) -> None:
+    def go_on(self, state: State) -> None:
         """Take over what was kept.
 
         Parameters
         ----------
         state : State
             What was kept.
-        epochs : float
-            Local epochs of a round.
         """
         shared = state.shared
         if shared["coef"].shape != self.model.coef.shape:
@@ -97,14 +95,11 @@ class Progress:
         self.n_iter, self.stop = state.round, shared["stop"]
         if shared["eta"] != self.eta:
             self.set_step_size(shared["eta"])
-        self.solver.go_on(state.own or self._own_anew(shared["t"], epochs))
+        # The state of a rank may have been lost, or it has other rows now.
+        own = state.own or self.paradigm.state_after(self.n_iter, shared["t"])
+        self.paradigm.go_on(own)
 
     def set_step_size(self, eta: float) -> None:
-        """Have the solver make steps of size `eta` from now on."""
+        """Make steps of size `eta` from now on."""
         self.eta = eta
-        self.solver.set_step_size(eta)
-
-    def _own_anew(self, t: float, epochs: float) -> dict[str, Any]:
-        """State of a solver whose own was lost, or that has other rows now."""
-        n_rows = self.n_iter * self.solver.rows_of_run(epochs)
-        return {"t": t, "n_runs": self.n_iter, "n_rows": n_rows}
+        self.paradigm.set_step_size(eta)

@@ -1,13 +1,22 @@
 """Records that reach the client while a run lasts, and its answers."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from dask_ma.engine import launch, place_ranks
-from dask_ma.engine._events import TOPIC, EventLink, Subscriptions, answer, fetch_model
+from dask_ma.engine._events import (
+    LINK_TOPIC,
+    TOPIC,
+    EventLink,
+    RecordLog,
+    Subscriptions,
+    answer,
+    fetch_model,
+)
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError
 
 N_RANKS = 3
@@ -174,7 +183,7 @@ def test_a_record_waits_for_its_answer(stop):
     with EventLink("run-1", log) as link:
         assert link({"round": 1}, lambda: {"w": 5}) is stop
         assert fetch_model("run-1") == {"w": 5}
-    assert log.events == [(TOPIC, {"run": "run-1", "record": {"round": 1}})]
+    assert log.events == [(LINK_TOPIC, {"run": "run-1", "record": {"round": 1}})]
 
 
 def test_an_answer_that_does_not_come(configured):
@@ -249,3 +258,101 @@ def test_a_closed_client_is_left_alone():
     client.status = "closed"
     subscriptions.remove(client, "a")
     assert client.calls == ["subscribe"]
+
+
+# The event log, for everybody --------------------------------------------------------
+
+
+def test_records_are_logged_whether_or_not_somebody_follows(any_client):
+    def agent(context, shard, params):
+        context.record({"round": 1, "objective": 0.5}, {})
+
+    for listener in (None, lambda record, fetch: False):
+        before = len(any_client.get_events(TOPIC))
+        follow(any_client, listener, agent=agent)
+        wait_until(lambda: len(any_client.get_events(TOPIC)) > before)
+        (_, event), *others = any_client.get_events(TOPIC)[before:]
+        assert others == []
+        assert event["estimator"] == "Followed"
+        assert event["record"] == {"round": 1, "objective": 0.5}
+        assert len(event["run"]) == 32
+
+
+def wait_until(condition):
+    """Events reach the scheduler some time after the fit has ended."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_user_may_subscribe_while_a_fit_is_followed(process_client):
+    heard, seen = [], []
+    process_client.subscribe_topic(TOPIC, lambda event: heard.append(event[1]))
+    try:
+        follow(
+            process_client,
+            lambda record, fetch: bool(seen.append(record)),
+            agent=three_evaluated_rounds(),
+        )
+        wait_until(lambda: len(heard) == 2)
+    finally:
+        process_client.unsubscribe_topic(TOPIC)
+    assert [record["round"] for record in seen] == [1, 2, 3]
+    assert [event["record"]["round"] for event in heard] == [1, 3]
+
+
+def three_evaluated_rounds():
+    """Made here, as the workers cannot import this module."""
+
+    def agent(context, shard, params):
+        for number in (1, 2, 3):
+            context.record({"round": number, "objective": 1 / number}, {})
+
+    return agent
+
+
+def rounds_logged(log):
+    assert {topic for topic, _ in log.events} <= {TOPIC}
+    return [event["record"]["round"] for _, event in log.events]
+
+
+def test_first_and_last_record_of_many_are_logged(configured):
+    log = Log()
+    with configured({"dask-ma.trace.event-interval": "1 hour"}):
+        with RecordLog("Fit", "run-1", log) as write:
+            for number in range(1, 101):
+                write({"round": number, "objective": 1.0})
+            assert rounds_logged(log) == [1]
+    assert rounds_logged(log) == [1, 100]
+
+
+def test_all_records_without_an_interval(configured):
+    log = Log()
+    with configured({"dask-ma.trace.event-interval": 0}):
+        with RecordLog("Fit", "run-1", log) as write:
+            for number in range(1, 6):
+                write({"round": number, "objective": 1.0})
+    assert rounds_logged(log) == [1, 2, 3, 4, 5]
+
+
+def test_records_that_were_not_evaluated_are_not_logged(configured):
+    log = Log()
+    with configured({"dask-ma.trace.event-interval": 0}):
+        with RecordLog("Fit", "run-1", log) as write:
+            write({"round": 1, "objective": float("nan")})
+            write({"round": 2, "loss": 1.0})
+            write({"round": 3, "objective": 0.5})
+    assert rounds_logged(log) == [3]
+    expected = {"estimator": "Fit", "run": "run-1"}
+    assert log.events[0][1] == {**expected, "record": {"round": 3, "objective": 0.5}}
+
+
+def test_last_record_is_logged_after_an_error(configured):
+    log = Log()
+    with configured({"dask-ma.trace.event-interval": "1 hour"}):
+        with pytest.raises(KeyError), RecordLog("Fit", "run-1", log) as write:
+            write({"round": 1, "objective": 1.0})
+            write({"round": 2, "objective": 1.0})
+            raise KeyError
+    assert rounds_logged(log) == [1, 2]

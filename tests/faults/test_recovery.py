@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
 
-from dask_ma import MASGDClassifier
+from dask_ma import ButterflySGDClassifier, MASGDClassifier
 from dask_ma.exceptions import FitFailedError, PeerLostError, RowsLostWarning
 
 pytestmark = pytest.mark.slow
@@ -284,6 +284,35 @@ def test_a_stopped_process(client, rows, undisturbed, strike):
             os.kill(pids[address], signal.SIGKILL)
 
 
+def test_a_worker_that_its_nanny_ends(client, rows, undisturbed, strike):
+    """As a nanny does with a worker that takes too much memory."""
+    strike("computing", [2], sign=signal.SIGTERM)
+    assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
+
+
+def test_a_paused_worker_goes_on(client, rows, undisturbed, monkeypatch):
+    """A worker whose memory is nearly full takes no new tasks, but keeps its rank."""
+
+    def agent(context, arguments, params):
+        from distributed import Status, get_worker
+
+        from dask_ma.ma import _agent
+
+        keep, worker = context.keep, get_worker()
+
+        def pausing_keep(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            if context.group.rank == 1 and n_rounds in (3, 9):
+                worker.status = Status.paused if n_rounds == 3 else Status.running
+
+        context.keep = pausing_keep
+        return _agent.train(context, arguments, params)
+
+    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    model = MASGDClassifier(**PARAMS).fit(*rows)
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+
+
 def test_a_worker_that_is_killed_while_blocks_are_computed(client, rows, undisturbed):
     pids = sorted(client.run(os.getpid).items())
 
@@ -299,6 +328,77 @@ def test_a_worker_that_is_killed_while_blocks_are_computed(client, rows, undistu
     model = MASGDClassifier(**PARAMS).fit(X, y)
     timer.join()
     assert_same_course(model, undisturbed)
+
+
+# Butterfly mixing --------------------------------------------------------------------
+
+MIXING = {
+    "alpha": 0.01,
+    "max_iter": N_ROUNDS,
+    "tol": None,
+    "random_state": 0,
+    "batch_size": 25,
+}
+
+
+@pytest.fixture
+def strike_mixing(monkeypatch, tmp_path):
+    """``strike_mixing(moment, slots)``: processes die in the fifth pass, once."""
+
+    def arm(moment, slots):
+        def agent(context, arguments, params):
+            from dask_ma.butterfly import _agent
+
+            slot = context.slots[context.group.rank]
+            mark = tmp_path / f"struck-{slot}"
+            if slot not in slots or mark.exists():
+                return _agent.train(context, arguments, params)
+            now = {"pass": 1}
+            keep, deliver = context.keep, context.group._deliver
+
+            def die():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            def striking_keep(n_rounds, *args, **kwargs):
+                keep(n_rounds, *args, **kwargs)
+                now["pass"] = n_rounds + 1
+                if moment == "after keeping" and n_rounds == 5:
+                    die()
+
+            def striking_deliver(*args):
+                deliver(*args)
+                if moment == "sending" and now["pass"] == 5:
+                    die()
+
+            context.keep, context.group._deliver = striking_keep, striking_deliver
+            return _agent.train(context, arguments, params)
+
+        monkeypatch.setattr("dask_ma.butterfly._classifier.train", agent)
+
+    return arm
+
+
+@pytest.mark.parametrize("moment", ["after keeping", "sending"])
+@pytest.mark.parametrize("slots", [[2], [0, 3]], ids=str)
+def test_butterfly_mixing_restarts(client, rows, strike_mixing, moment, slots):
+    undisturbed = ButterflySGDClassifier(n_ranks=N_WORKERS, **MIXING).fit(*rows)
+    strike_mixing(moment, slots)
+    model = ButterflySGDClassifier(**MIXING).fit(*rows)
+    assert_same_course(model, undisturbed)
+    assert model.history_[-1]["n_samples"] == 2000
+
+
+def test_butterfly_mixing_continues(client, rows, strike_mixing):
+    undisturbed = ButterflySGDClassifier(n_ranks=N_WORKERS, **MIXING).fit(*rows)
+    strike_mixing("sending", [2])
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "continue"}),
+        pytest.warns(RowsLostWarning, match="without 500 of 2000 rows"),
+    ):
+        model = ButterflySGDClassifier(**MIXING).fit(*rows)
+    assert model.history_[-1]["n_samples"] == 1500
+    assert model.score(*rows) > undisturbed.score(*rows) - 0.02
 
 
 # Other clusters ----------------------------------------------------------------------

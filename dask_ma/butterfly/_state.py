@@ -1,0 +1,55 @@
+"""What a rank needs to go on from where it is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_ma.engine import RankContext
+from dask_ma.linear import LinearModel
+
+
+class RankState(NamedTuple):
+    """State of a rank after a step.
+
+    Together with the seed of the fit and the rows of the rank it decides all that
+    follows: the random numbers of a pass depend on seed, rank and pass alone.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n_features + 1, n_problems), C-contiguous
+        Coefficients and, in the last row, intercepts.
+    t : int
+        Number of the next step, from 1.
+    n_passes : int
+        Passes completed.
+    batch_size : int
+        Rows of a batch on the rank that has most rows.
+    preconditioner : ndarray of shape (n_features,) or None
+        Diagonal of the preconditioner, the same on all ranks.
+    """
+
+    weights: np.ndarray
+    t: int
+    n_passes: int
+    batch_size: int
+    preconditioner: np.ndarray | None
+
+
+def pass_generator(context: RankContext, n_passes: int) -> np.random.Generator:
+    """Random numbers of this rank for the pass after `n_passes` passes."""
+    key = (*context.seed.spawn_key, n_passes)
+    return np.random.default_rng(
+        np.random.SeedSequence(context.seed.entropy, spawn_key=key)
+    )
+
+
+def stack(model: LinearModel) -> np.ndarray:
+    """A model as the weights of a state, a new array."""
+    return np.vstack([model.coef.T, model.intercept])
+
+
+def unstack(weights: np.ndarray) -> LinearModel:
+    """The model of some weights; it shares no memory with them."""
+    return LinearModel(np.array(weights[:-1].T, order="C"), weights[-1].copy())

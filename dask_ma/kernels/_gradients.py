@@ -1,0 +1,250 @@
+"""Sums of losses and of their gradients over a block of rows.
+
+The slope of a loss is its derivative by the prediction. Where a loss has a kink, the
+slope is the one that scikit-learn's SGD takes there: with the other one, the perceptron
+could not leave zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse, special
+
+from dask_ma.kernels._losses import loss_values
+from dask_ma.kernels._objective import _check_shapes, one_vs_rest_targets
+from dask_ma.kernels._rows import row_slice
+
+_Slope = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+
+# Bounds of a chunk: 512 KiB of float64 predictions, and 8 MiB of elements of X, which
+# are copied where X is float32 or only some of its rows are wanted.
+_CHUNK_PREDICTIONS = 2**16
+_CHUNK_ELEMENTS = 2**20
+
+
+def _hinge(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """-y where y p <= 1, else 0."""
+    return np.where(y * p <= 1, -y, 0)
+
+
+def _perceptron(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """-y where y p <= 0, else 0."""
+    return np.where(y * p <= 0, -y, 0)
+
+
+def _squared_hinge(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """-2 y max(0, 1 - y p)."""
+    return -2 * y * np.maximum(1 - y * p, 0)
+
+
+def _modified_huber(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """-2 y min(max(0, 1 - y p), 2)."""
+    return -2 * y * np.clip(1 - y * p, 0, 2)
+
+
+def _log_loss(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """-y / (1 + exp(y p))."""
+    return -y * special.expit(-y * p)
+
+
+def _squared_error(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """p - y."""
+    return p - y
+
+
+def _huber(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """p - y, at most epsilon in size."""
+    return np.clip(p - y, -epsilon, epsilon)
+
+
+def _epsilon_insensitive(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+    """Sign of p - y where |p - y| > epsilon, else 0."""
+    r = p - y
+    return np.where(np.abs(r) > epsilon, np.sign(r), 0)
+
+
+def _squared_epsilon_insensitive(
+    y: np.ndarray, p: np.ndarray, epsilon: float
+) -> np.ndarray:
+    """2 max(0, |p - y| - epsilon), with the sign of p - y."""
+    r = p - y
+    return 2 * (r - np.clip(r, -epsilon, epsilon))
+
+
+_SLOPES: Mapping[str, _Slope] = MappingProxyType(
+    {
+        "hinge": _hinge,
+        "log_loss": _log_loss,
+        "modified_huber": _modified_huber,
+        "squared_hinge": _squared_hinge,
+        "perceptron": _perceptron,
+        "squared_error": _squared_error,
+        "huber": _huber,
+        "epsilon_insensitive": _epsilon_insensitive,
+        "squared_epsilon_insensitive": _squared_epsilon_insensitive,
+    }
+)
+
+
+class GradientSums(NamedTuple):
+    """Weighted sums over rows, all of float64.
+
+    Attributes
+    ----------
+    losses : ndarray of shape (n_problems,)
+        ``sum_i s_i loss(y_ik, p_ik)`` with ``p_ik = x_i w_k + b_k``.
+    coef : ndarray of shape (n_problems, n_features)
+        Its derivatives by the coefficients.
+    intercept : ndarray of shape (n_problems,)
+        Its derivatives by the intercepts.
+    weight : float
+        ``sum_i s_i``.
+    """
+
+    losses: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+    weight: float
+
+
+def loss_slopes(
+    name: str, y: np.ndarray, p: np.ndarray, epsilon: float = 0.1
+) -> np.ndarray:
+    """Derivative of the loss of every sample by its prediction.
+
+    Parameters
+    ----------
+    name : str
+        One of ``LOSSES``.
+    y : ndarray of float32 or float64
+        Targets, -1 or +1 for the margin losses.
+    p : ndarray of float32 or float64
+        Predictions ``X @ w + b``; broadcasts with `y`.
+    epsilon : float, default=0.1
+        Width of huber and of the epsilon-insensitive losses; no other loss reads it.
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+        float32 if both inputs are, else float64. At a kink, -y for "hinge" and
+        "perceptron" and 0 for "epsilon_insensitive".
+
+    Raises
+    ------
+    ValueError
+        If `name` is not a known loss.
+    """
+    if name not in _SLOPES:
+        raise ValueError(f"loss must be one of {sorted(_SLOPES)}, got {name!r}")
+    with np.errstate(over="ignore", under="ignore"):
+        return _SLOPES[name](np.asarray(y), np.asarray(p), epsilon)
+
+
+def gradient_sums(
+    X: Any,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    loss: str,
+    epsilon: float = 0.1,
+    one_vs_rest: bool = False,
+    rows: np.ndarray | None = None,
+) -> GradientSums:
+    """Sums of losses and of their gradients over a block, in one pass.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows of the block; read in chunks of rows and never made dense. A chunk is
+        copied if X is float32, so that the sums are as precise as float64, or if `rows`
+        are given.
+    y : ndarray of shape (n_samples,)
+        Targets of the one problem; with `one_vs_rest`, class codes as
+        :func:`one_vs_rest_targets` takes them.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the samples; None weighs each by 1.
+    coef : ndarray of shape (n_problems, n_features)
+        Coefficients.
+    intercept : ndarray of shape (n_problems,)
+        Intercepts.
+    loss : str
+        One of ``LOSSES``.
+    epsilon : float, default=0.1
+        Passed on to :func:`loss_slopes`.
+    one_vs_rest : bool, default=False
+        Whether `y` holds class codes.
+    rows : ndarray of int or None, default=None
+        Positions of the rows that count; None for all of them.
+
+    Returns
+    -------
+    GradientSums
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, or several problems come without `one_vs_rest`.
+    """
+    _check_shapes(X, y, sample_weight, coef, intercept, one_vs_rest)
+    n_problems = len(coef)
+    # For one problem all is vectors: their products are faster than those of matrices
+    # of one column.
+    columns = coef[0] if n_problems == 1 else np.ascontiguousarray(coef.T)
+    columns = columns.astype(np.float64, copy=False)
+    losses, slope_sums, weight = np.zeros(n_problems), np.zeros(n_problems), 0.0
+    gradient = np.zeros(columns.shape)
+    for chunk, where in _chunks(X, n_problems, rows):
+        p = chunk @ columns
+        p += intercept
+        targets = one_vs_rest_targets(y[where], n_problems) if one_vs_rest else y[where]
+        targets = targets.reshape(p.shape)
+        values = loss_values(loss, targets, p, epsilon)
+        slopes = loss_slopes(loss, targets, p, epsilon)
+        if sample_weight is None:
+            weight += len(p)
+        else:
+            s = sample_weight[where].astype(np.float64, copy=False)
+            weight += float(s.sum())
+            s = s.reshape(-1, *[1] * (p.ndim - 1))
+            values *= s
+            slopes *= s
+        losses += values.sum(axis=0)
+        slope_sums += slopes.sum(axis=0)
+        gradient += chunk.T @ slopes
+    return GradientSums(losses, gradient.T.reshape(coef.shape), slope_sums, weight)
+
+
+def _chunks(
+    X: Any, n_problems: int, rows: np.ndarray | None
+) -> Iterator[tuple[Any, Any]]:
+    """Some rows of X at a time as float64, and where they lie in the block."""
+    n_rows = X.shape[0] if rows is None else len(rows)
+    size = _chunk_size(X, n_problems)
+    for start in range(0, n_rows, size):
+        stop = min(start + size, n_rows)
+        where: Any = slice(start, stop)
+        if rows is None:
+            chunk = row_slice(X, start, stop)
+        else:
+            where = rows[where]
+            chunk = X[where]
+        yield chunk.astype(np.float64, copy=False), where
+
+
+def _chunk_size(X: Any, n_problems: int) -> int:
+    """Rows of a chunk.
+
+    The product of a chunk is as large as the model, so there are as many elements in a
+    chunk as there are features, at least: to add the product up is cheap then.
+    """
+    n_rows, n_features = X.shape
+    n_stored = X.nnz if sparse.issparse(X) else X.size
+    n_elements = max(_CHUNK_ELEMENTS, n_features)
+    by_elements = n_elements * n_rows // max(1, n_stored)
+    return max(1, min(_CHUNK_PREDICTIONS // n_problems, by_elements))

@@ -1,0 +1,263 @@
+"""One step of mini-batch SGD on a linear model.
+
+The weights of all problems are one array of shape (n_features + 1, n_problems), the
+last row being the intercepts: what a rank sends to another is one contiguous array, and
+a column of a row of X meets its weights side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from scipy import sparse, special
+
+# To add at scattered places costs this many times as much, per element, as the passes
+# over an array that a dense gradient takes.
+_SCATTER_COST = 6
+# Up to so many non-zeros, counting them into bins costs less than SciPy's transpose.
+_FEW_NONZEROS = 6_000
+
+_Slopes = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _hinge_slopes(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """-y where y p < 1, else 0."""
+    return np.where(y * p < 1, -y, 0)
+
+
+def _log_loss_slopes(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """-y / (1 + exp(y p))."""
+    slopes = special.expit(-y * p)
+    slopes *= -y
+    return slopes
+
+
+SLOPES: Mapping[str, _Slopes] = MappingProxyType(
+    {"hinge": _hinge_slopes, "log_loss": _log_loss_slopes}
+)
+
+
+def batch_slopes(
+    weights: np.ndarray,
+    X: Any,
+    targets: np.ndarray,
+    sample_weight: np.ndarray | None,
+    *,
+    loss: str,
+) -> np.ndarray:
+    """Derivatives of the losses of a batch by the predictions.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_features + 1, n_problems), C-contiguous
+        Coefficients and, in the last row, intercepts.
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows of the batch, of the dtype of `weights`.
+    targets : ndarray of shape (n_samples, n_problems)
+        -1 or +1.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the rows; None weighs each by 1.
+    loss : {"hinge", "log_loss"}
+        The loss. The hinge has its left-hand derivative, 0, where ``y p = 1``.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_problems), of the dtype of `weights`
+        ``s_i`` times the derivative of ``loss(y_ik, p_ik)`` by ``p_ik``.
+    """
+    n_problems = weights.shape[1]
+    # SciPy and BLAS are faster with a vector than with a matrix of one column.
+    coef = weights[:-1, 0] if n_problems == 1 else weights[:-1]
+    predictions = (X @ coef).reshape(-1, n_problems)
+    predictions += weights[-1]
+    slopes = SLOPES[loss](targets, predictions)
+    if sample_weight is not None:
+        slopes *= sample_weight[:, np.newaxis]
+    return slopes.astype(weights.dtype, copy=False)
+
+
+def descend(
+    weights: np.ndarray,
+    X: Any,
+    slopes: np.ndarray,
+    step_size: float,
+    preconditioner: np.ndarray | None,
+    *,
+    fit_intercept: bool,
+) -> None:
+    """Step against the gradient of a batch, in place: w -= step_size * H * X^T r.
+
+    Where the batch is much sparser than the model, its cost follows the non-zeros of
+    the batch, else the number of features.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_features + 1, n_problems), C-contiguous
+        Changed in place.
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows of the batch.
+    slopes : ndarray of shape (n_samples, n_problems)
+        What :func:`batch_slopes` has found for them; in the literature, `r`.
+    step_size : float
+        Length of the step, with whatever turns the sum over the batch into a mean.
+    preconditioner : ndarray of shape (n_features,) or None
+        Diagonal of `H`; None is 1 everywhere. It is 1 for the intercept.
+    fit_intercept : bool
+        Whether the intercepts take part.
+    """
+    slopes = slopes * weights.dtype.type(step_size)
+    if fit_intercept:
+        weights[-1] -= slopes.sum(axis=0)
+    if sparse.issparse(X) and _SCATTER_COST * X.nnz < X.shape[1]:
+        _scatter(weights, X, slopes, preconditioner)
+        return
+    gradient = _gradient(X, slopes)
+    if preconditioner is not None:
+        gradient *= preconditioner[:, np.newaxis]
+    weights[:-1] -= gradient
+
+
+def _scatter(
+    weights: np.ndarray, X: Any, slopes: np.ndarray, preconditioner: np.ndarray | None
+) -> None:
+    """Subtract the gradient entry by entry."""
+    n_problems = weights.shape[1]
+    values = X.data if preconditioner is None else X.data * preconditioner[X.indices]
+    entries = values[:, np.newaxis] * np.repeat(slopes, np.diff(X.indptr), axis=0)
+    places = np.multiply(X.indices, n_problems, dtype=np.intp)
+    places = places[:, np.newaxis] + np.arange(n_problems)
+    np.subtract.at(weights.reshape(-1), places.reshape(-1), entries.reshape(-1))
+
+
+def _gradient(X: Any, slopes: np.ndarray) -> np.ndarray:
+    """X^T r, of shape (n_features, n_problems)."""
+    if slopes.shape[1] > 1:
+        return X.T @ slopes
+    column = slopes[:, 0]
+    if not sparse.issparse(X) or X.nnz > _FEW_NONZEROS:
+        return (X.T @ column)[:, np.newaxis]
+    entries = X.data * np.repeat(column, np.diff(X.indptr))
+    sums = np.bincount(X.indices, entries, X.shape[1])
+    return sums.astype(slopes.dtype, copy=False)[:, np.newaxis]
+
+
+def shrink(
+    weights: np.ndarray, amount: float, preconditioner: np.ndarray | None
+) -> None:
+    """Proximal step of the L2 penalty, in place: w /= 1 + amount * H.
+
+    Unlike ``w -= amount * H * w`` it cannot overshoot, however large the
+    preconditioner of a rare feature is; its fixed points are the same.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_features + 1, n_problems)
+        Changed in place, but for the intercepts in the last row.
+    amount : float
+        Step size times the weight of the penalty, not negative.
+    preconditioner : ndarray of shape (n_features,) or None
+        Diagonal of `H`; None is 1 everywhere.
+    """
+    if amount == 0:
+        return
+    if preconditioner is None:
+        weights[:-1] *= weights.dtype.type(1 / (1 + amount))
+        return
+    divisor = preconditioner * weights.dtype.type(amount)
+    divisor += 1
+    weights[:-1] /= divisor[:, np.newaxis]
+
+
+def project(weights: np.ndarray, radius: float) -> None:
+    """Pull the coefficients of each problem into a ball, in place.
+
+    The projection of Pegasos: w *= min(1, radius / ||w||). With
+    ``radius = 1 / sqrt(alpha)`` the ball holds the solution of the linear SVM.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_features + 1, n_problems)
+        Changed in place, but for the intercepts in the last row.
+    radius : float
+        Radius of the ball, above 0; infinity leaves the weights as they are.
+    """
+    if np.isinf(radius):
+        return
+    coef = weights[:-1]
+    norms = np.sqrt(np.einsum("ij,ij->j", coef, coef))
+    if (norms > radius).any():
+        coef *= np.minimum(1, radius / np.maximum(norms, radius))
+
+
+def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
+    """How often each feature is not zero, and the sum of its squares.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows. A zero that is stored is a zero.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the rows; None weighs each by 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n_features)
+        Weight of the rows that have the feature; weighted sum of its squares, infinite
+        where it overflows.
+    """
+    weight = np.ones(X.shape[0])
+    if sample_weight is not None:
+        weight = sample_weight.astype(np.float64)
+    with np.errstate(over="ignore"):
+        if not sparse.issparse(X):
+            squares = np.einsum("i,ij,ij->j", weight, X, X, dtype=np.float64)
+            return np.stack([weight @ (X != 0), squares])
+        weight = np.repeat(weight, np.diff(X.indptr))
+        values = X.data.astype(np.float64)
+        return np.stack(
+            [
+                np.bincount(X.indices, weight * part, X.shape[1])
+                for part in (values != 0, np.square(values))
+            ]
+        )
+
+
+def jacobi_preconditioner(
+    moments: np.ndarray, total: float, batch_size: int
+) -> np.ndarray:
+    """Inverse frequencies of the features, in units of their squares.
+
+    ``H_j = 1 / (max(f_j, 1 / batch_size) * s_j)``, where `f_j` is the fraction of the
+    rows in which feature `j` is not zero and `s_j` the mean of its square over those
+    rows. For features that are 0 or 1 that is the inverse feature frequency of the
+    paper. ``f_j * s_j`` is the diagonal of the matrix ``X^T X / n`` that a quadratic
+    loss has as its second derivative: the steps do not depend on the scale of a
+    feature.
+
+    The bound is there since a feature that is rarer than once in a batch appears once
+    in those batches where it appears at all. Beyond the bound its weight would leap by
+    more than one row can justify.
+
+    Parameters
+    ----------
+    moments : ndarray of shape (2, n_features)
+        What :func:`feature_moments` gives, summed over all data.
+    total : float
+        Weight of all rows, above 0.
+    batch_size : int
+        Rows of a batch.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_features,)
+        Not negative; 1 for a feature that no row has, whose gradient is 0.
+    """
+    counts, squares = moments
+    frequencies = np.clip(counts / total, 1 / batch_size, 1)
+    diagonal = np.ones(len(counts))
+    # The mean square is squares / counts.
+    np.divide(counts, frequencies * squares, out=diagonal, where=squares > 0)
+    return diagonal

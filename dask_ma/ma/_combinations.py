@@ -1,0 +1,91 @@
+"""Parameters that do not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_ma.ma._refine import SMOOTH_LOSSES
+
+
+def check_combinations(estimator: Any, passive_loss: str) -> None:
+    """Refuse parameters of an estimator of which one makes no sense with another.
+
+    Parameters
+    ----------
+    estimator : MASGDClassifier or MASGDRegressor
+        Each of its parameters is in its range.
+    passive_loss : str
+        The loss that passive-aggressive steps are made for.
+
+    Raises
+    ------
+    ValueError
+        It names the parameters and what they are.
+    """
+    _check_steps(estimator, passive_loss)
+    _check_paradigm(estimator)
+    if estimator.refine is not None:
+        _check_refine(estimator)
+    elif estimator.max_iter == 0:
+        raise ValueError(
+            f"The 'max_iter' parameter of {type(estimator).__name__} must be at least "
+            "1 unless refine='lbfgs', which can begin without a round; got 0"
+        )
+
+
+def _check_steps(estimator: Any, passive_loss: str) -> None:
+    """Step sizes against losses and penalties."""
+    rate, makes_steps = estimator.learning_rate, estimator.max_iter > 0
+    if rate == "optimal" and estimator.alpha == 0 and makes_steps:
+        raise ValueError(
+            "alpha must be > 0 since learning_rate is 'optimal', which is "
+            "1 / (alpha * t); got alpha=0"
+        )
+    if rate in ("pa1", "pa2") and estimator.loss != passive_loss:
+        raise ValueError(
+            f"learning_rate={rate!r} only works with loss={passive_loss!r}, got "
+            f"loss={estimator.loss!r}"
+        )
+
+
+def _check_paradigm(estimator: Any) -> None:
+    """What only one of the paradigms knows."""
+    if estimator.paradigm == "model":
+        if estimator.batch_fraction != 1:
+            raise ValueError(
+                "batch_fraction must be 1 with paradigm='model', whose rounds are "
+                "shortened by local_epochs; got batch_fraction="
+                f"{estimator.batch_fraction!r}"
+            )
+        return
+    if estimator.local_epochs != "auto":
+        raise ValueError(
+            "local_epochs must be 'auto' with paradigm='gradient', which makes one "
+            "update per round; batch_fraction says how many rows it looks at. Got "
+            f"local_epochs={estimator.local_epochs!r}"
+        )
+    if estimator.learning_rate in ("pa1", "pa2"):
+        raise ValueError(
+            f"learning_rate={estimator.learning_rate!r} does not work with "
+            "paradigm='gradient': passive-aggressive steps are made for a row each. "
+            "Use 'invscaling', 'constant', 'adaptive' or 'optimal'"
+        )
+
+
+def _check_refine(estimator: Any) -> None:
+    """What L-BFGS needs."""
+    if estimator.loss not in SMOOTH_LOSSES:
+        raise ValueError(
+            "refine='lbfgs' needs a loss with a continuous derivative, one of "
+            f"{sorted(SMOOTH_LOSSES)}; got loss={estimator.loss!r}"
+        )
+    if estimator.penalty not in ("l2", None):
+        raise ValueError(
+            "refine='lbfgs' needs penalty='l2' or penalty=None, got "
+            f"penalty={estimator.penalty!r}"
+        )
+    if estimator.early_stopping:
+        raise ValueError(
+            "early_stopping must be False with refine='lbfgs', which goes on to the "
+            "optimum of the objective; got early_stopping=True"
+        )

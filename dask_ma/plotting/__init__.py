@@ -1,0 +1,7 @@
+"""Pictures of what a fit has done; they need matplotlib (`dask_ma[plot]`)."""
+
+from dask_ma.plotting._convergence import ConvergenceDisplay
+from dask_ma.plotting._gantt import GanttDisplay
+from dask_ma.plotting._topology import TopologyDisplay
+
+__all__ = ["ConvergenceDisplay", "GanttDisplay", "TopologyDisplay"]

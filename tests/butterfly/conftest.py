@@ -1,0 +1,137 @@
+"""A slow reference that shares no code with the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+class Simulation:
+    """Algorithm 2 of the paper for all ranks in turn, row by row, without shuffling.
+
+    `shards` holds X and y of each rank, and weights whose mean over all rows is 1;
+    `targets` turns a label into -1 or 1 for each problem.
+    """
+
+    def __init__(self, shards, targets, **params):
+        self.shards = shards
+        self.targets = targets
+        self.params = params
+        self.size = len(shards)
+        self.n_rows = sum(len(y) for _, y, _ in shards)
+        self.most = max(len(y) for _, y, _ in shards)
+        self.batch = min(params["batch_size"], self.most)
+        self.n_steps = math.ceil(self.most / self.batch)
+        n_features, n_problems = shards[0][0].shape[1], len(targets(shards[0][1][0]))
+        self.coef = [np.zeros((n_problems, n_features)) for _ in shards]
+        self.intercept = [np.zeros(n_problems) for _ in shards]
+        self.t = 1
+
+    def run(self, n_passes: int) -> tuple[np.ndarray, np.ndarray]:
+        for _ in range(n_passes):
+            for step in range(self.n_steps):
+                for rank in range(self.size):
+                    self._update(rank, step)
+                self._mix()
+                self.t += 1
+        shares = np.ones(self.size)
+        if self.params["mixing"] == "none":
+            shares = [sum(s) for _, _, s in self.shards]
+        return (
+            np.average(self.coef, axis=0, weights=shares),
+            np.average(self.intercept, axis=0, weights=shares),
+        )
+
+    def _update(self, rank, step):
+        X, y, s = self.shards[rank]
+        first, last = (len(y) * i // self.n_steps for i in (step, step + 1))
+        coef_gradient = np.zeros_like(self.coef[rank])
+        intercept_gradient = np.zeros_like(self.intercept[rank])
+        for x, label, weight in zip(
+            X[first:last], y[first:last], s[first:last], strict=True
+        ):
+            for k, target in enumerate(self.targets(label)):
+                p = x @ self.coef[rank][k] + self.intercept[rank][k]
+                slope = weight * self._slope(target, p)
+                coef_gradient[k] += slope * x
+                intercept_gradient[k] += slope
+        if self.params["mixing"] == "none":
+            scale = self.n_steps / max(1e-300, sum(s))
+        else:
+            scale = self.n_steps * self.size / self.n_rows
+        step_size = self.params["eta0"] / math.sqrt(self.t)
+        H, alpha = self._preconditioner(), self.params["alpha"]
+        coef = self.coef[rank] - step_size * scale * H * coef_gradient
+        coef /= 1 + step_size * alpha * H
+        if self.params["loss"] == "hinge" and alpha:
+            for k, w in enumerate(coef):
+                coef[k] = w * min(1, 1 / max(1e-300, math.sqrt(alpha * (w @ w))))
+        self.coef[rank] = coef
+        if self.params["fit_intercept"]:
+            self.intercept[rank] = (
+                self.intercept[rank] - step_size * scale * intercept_gradient
+            )
+
+    def _slope(self, y, p):
+        if self.params["loss"] == "hinge":
+            return -y if y * p < 1 else 0.0
+        return -y / (1 + math.exp(y * p))
+
+    def _preconditioner(self):
+        if self.params["preconditioner"] is None:
+            return 1.0
+        X = np.vstack([X for X, _, _ in self.shards])
+        s = np.concatenate([s for _, _, s in self.shards])
+        count, square = s @ (X != 0), s @ X**2
+        frequency = np.maximum(count / s.sum(), 1 / self.batch)
+        return count / (frequency * square)
+
+    def _mix(self):
+        for values in (self.coef, self.intercept):
+            values[:] = [self._mixed(values, rank) for rank in range(self.size)]
+
+    def _mixed(self, values, rank):
+        depth = math.ceil(math.log2(self.size)) if self.size > 1 else 1
+        step, mixing = self.t - 1, self.params["mixing"]
+        is_due = mixing == "allreduce" or (
+            mixing == "periodic" and (step + 1) % depth == 0
+        )
+        if is_due:
+            return np.mean(values, axis=0)
+        if mixing != "butterfly" or self.size == 1:
+            return values[rank]
+        distance = 2 ** (step % depth)
+        partner = (rank - distance) % self.size
+        if 2**depth == self.size:
+            # Blocks of 2 * distance ranks, whose halves exchange.
+            is_low = rank % (2 * distance) < distance
+            partner = rank + distance if is_low else rank - distance
+        return (values[rank] + values[partner]) / 2
+
+
+@pytest.fixture(scope="session")
+def simulation() -> Callable[..., Simulation]:
+    """``simulation(X, y, n_ranks, sample_weight=None, **params)``."""
+
+    def make(
+        X: np.ndarray, y: np.ndarray, n_ranks: int, weight: Any = None, **params: Any
+    ) -> Simulation:
+        classes = np.unique(y)
+        positive = classes[1:] if len(classes) == 2 else classes
+        s = np.ones(len(y)) if weight is None else weight * len(y) / weight.sum()
+        bounds = [len(y) * rank // n_ranks for rank in range(n_ranks + 1)]
+        shards = [
+            (X[a:b], y[a:b], s[a:b])
+            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        return Simulation(
+            shards,
+            lambda label: [1.0 if label == c else -1.0 for c in positive],
+            **params,
+        )
+
+    return make

@@ -1,0 +1,273 @@
+"""Fits against a simulation of Algorithm 2, rank by rank and row by row."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import ButterflySGDClassifier
+
+PARAMS = {
+    "loss": "log_loss",
+    "alpha": 0.01,
+    "fit_intercept": True,
+    "batch_size": 7,
+    "mixing": "butterfly",
+    "eta0": 0.3,
+    "preconditioner": "jacobi",
+}
+CONTAINERS = {
+    "dense": np.asarray,
+    "csr_matrix": sparse.csr_matrix,
+    "csr_array": sparse.csr_array,
+}
+MIXINGS = ["butterfly", "allreduce", "periodic", "none"]
+
+
+def fit(X, y, n_ranks, n_passes=3, weight=None, **params):
+    model = ButterflySGDClassifier(
+        max_iter=n_passes,
+        tol=None,
+        shuffle=False,
+        n_ranks=n_ranks,
+        **{**PARAMS, **params},
+    )
+    return model.fit(X, y, sample_weight=weight)
+
+
+def check(simulation, X, y, n_ranks, n_passes=3, weight=None, rtol=1e-9, **params):
+    ours = fit(X, y, n_ranks, n_passes, weight, **params)
+    theirs = simulation(X, y, n_ranks, weight, **{**PARAMS, **params})
+    coef, intercept = theirs.run(n_passes)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=rtol, atol=rtol * 1e-2)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=rtol, atol=rtol * 1e-2)
+    assert ours.t_ == theirs.t
+    assert ours.history_[-1]["n_steps"] == theirs.n_steps
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+@pytest.mark.parametrize("n_ranks", range(1, 10))
+def test_ranks_and_mixings(binary, simulation, n_ranks, mixing):
+    check(simulation, *binary, n_ranks, mixing=mixing)
+
+
+@pytest.mark.parametrize("preconditioner", ["jacobi", None])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+@pytest.mark.parametrize("n_ranks", [1, 4, 5])
+@pytest.mark.parametrize("data", ["binary", "multi"])
+def test_losses_and_preconditioners(
+    request, simulation, data, n_ranks, loss, preconditioner
+):
+    X, y = request.getfixturevalue(data)
+    check(simulation, X, y, n_ranks, loss=loss, preconditioner=preconditioner)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"alpha": 0},
+        {"alpha": 0, "loss": "hinge"},
+        {"alpha": 3.0, "loss": "hinge"},  # the ball is small
+        {"fit_intercept": False},
+        {"batch_size": 1},
+        {"batch_size": 1000},
+        {"eta0": 3.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_ranks", [1, 3, 4])
+def test_other_parameters(binary, simulation, n_ranks, params):
+    check(simulation, *binary, n_ranks, **params)
+
+
+@pytest.mark.parametrize("n_rows", [9, 10, 119])
+@pytest.mark.parametrize("n_ranks", [3, 8])
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_shards_of_unequal_size(binary, simulation, n_rows, n_ranks, mixing):
+    X, y = binary[0][:n_rows], binary[1][:n_rows]
+    check(simulation, X, y, n_ranks, mixing=mixing, batch_size=1)
+
+
+@pytest.mark.parametrize("mixing", ["butterfly", "none"])
+def test_weights_of_rows(binary, weights, simulation, mixing):
+    heavy = np.where(np.arange(120) < 40, 5 * weights, weights)
+    check(simulation, *binary, 3, weight=heavy, mixing=mixing)
+
+
+def test_weights_of_classes(binary):
+    X, y = binary
+    factors = {0: 0.5, 1: 3.0}
+    by_class = fit(X, y, 4, class_weight=factors)
+    by_row = fit(X, y, 4, weight=np.where(y == 1, 3.0, 0.5))
+    np.testing.assert_allclose(by_class.coef_, by_row.coef_, rtol=1e-10)
+    balanced = fit(X, y, 4, class_weight="balanced")
+    frequency = np.bincount(y)[y]
+    by_frequency = fit(X, y, 4, weight=1 / frequency)
+    np.testing.assert_allclose(balanced.coef_, by_frequency.coef_, rtol=1e-10)
+    assert not np.allclose(by_class.coef_, balanced.coef_)
+
+
+def test_a_weight_of_zero_is_no_row(binary):
+    X, y = binary
+    kept = np.ones(120)
+    kept[30:60] = 0  # all the rows of the second rank
+    ours = fit(X, y, 4, weight=kept)
+    assert ours.history_[0]["n_samples"] == 90
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_ranks_without_rows(binary, simulation, mixing):
+    """The simulation has the same shards, one of them empty."""
+    X, y = binary
+    kept = np.ones(120)
+    kept[30:60] = 0
+    ours = fit(X, y, 4, weight=kept, mixing=mixing)
+    theirs = simulation(X, y, 4, **{**PARAMS, "mixing": mixing})
+    theirs.shards[1] = (X[:0], y[:0], np.zeros(0))
+    theirs.n_rows = 90
+    coef, intercept = theirs.run(3)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-9)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-9)
+
+
+@pytest.mark.parametrize("container", sorted(CONTAINERS))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_ranks", [1, 3, 4])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_containers_and_types(multi, simulation, loss, n_ranks, dtype, container):
+    X, y = multi
+    X = (X * (X > 0)).astype(dtype)
+    ours = fit(CONTAINERS[container](X), y, n_ranks, loss=loss)
+    coef, _ = simulation(X, y, n_ranks, **{**PARAMS, "loss": loss}).run(3)
+    assert ours.coef_.dtype == ours.intercept_.dtype == dtype
+    close = {"rtol": 1e-3, "atol": 1e-4} if dtype == np.float32 else {"rtol": 1e-9}
+    np.testing.assert_allclose(ours.coef_, coef, **close)
+
+
+# The loop ---------------------------------------------------------------------------
+
+
+def test_two_ranks_make_the_steps_of_one_with_their_rows_together(binary):
+    """Two ranks average completely in each step; so do all with an allreduce."""
+    X, y = binary
+    one = fit(X, y, 1, n_passes=2, batch_size=20)
+    for n_ranks, mixing in [(2, "butterfly"), (4, "allreduce"), (5, "allreduce")]:
+        order = np.concatenate(
+            [
+                np.arange(120).reshape(6, n_ranks, -1)[:, rank].ravel()
+                for rank in range(n_ranks)
+            ]
+        )
+        several = fit(
+            X[order],
+            y[order],
+            n_ranks,
+            n_passes=2,
+            batch_size=20 // n_ranks,
+            mixing=mixing,
+            preconditioner=None,
+        )
+        one = fit(X, y, 1, n_passes=2, batch_size=20, preconditioner=None)
+        np.testing.assert_allclose(several.coef_, one.coef_, rtol=1e-9)
+
+
+def test_objective_of_the_history_is_that_of_the_mean_model(binary, weights):
+    X, y = binary
+    model = fit(X, y, 4, weight=weights)
+    z = np.where(y == 1, 1, -1) * (X @ model.coef_[0] + model.intercept_[0])
+    loss = np.average(np.log1p(np.exp(-z)), weights=weights)
+    expected = loss + 0.01 * (model.coef_**2).sum() / 2
+    assert model.history_[-1]["objective"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_history_has_a_record_of_each_pass(binary):
+    model = fit(*binary, 4, n_passes=5)
+    assert model.n_iter_ == 5
+    assert [record["round"] for record in model.history_] == [1, 2, 3, 4, 5]
+    for record in model.history_:
+        assert record["n_samples"] == 120
+        assert (record["batch_size"], record["n_steps"]) == (7, 5)
+        assert "local_epochs" not in record
+        assert record["bytes_shared"] >= 4 * 5 * 8 * 7
+        assert record["bytes_sent"] == 0
+    assert model.t_ == 1 + 5 * 5
+
+
+def test_the_model_comes_closer_to_the_optimum_with_every_pass(binary):
+    from sklearn.linear_model import LogisticRegression
+
+    X, y = binary
+    model = fit(X, y, 4, n_passes=100, eta0=3)
+    values = [record["objective"] for record in model.history_]
+    best = LogisticRegression(C=1 / (0.01 * 120), tol=1e-10).fit(X, y)
+    z = np.where(y == 1, 1, -1) * best.decision_function(X)
+    optimum = np.log1p(np.exp(-z)).mean() + 0.01 * (best.coef_**2).sum() / 2
+    assert values[0] > values[5] > values[-1] > optimum
+    assert values[-1] == pytest.approx(optimum, rel=1e-3)
+    np.testing.assert_allclose(model.coef_, best.coef_, atol=0.1)
+
+
+def test_tol_and_patience_end_the_fit(binary):
+    model = fit(*binary, 2, n_passes=200)
+    model.set_params(tol=1e-2, n_iter_no_change=3).fit(*binary)
+    values = [record["objective"] for record in model.history_]
+    best = np.minimum.accumulate(values)
+    assert model.n_iter_ < 200
+    gains = best[:-1] - np.array(values[1:])
+    runs = "".join("." if gain < 1e-2 else "x" for gain in gains)
+    assert runs.find("...") == len(runs) - 3
+
+
+def test_initial_model_is_where_the_fit_starts(multi):
+    X, y = multi
+    rng = np.random.default_rng(0)
+    start = {"coef_init": rng.normal(size=(4, 6)), "intercept_init": rng.normal(size=4)}
+    model = ButterflySGDClassifier(eta0=1e-9, max_iter=1, tol=None, n_ranks=3)
+    model.fit(X, y, **start)
+    np.testing.assert_allclose(model.coef_, start["coef_init"], atol=1e-6)
+    np.testing.assert_allclose(model.intercept_, start["intercept_init"], atol=1e-6)
+
+
+def test_partial_fit_goes_on_with_the_steps(binary):
+    """Without shuffling and with complete mixing: what passes of `fit` do."""
+    X, y = binary
+    params = {**PARAMS, "mixing": "allreduce", "shuffle": False, "n_ranks": 4}
+    streamed = ButterflySGDClassifier(**params)
+    for _ in range(3):
+        streamed.partial_fit(X, y, classes=[0, 1])
+    fitted = fit(X, y, 4, mixing="allreduce")
+    np.testing.assert_allclose(streamed.coef_, fitted.coef_, rtol=1e-10)
+    assert streamed.t_ == fitted.t_ == 16
+
+
+def test_warm_start_begins_with_the_model_before(binary):
+    X, y = binary
+    model = fit(X, y, 4).set_params(warm_start=True, max_iter=1, eta0=1e-9)
+    before = model.coef_.copy()
+    np.testing.assert_allclose(model.fit(X, y).coef_, before, atol=1e-6)
+    model.set_params(warm_start=False)
+    np.testing.assert_allclose(model.fit(X, y).coef_, 0, atol=1e-6)
+
+
+def test_diverged_model_is_refused(binary):
+    X, y = binary
+    model = ButterflySGDClassifier(
+        eta0=1e300, preconditioner=None, max_iter=2, tol=None, n_ranks=2
+    )
+    with pytest.raises(ValueError, match="not finite after round 1.*lower eta0"):
+        model.fit(1e10 * X, y)
+    assert not hasattr(model, "coef_")
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_the_preconditioner_undoes_the_scale_of_the_features(binary, scale):
+    X, y = binary
+    plain, scaled = fit(X, y, 4, alpha=0), fit(scale * X, y, 4, alpha=0)
+    np.testing.assert_allclose(scaled.coef_ * scale, plain.coef_, rtol=1e-6)
+
+
+def test_a_feature_that_no_row_has(binary):
+    X, y = binary
+    wide = np.hstack([X, np.zeros((120, 1))])
+    model = fit(wide, y, 4)
+    assert model.coef_[0, 6] == 0
+    np.testing.assert_allclose(model.coef_[:, :6], fit(X, y, 4).coef_, rtol=1e-12)

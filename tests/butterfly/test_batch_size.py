@@ -1,0 +1,148 @@
+"""The time model, its estimates, and the choice of a batch size."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from dask_ma import ButterflySGDClassifier
+from dask_ma.butterfly._batch_size import (
+    TimeModel,
+    Timing,
+    rounded,
+    signal_and_noise,
+    split_times,
+)
+
+MEASURED = {"seconds_per_row", "seconds_per_exchange", "noise_scale"}
+
+
+def fit(X, y, **params):
+    return ButterflySGDClassifier(
+        max_iter=2, tol=None, random_state=0, batch_size="auto", **params
+    ).fit(X, y)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 4, 64])
+@pytest.mark.parametrize(
+    "times", [TimeModel(1e-6, 1e-3, 500), TimeModel(1e-4, 1e-5, 9)]
+)
+def test_best_size_is_where_the_time_of_the_paper_is_least(times, n_ranks):
+    alpha, beta, noise = times
+
+    def seconds(log_rows):
+        rows = np.exp(log_rows)  # of all ranks
+        needed = 1 + rows / noise
+        return alpha * needed / n_ranks + beta * needed / rows
+
+    found = optimize.minimize_scalar(seconds, bounds=(-10, 30), method="bounded")
+    best = times.best_batch_size(n_ranks)
+    assert best * n_ranks == pytest.approx(np.exp(found.x), rel=1e-3)
+
+
+def test_best_size_at_the_edges():
+    assert TimeModel(0, 1, 10).best_batch_size(4) == np.inf
+    assert TimeModel(1, 0, 10).best_batch_size(4) == 0
+    assert TimeModel(1, 1, np.inf).best_batch_size(4) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most_rows", "expected"),
+    [
+        (100, 10_000, 128),
+        (90, 10_000, 64),
+        (0, 10_000, 8),
+        (np.inf, 1 << 13, 1 << 10),
+        (1000, 64, 8),
+        (1000, 5, 5),
+        (3, 1, 1),
+    ],
+)
+def test_rounding(wanted, most_rows, expected):
+    assert rounded(wanted, most_rows) == expected
+
+
+def test_times_are_split_into_those_of_rows_and_of_steps():
+    timings = [Timing(0.5 + 0.1 * n, 2.0 + 0.1 * n) for n in (16, 256)]
+    per_row, per_step = split_times([16, 256], timings)
+    assert per_row == pytest.approx(0.1)
+    assert per_step == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("sizes", [[16, 256], [9, 9]])
+def test_times_that_the_clock_cannot_split(sizes):
+    per_row, per_step = split_times(sizes, [Timing(1.0, 4.0), Timing(1.0, 4.0)])
+    assert per_row == pytest.approx(1 / sizes[1])
+    assert per_step == pytest.approx(3.0)
+
+
+def test_estimates_of_signal_and_noise_have_no_bias():
+    """Parts of 10 rows whose gradients have mean (3, 4) and variances 1 and 4."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal([3, 4], [1, 2], size=(4000, 5, 10, 2))
+    parts = rows.mean(axis=2)
+    estimates = [
+        signal_and_noise(
+            (part**2).sum(axis=1).mean(), (part.mean(axis=0) ** 2).sum(), 10, 5
+        )
+        for part in parts
+    ]
+    trace, square = np.mean(estimates, axis=0)
+    assert trace == pytest.approx(5, rel=0.03)
+    assert square == pytest.approx(25, rel=0.01)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+@pytest.mark.parametrize("data", ["binary", "multi"])
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_history_tells_of_the_choice(request, data, loss, n_ranks):
+    X, y = request.getfixturevalue(data)
+    model = fit(X, y, loss=loss, n_ranks=n_ranks)
+    for record in model.history_:
+        assert set(record) >= MEASURED
+        assert {type(record[name]) for name in MEASURED} == {float}
+        assert record["seconds_per_row"] > 0
+        assert record["seconds_per_exchange"] >= 0
+        assert record["noise_scale"] > 0
+        assert 1 <= record["batch_size"] <= 120 // n_ranks
+    times = TimeModel(*(record[name] for name in TimeModel._fields))
+    best = times.best_batch_size(n_ranks)
+    assert record["batch_size"] == rounded(best, -(-120 // n_ranks))
+
+
+def test_the_fit_is_that_with_the_size_chosen(binary):
+    """What was measured leaves no other trace."""
+    X, y = binary
+    auto = fit(X, y, n_ranks=4)
+    again = ButterflySGDClassifier(
+        max_iter=2,
+        tol=None,
+        random_state=0,
+        n_ranks=4,
+        batch_size=auto.history_[0]["batch_size"],
+    ).fit(X, y)
+    np.testing.assert_array_equal(auto.coef_, again.coef_)
+    assert auto.t_ == again.t_
+
+
+@pytest.mark.parametrize("params", [{"n_ranks": 1}, {"n_ranks": 4, "mixing": "none"}])
+def test_without_an_exchange_the_clock_plays_no_part(binary, params):
+    X, y = np.tile(binary[0], (5, 1)), np.tile(binary[1], 5)
+    model = fit(X, y, **params)
+    assert not MEASURED & set(model.history_[0])
+    assert model.history_[0]["batch_size"] == 64
+    np.testing.assert_array_equal(model.coef_, fit(X, y, **params).coef_)
+
+
+def test_ranks_without_rows(binary):
+    X, y = binary
+    kept = np.repeat([1.0, 0.0, 1.0, 0.0], 30)
+    model = ButterflySGDClassifier(batch_size="auto", max_iter=2, tol=None, n_ranks=4)
+    model.fit(X, y, sample_weight=kept)
+    assert model.history_[0]["n_samples"] == 60
+    # One rank alone has nobody to compare its gradients with.
+    model.fit(X, y, sample_weight=np.repeat([1.0, 0.0, 0.0, 0.0], 30))
+    assert model.history_[0]["noise_scale"] == np.inf
+
+
+def test_on_a_cluster(cluster, binary):
+    assert set(fit(*binary, n_ranks=4).history_[0]) >= MEASURED

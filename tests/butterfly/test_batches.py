@@ -1,0 +1,89 @@
+"""A pass has every row of a rank once, in as many steps as asked for."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma.butterfly import _batches
+from dask_ma.butterfly._batches import pass_batches
+from dask_ma.data import Block, Shard
+
+
+def shard(sizes, *, is_sparse=False, weighted=True):
+    """Blocks of the given sizes; column 0 numbers the rows."""
+    blocks, start = [], 0
+    for index, size in enumerate(sizes):
+        numbers = np.arange(start, start + size, dtype=float)
+        X = np.column_stack([numbers, numbers % 3])
+        X = sparse.csr_array(X) if is_sparse else X
+        blocks.append(
+            Block(
+                X, numbers.astype(int) % 2, numbers if weighted else None, index, start
+            )
+        )
+        start += size
+    return Shard(blocks, start, 2, np.dtype(np.float64), is_sparse, 24 * start)
+
+
+def numbers(piece):
+    X = piece.X.toarray() if sparse.issparse(piece.X) else piece.X
+    return X[:, 0].astype(int).tolist()
+
+
+@pytest.fixture(params=[10**9, 240, 1], ids=["whole", "ten rows", "one row"])
+def chunks(request, monkeypatch):
+    """Rows are picked some at a time."""
+    monkeypatch.setattr(_batches, "_CHUNK_BYTES", request.param)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("sizes", [(23,), (7, 1, 12, 3), (), (1,)])
+@pytest.mark.parametrize("n_steps", [1, 2, 5, 23, 40])
+def test_every_row_once(chunks, sizes, n_steps, is_sparse, shuffle):
+    rng = np.random.default_rng(0) if shuffle else None
+    rows = shard(sizes, is_sparse=is_sparse)
+    batches = list(pass_batches(rows, n_steps, 1, rng))
+    assert len(batches) == n_steps
+    counts = [sum(piece.n_rows for piece in batch) for batch in batches]
+    assert max(counts) - min(counts) <= 1
+    order = [i for batch in batches for piece in batch for i in numbers(piece)]
+    assert sorted(order) == list(range(sum(sizes)))
+    if not shuffle:
+        assert order == list(range(sum(sizes)))
+    for batch in batches:
+        for piece in batch:
+            found = np.array(numbers(piece))
+            assert piece.n_rows > 0
+            np.testing.assert_array_equal(piece.sample_weight, found)
+            np.testing.assert_array_equal(piece.targets[:, 0], 2 * (found % 2) - 1)
+
+
+def test_an_order_does_not_depend_on_how_rows_are_picked(monkeypatch):
+    orders = []
+    for size in (10**9, 240):
+        monkeypatch.setattr(_batches, "_CHUNK_BYTES", size)
+        batches = pass_batches(shard((40, 30)), 7, 1, np.random.default_rng(3))
+        orders.append([i for b in batches for piece in b for i in numbers(piece)])
+    assert orders[0] == orders[1]
+
+
+def test_blocks_are_shuffled_too():
+    first = set()
+    for seed in range(20):
+        batches = pass_batches(shard((5, 5, 5)), 3, 1, np.random.default_rng(seed))
+        first.add(numbers(next(batches)[0])[0] // 5)
+    assert first == {0, 1, 2}
+
+
+def test_rows_without_weights_and_many_classes():
+    (batch,) = pass_batches(shard((6,), weighted=False), 1, 3, None)
+    assert batch[0].sample_weight is None
+    assert batch[0].targets.shape == (6, 3)
+    np.testing.assert_array_equal(batch[0].targets.argmax(axis=1), [0, 1] * 3)
+
+
+def test_rows_in_order_are_not_copied():
+    rows = shard((40,), is_sparse=True)
+    batches = list(pass_batches(rows, 5, 1, None))
+    assert all(np.shares_memory(b[0].X.data, rows.blocks[0].X.data) for b in batches)

@@ -1,0 +1,116 @@
+"""Fits by butterfly mixing that go on from a checkpoint, or without a rank's state."""
+
+import dask
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from dask_ma import ButterflySGDClassifier
+from dask_ma.butterfly._agent import stand_in
+from dask_ma.comm import butterfly_partners
+from dask_ma.engine import RankContext
+from dask_ma.engine._kept import kept_states
+from dask_ma.engine._ticket import Ticket
+from dask_ma.exceptions import CheckpointError
+
+PARAMS = {"max_iter": 7, "tol": None, "random_state": 3, "batch_size": 8}
+
+
+def fit(X, y, **params):
+    return ButterflySGDClassifier(**{**PARAMS, **params}).fit(X, y)
+
+
+@pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic", "none"])
+@pytest.mark.parametrize("n_ranks", [1, 3, 4])
+def test_a_resumed_fit_is_an_uninterrupted_one(multi, tmp_path, mixing, n_ranks):
+    params = {"mixing": mixing, "n_ranks": n_ranks}
+    whole = fit(*multi, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(*multi, **params, max_iter=4)
+        resumed = fit(*multi, **params)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    np.testing.assert_array_equal(resumed.intercept_, whole.intercept_)
+    assert [record["round"] for record in resumed.history_] == list(range(1, 8))
+    assert resumed.t_ == whole.t_
+
+
+def test_the_stop_rule_goes_on(binary, tmp_path):
+    params = {"tol": 1e-2, "n_iter_no_change": 3, "n_ranks": 2, "max_iter": 100}
+    whole = fit(*binary, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with pytest.warns(ConvergenceWarning):
+            fit(*binary, **{**params, "max_iter": whole.n_iter_ - 1})
+        resumed = fit(*binary, **params)
+    assert resumed.n_iter_ == whole.n_iter_
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_another_number_of_ranks(multi, tmp_path):
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first = fit(*multi, n_ranks=4, max_iter=4)
+        with pytest.warns(UserWarning, match="by 4 ranks and goes on with 2"):
+            second = fit(*multi, n_ranks=2)
+    assert second.history_[:4] == first.history_
+    assert second.history_[-1]["objective"] < first.history_[0]["objective"]
+
+
+def test_other_data(multi, tmp_path):
+    X, y = multi
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(X, y)
+        with pytest.raises(CheckpointError, match=r"\(7, 4\), expected \(6, 4\)"):
+            fit(X[:, :5], y)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4, 8])
+@pytest.mark.parametrize("t", [2, 3, 4, 9])
+def test_the_partner_of_the_last_step_stands_in(n_ranks, t):
+    slots = np.random.default_rng(0).permutation(n_ranks).tolist()
+    shared = {"slots": slots, "t": t}
+    for rank, slot in enumerate(slots):
+        partner = butterfly_partners(rank, t - 2, n_ranks).dest
+        assert stand_in(slot, shared) == slots[partner]
+
+
+def test_nobody_stands_in_among_three():
+    shared = {"slots": [0, 1, 2], "t": 5}
+    assert [stand_in(slot, shared) for slot in range(3)] == [0, 1, 2]
+
+
+@pytest.fixture
+def lose(run_ranks):
+    """``lose(slots, size)``: own states that ranks go on with after a loss."""
+
+    def run(lost, size):
+        fit_id = "lose"
+        shared = {"slots": list(range(size)), "t": 2}
+
+        def keep(group):
+            ticket = Ticket("Fit", fit_id, tuple(range(size)), keeps=True)
+            context = RankContext(group, 0, ticket=ticket)
+            context.keep(1, shared, {"weights": np.array([group.rank])})
+
+        def go_on(group):
+            ticket = Ticket("Fit", fit_id, tuple(range(size)), attempt=1)
+            state = RankContext(group, 0, ticket=ticket).restore(stand_in)
+            return None if state.own is None else int(state.own["weights"][0])
+
+        try:
+            run_ranks(keep, size)
+            for slot in lost:
+                kept_states.drop(fit_id, slot, kept_states.get(fit_id, slot))
+            return run_ranks(go_on, size)
+        finally:
+            kept_states.forget(fit_id)
+
+    return run
+
+
+def test_a_lost_rank_goes_on_as_its_sibling(lose):
+    # Step 0 of four ranks pairs 0 with 1, and 2 with 3.
+    assert lose([1], 4) == [0, 0, 2, 3]
+    assert lose([2, 0], 4) == [1, 1, 3, 3]
+
+
+def test_a_pair_that_is_lost_begins_with_the_mean(lose):
+    assert lose([2, 3], 4) == [0, 1, None, None]

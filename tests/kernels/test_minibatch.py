@@ -1,0 +1,273 @@
+"""Steps of mini-batch SGD against slow loops, finite differences and scikit-learn."""
+
+import numpy as np
+import pytest
+from scipy import optimize, sparse
+
+from dask_ma.kernels import _minibatch as minibatch
+from dask_ma.kernels import (
+    batch_slopes,
+    descend,
+    feature_moments,
+    jacobi_preconditioner,
+    loss_values,
+    project,
+    shrink,
+)
+
+LOSSES = ["hinge", "log_loss"]
+CONTAINERS = {
+    "dense": np.asarray,
+    "csr_matrix": sparse.csr_matrix,
+    "csr_array": sparse.csr_array,
+}
+every_container = pytest.mark.parametrize("container", sorted(CONTAINERS))
+every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def batch(n_rows=13, n_features=9, n_problems=3, density=0.4, dtype=np.float64):
+    """Weights, dense rows, targets and row weights."""
+    rng = np.random.default_rng([n_rows, n_features, n_problems])
+    X = rng.normal(size=(n_rows, n_features))
+    X *= rng.random(X.shape) < density
+    return (
+        rng.normal(size=(n_features + 1, n_problems)).astype(dtype),
+        X.astype(dtype),
+        np.where(rng.random((n_rows, n_problems)) < 0.5, -1.0, 1.0).astype(dtype),
+        rng.uniform(0.1, 2, n_rows).astype(dtype),
+    )
+
+
+def tolerance(dtype):
+    return {"rtol": 1e-4, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-10}
+
+
+def slope_by_hand(loss, y, p):
+    if loss == "hinge":
+        return -y if y * p < 1 else 0.0
+    return -y / (1 + np.exp(y * p))
+
+
+# Slopes -----------------------------------------------------------------------------
+
+
+@every_container
+@every_dtype
+@pytest.mark.parametrize("n_problems", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slopes_by_hand(loss, weighted, n_problems, dtype, container):
+    weights, X, y, s = batch(n_problems=n_problems, dtype=dtype)
+    slopes = batch_slopes(
+        weights, CONTAINERS[container](X), y, s if weighted else None, loss=loss
+    )
+    assert slopes.dtype == dtype
+    for i, k in np.ndindex(*y.shape):
+        p = sum(X[i, j] * weights[j, k] for j in range(9)) + weights[9, k]
+        expected = slope_by_hand(loss, y[i, k], p) * (s[i] if weighted else 1)
+        assert slopes[i, k] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_slopes_of_scikit_learn():
+    losses = pytest.importorskip("sklearn.linear_model._sgd_fast")
+    y, p = np.repeat([-1.0, 1.0], 61), np.tile(np.linspace(-30, 30, 61), 2)
+    theirs = losses.Hinge(1.0)
+    ours = minibatch.SLOPES["hinge"](y, p)
+    at_the_corner = y * p == 1
+    expected = [theirs.py_dloss(a, b) for a, b in zip(p, y, strict=True)]
+    np.testing.assert_array_equal(
+        ours[~at_the_corner], np.array(expected)[~at_the_corner]
+    )
+    np.testing.assert_array_equal(ours[at_the_corner], 0)
+
+
+def test_slopes_of_log_loss_of_scikit_learn():
+    from sklearn._loss import HalfBinomialLoss
+
+    p = np.linspace(-30, 30, 61)
+    for target in (0.0, 1.0):
+        y = np.full(61, 2 * target - 1)
+        theirs = HalfBinomialLoss().gradient(np.full(61, target), p)
+        np.testing.assert_allclose(
+            minibatch.SLOPES["log_loss"](y, p), theirs, rtol=1e-12, atol=1e-300
+        )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_extreme_predictions(loss):
+    y = np.array([1.0, -1.0, 1.0, -1.0])
+    p = np.array([1e308, 1e308, -1e308, -1e308])
+    np.testing.assert_allclose(minibatch.SLOPES[loss](y, p), [0, 1, -1, 0], atol=1e-300)
+
+
+# Gradient ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_problems", [1, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_descent_is_along_finite_differences(loss, n_problems):
+    weights, X, y, s = batch(n_problems=n_problems)
+
+    def value(flat):
+        w = flat.reshape(weights.shape)
+        return float((s[:, None] * loss_values(loss, y, X @ w[:-1] + w[-1])).sum())
+
+    expected = optimize.approx_fprime(weights.ravel(), value, 1e-7)
+    moved = weights.copy()
+    descend(
+        moved, X, batch_slopes(weights, X, y, s, loss=loss), 1, None, fit_intercept=True
+    )
+    np.testing.assert_allclose((weights - moved).ravel(), expected, atol=1e-5)
+
+
+@every_container
+@every_dtype
+@pytest.mark.parametrize("preconditioned", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize(
+    ("n_rows", "n_features", "n_problems", "density"),
+    [
+        (13, 9, 1, 0.4),
+        (13, 9, 3, 0.4),
+        (1, 9, 2, 1.0),
+        (0, 9, 2, 1.0),
+        (5, 4000, 1, 0.01),  # entry by entry
+        (5, 4000, 3, 0.01),
+        (5, 4000, 1, 0.0),
+        (200, 50, 1, 0.9),  # by SciPy's product
+        (7, 1, 1, 1.0),
+    ],
+)
+def test_descent_by_hand(
+    n_rows,
+    n_features,
+    n_problems,
+    density,
+    fit_intercept,
+    preconditioned,
+    dtype,
+    container,
+):
+    weights, X, _, _ = batch(n_rows, n_features, n_problems, density, dtype)
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=(n_rows, n_problems)).astype(dtype)
+    H = rng.uniform(0.5, 3, n_features).astype(dtype) if preconditioned else None
+    moved = weights.copy()
+    descend(
+        moved, CONTAINERS[container](X), slopes, 0.3, H, fit_intercept=fit_intercept
+    )
+    gradient = np.zeros(weights.shape)
+    for i in range(n_rows):
+        gradient[:-1] += np.outer(X[i], slopes[i])
+        gradient[-1] += slopes[i] if fit_intercept else 0
+    if preconditioned:
+        gradient[:-1] *= H[:, None]
+    assert moved.dtype == dtype
+    np.testing.assert_allclose(moved, weights - 0.3 * gradient, **tolerance(dtype))
+
+
+def test_columns_that_a_row_holds_twice_are_added_up():
+    X = sparse.csr_array(
+        (np.array([1.0, 2.0]), np.array([3, 3]), np.array([0, 2])), shape=(1, 1000)
+    )
+    weights = np.zeros((1001, 1))
+    descend(weights, X, np.ones((1, 1)), 1, None, fit_intercept=False)
+    assert weights[3, 0] == -3
+    assert np.count_nonzero(weights) == 1
+
+
+# Penalty and projection -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_shrinking_is_the_proximal_step(preconditioned):
+    """Minimum of w^2 / 2 * amount + (w - v)^2 / (2 H), found numerically."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(5, 2))
+    H = np.array([1e-3, 0.5, 2, 1e6]) if preconditioned else np.ones(4)
+    shrunk = weights.copy()
+    shrink(shrunk, 0.7, H if preconditioned else None)
+    for j, k in np.ndindex(4, 2):
+        v = weights[j, k]
+        found = optimize.minimize_scalar(
+            lambda w, v=v, h=H[j]: 0.7 * w**2 / 2 + (w - v) ** 2 / (2 * h)
+        )
+        assert shrunk[j, k] == pytest.approx(found.x, abs=1e-6)
+    np.testing.assert_array_equal(shrunk[-1], weights[-1])
+
+
+def test_shrinking_by_nothing():
+    weights, *_ = batch()
+    before = weights.copy()
+    shrink(weights, 0, np.full(9, np.inf))
+    np.testing.assert_array_equal(weights, before)
+
+
+@every_dtype
+def test_projection(dtype):
+    weights = np.array([[3, 0.3], [4, 0.4], [9, 9]], dtype=dtype)
+    project(weights, 1)
+    assert weights.dtype == dtype
+    np.testing.assert_allclose(weights, [[0.6, 0.3], [0.8, 0.4], [9, 9]], rtol=1e-6)
+    project(weights, np.inf)
+    np.testing.assert_allclose(weights, [[0.6, 0.3], [0.8, 0.4], [9, 9]], rtol=1e-6)
+
+
+def test_projection_of_zeros():
+    weights = np.zeros((3, 2))
+    project(weights, 1e-9)
+    assert not weights.any()
+
+
+# Preconditioner ---------------------------------------------------------------------
+
+
+@every_container
+@every_dtype
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moments_by_hand(weighted, dtype, container):
+    _, X, _, s = batch(dtype=dtype)
+    X[:, 4] = 0
+    moments = feature_moments(CONTAINERS[container](X), s if weighted else None)
+    s = s if weighted else np.ones(13)
+    for j in range(9):
+        count = sum(s[i] for i in range(13) if X[i, j] != 0)
+        square = sum(float(s[i]) * float(X[i, j]) ** 2 for i in range(13))
+        np.testing.assert_allclose(moments[:, j], [count, square], rtol=1e-5)
+
+
+def test_a_stored_zero_is_a_zero():
+    X = sparse.csr_array(
+        (np.array([0.0, 2.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 3)
+    )
+    np.testing.assert_array_equal(feature_moments(X, None), [[0, 1, 0], [0, 4, 0]])
+
+
+def test_moments_that_overflow():
+    assert np.isinf(feature_moments(np.array([[1e200]]), None)[1, 0])
+
+
+def test_preconditioner_of_words_is_the_inverse_frequency():
+    X = np.array([[1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]], dtype=float)
+    H = jacobi_preconditioner(feature_moments(X, None), 4, 100)
+    np.testing.assert_allclose(H, [1, 4, 2, 1])
+    # At least one row in a batch of 3.
+    H = jacobi_preconditioner(feature_moments(X, None), 4, 3)
+    np.testing.assert_allclose(H, [1, 3, 2, 1])
+
+
+def test_preconditioner_undoes_the_scale_of_a_feature():
+    _, X, _, s = batch()
+    scale = 10.0 ** np.arange(-4, 5)
+    plain, scaled = (
+        jacobi_preconditioner(feature_moments(rows, s), s.sum(), 4)
+        for rows in (X, X * scale)
+    )
+    np.testing.assert_allclose(scaled * scale**2, plain)
+
+
+def test_preconditioner_is_the_inverse_diagonal_for_frequent_features():
+    _, X, _, s = batch(density=0.9)
+    H = jacobi_preconditioner(feature_moments(X, s), s.sum(), 13)
+    diagonal = np.diag(X.T @ (s[:, None] * X)) / s.sum()
+    np.testing.assert_allclose(H, 1 / diagonal)

@@ -1,0 +1,327 @@
+"""L-BFGS after the rounds, or from zero, against scikit-learn's optimum."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.ma import _refine
+
+SMOOTH = ["log_loss", "squared_hinge", "modified_huber"]
+SMOOTH_REGRESSION = ["squared_error", "huber", "squared_epsilon_insensitive"]
+AGGREGATIONS = ["allreduce", "tree", "driver"]
+ALPHA = 0.01
+FROM_ZERO = {
+    "refine": "lbfgs",
+    "max_iter": 0,
+    "refine_tol": 1e-7,
+    "refine_max_iter": 300,
+    "alpha": ALPHA,
+    "random_state": 0,
+}
+HYBRID = {**FROM_ZERO, "max_iter": 1, "local_epochs": 1}
+
+
+def digest(model):
+    """All that must be the same."""
+    values = [(r["round"], r["objective"], r["n_samples"]) for r in model.history_]
+    return model.coef_.tobytes(), model.intercept_.tobytes(), model.t_, values
+
+
+def slow_optimum(X, y, objective, model):
+    """Lowest objective that a search without derivatives finds near a model."""
+
+    def value(point):
+        model.coef_ = point[:-1].reshape(model.coef_.shape)
+        model.intercept_ = point[-1:]
+        return objective(model, X, y)
+
+    start = np.append(model.coef_.ravel(), model.intercept_)
+    result = minimize(value, start, method="Powell", options={"ftol": 1e-12})
+    return float(result.fun)
+
+
+# The optimum --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("start", [FROM_ZERO, HYBRID], ids=["zero", "hybrid"])
+@pytest.mark.parametrize("alpha", [1e-3, 0.1])
+def test_logistic_regression(binary, objective, start, alpha, n_ranks):
+    X, y = binary
+    params = {**start, "alpha": alpha, "loss": "log_loss"}
+    ours = MASGDClassifier(**params, n_ranks=n_ranks).fit(X, y)
+    theirs = LogisticRegression(
+        C=1 / (alpha * len(y)), solver="newton-cholesky", tol=1e-12
+    ).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-3, atol=1e-4)
+    theirs.loss, theirs.alpha, theirs.penalty = "log_loss", alpha, "l2"
+    theirs.epsilon, theirs.l1_ratio = 0.1, 0
+    best = objective(theirs, X, y)
+    assert ours.history_[-1]["objective"] == pytest.approx(best, rel=1e-9)
+
+
+def test_ridge(regression):
+    X, y = regression
+    ours = MASGDRegressor(**FROM_ZERO, n_ranks=3).fit(X, y)
+    theirs = Ridge(alpha=ALPHA * len(y), tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", SMOOTH)
+@pytest.mark.parametrize("penalty", ["l2", None])
+def test_no_classifier_is_better(binary, objective, loss, penalty):
+    X, y = binary
+    y = np.where(np.arange(120) % 9 == 0, 1 - y, y)  # no plane divides the classes
+    params = {**FROM_ZERO, "loss": loss, "penalty": penalty}
+    ours = MASGDClassifier(**params, n_ranks=2).fit(X, y)
+    found = ours.history_[-1]["objective"]
+    assert found == pytest.approx(objective(ours, X, y), rel=1e-12)
+    assert slow_optimum(X, y, objective, ours) > found * (1 - 1e-7)
+
+
+@pytest.mark.parametrize("loss", SMOOTH_REGRESSION)
+def test_no_regressor_is_better(regression, objective, loss):
+    X, y = regression
+    ours = MASGDRegressor(**FROM_ZERO, loss=loss, n_ranks=2).fit(X, y)
+    found = ours.history_[-1]["objective"]
+    assert found == pytest.approx(objective(ours, X, y), rel=1e-12)
+    assert slow_optimum(X, y, objective, ours) > found * (1 - 1e-7)
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_matrix, sparse.csr_array])
+def test_each_class_against_the_rest(multi, container):
+    X, y = multi
+    ours = MASGDClassifier(**FROM_ZERO, loss="log_loss", n_ranks=3)
+    ours.fit(container(X), y)
+    for label in range(4):
+        theirs = LogisticRegression(
+            C=1 / (ALPHA * 120), solver="newton-cholesky", tol=1e-12
+        ).fit(X, y == label)
+        np.testing.assert_allclose(ours.coef_[label], theirs.coef_[0], atol=1e-5)
+        np.testing.assert_allclose(
+            ours.intercept_[label], theirs.intercept_[0], atol=1e-5
+        )
+
+
+def test_weights_are_repeated_rows(binary):
+    X, y = binary
+    counts = np.arange(120) % 4
+    rows = np.repeat(np.arange(120), counts)
+    params = {**FROM_ZERO, "loss": "log_loss"}
+    weighted = MASGDClassifier(**params, n_ranks=2)
+    weighted.fit(X, y, sample_weight=counts.astype(float))
+    repeated = MASGDClassifier(**params, n_ranks=3).fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-5)
+
+
+def test_intercept_is_not_penalised(binary):
+    X, y = binary
+    y = np.where(np.arange(120) < 80, 1, y)
+    ours = MASGDClassifier(**{**FROM_ZERO, "alpha": 1e4}, loss="log_loss").fit(X, y)
+    assert abs(ours.coef_).max() < 1e-3
+    share = y.mean()
+    assert ours.intercept_[0] == pytest.approx(np.log(share / (1 - share)), abs=1e-3)
+
+
+def test_no_intercept_stays_as_it_was(binary):
+    X, y = binary
+    ours = MASGDClassifier(**FROM_ZERO, loss="log_loss", fit_intercept=False)
+    ours.fit(X, y, intercept_init=[0.5])
+    assert ours.intercept_ == [0.5]
+    # Its derivative, which is not 0, is not looked at.
+    assert ours.history_[-1]["gradient_norm"] <= 1e-7
+    ours.fit(X, y)
+    theirs = LogisticRegression(
+        C=1 / (ALPHA * 120), solver="newton-cholesky", tol=1e-12, fit_intercept=False
+    ).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+
+
+def test_float32_rows_find_the_optimum_of_double_precision(binary):
+    X, y = binary
+    X = X.astype(np.float32)
+    params = {**FROM_ZERO, "loss": "log_loss"}
+    single = MASGDClassifier(**params).fit(X, y)
+    double = MASGDClassifier(**params).fit(X.astype(np.float64), y)
+    assert single.coef_.dtype == single.intercept_.dtype == np.float32
+    np.testing.assert_allclose(single.coef_, double.coef_, rtol=1e-6)
+
+
+# Rounds -------------------------------------------------------------------------------
+
+
+def test_each_evaluation_is_a_round_and_a_pass(binary):
+    X, y = binary
+    model = MASGDClassifier(**HYBRID, loss="log_loss", n_ranks=3).fit(X, y)
+    assert [r["round"] for r in model.history_] == list(range(1, model.n_iter_ + 1))
+    assert {r["n_samples"] for r in model.history_} == {120}
+    assert {r["local_epochs"] for r in model.history_} == {1.0}
+    first, *rest = model.history_
+    assert "gradient_norm" not in first
+    # L-BFGS begins where the rounds ended, with the same objective.
+    assert rest[0]["objective"] == pytest.approx(first["objective"], rel=1e-12)
+    assert rest[-1]["gradient_norm"] <= 1e-7
+
+
+def test_refinement_begins_at_the_mean_of_the_rounds(binary):
+    X, y = binary
+    params = {**HYBRID, "max_iter": 3, "average": True, "loss": "log_loss"}
+    model = MASGDClassifier(**params, n_ranks=2).fit(X, y)
+    before, after = model.history_[2:4]
+    assert after["objective"] == pytest.approx(before["objective"], rel=1e-12)
+
+
+def test_the_gradient_paradigm_can_be_refined_too(binary):
+    params = {
+        **FROM_ZERO,
+        "max_iter": 3,
+        "paradigm": "gradient",
+        "loss": "log_loss",
+        "n_ranks": 2,
+    }
+    model = MASGDClassifier(**params).fit(*binary)
+    alone = MASGDClassifier(**FROM_ZERO, loss="log_loss").fit(*binary)
+    np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-5)
+    assert model.t_ == pytest.approx(4)
+
+
+def test_warm_start_is_at_the_optimum_already(binary):
+    model = MASGDClassifier(**FROM_ZERO, loss="log_loss", n_ranks=2, warm_start=True)
+    model.fit(*binary)
+    coef = model.coef_
+    model.fit(*binary)
+    assert model.n_iter_ == 1
+    np.testing.assert_array_equal(model.coef_, coef)
+
+
+def test_most_rounds(binary):
+    X, y = binary
+    params = {**HYBRID, "loss": "log_loss", "refine_max_iter": 4, "refine_tol": 0}
+    with pytest.warns(ConvergenceWarning, match="refinement ended after 5 rounds"):
+        model = MASGDClassifier(**params, n_ranks=3).fit(X, y)
+    assert model.n_iter_ == len(model.history_) == 5
+    # The best point counts, which need not be the last one.
+    lowest = min(r["objective"] for r in model.history_[1:])
+    again = MASGDClassifier(**{**FROM_ZERO, "loss": "log_loss"}, n_ranks=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        again.set_params(refine_max_iter=1).fit(
+            X, y, coef_init=model.coef_, intercept_init=model.intercept_
+        )
+    assert again.history_[0]["objective"] == pytest.approx(lowest, rel=1e-12)
+
+
+def test_tolerance_is_that_of_the_gradient(binary):
+    rounds = []
+    for tol in (1e-2, 1e-4, 1e-6):
+        params = {**FROM_ZERO, "refine_tol": tol, "loss": "log_loss"}
+        model = MASGDClassifier(**params, n_ranks=2).fit(*binary)
+        assert model.history_[-1]["gradient_norm"] <= tol
+        rounds.append(model.n_iter_)
+    assert rounds[0] < rounds[1] < rounds[2]
+
+
+def test_gradient_of_each_problem_is_its_own(multi):
+    """More classes do not make the tolerance looser."""
+    X, y = multi
+    model = MASGDClassifier(**FROM_ZERO, loss="log_loss").fit(X, y)
+    alone = MASGDClassifier(**FROM_ZERO, loss="log_loss").fit(X, y == 2)
+    assert model.history_[0]["gradient_norm"] >= alone.history_[0]["gradient_norm"]
+
+
+# Ranks --------------------------------------------------------------------------------
+
+
+def test_clusters_and_aggregations_agree_bit_for_bit(
+    inproc_client, process_client, wide_client, multi
+):
+    def fit_all():
+        return [
+            digest(
+                MASGDClassifier(
+                    **{**HYBRID, "refine_tol": 1e-3},
+                    loss="log_loss",
+                    aggregation=aggregation,
+                    n_ranks=4,
+                ).fit(*multi)
+            )
+            for aggregation in AGGREGATIONS
+        ]
+
+    here = fit_all()
+    assert here[0] == here[1] == here[2]
+    for client in (inproc_client, process_client, wide_client):
+        with client.as_current():
+            assert fit_all() == here
+
+
+def test_ranks_without_rows(cluster, binary):
+    X, y = binary
+    weight = (np.arange(120) >= 90).astype(float)
+    params = {**FROM_ZERO, "loss": "log_loss"}
+    ours = MASGDClassifier(**params, n_ranks=4).fit(X, y, sample_weight=weight)
+    alone = MASGDClassifier(**params, n_ranks=1).fit(X[90:], y[90:])
+    np.testing.assert_allclose(ours.coef_, alone.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_rank_that_fails_ends_the_others(cluster, binary, monkeypatch, failing):
+    """Whether it runs SciPy or serves it, and with the error of its own."""
+    original = _refine.GradientEvaluator.evaluate_gradient
+
+    def evaluate(self, model, n_iter):
+        if self._context.group.rank == failing and n_iter == 4:
+            raise MemoryError("no room for the gradient")
+        return original(self, model, n_iter)
+
+    monkeypatch.setattr(_refine.GradientEvaluator, "evaluate_gradient", evaluate)
+    model = MASGDClassifier(**FROM_ZERO, loss="log_loss", n_ranks=4)
+    with pytest.raises(MemoryError, match="no room for the gradient"):
+        model.fit(*binary)
+    assert not hasattr(model, "coef_")
+
+
+# Errors -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"loss": "hinge"}, "needs a loss with a continuous derivative"),
+        ({"loss": "perceptron"}, "needs a loss with a continuous derivative"),
+        ({"loss": "epsilon_insensitive"}, "got loss='epsilon_insensitive'"),
+        ({"penalty": "l1"}, "needs penalty='l2' or penalty=None, got penalty='l1'"),
+        ({"penalty": "elasticnet"}, "needs penalty='l2' or penalty=None"),
+        ({"early_stopping": True}, "early_stopping must be False with refine="),
+        ({"refine": "newton"}, "The 'refine' parameter of MASGDClassifier"),
+        ({"refine_max_iter": 0}, "The 'refine_max_iter' parameter of"),
+        ({"refine_tol": -1.0}, "The 'refine_tol' parameter of"),
+        ({"max_iter": -1}, "The 'max_iter' parameter of"),
+    ],
+)
+def test_what_does_not_go_together(binary, params, message):
+    model = MASGDClassifier(**{**FROM_ZERO, "loss": "log_loss", **params})
+    with pytest.raises(ValueError, match=message):
+        model.fit(*binary)
+    assert not hasattr(model, "coef_")
+
+
+def test_partial_fit_is_refused(binary):
+    model = MASGDClassifier(**FROM_ZERO, loss="log_loss")
+    with pytest.raises(ValueError, match="refine should be None with partial_fit"):
+        model.partial_fit(*binary, classes=[0, 1])
+
+
+def test_no_penalty_where_no_step_needs_it(binary):
+    """alpha=0 with the step size 1 / (alpha t) is refused, but from zero none is."""
+    params = {**FROM_ZERO, "alpha": 0, "loss": "squared_hinge", "refine_tol": 1e-4}
+    MASGDClassifier(**params).fit(*binary)
+    with pytest.raises(ValueError, match="alpha must be > 0"):
+        MASGDClassifier(**{**params, "max_iter": 1}).fit(*binary)
