@@ -8,7 +8,6 @@ from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 ESTIMATORS = [
     ButterflySGDClassifier(max_iter=200),
     ButterflySGDClassifier(max_iter=200, loss="hinge", n_ranks=2),
-    ButterflySGDClassifier(max_iter=200, batch_size="auto"),
     MASGDClassifier(max_iter=200),
     MASGDClassifier(max_iter=200, n_ranks=2),
     MASGDRegressor(max_iter=200),

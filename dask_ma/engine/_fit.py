@@ -136,6 +136,8 @@ class _Fit:
     n_losses: int = 0
     start: float = 0.0
     held: list[Future] = field(default_factory=list)
+    known_workers: frozenset[str] = frozenset()
+    has_result: bool = False
 
     def __post_init__(self) -> None:
         self.policy = _config.get("on-worker-loss")
@@ -183,14 +185,12 @@ class _Fit:
             self.shards.release()
         if self.client is None or not self.keeps or self.client.status != "running":
             return
-        if self.attempt or not self._has_result:
+        if self.attempt or not self.has_result:
             try:
                 workers = list(scheduler_workers(self.client))
                 run_on(self.client, workers, forget_fit, self.fit_id)
             except FitFailedError as error:
                 logger.warning("could not clean up after a fit: %s", error)
-
-    _has_result = False
 
     def _launch(self, listener: Listener | None) -> Any:
         """Launch the ranks once; those of one process side by side."""
@@ -220,15 +220,18 @@ class _Fit:
                 keeps=self.keeps,
                 elastic=self.elastic,
                 checkpoint=self.checkpoint,
+                known_workers=self.known_workers,
             ),
             held=self.held,
         )
-        self._has_result = True
+        self.has_result = True
         return result
 
     def _share_out(self) -> None:
         """Choose the workers and give them the rows."""
         job = self.job
+        if self.elastic and self.client is not None:
+            self.known_workers = frozenset(scheduler_workers(self.client))
         self.addresses = place_ranks(self.client, job.n_ranks, job.n_rows)
         n_ranks = job.n_local_ranks if self.addresses is None else len(self.addresses)
         self.shards = partition(
@@ -312,6 +315,7 @@ class _Fit:
         shards = self._shards()
         slots = [s for s, address in enumerate(self.addresses) if address in lost]
         threads = self._wait_for_workers(len(self.addresses), lost)
+        self.known_workers |= set(threads)
         counts = dict.fromkeys(threads, 0)
         for slot, address in enumerate(self.addresses):
             if slot not in slots and address in counts:

@@ -210,10 +210,18 @@ class StateKeeper:
 _regroup_wanted: set[str | None] = set()
 
 
-def request_regroup(run_id: str) -> None:
-    """Ask a run to end after its round; meant for ``client.run`` on rank 0's worker."""
-    if open_ranks(run_id):
-        _regroup_wanted.add(run_id)
+def request_regroup(run_id: str) -> bool:
+    """Ask a run to end after its round; meant for ``client.run`` on rank 0's worker.
+
+    Returns
+    -------
+    asked : bool
+        False if the run has not started there.
+    """
+    if not open_ranks(run_id):
+        return False
+    _regroup_wanted.add(run_id)
+    return True
 
 
 def forget_request(run_id: str) -> None:

@@ -32,6 +32,8 @@ class Ticket:
         Whether the fit may be asked to start over on more workers.
     checkpoint : CheckpointSettings or None
         Where the fit is saved.
+    known_workers : frozenset of str
+        Workers that there were when the ranks were placed, if the fit is elastic.
     """
 
     name: str
@@ -43,3 +45,4 @@ class Ticket:
     keeps: bool = False
     elastic: bool = False
     checkpoint: CheckpointSettings | None = None
+    known_workers: frozenset[str] = frozenset()

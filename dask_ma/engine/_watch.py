@@ -69,7 +69,6 @@ class Watch:
         self._alive: set[str] | None = None
         self._is_over = False
         self._liveness = Liveness()
-        self._workers: set[str] | None = None
         self._has_asked = False
 
     def __enter__(self) -> Watch:
@@ -141,19 +140,24 @@ class Watch:
         n_wanted = len(self._futures) if self._run.collect == "all" else 1
         wanted = self._futures[:n_wanted]
 
-        async def fetch() -> Any:
-            call = self._client.gather(wanted, asynchronous=True)
-            return await asyncio.wait_for(call, poll)
+        async def start() -> asyncio.Future[list[Outcome]]:
+            return asyncio.ensure_future(self._client.gather(wanted, asynchronous=True))
 
-        while True:
-            try:
-                found: list[Outcome] = self._client.sync(fetch)
-                return found
-            except TimeoutError:
+        async def wait(fetch: asyncio.Future[list[Outcome]]) -> bool:
+            done, _ = await asyncio.wait([fetch], timeout=poll)
+            return bool(done)
+
+        fetch = self._client.sync(start)
+        try:
+            while not self._client.sync(wait, fetch):
                 self._check_workers(finished=False)
-            except (OSError, FutureCancelledError, FuturesCancelledError):
-                self._wait_for_loss(finished=False)
-                raise
+            outcomes: list[Outcome] = fetch.result()
+        except (OSError, FutureCancelledError, FuturesCancelledError):
+            self._wait_for_loss(finished=False)
+            raise
+        finally:
+            self._client.loop.add_callback(fetch.cancel)
+        return outcomes
 
     def _next_record(self, timeout: float) -> Record | None:
         """Next record; None if a rank has ended or nothing came in time."""
@@ -218,15 +222,13 @@ class Watch:
             ) from error
         silent = self._liveness.lost(self._run.addresses, workers)
         self._raise_if_lost(silent, finished=True)
-        if self._workers is None:
-            self._workers = set(workers)
         ticket = self._run.ticket
         if ticket is None or not ticket.elastic or self._has_asked:
             return
-        if set(workers) - self._workers:
-            self._has_asked = True
+        if set(workers) - ticket.known_workers:
             root = self._run.addresses[0]
-            run_on(self._client, [root], request_regroup, self._run.run_id)
+            answers = run_on(self._client, [root], request_regroup, self._run.run_id)
+            self._has_asked = any(answers.values())
 
     def _raise_if_lost(self, addresses: Sequence[str], *, finished: bool) -> None:
         """Raise if ranks that are still needed were on workers that have gone."""
