@@ -186,6 +186,38 @@ def test_all_workers_at_once_with_a_checkpoint(client, rows, undisturbed, strike
     np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
 
 
+def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
+    """One rank dies within it, while the others wait there."""
+    mark = tmp_path / "struck"
+
+    def agent(context, arguments, params):
+        from dask_ma.comm import barrier
+        from dask_ma.ma import _agent
+
+        group, keep = context.group, context.keep
+        push = group.push
+
+        def striking_push(payload, dest, tag, **kwargs):
+            push(payload, dest, tag, **kwargs)
+            if tag[0] == "barrier" and tag[2] == 2 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def keep_and_wait(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            if group.rank == 1 and n_rounds == 5:
+                group.push = striking_push
+            barrier(group)
+
+        context.keep = keep_and_wait
+        return _agent.train(context, arguments, params)
+
+    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert mark.exists()
+    assert_same_course(model, undisturbed)
+
+
 @pytest.mark.parametrize("kind", ["lazy", "persisted"])
 def test_blocks_are_computed_again(client, rows, undisturbed, strike, kind):
     X, y = (da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
