@@ -7,7 +7,6 @@ from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 
 ESTIMATORS = [
     ButterflySGDClassifier(max_iter=200),
-    ButterflySGDClassifier(max_iter=200, loss="hinge", n_ranks=2),
     MASGDClassifier(max_iter=200),
     MASGDClassifier(max_iter=200, n_ranks=2),
     MASGDRegressor(max_iter=200),
@@ -30,8 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def expected_failed_checks(estimator):
     """Checks that SGD with batch size 1 cannot pass, as in scikit-learn itself.
 
-    The rows of these checks make a single batch; with a power of two ranks the batches
-    of all ranks together do, too.
+    The rows of these checks make a single batch of a single rank.
     """
     if isinstance(estimator, ButterflySGDClassifier) and estimator.n_ranks != 5:
         return {}
