@@ -97,7 +97,10 @@ class StateKeeper:
         if kept is not None:
             given = kept.shared, kept.history[: kept.n_records], kept.elapsed
         shared, history, elapsed = broadcast(self._group, given, root)
-        own = self._own_state(kept if fits else None, found, shared, stand_in)
+        # What a rank kept of an earlier round does not go with the newest model.
+        is_current = fits and kept is not None and kept.round == newest
+        found = [i if i.round == newest else i._replace(slot=-1) for i in found]
+        own = self._own_state(kept if is_current else None, found, shared, stand_in)
         self._take_over(history, elapsed)
         return State(newest, shared, own)
 

@@ -81,14 +81,15 @@ def test_nobody_stands_in_among_three():
 def lose(run_ranks):
     """``lose(slots, size)``: own states that ranks go on with after a loss."""
 
-    def run(lost, size):
+    def run(lost, size, behind=()):
         fit_id = "lose"
         shared = {"slots": list(range(size)), "t": 2}
 
         def keep(group):
             ticket = Ticket("Fit", fit_id, tuple(range(size)), keeps=True)
             context = RankContext(group, 0, ticket=ticket)
-            context.keep(1, shared, {"weights": np.array([group.rank])})
+            n_rounds = 1 if group.rank in behind else 2
+            context.keep(n_rounds, shared, {"weights": np.array([group.rank])})
 
         def go_on(group):
             ticket = Ticket("Fit", fit_id, tuple(range(size)), attempt=1)
@@ -110,6 +111,10 @@ def test_a_lost_rank_goes_on_as_its_sibling(lose):
     # Step 0 of four ranks pairs 0 with 1, and 2 with 3.
     assert lose([1], 4) == [0, 0, 2, 3]
     assert lose([2, 0], 4) == [1, 1, 3, 3]
+
+
+def test_a_rank_that_is_behind_goes_on_as_its_sibling(lose):
+    assert lose([], 4, behind=[3]) == [0, 1, 2, 2]
 
 
 def test_a_pair_that_is_lost_begins_with_the_mean(lose):
