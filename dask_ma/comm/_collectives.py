@@ -21,7 +21,7 @@ from dask_ma.comm._exchange import (
     push_to_local_peers,
     spread,
 )
-from dask_ma.comm._group import Group, frozen_view, map_arrays
+from dask_ma.comm._group import Group, aligned, frozen_view, map_arrays
 from dask_ma.comm._packing import Packed, pack, unpack
 from dask_ma.comm._reduction import LocalReducer, concatenate_parts
 
@@ -153,7 +153,9 @@ def allgather(group: Group, payload: Any) -> list[Any]:
     payload = map_arrays(payload, np.copy)
     payloads = spread(group, payload, group._next_tag())
     group.flush()
-    return map_arrays(payloads, frozen_view)
+    return [
+        map_arrays(map_arrays(payload, aligned), frozen_view) for payload in payloads
+    ]
 
 
 def gather(group: Group, payload: Any, root: int = 0) -> list[Any] | None:
@@ -221,8 +223,9 @@ def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
             step <<= 1
         push_to_local_peers(group, payload, tag, copy=True)
         group.flush()
-        return payload
-    return group.recv(layout.delegate(root, node), tag)
+    else:
+        payload = group.recv(layout.delegate(root, node), tag)
+    return payload if group.rank == root else map_arrays(payload, aligned)
 
 
 def sendrecv(

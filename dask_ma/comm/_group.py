@@ -70,6 +70,15 @@ def map_arrays(payload: Any, function: Any) -> Any:
     return payload
 
 
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy if its elements lie where the processor expects none.
+
+    A message puts arrays at any byte. On such an array NumPy goes without BLAS, which
+    is slower and rounds in another way.
+    """
+    return np.require(array, requirements="A")
+
+
 def frozen_view(array: np.ndarray) -> np.ndarray:
     """A view that cannot be written through."""
     view = array.view()

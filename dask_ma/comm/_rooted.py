@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_ma.comm._collectives import Op, _pack, _ufunc, _unpack, adding_up
 from dask_ma.comm._exchange import others
-from dask_ma.comm._group import Group
+from dask_ma.comm._group import Group, aligned, map_arrays
 from dask_ma.comm._topology import tree_split
 
 Algorithm = Literal["direct", "tree"]
@@ -118,7 +118,7 @@ def broadcast_direct(group: Group, payload: Any = None, root: int = 0) -> Any:
     group._check_rank(root, "root")
     tag = ("broadcast_direct", group._next_tag())
     if group.rank != root:
-        return group.recv(root, tag)
+        return map_arrays(group.recv(root, tag), aligned)
     for rank in others(range(group.size), root):
         group.send(payload, rank, tag)
     return payload

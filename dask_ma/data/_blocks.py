@@ -115,6 +115,21 @@ def take_rows(block: Any, start: int, stop: int) -> Any:
     return block.iloc[start:stop] if is_frame(block) else block[start:stop]
 
 
+def align(block: Any) -> Any:
+    """An ndarray or a CSR whose elements lie where the processor expects them.
+
+    Arrays that came in a message may begin at any byte. NumPy and SciPy would copy them
+    for every operation, or go without BLAS and so round in another way.
+    """
+    if not is_sparse(block):
+        return np.require(block, requirements="A")
+    parts = block.data, block.indices, block.indptr
+    if all(part.flags.aligned for part in parts):
+        return block
+    aligned = tuple(np.require(part, requirements="A") for part in parts)
+    return type(block)(aligned, shape=block.shape)
+
+
 def n_bytes(block: Any) -> int:
     """Bytes that the data of a block take."""
     if block is None:

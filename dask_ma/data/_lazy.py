@@ -11,7 +11,13 @@ import numpy as np
 from dask.sizeof import sizeof
 
 from dask_ma import _config
-from dask_ma.data._blocks import frame_to_array, is_frame, is_sparse, to_csr
+from dask_ma.data._blocks import (
+    align,
+    frame_to_array,
+    is_frame,
+    is_sparse,
+    to_csr,
+)
 from dask_ma.data._collections import as_array, current_client, scatter_one
 from dask_ma.data._inputs import check_features
 
@@ -83,7 +89,7 @@ def _apply(
         block = to_csr(block)
     elif is_frame(block):
         block = frame_to_array(block)
-    return np.asarray(function(model, block)).astype(dtype, copy=False)
+    return np.asarray(function(model, align(block))).astype(dtype, copy=False)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

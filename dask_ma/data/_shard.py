@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.data._blocks import frame_to_array, is_frame, is_sparse, n_bytes, take_rows
+from dask_ma.data._blocks import (
+    align,
+    frame_to_array,
+    is_frame,
+    is_sparse,
+    n_bytes,
+    take_rows,
+)
 from dask_ma.data._checks import (
     RawBlock,
     check_columns,
@@ -185,6 +192,7 @@ def _finish(piece: _Piece, dtype: np.dtype) -> Block:
     else:
         X = frame_to_array(X) if is_frame(X) else X
         X = np.ascontiguousarray(X, dtype=dtype)
+    X = align(X)
     check_finite(X, "X", index, start)
     if y is not None:
         check_finite(y, "y", index, start)

@@ -190,6 +190,22 @@ def test_poll_finds_what_was_sent(any_client):
     assert results == [([0, 1, 2], (False, None)), "done"]
 
 
+def test_what_a_collective_gives_is_aligned(process_client):
+    # On other arrays NumPy computes without BLAS, and rounds in another way.
+    def program(group):
+        from dask_ma.comm import allgather, broadcast, broadcast_direct
+
+        found = []
+        for size in range(1, 12):
+            array = np.arange(float(size))
+            found.append(broadcast(group, (array, "x" * size))[0])
+            found.append(broadcast_direct(group, [array, "x" * size])[0])
+            found += [part for part, _ in allgather(group, (array, "x" * size))]
+        return all(array.flags.aligned for array in found)
+
+    assert run_spmd(program, client=process_client) == [True] * 4
+
+
 def test_pushing_waits_while_too_much_is_under_way(process_client, configured):
     def program(group):
         if group.rank == 1:

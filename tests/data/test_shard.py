@@ -62,6 +62,36 @@ def test_right_sparse_blocks_are_not_copied(kind):
     assert isinstance(shard.blocks[0].X, kind)
 
 
+def at_odd_bytes(array):
+    """The same values in memory where a message could have put them."""
+    buffer = np.empty(array.nbytes + 64, dtype=np.uint8)
+    start = 1 + -buffer.ctypes.data % 64
+    moved = buffer[start : start + array.nbytes].view(array.dtype)
+    moved = moved.reshape(array.shape)
+    moved[...] = array
+    assert not moved.flags.aligned
+    return moved
+
+
+def test_blocks_at_odd_bytes_are_copied():
+    X, y = random_block(20)
+    found = build_shard(arguments((at_odd_bytes(X), y))).blocks[0].X
+    assert found.flags.aligned
+    np.testing.assert_array_equal(found, X)
+
+
+def test_sparse_blocks_at_odd_bytes_are_copied():
+    X, y = random_block(20)
+    X = sp.csr_array(X)
+    moved = sp.csr_array(X.shape)
+    moved.data, moved.indices, moved.indptr = map(
+        at_odd_bytes, (X.data, X.indices, X.indptr)
+    )
+    found = build_shard(arguments((moved, y))).blocks[0].X
+    assert all(p.flags.aligned for p in (found.data, found.indices, found.indptr))
+    np.testing.assert_array_equal(found.toarray(), X.toarray())
+
+
 def test_slices_are_views():
     X, y = random_block(10)
     spec = arguments((X, y))
