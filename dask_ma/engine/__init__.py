@@ -5,6 +5,7 @@ from dask_ma.engine._context import Listener, Model, RankContext, Record
 from dask_ma.engine._fit import Job, run_fit
 from dask_ma.engine._keeper import State
 from dask_ma.engine._launch import launch
+from dask_ma.engine._rounds import RoundLog
 from dask_ma.engine._spmd import run_spmd
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Model",
     "RankContext",
     "Record",
+    "RoundLog",
     "State",
     "fit_client",
     "launch",

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import perf_counter
-
 import numpy as np
 
 from dask_ma.comm import allreduce
 from dask_ma.data import Shard
-from dask_ma.engine import RankContext, Record
+from dask_ma.engine import RankContext, Record, RoundLog
 from dask_ma.kernels import loss_sums, penalty_value
 from dask_ma.linear._params import LinearModel, LinearParams
 from dask_ma.linear._problem import Problem
 from dask_ma.linear._stopping import StopRule
 from dask_ma.linear._validation import score, score_sums
-
-_COUNTERS = (
-    "n_samples",
-    "bytes_sent",
-    "bytes_shared",
-    "messages_sent",
-    "seconds_computing",
-    "seconds_waiting",
-)
 
 _ROUNDING = 1e-9  # of the sum of the local epochs
 
@@ -44,6 +31,11 @@ class Evaluator:
         Parameters of the fit.
     start : LinearModel
         The model that the fit starts from.
+
+    Attributes
+    ----------
+    log : RoundLog
+        The records of the rounds.
     """
 
     def __init__(
@@ -58,13 +50,10 @@ class Evaluator:
         self._problem = problem
         self._validation = validation
         self._params = params
-        self._computing = 0.0
-        self._counted = np.zeros(len(_COUNTERS))
-        self._n_samples = 0
+        self.log = RoundLog(context)
+        self.computing = self.log.computing
         self._epochs = 0.0
         self._counts = False
-        self._records: list[Record] = []
-        self._counters: list[np.ndarray] = []
         self._start = start
         with context.span("evaluate"):
             self._start_losses = self._loss_sums(start)
@@ -77,22 +66,6 @@ class Evaluator:
     @epochs.setter
     def epochs(self, value: float) -> None:
         self._epochs = value
-
-    @contextmanager
-    def computing(self, kind: str = "compute") -> Iterator[None]:
-        """Count the time spent inside as time of computing.
-
-        Parameters
-        ----------
-        kind : {"compute", "evaluate"}, default="compute"
-            What the timeline calls it.
-        """
-        start = perf_counter()
-        try:
-            with self._context.span(kind):
-                yield
-        finally:
-            self._computing += perf_counter() - start
 
     def evaluate(
         self, model: LinearModel, n_iter: int, epochs: float, n_rows: int
@@ -137,7 +110,7 @@ class Evaluator:
         with self.computing("evaluate"):
             losses = self._loss_sums(model)
             scores = self._score_sums(model)
-        parts = [losses, self._start_losses, scores, *self._counters]
+        parts = [losses, self._start_losses, scores, *self.log.counters]
         sums = allreduce(self._context.group, np.concatenate(parts))
         ends = np.cumsum([len(part) for part in parts[:-1]])
         losses, start_losses, scores, *counters = np.split(sums, ends)
@@ -193,41 +166,15 @@ class Evaluator:
 
     def _note(self, n_iter: int, epochs: float, n_rows: int) -> None:
         """Keep what this rank has done since the last round."""
-        counters = self._context.group.counters
-        self._n_samples += n_rows
-        now = np.array(
-            [
-                self._n_samples,
-                counters.bytes_sent,
-                counters.bytes_shared,
-                counters.messages_sent,
-                self._computing,
-                counters.seconds_waiting,
-            ]
-        )
-        self._counters.append(now - self._counted)
-        self._counted = now
-        self._records.append(
-            {
-                "round": n_iter,
-                "time": self._context.elapsed(),
-                "objective": float("nan"),
-                "local_epochs": float(epochs),
-            }
-        )
+        objective = float("nan")
+        self.log.note(n_iter, n_rows, objective=objective, local_epochs=float(epochs))
 
     def _finish_records(self, counters: list[np.ndarray]) -> list[Record]:
         """The records kept so far, with the counters of all ranks."""
-        records = self._records
-        for record, sums in zip(records, counters, strict=True):
-            for name, value in zip(_COUNTERS, sums, strict=True):
-                # Times are means over ranks, which run side by side; the rest are sums.
-                is_time = name.startswith("seconds")
-                mean = float(value) / self._context.group.size
-                record[name] = mean if is_time else int(value)
-            if self._validation is not None:
+        records = self.log.finish(counters)
+        if self._validation is not None:
+            for record in records:
                 record["validation_score"] = float("nan")
-        self._records, self._counters = [], []
         return records
 
     def _objective(self, losses: np.ndarray, model: LinearModel, n_iter: int) -> float:

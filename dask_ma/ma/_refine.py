@@ -78,14 +78,14 @@ class GradientEvaluator(Evaluator):
         with self.computing():
             own = self._gradient_sums(model)
         self._note(n_iter, 1.0, self._problem.shard.n_rows)
-        counters = np.concatenate(self._counters)
+        counters = np.concatenate(self.log.counters)
         losses, coef, intercept, counters = aggregate(
             self._context.group, [*own, counters], self._params.aggregation
         )
         alpha = self._params.alpha if self._params.penalty else 0.0
         total = self._problem.total_weight
         gradient = LinearModel(coef / total + alpha * model.coef, intercept / total)
-        records = self._finish_records(np.split(counters, len(self._counters)))
+        records = self._finish_records(np.split(counters, len(self.log.counters)))
         objective = self._objective(losses, model, n_iter)
         records[-1]["objective"] = objective
         free = gradient if self._params.fit_intercept else gradient[:1]
