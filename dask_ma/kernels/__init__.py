@@ -1,5 +1,21 @@
 """Pure maths on NumPy and SciPy arrays: no Dask, no scikit-learn, no state."""
 
+from dask_ma.kernels._digamma import digamma, exp_digamma
+from dask_ma.kernels._dirichlet import (
+    dirichlet_bound,
+    fit_dirichlet,
+    topics_bound,
+    topics_bound_of_totals,
+)
+from dask_ma.kernels._documents import (
+    Inference,
+    InferenceSettings,
+    WordWeights,
+    document_bounds,
+    infer_documents,
+    word_statistics,
+    word_weights,
+)
 from dask_ma.kernels._gradients import GradientSums, gradient_sums, loss_slopes
 from dask_ma.kernels._losses import LOSSES, loss_values
 from dask_ma.kernels._minibatch import (
@@ -17,13 +33,22 @@ from dask_ma.kernels._rows import row_slice
 
 __all__ = [
     "GradientSums",
+    "Inference",
+    "InferenceSettings",
     "LOSSES",
     "PENALTIES",
+    "WordWeights",
     "batch_slopes",
     "chunked_predictions",
     "descend",
+    "digamma",
+    "dirichlet_bound",
+    "document_bounds",
+    "exp_digamma",
     "feature_moments",
+    "fit_dirichlet",
     "gradient_sums",
+    "infer_documents",
     "jacobi_preconditioner",
     "loss_slopes",
     "loss_sums",
@@ -33,4 +58,8 @@ __all__ = [
     "project",
     "row_slice",
     "shrink",
+    "topics_bound",
+    "topics_bound_of_totals",
+    "word_statistics",
+    "word_weights",
 ]
