@@ -2,10 +2,11 @@
 
 from dask_ma.butterfly import ButterflySGDClassifier
 from dask_ma.engine import run_spmd
-from dask_ma.ma import MASGDClassifier, MASGDRegressor
+from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
 
 __all__ = [
     "ButterflySGDClassifier",
+    "MALDA",
     "MASGDClassifier",
     "MASGDRegressor",
     "__version__",

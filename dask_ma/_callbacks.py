@@ -36,7 +36,7 @@ __all__ = ["CallbackSupportMixin", "N_WRAPPERS", "fit_listener", "with_callbacks
 @contextmanager
 def fit_listener(
     estimator: Any,
-    max_rounds: int,
+    max_rounds: int | None,
     data: tuple[Any, Any, Any],
     to_attributes: Callable[[Model], dict[str, Any]],
 ) -> Iterator[Listener | None]:
@@ -47,8 +47,8 @@ def fit_listener(
     estimator : estimator
         The estimator that is being fitted. Its `verbose` asks for a progress bar if it
         is 1, and for a line per round if it is more, or where no bar can be drawn.
-    max_rounds : int
-        Most rounds that there can be.
+    max_rounds : int or None
+        Most rounds that there can be; None if that is not known.
     data : tuple
         X, y and the sample weights, for callbacks that ask for them.
     to_attributes : callable
@@ -71,14 +71,14 @@ def fit_listener(
         callbacks.end()
 
 
-def _teller(estimator: Any, max_rounds: int, stack: ExitStack) -> Listener:
+def _teller(estimator: Any, max_rounds: int | None, stack: ExitStack) -> Listener:
     """What tells the user of each round; a bar is closed with `stack`."""
     if estimator.verbose > 1:
         return _print_record
     bar = progress_bar(
         type(estimator).__name__,
         max_rounds,
-        may_end_early=estimator.tol is not None,
+        may_end_early=estimator._may_end_early,
     )
     if bar is None:
         return _print_record
@@ -115,7 +115,7 @@ class _RoundCallbacks:
     def __init__(
         self,
         estimator: Any,
-        max_rounds: int,
+        max_rounds: int | None,
         data: tuple[Any, Any, Any],
         to_attributes: Callable[[Model], dict[str, Any]],
     ) -> None:

@@ -12,7 +12,7 @@ _BAR_REFRESHES = 4  # per second
 
 
 def progress_bar(
-    name: str, max_rounds: int, *, may_end_early: bool
+    name: str, max_rounds: int | None, *, may_end_early: bool
 ) -> ProgressBar | None:
     """A progress bar, if it can be drawn here.
 
@@ -24,8 +24,8 @@ def progress_bar(
     ----------
     name : str
         What is fitted.
-    max_rounds : int
-        Most rounds that there can be.
+    max_rounds : int or None
+        Most rounds that there can be; None if that is not known.
     may_end_early : bool
         Whether there may be fewer.
 
@@ -69,8 +69,8 @@ class ProgressBar:
     ----------
     name : str
         What is fitted.
-    max_rounds : int
-        Most rounds that there can be.
+    max_rounds : int or None
+        Most rounds that there can be; None if that is not known.
     may_end_early : bool
         Whether there may be fewer, so that the time left is an upper bound.
     console : rich.console.Console
@@ -78,14 +78,18 @@ class ProgressBar:
     """
 
     def __init__(
-        self, name: str, max_rounds: int, *, may_end_early: bool, console: Any
+        self, name: str, max_rounds: int | None, *, may_end_early: bool, console: Any
     ) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn(
+                "round {task.completed:.0f}"
+                if max_rounds is None
+                else "round {task.completed:.0f}/{task.total:.0f}"
+            ),
             TextColumn("{task.fields[shown]}", markup=False),
             TextColumn("{task.fields[clock]}", markup=False),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),

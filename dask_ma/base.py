@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
@@ -41,7 +41,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         y: Any,
         sample_weight: Any,
         *,
-        max_rounds: int,
+        max_rounds: int | None,
         to_attributes: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> Any:
         """Share out the rows, run the agent on all ranks, return rank 0's result.
@@ -54,8 +54,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             Parameters of the agent.
         X, y, sample_weight
             What the user gave, validated where it is in memory.
-        max_rounds : int
-            Most rounds that there can be, for progress bars.
+        max_rounds : int or None
+            Most rounds that there can be, for progress bars; None if that is not known.
         to_attributes : callable
             Turns a model of the agent into fitted attributes, for callbacks.
         """
@@ -71,12 +71,18 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             n_rows=n_rows,
             seed=check_random_state(self.random_state).randint(_MAX_SEED),
             blas_threads=self._blas_threads,
+            is_labelled=get_tags(self).target_tags.required,
         )
         follow = partial(
             fit_listener, self, max_rounds, (X, y, sample_weight), to_attributes
         )
         with fit_client() as client:
             return run_fit(job, client, follow)
+
+    @property
+    def _may_end_early(self) -> bool:
+        """Whether a fit can make fewer rounds than it may."""
+        return self.tol is not None
 
     def _identity(self) -> dict[str, str]:
         """Parameters that a checkpoint must share with a fit that goes on from it."""
@@ -187,6 +193,31 @@ def _float_dtype(rows: Any, model: Any) -> np.dtype:
     """Floating type of the product of rows and model."""
     is_float = np.issubdtype(rows, np.floating)
     return np.result_type(rows if is_float else np.float64, model)
+
+
+class ColumnSums(NamedTuple):
+    """Sums of the columns of an array, and the number of its rows."""
+
+    sum: np.ndarray
+    n_rows: int
+
+
+def blockwise_sum(columns: Any) -> ColumnSums:
+    """Sums of columns, worked out block by block for a Dask array.
+
+    Its chunks may have unknown sizes.
+    """
+    if not is_dask_collection(columns):
+        return ColumnSums(columns.sum(axis=0), len(columns))
+    parts = [_column_sums(block) for block in columns.to_delayed().ravel()]
+    sums = dask.compute(*parts)
+    return ColumnSums(sum(s.sum for s in sums), sum(s.n_rows for s in sums))
+
+
+@dask.delayed(pure=False)
+def _column_sums(block: np.ndarray) -> ColumnSums:
+    """Sums of one block."""
+    return ColumnSums(block.sum(axis=0), len(block))
 
 
 def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 import dask_ma
-from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
+from dask_ma import MALDA, ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 
 DOORS = [
     "dask_ma",
@@ -29,6 +29,7 @@ PUBLIC = [
     for door, names in {
         "dask_ma": [
             "ButterflySGDClassifier",
+            "MALDA",
             "MASGDClassifier",
             "MASGDRegressor",
             "run_spmd",
@@ -52,6 +53,9 @@ PUBLIC = [
             "load_clinc150",
             "make_dask_sparse_classification",
             "make_sparse_classification",
+            "read_bag_of_words",
+            "read_lda_c",
+            "vectorize_text",
         ],
         "dask_ma.plotting": ["ConvergenceDisplay", "GanttDisplay", "TopologyDisplay"],
     }.items()
@@ -109,12 +113,13 @@ def test_door(name):
 def test_the_package_shows_its_estimators():
     assert set(dask_ma.__all__) == {
         "ButterflySGDClassifier",
+        "MALDA",
         "MASGDClassifier",
         "MASGDRegressor",
         "__version__",
         "run_spmd",
     }
-    for cls in (MASGDClassifier, MASGDRegressor):
+    for cls in (MALDA, MASGDClassifier, MASGDRegressor):
         assert getattr(importlib.import_module("dask_ma.ma"), cls.__name__) is cls
     butterfly = importlib.import_module("dask_ma.butterfly")
     assert butterfly.ButterflySGDClassifier is ButterflySGDClassifier

@@ -78,6 +78,8 @@ class Job:
         Seed of the ranks' random numbers.
     blas_threads : int
         Threads that BLAS may use in a process.
+    is_labelled : bool
+        Whether every row needs a label.
     """
 
     agent: Agent
@@ -90,6 +92,7 @@ class Job:
     n_rows: int | None
     seed: int
     blas_threads: int
+    is_labelled: bool = True
 
 
 def run_fit(
@@ -235,7 +238,11 @@ class _Fit:
         self.addresses = place_ranks(self.client, job.n_ranks, job.n_rows)
         n_ranks = job.n_local_ranks if self.addresses is None else len(self.addresses)
         self.shards = partition(
-            *job.data, n_ranks=n_ranks, addresses=self.addresses, client=self.client
+            *job.data,
+            n_ranks=n_ranks,
+            addresses=self.addresses,
+            client=self.client,
+            allow_unlabelled=not job.is_labelled,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",

@@ -91,9 +91,9 @@ class LinearMA(LinearEstimator):
         params = FitParams(**{**names, **changes}, is_classifier=is_classifier(self))
         return self._fit_agent(train, params, X, y, sample_weight)
 
-    def _run(self, *args: Any, max_rounds: int, **kwargs: Any) -> Any:
+    def _run(self, *args: Any, max_rounds: int | None, **kwargs: Any) -> Any:
         """Each evaluation of the refinement is a round, too."""
-        if self.refine is not None:
+        if self.refine is not None and max_rounds is not None:
             max_rounds += self.refine_max_iter
         return super()._run(*args, max_rounds=max_rounds, **kwargs)
 

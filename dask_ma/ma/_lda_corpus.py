@@ -1,0 +1,180 @@
+"""The documents of one rank: checked, counted, and handed out in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allgather
+from dask_ma.data import Block, Shard, build_shard
+from dask_ma.engine import RankContext
+from dask_ma.kernels import row_slice
+
+
+class Batch(NamedTuple):
+    """Some documents, with their own words as columns.
+
+    Attributes
+    ----------
+    X : CSR of shape (n_documents, n_words)
+        Counts.
+    words : ndarray of int, shape (n_words,)
+        Columns of the corpus that the columns of `X` are, sorted.
+    """
+
+    X: Any
+    words: np.ndarray
+
+
+class Summary(NamedTuple):
+    """What the other ranks need to know of the documents of one rank."""
+
+    n_documents: int = 0
+    n_words: float = 0.0
+    error: Exception | None = None
+
+
+class Corpus:
+    """Documents of a rank, and how many there are on all of them.
+
+    Parameters
+    ----------
+    shard : Shard
+        Documents of this rank, as CSR blocks.
+    summaries : sequence of Summary
+        Those of all ranks.
+    dtype : dtype
+        Of the counts in the batches.
+
+    Attributes
+    ----------
+    n_documents, total_documents, most_documents : int
+        Of this rank, of all ranks, and of the rank that has most.
+    total_words : float
+        Sum of the counts on all ranks.
+    n_features : int
+        Size of the vocabulary.
+    """
+
+    def __init__(self, shard: Shard, summaries: list[Summary], dtype: np.dtype) -> None:
+        self.n_documents = shard.n_rows
+        self.n_features = shard.n_features
+        self.total_documents = sum(s.n_documents for s in summaries)
+        self.most_documents = max(s.n_documents for s in summaries)
+        self.total_words = sum(s.n_words for s in summaries)
+        self._sizes = np.array([s.n_documents for s in summaries])
+        self._blocks = [block.X for block in shard.blocks]
+        self._starts = np.cumsum([0] + [X.shape[0] for X in self._blocks])
+        self._dtype = dtype
+        self._column_of = np.zeros(shard.n_features, dtype=np.int32)
+
+    def documents_of_round(self, n_round: int, n_rounds: int) -> int:
+        """Documents of all ranks in one of the rounds that a pass is split into."""
+        sizes = self._sizes // n_rounds + (n_round < self._sizes % n_rounds)
+        return int(sizes.sum())
+
+    def shuffled(self, context: RankContext, n_passes: int) -> np.ndarray:
+        """Numbers of the documents in the order of a pass.
+
+        It depends on the seed, the number of the shard and the number of the pass.
+        """
+        key = (*context.seed.spawn_key, n_passes)
+        seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
+        return np.random.default_rng(seed).permutation(self.n_documents)
+
+    def batch(self, documents: np.ndarray) -> Batch:
+        """The documents with the given numbers."""
+        parts = []
+        documents = np.sort(documents)  # so that each block is looked at once
+        bounds = np.searchsorted(documents, self._starts)
+        for i in np.flatnonzero(np.diff(bounds)):
+            rows = documents[bounds[i] : bounds[i + 1]] - self._starts[i]
+            parts.append(self._blocks[i][rows])
+        if not parts:
+            parts.append(sparse.csr_array((0, self.n_features), dtype=self._dtype))
+        return self._narrow(parts[0] if len(parts) == 1 else sparse.vstack(parts))
+
+    def batches_in_order(self, size: int) -> Iterator[Batch]:
+        """All documents in the order of the input, `size` at a time at most."""
+        for X in self._blocks:
+            for start in range(0, X.shape[0], size):
+                yield self._narrow(row_slice(X, start, min(start + size, X.shape[0])))
+
+    def _narrow(self, X: Any) -> Batch:
+        """Leave out the words that do not occur."""
+        occurs = np.zeros(self.n_features, dtype=bool)
+        occurs[X.indices] = True
+        words = np.flatnonzero(occurs)
+        self._column_of[words] = np.arange(len(words), dtype=np.int32)
+        narrow = sparse.csr_array((X.shape[0], len(words)), dtype=self._dtype)
+        narrow.data = X.data.astype(self._dtype, copy=False)
+        narrow.indices, narrow.indptr = self._column_of[X.indices], X.indptr
+        return Batch(narrow, words)
+
+
+def agree_on_corpus(group: Group, arguments: Any, dtype: np.dtype) -> Corpus:
+    """Check this rank's documents and count those of all ranks; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    dtype : dtype
+        Of the counts in batches.
+
+    Returns
+    -------
+    corpus : Corpus
+
+    Raises
+    ------
+    ValueError
+        On all ranks, if the documents of some rank are wrong, or if there are none, or
+        if none of them has a word.
+    """
+    shard, own = _inspect(arguments)
+    summaries: list[Summary] = allgather(group, own)
+    for summary in summaries:
+        if summary.error is not None:
+            raise summary.error
+    if shard is None:
+        raise RuntimeError("a rank without an error has no shard")
+    if not sum(s.n_documents for s in summaries):
+        raise ValueError("X has no documents: at least one row is needed")
+    if not sum(s.n_words for s in summaries):
+        raise ValueError("X has no words: all counts are 0; one document needs a word")
+    return Corpus(shard, summaries, dtype)
+
+
+def _inspect(arguments: Any) -> tuple[Shard | None, Summary]:
+    """Build the shard and describe it; an error goes into the description."""
+    try:
+        shard = build_shard(arguments, require_labels=False)
+        blocks = [_counts(block) for block in shard.blocks]
+    except (ValueError, TypeError) as error:
+        # The traceback would keep the shard alive on its way to the other ranks.
+        return None, Summary(error=error.with_traceback(None))
+    n_words = float(sum(block.X.data.sum(dtype=np.float64) for block in blocks))
+    return replace(shard, blocks=blocks), Summary(shard.n_rows, n_words)
+
+
+def _counts(block: Block) -> Block:
+    """A block as CSR, without negative counts."""
+    X = block.X
+    if not sparse.issparse(X):
+        X = sparse.csr_array(X)
+    if len(X.data) and X.data.min() < 0:
+        position = int(np.argmax(X.data < 0))
+        row = int(np.searchsorted(X.indptr, position, side="right")) - 1
+        raise ValueError(
+            f"Negative values in data passed to MALDA: counts must be 0 or more, but "
+            f"row {row} of block {block.index} has {X.data[position]:g} in column "
+            f"{X.indices[position]}"
+        )
+    return block._replace(X=X)

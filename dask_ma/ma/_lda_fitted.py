@@ -1,0 +1,266 @@
+"""What a fitted topic model can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import special
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.utils.validation import check_is_fitted
+
+from dask_ma import _config
+from dask_ma.base import DistributedEstimator, blockwise_sum
+from dask_ma.kernels import InferenceSettings
+from dask_ma.ma._lda_model import (
+    TopicModel,
+    bound_columns,
+    bound_of_topics,
+    completion_columns,
+    likelihood_columns,
+    topic_proportions,
+)
+
+
+class FittedTopics(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
+):
+    """Base of MALDA: documents worked out with fitted topics."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def transform(self, X: Any) -> Any:
+        """Proportions of the topics in documents.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Counts of words, one row per document.
+
+        Returns
+        -------
+        proportions : ndarray or dask.array of shape (n_samples, n_components)
+            Expected proportions, which add up to 1 in each row. Lazy for a Dask
+            collection.
+        """
+        check_is_fitted(self)
+        return self._apply(
+            X,
+            topic_proportions,
+            n_outputs=len(self.components_),
+            dtype=self.components_.dtype,
+        )
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Evidence lower bound of documents.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame or Dask collection, shape (n_samples, \
+                n_features)
+            Counts of words, one row per document.
+        y : object
+            Not used, there for scikit-learn's conventions.
+
+        Returns
+        -------
+        bound : float
+            ``E[log p(words, theta, beta) - log q(theta, beta)]``, not above the
+            logarithm of the likelihood; higher is better. It includes the part of the
+            topics, as in scikit-learn.
+        """
+        check_is_fitted(self)
+        documents, _ = self._sum(X, bound_columns)
+        return float(documents + bound_of_topics(self._predictor()))
+
+    def perplexity(
+        self, X: Any, sub_sampling: bool = False, *, method: str = "bound"
+    ) -> float:
+        """How surprising documents are: lower is better.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame or Dask collection, shape (n_samples, \
+                n_features)
+            Counts of words, one row per document.
+        sub_sampling : bool, default=False
+            Whether the documents are a sample of `total_samples` documents, so that
+            their part of the bound is scaled up beside that of the topics.
+        method : {"bound", "completion"}, default="bound"
+            "bound" is scikit-learn's: ``exp(-score(X) / words)``. The part of the
+            topics in it does not depend on `X`, and weighs more the fewer documents
+            there are: values of samples of other sizes cannot be compared.
+            "completion" works out the topics of each document from every other word,
+            and takes the likelihood of the rest of the words at the expected topics,
+            ``exp(-log likelihood / rest of the words)``: a measure of prediction, free
+            of the bound, that can be compared between models of any kind.
+
+        Returns
+        -------
+        perplexity : float
+        """
+        check_is_fitted(self)
+        if method not in ("bound", "completion"):
+            raise ValueError(
+                f"method should be 'bound' or 'completion', got {method!r}"
+            )
+        if method == "completion":
+            value, n_words = self._sum(X, completion_columns)
+            return _exp(-value / _some(n_words))
+        documents, n_words, n_samples = self._sum(X, bound_columns, count=True)
+        if sub_sampling:
+            factor = self.total_samples / _some(n_samples)
+            documents, n_words = documents * factor, n_words * factor
+        bound = documents + bound_of_topics(self._predictor())
+        return _exp(-bound / _some(n_words))
+
+    def log_likelihood(self, X: Any) -> float:
+        """Log likelihood of documents at the expected topics.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame or Dask collection, shape (n_samples, \
+                n_features)
+            Counts of words, one row per document.
+
+        Returns
+        -------
+        log_likelihood : float
+            ``sum_dw count_dw log sum_k E[theta_dk] E[beta_kw]``, with the topics of
+            each document worked out from the same words; higher is better.
+        """
+        check_is_fitted(self)
+        return float(self._sum(X, likelihood_columns)[0])
+
+    def top_words(
+        self, n: int = 10, feature_names: Any = None
+    ) -> list[list[tuple[Any, float]]]:
+        """The most probable words of each topic.
+
+        Parameters
+        ----------
+        n : int, default=10
+            How many of them, at least 1.
+        feature_names : array-like of shape (n_features,), default=None
+            The words; None takes the names that `fit` has seen, else the numbers of
+            the columns.
+
+        Returns
+        -------
+        topics : list of list of (word, probability)
+            For each topic its words, the most probable first.
+        """
+        check_is_fitted(self)
+        n_features = self.components_.shape[1]
+        if feature_names is None:
+            feature_names = getattr(self, "feature_names_in_", np.arange(n_features))
+        names = np.asarray(feature_names)
+        if names.shape != (n_features,):
+            raise ValueError(
+                f"feature_names should have {n_features} elements, one per column; got "
+                f"an array of shape {names.shape}"
+            )
+        totals = self.components_.sum(axis=1, dtype=np.float64)
+        topics = []
+        for row, total in zip(self.components_, totals, strict=True):
+            best = np.argsort(-row, kind="stable")[:n]
+            topics.append([(names[i].item(), float(row[i] / total)) for i in best])
+        return topics
+
+    @property
+    def exp_dirichlet_component_(self) -> np.ndarray:
+        """``exp(E[log beta])`` of the topics, worked out anew each time."""
+        check_is_fitted(self)
+        totals = self.components_.sum(axis=1, keepdims=True, dtype=np.float64)
+        logs = special.psi(self.components_) - special.psi(totals)
+        return np.exp(logs, dtype=logs.dtype).astype(self.components_.dtype)
+
+    def to_sklearn(self) -> LatentDirichletAllocation:
+        """A fitted scikit-learn estimator with the same topics.
+
+        Returns
+        -------
+        twin : LatentDirichletAllocation
+            It shares no memory with this estimator and does not need Dask.
+
+        Raises
+        ------
+        ValueError
+            If a prior is not the same for all topics, or for all words: scikit-learn
+            has no place for that.
+        """
+        check_is_fitted(self)
+        priors = {
+            name: np.unique(getattr(self, f"{name}_"))
+            for name in ("doc_topic_prior", "topic_word_prior")
+        }
+        for name, values in priors.items():
+            if len(values) > 1:
+                raise ValueError(
+                    f"scikit-learn's LatentDirichletAllocation takes one number as "
+                    f"{name}, but {name}_ has {len(values)} different values"
+                )
+        known = LatentDirichletAllocation().get_params()
+        params = {k: v for k, v in self.get_params().items() if k in known}
+        params |= {name: float(values[0]) for name, values in priors.items()}
+        # With one rank, this is what scikit-learn's batches are.
+        params["batch_size"] = self.local_batch_size
+        twin = LatentDirichletAllocation(**params)
+        twin.components_ = self.components_.copy()
+        twin.exp_dirichlet_component_ = self.exp_dirichlet_component_
+        for name, values in priors.items():
+            setattr(twin, f"{name}_", float(values[0]))
+        for name in ("n_batch_iter_", "n_iter_", "bound_", "n_features_in_"):
+            if hasattr(self, name):
+                setattr(twin, name, getattr(self, name))
+        if hasattr(self, "feature_names_in_"):
+            twin.feature_names_in_ = self.feature_names_in_.copy()
+        twin.random_state_ = np.random.RandomState(0)
+        return twin
+
+    def _sum(self, X: Any, function: Any, *, count: bool = False) -> list[float]:
+        """Sums over documents of what a function gives for each of them."""
+        columns = self._apply(X, function, n_outputs=2, dtype=np.float64)
+        sums = blockwise_sum(columns)
+        return [*sums.sum[:2], sums.n_rows] if count else list(sums.sum)
+
+    def _predictor(self) -> TopicModel:
+        return TopicModel(self.components_, *self._vector_priors(), self._inference())
+
+    def _vector_priors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The priors as vectors; one element serves all words."""
+        prior = np.asarray(self.doc_topic_prior_, dtype=np.float64)
+        words = np.asarray(self.topic_word_prior_, dtype=np.float64)
+        return np.array(np.broadcast_to(prior, self.n_components)), np.atleast_1d(words)
+
+    def _inference(self) -> InferenceSettings:
+        return InferenceSettings(
+            max_iter=self.max_doc_update_iter,
+            tol=self.mean_change_tol,
+            threshold=self.digamma_threshold,
+            block_bytes=_config.get_bytes("topics.block-size"),
+        )
+
+
+def _exp(x: float) -> float:
+    """Exponential, infinite where it is too large."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(x))
+
+
+def _some(n: float) -> float:
+    """A number of words or documents to divide by."""
+    if not n:
+        raise ValueError("X has no words: the perplexity of nothing is not defined")
+    return n

@@ -1,0 +1,85 @@
+"""What the ranks of a topic model's fit need to know besides their documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.kernels import InferenceSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicParams:
+    """Parameters of the fit of a topic model.
+
+    The names are those of the estimator; the rest is listed here.
+
+    Parameters
+    ----------
+    doc_topic_prior : ndarray of float64, shape (n_components,)
+        Prior of the documents' topics to begin with.
+    learn_prior : bool
+        Whether it is learned.
+    topic_word_prior : ndarray of float64, shape (n_features,) or (1,)
+        Prior of the topics' words; one element serves all words.
+    total_samples : float or None
+        Documents that there will be; None for as many as there are.
+    inference : InferenceSettings
+        How documents are worked out.
+    components : ndarray of shape (n_components, n_features) or None
+        Parameters of the topics to begin with; None draws them at random.
+    n_updates : int
+        Updates of the topics made before this fit.
+    with_bound : bool
+        Whether the model is evaluated at the end.
+    """
+
+    n_components: int
+    doc_topic_prior: np.ndarray
+    learn_prior: bool
+    topic_word_prior: np.ndarray
+    learning_method: str
+    learning_decay: float
+    learning_offset: float
+    max_iter: int
+    batch_size: int
+    local_batch_size: int
+    evaluate_every: int
+    total_samples: float | None
+    perp_tol: float
+    paradigm: str
+    aggregation: str
+    mixing: str
+    inference: InferenceSettings
+    dtype: np.dtype
+    components: np.ndarray | None = field(default=None, repr=False)
+    n_updates: int = 0
+    with_bound: bool = True
+
+    @property
+    def documents_at_once(self) -> int:
+        """Documents whose topics take as much memory as a block of words."""
+        per_document = 4 * self.n_components * self.dtype.itemsize
+        return max(64, self.inference.block_bytes // per_document)
+
+
+class TopicResult(NamedTuple):
+    """What rank 0 returns to the client.
+
+    Attributes
+    ----------
+    fitted : dict
+        `components` of shape (n_components, n_features); `doc_topic_prior`; `n_updates`
+        of the topics by each rank; `n_iter`, passes; `bound`, perplexity of the
+        training documents or None.
+    history : list of dict
+        One record per round.
+    timeline : ndarray or None
+        What all ranks have done when, on rank 0.
+    """
+
+    fitted: dict[str, Any]
+    history: list[dict[str, Any]]
+    timeline: np.ndarray | None = None

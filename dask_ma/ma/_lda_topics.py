@@ -1,0 +1,115 @@
+"""The topics of a rank: parameters of Dirichlet distributions over words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_ma.kernels import (
+    WordWeights,
+    topics_bound,
+    topics_bound_of_totals,
+    word_weights,
+)
+
+_SMALLEST_SCALE = 1e-6  # of the excess, before it is brought back to 1
+_SMALLEST_PARAMETER = 1e-30
+
+
+class Topics:
+    """Parameters of the topics, ``lambda = prior + scale * excess``.
+
+    An update moves all parameters towards the prior and those of a batch's words
+    towards what the batch shows. Towards the prior they move together, by the scale, so
+    that an update touches the words of the batch alone (the lazy update of section
+    4.2); the sums over words are kept up with it.
+
+    Parameters
+    ----------
+    excess : ndarray of shape (n_features, n_components)
+        Parameters without the prior; :meth:`update` changes it in place.
+    prior : ndarray of shape (n_features,) or (1,)
+        Prior of the topics' words; in the literature, this is `eta`.
+    """
+
+    def __init__(self, excess: np.ndarray, prior: np.ndarray) -> None:
+        self._prior = prior.astype(excess.dtype)
+        n_features = excess.shape[0]
+        self._prior_sum = float(np.broadcast_to(prior, n_features).sum())
+        self.reset(excess)
+
+    def reset(self, excess: np.ndarray) -> None:
+        """Take over other parameters."""
+        self.excess = excess
+        self._scale = 1.0
+        self._sums = excess.sum(axis=0, dtype=np.float64)
+        self._has_negative = bool(excess.min(initial=0) < 0)
+
+    @property
+    def totals(self) -> np.ndarray:
+        """Sums of the parameters over all words, float64 of shape (n_components,)."""
+        return self._prior_sum + self._scale * self._sums
+
+    def parameters(self, words: np.ndarray | slice) -> np.ndarray:
+        """Parameters of some words, a new array of shape (n_words, n_components)."""
+        found = self.excess[words] * self.excess.dtype.type(self._scale)
+        is_one = len(self._prior) == 1
+        found += self._prior if is_one else self._prior[words, np.newaxis]
+        if self._has_negative:  # parameters below the prior can round to 0
+            np.maximum(found, _SMALLEST_PARAMETER, out=found)
+        return found
+
+    def weights(self, words: np.ndarray, threshold: float | None) -> WordWeights:
+        """Weights of some words, for the inference of documents."""
+        return word_weights(self.parameters(words), self.totals, threshold)
+
+    def update(
+        self,
+        words: np.ndarray,
+        statistics: np.ndarray,
+        rate: float,
+        factor: float,
+    ) -> None:
+        """Move towards what a batch shows of the whole corpus.
+
+        Parameters
+        ----------
+        words : ndarray of int, shape (n_words,)
+            Words of the batch.
+        statistics : ndarray of shape (n_words, n_components)
+            Expected number of times that each was drawn from each topic. Overwritten.
+        rate : float
+            How far to move, from 0 to 1; in the literature, this is `rho`.
+        factor : float
+            Documents of the corpus for each document of the batch.
+        """
+        if rate == 1:
+            self.excess[:] = 0
+            self._scale, self._sums = 1.0, np.zeros_like(self._sums)
+        else:
+            self._scale *= 1 - rate
+        if self._scale < _SMALLEST_SCALE:
+            self.settle()
+        statistics *= statistics.dtype.type(rate * factor / self._scale)
+        self.excess[words] += statistics
+        self._sums += statistics.sum(axis=0, dtype=np.float64)
+
+    def settle(self, factor: float = 1.0) -> np.ndarray:
+        """Multiply the scale, and `factor`, into the excess; return it."""
+        scale = self._scale * factor
+        if scale != 1:
+            self.excess *= self.excess.dtype.type(scale)
+            self._sums *= scale
+        self._scale = 1.0
+        return self.excess
+
+    def bound(self, start: int, stop: int) -> float:
+        """Part of the words `start` to `stop` in the evidence lower bound.
+
+        The parts of all words add up to ``E[log p(beta) - log q(beta)]``; that of word
+        0 has what belongs to no word.
+        """
+        prior = self._prior if len(self._prior) == 1 else self._prior[start:stop]
+        value = topics_bound(self.parameters(slice(start, stop)), prior, self.totals)
+        if start == 0:
+            value += topics_bound_of_totals(self._prior_sum, self.totals)
+        return value

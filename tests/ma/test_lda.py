@@ -1,0 +1,302 @@
+"""MALDA against scikit-learn's steps and evaluations, and on planted topics."""
+
+import numpy as np
+import pytest
+from scipy import sparse, special
+from scipy.optimize import linear_sum_assignment
+from sklearn.decomposition import LatentDirichletAllocation
+
+from dask_ma import MALDA
+
+K = 4
+# Priors beside which the epsilon that scikit-learn divides by does not matter.
+PRIORS = {"doc_topic_prior": 0.5, "topic_word_prior": 0.4}
+LONG = {"mean_change_tol": 1e-11, "max_doc_update_iter": 20_000}
+EXACT = {"dtype": "float64", "digamma_threshold": None}
+
+
+def planted(n_documents, alpha=0.15, length=40, seed=0):
+    """Documents of words from four topics that share some of 24 words."""
+    rng = np.random.default_rng(seed)
+    topics = np.zeros((K, 24))
+    for k in range(K):
+        topics[k, (np.arange(9) + 6 * k) % 24] = rng.dirichlet(np.full(9, 2.0))
+    shares = rng.dirichlet(np.broadcast_to(alpha, K), n_documents) @ topics
+    counts = [rng.multinomial(length, p / p.sum()) for p in shares]
+    return np.array(counts, dtype=float), topics
+
+
+@pytest.fixture(scope="module")
+def X():
+    """70 documents of different lengths, two of them empty."""
+    counts, _ = planted(70)
+    counts[::3] *= np.random.default_rng(1).random(counts[::3].shape) < 0.3
+    counts[[0, 33]] = 0
+    return counts
+
+
+@pytest.fixture(scope="module")
+def components():
+    return np.random.default_rng(2).gamma(2.0, 3.0, (K, 24)) + 0.1
+
+
+def scikit_learn(X, components, **params):
+    """A scikit-learn estimator that has these topics, and has seen nothing."""
+    twin = LatentDirichletAllocation(K, max_iter=0, **PRIORS, **params).fit(X)
+    twin.components_ = components.copy()
+    totals = components.sum(axis=1, keepdims=True)
+    twin.exp_dirichlet_component_ = np.exp(
+        special.psi(components) - special.psi(totals)
+    )
+    return twin
+
+
+def malda(components, **params):
+    params = {**PRIORS, **EXACT, "random_state": 0, **params}
+    return MALDA(K, components_init=components, **params)
+
+
+# Steps --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("n_passes", [1, 3])
+def test_batch_steps_are_those_of_scikit_learn(X, components, n_ranks, n_passes):
+    # A rate of 1 for all documents makes an online step a batch step.
+    rate_of_1 = {"learning_decay": 0.0, "total_samples": len(X)}
+    twin = scikit_learn(X, components, **rate_of_1, **LONG)
+    for _ in range(n_passes):
+        twin.partial_fit(X)
+    model = malda(
+        components, learning_method="batch", max_iter=n_passes, n_ranks=n_ranks, **LONG
+    ).fit(X)
+    np.testing.assert_allclose(model.components_, twin.components_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("paradigm", ["model", "gradient"])
+def test_online_steps_are_those_of_scikit_learn(X, components, paradigm):
+    rates = {"learning_decay": 0.6, "learning_offset": 3.0}
+    twin = scikit_learn(X, components, total_samples=len(X), **rates, **LONG)
+    for _ in range(3):
+        twin.partial_fit(X)
+    model = malda(
+        components, paradigm=paradigm, local_batch_size=70, max_iter=3, **rates, **LONG
+    ).fit(X)
+    np.testing.assert_allclose(model.components_, twin.components_, rtol=1e-6)
+    assert model.n_batch_iter_ == twin.n_batch_iter_ == 4
+
+
+@pytest.mark.parametrize("paradigm", ["model", "gradient"])
+def test_partial_fit_is_that_of_scikit_learn(X, components, paradigm):
+    twin = scikit_learn(X, components, total_samples=500, **LONG)
+    model = malda(components, paradigm=paradigm, total_samples=500, **LONG)
+    for part in (X[:20], X[20:25], X[25:]):
+        twin.partial_fit(part)
+        model.partial_fit(part)
+        np.testing.assert_allclose(model.components_, twin.components_, rtol=1e-6)
+        assert model.n_batch_iter_ == twin.n_batch_iter_
+
+
+@pytest.mark.parametrize("n_ranks", [2, 5])
+@pytest.mark.parametrize(
+    "params",
+    [{"paradigm": "gradient"}, {"learning_method": "batch"}],
+    ids=["gradient", "batch"],
+)
+def test_sums_do_not_depend_on_the_number_of_ranks(X, components, params, n_ranks):
+    params = {"max_iter": 4, "doc_topic_prior": "auto", **params}
+    one = malda(components, **params).fit(X)
+    several = malda(components, n_ranks=n_ranks, **params).fit(X)
+    np.testing.assert_allclose(several.components_, one.components_, rtol=1e-10)
+    np.testing.assert_allclose(several.doc_topic_prior_, one.doc_topic_prior_, 1e-10)
+    assert several.bound_ == pytest.approx(one.bound_, rel=1e-12)
+
+
+# Evaluation ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(X):
+    return MALDA(K, max_iter=4, n_ranks=2, random_state=0, **PRIORS, **EXACT).fit(X)
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_evaluations_are_those_of_scikit_learn(fitted, X, container):
+    twin, rows = fitted.to_sklearn(), container(X)
+    assert fitted.score(rows) == pytest.approx(twin.score(X), rel=1e-9)
+    assert fitted.perplexity(rows) == pytest.approx(twin.perplexity(X), rel=1e-9)
+    np.testing.assert_allclose(fitted.transform(rows), twin.transform(X), rtol=1e-6)
+    assert fitted.bound_ == pytest.approx(twin.perplexity(X), rel=1e-9)
+    np.testing.assert_allclose(
+        fitted.exp_dirichlet_component_, twin.exp_dirichlet_component_, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("total_samples", [10, 1e4])
+def test_perplexity_of_a_sample(X, total_samples):
+    model = MALDA(K, max_iter=2, total_samples=total_samples, **PRIORS, **EXACT).fit(X)
+    twin = model.to_sklearn()
+    value = model.perplexity(X[:30], sub_sampling=True)
+    assert value == pytest.approx(twin.perplexity(X[:30], sub_sampling=True), rel=1e-9)
+    assert abs(value - model.perplexity(X[:30])) > 0.1
+
+
+def test_single_precision_is_near(X, components):
+    params = {"max_iter": 4, "n_ranks": 2, "local_batch_size": 10}
+    fitted = malda(components, **params).fit(X)
+    quick = {"dtype": "float32", "digamma_threshold": 9}
+    model = malda(components, **params, **quick).fit(X)
+    assert model.components_.dtype == model.transform(X).dtype == np.float32
+    np.testing.assert_allclose(model.components_, fitted.components_, rtol=1e-3)
+    np.testing.assert_allclose(model.transform(X), fitted.transform(X), atol=1e-3)
+    for method in ("bound", "completion"):
+        expected = fitted.perplexity(X, method=method)
+        assert model.perplexity(X, method=method) == pytest.approx(expected, rel=1e-4)
+
+
+def expectations(model, X):
+    """Shares of the topics in documents, by scikit-learn, and of words in topics."""
+    components = model.components_
+    return model.to_sklearn().transform(X), components / components.sum(1)[:, None]
+
+
+def test_log_likelihood_word_by_word(fitted, X):
+    theta, beta = expectations(fitted, X)
+    value = sum(
+        X[d, w] * np.log(theta[d] @ beta[:, w]) for d, w in zip(*X.nonzero(), strict=True)
+    )
+    assert fitted.log_likelihood(X) == pytest.approx(value, rel=1e-6)
+    assert fitted.log_likelihood(sparse.csr_array(X)) == pytest.approx(value, rel=1e-6)
+
+
+def slow_completion(model, X):
+    """Every other word of a document is known, and the rest is to be predicted."""
+    halves = np.zeros((2, *X.shape))
+    for d, counts in enumerate(X.astype(int)):
+        for i, word in enumerate(np.repeat(np.arange(len(counts)), counts)):
+            halves[i % 2, d, word] += 1
+    return halves_perplexity(model, *halves)
+
+
+def halves_perplexity(model, known, rest):
+    theta, beta = expectations(model, known)
+    logs = [
+        rest[d, w] * np.log(theta[d] @ beta[:, w])
+        for d, w in zip(*rest.nonzero(), strict=True)
+    ]
+    return np.exp(-sum(logs) / rest.sum())
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_matrix])
+def test_completion_word_by_word(fitted, X, container):
+    value = fitted.perplexity(container(X), method="completion")
+    assert value == pytest.approx(slow_completion(fitted, X), rel=1e-6)
+
+
+def test_completion_of_real_counts(fitted, X):
+    value = fitted.perplexity(0.3 * X, method="completion")
+    expected = halves_perplexity(fitted, 0.15 * X, 0.15 * X)
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+def test_completion_does_not_depend_on_how_counts_are_stored(fitted, X):
+    """Columns in another order, and zeros that are stored."""
+    rows = sparse.csr_array(X)
+    stored = sparse.csr_array(X + 1)
+    stored.data -= 1
+    turned = np.concatenate(
+        [np.arange(a, b)[::-1] for a, b in zip(rows.indptr, rows.indptr[1:], strict=False)]
+    )
+    parts = rows.data[turned], rows.indices[turned], rows.indptr
+    backwards = sparse.csr_array(parts, shape=rows.shape)
+    np.testing.assert_array_equal(backwards.toarray(), X)
+    expected = fitted.perplexity(rows, method="completion")
+    for other in (stored, backwards):
+        value = fitted.perplexity(other, method="completion")
+        assert value == pytest.approx(expected, rel=1e-9)
+
+
+def test_good_topics_predict_better_than_poor_ones(X):
+    params = {**PRIORS, "random_state": 0}
+    held_out, _ = planted(40, seed=0)
+    good = MALDA(K, max_iter=10, learning_method="batch", **params).fit(X)
+    poor = MALDA(K, max_iter=0, **params).fit(X)
+    for method in ("bound", "completion"):
+        gain = poor.perplexity(held_out, method=method)
+        assert good.perplexity(held_out, method=method) < 0.8 * gain
+
+
+# Course -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("doc_topic_prior", [0.3, "auto"])
+def test_the_bound_never_falls_in_batch_mode(X, seed, doc_topic_prior):
+    params = {"max_iter": 10, "evaluate_every": 1, "perp_tol": 0.0, **EXACT}
+    more = {"mean_change_tol": 1e-8, "max_doc_update_iter": 2000, "n_ranks": 2}
+    model = MALDA(
+        K,
+        learning_method="batch",
+        doc_topic_prior=doc_topic_prior,
+        random_state=seed,
+        **params,
+        **more,
+    ).fit(X)
+    values = np.array([record["perplexity"] for record in model.history_])
+    assert len(values) == 10
+    assert (np.diff(values) < 1e-9 * values[0]).all()
+    assert values[-1] < values[0] - 0.1
+
+
+def affinity(model, topics):
+    """Hellinger affinity of the pair of topics that agree least."""
+    own = model.components_ / model.components_.sum(axis=1, keepdims=True)
+    affinities = np.sqrt(own) @ np.sqrt(topics).T
+    return affinities[linear_sum_assignment(affinities, maximize=True)].min()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"paradigm": "gradient", "batch_size": 20},
+        {"learning_method": "batch", "max_iter": 20},
+        {"mixing": "butterfly"},
+    ],
+    ids=["model", "gradient", "batch", "butterfly"],
+)
+def test_planted_topics_are_found(params):
+    """By the best of three starts: there are local optima."""
+    X, topics = planted(200)
+    params = {"max_iter": 6, "batch_size": 100, "local_batch_size": 10, **params}
+    priors = {"doc_topic_prior": 0.2, "topic_word_prior": 0.1}
+    models = [
+        MALDA(K, n_ranks=4, random_state=seed, **priors, **params).fit(X)
+        for seed in range(3)
+    ]
+    best = min(models, key=lambda model: model.bound_)
+    assert affinity(best, topics) > 0.95
+
+
+@pytest.mark.parametrize("learning_method", ["batch", "online"])
+def test_the_prior_of_the_documents_is_learned(learning_method):
+    alpha = np.array([0.1, 0.3, 0.6, 1.2])
+    X, topics = planted(400, alpha=alpha, length=80)
+    fits = [
+        MALDA(
+            K,
+            components_init=1e4 * topics + 0.01,
+            topic_word_prior=0.01,
+            doc_topic_prior=prior,
+            learning_method=learning_method,
+            learning_offset=1.0,
+            batch_size=80,
+            local_batch_size=40,
+            n_ranks=2,
+            random_state=0,
+        ).fit(X)
+        for prior in ("auto", None)
+    ]
+    np.testing.assert_allclose(fits[0].doc_topic_prior_, alpha, rtol=0.3)
+    assert fits[0].bound_ < fits[1].bound_
+    assert fits[1].doc_topic_prior_ == 0.25

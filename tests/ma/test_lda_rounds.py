@@ -1,0 +1,315 @@
+"""The rounds of MALDA against a slow loop, and lazy updates against dense ones."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse, special
+
+from dask_ma import MALDA
+from dask_ma.data import Block, Shard
+from dask_ma.ma._lda_corpus import Corpus, Summary
+from dask_ma.ma._lda_topics import Topics
+
+N, V, K = 23, 15, 3
+SEED = 4
+BASE = {
+    "max_iter": 3,
+    "random_state": SEED,
+    "dtype": "float64",
+    "digamma_threshold": None,
+    "learning_offset": 2.0,
+}
+
+
+@pytest.fixture(scope="module")
+def X():
+    """23 documents, some of them without words."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.gamma(0.5, 2.0, (N, V))).astype(float)
+    counts[[2, 11]] = 0
+    return counts
+
+
+@pytest.fixture(scope="module")
+def components():
+    return np.random.default_rng(1).gamma(1.0, 4.0, (K, V)) + 0.01
+
+
+# A slow reference ---------------------------------------------------------------------
+
+
+def documents(X, components, prior, tol=1e-3, max_iter=100):
+    """Topics of documents, and how often each topic has drawn each word."""
+    totals = components.sum(axis=1, keepdims=True)
+    weights = np.exp(special.psi(components) - special.psi(totals))
+    gammas, drawn = [], np.zeros_like(components)
+    for counts in X:
+        gamma, theta = np.ones(K), np.ones(K)
+        for _ in range(max_iter):
+            last, gamma = gamma, prior.copy()
+            for w in np.flatnonzero(counts):
+                shares = theta * weights[:, w]
+                gamma += counts[w] * shares / shares.sum()
+            theta = np.exp(special.psi(gamma))
+            if np.mean(abs(gamma - last)) < tol:
+                break
+        for w in np.flatnonzero(counts):
+            shares = theta * weights[:, w]
+            drawn[:, w] += counts[w] * shares / shares.sum()
+        gammas.append(gamma)
+    return np.array(gammas).reshape(-1, K), drawn
+
+
+class Simulation:
+    """Algorithm 6 of the paper for all ranks in turn, with dense topics."""
+
+    def __init__(self, X, components, n_ranks, **params):
+        bounds = [len(X) * rank // n_ranks for rank in range(n_ranks + 1)]
+        self.X = X
+        self.shards = [np.arange(*b) for b in zip(bounds, bounds[1:], strict=False)]
+        self.most = max(map(len, self.shards))
+        self.components = [components.copy() for _ in self.shards]
+        self.prior = np.full(K, 1 / K)
+        self.params = {"learning_decay": 0.7, "mixing": "allreduce", **params}
+        self.n_updates = self.n_rounds = 0
+        seed = np.random.RandomState(SEED).randint(2**31 - 1)
+        self.seeds = [
+            lambda n, rank=rank: np.random.SeedSequence(seed, spawn_key=(rank, n))
+            for rank in range(n_ranks)
+        ]
+
+    def run(self, n_passes):
+        n_rounds = math.ceil(len(self.X) / self.params["batch_size"])
+        n_rounds = min(n_rounds, self.most)
+        n_local = math.ceil(
+            math.ceil(self.most / n_rounds) / self.params["local_batch_size"]
+        )
+        for n in range(n_passes):
+            orders = [
+                shard[np.random.default_rng(seed(n)).permutation(len(shard))]
+                for shard, seed in zip(self.shards, self.seeds, strict=True)
+            ]
+            for i in range(n_rounds):
+                own = [np.array_split(order, n_rounds)[i] for order in orders]
+                for rank, rows in enumerate(own):
+                    self.update(rank, np.array_split(rows, n_local))
+                self.n_updates += n_local
+                self.mix(own, i == n_rounds - 1)
+                self.n_rounds += 1
+        return self.components
+
+    def update(self, rank, batches):
+        for number, rows in enumerate(batches, start=self.n_updates + 1):
+            if not len(rows):
+                continue
+            _, drawn = documents(self.X[rows], self.components[rank], self.prior)
+            rate = (2.0 + number) ** -self.params["learning_decay"]
+            shown = self.params["eta"] + len(self.X) / len(rows) * drawn
+            self.components[rank] = (
+                1 - rate
+            ) * self.components[rank] + rate * shown
+
+    def mix(self, own, is_last):
+        size = len(self.shards)
+        if self.params["mixing"] == "allreduce" or is_last:
+            shares = np.array([len(rows) for rows in own]) / sum(map(len, own))
+            mean = sum(s * c for s, c in zip(shares, self.components, strict=True))
+            self.components = [mean.copy() for _ in own]
+            return
+        distance = 2 ** (self.n_rounds % max(1, math.ceil(math.log2(size))))
+        before = self.components
+        self.components = [
+            (before[rank] + before[self.partner(rank, distance, size)]) / 2
+            for rank in range(size)
+        ]
+
+    @staticmethod
+    def partner(rank, distance, size):
+        is_power_of_2 = size > 1 and not size & (size - 1)
+        return rank ^ distance if is_power_of_2 else (rank - distance) % size
+
+
+@pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("batch_size", "local_batch_size"), [(9, 2), (4096, 3), (1, 1), (7, 100)]
+)
+def test_models_are_averaged(
+    X, components, mixing, n_ranks, batch_size, local_batch_size
+):
+    params = {"batch_size": batch_size, "local_batch_size": local_batch_size}
+    params["mixing"] = mixing
+    model = MALDA(
+        K, components_init=components, n_ranks=n_ranks, **BASE, **params
+    ).fit(X)
+    simulation = Simulation(X, components, n_ranks, eta=1 / K, **params)
+    expected = simulation.run(3)
+    np.testing.assert_allclose(model.components_, expected[0], rtol=1e-9)
+    assert model.n_batch_iter_ == 1 + simulation.n_updates
+    assert len(model.history_) == simulation.n_rounds
+
+
+@pytest.mark.parametrize("eta", [4.0, np.geomspace(0.02, 9, V)], ids=["4", "vector"])
+@pytest.mark.parametrize("learning_decay", [0.0, 0.51, 1.0])
+def test_rates_and_priors(X, components, eta, learning_decay):
+    """Among them a rate of 1, and parameters below the prior."""
+    params = {"learning_decay": learning_decay, "batch_size": 8, "local_batch_size": 2}
+    model = MALDA(
+        K,
+        components_init=components,
+        topic_word_prior=eta,
+        n_ranks=2,
+        **BASE,
+        **params,
+    ).fit(X)
+    expected = Simulation(X, components, 2, eta=eta, **params).run(3)
+    np.testing.assert_allclose(model.components_, expected[0], rtol=1e-9)
+    assert (components < eta).any()
+
+
+def slope(prior, mean_logs):
+    """Of the likelihood that the prior of the documents gives their topics."""
+    return special.psi(prior.sum()) - special.psi(prior) + mean_logs
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("learning_method", ["online", "batch"])
+def test_the_learned_prior_is_that_of_highest_likelihood(
+    X, components, n_ranks, learning_method
+):
+    model = MALDA(
+        K,
+        components_init=components,
+        doc_topic_prior="auto",
+        learning_method=learning_method,
+        n_ranks=n_ranks,
+        local_batch_size=N,
+        **{**BASE, "max_iter": 1},
+    ).fit(X)
+    gammas, _ = documents(X, components, np.full(K, 1 / K))
+    logs = special.psi(gammas) - special.psi(gammas.sum(axis=1, keepdims=True))
+    rate = 1.0 if learning_method == "batch" else 3**-0.7
+    best = (model.doc_topic_prior_ - (1 - rate) / K) / rate
+    np.testing.assert_allclose(slope(best, logs.mean(axis=0)), 0, atol=1e-5)
+    assert abs(slope(np.full(K, 1 / K), logs.mean(axis=0))).max() > 0.05
+
+
+def test_first_topics_are_drawn_around_1():
+    """Without a pass they are all there is; every start is another."""
+    X = np.ones((2, 3000))
+    models = [
+        MALDA(K, max_iter=0, random_state=seed, dtype=dtype, topic_word_prior=2.5).fit(X)
+        for seed, dtype in ((0, "float32"), (0, "float64"), (1, "float64"))
+    ]
+    for model in models:
+        assert model.components_.dtype == model.dtype
+        assert model.components_.mean() == pytest.approx(1, abs=0.01)
+        assert model.components_.std() == pytest.approx(0.1, rel=0.05)
+        rows = np.corrcoef(model.components_)[np.triu_indices(K, 1)]
+        assert abs(rows).max() < 0.1
+    assert not np.allclose(models[1].components_, models[2].components_)
+
+
+def test_all_counts_weigh(X):
+    """A document given twice weighs as two."""
+    params = {**BASE, "learning_method": "batch"}
+    start = {"components_init": np.random.default_rng(0).gamma(9.0, 1.0, (K, V))}
+    twice = MALDA(K, **params, **start).fit(np.vstack([X, X[:5]]))
+    once = MALDA(K, **params, **start).fit(X)
+    assert twice.components_.sum() - K * V / K == pytest.approx(X.sum() + X[:5].sum())
+    assert once.components_.sum() - K * V / K == pytest.approx(X.sum())
+
+
+# Lazy updates -------------------------------------------------------------------------
+
+
+def rates(kind, n):
+    if kind == "paper":
+        return [(10 + t) ** -0.7 for t in range(1, n + 1)]
+    if kind == "some 1":
+        return [1.0 if t % 17 == 3 else 0.05 for t in range(n)]
+    return [0.9] * n  # the scale is brought back to 1 every six updates
+
+
+@pytest.mark.parametrize("prior", [0.01, 3.0, np.geomspace(1e-3, 5, V)], ids=str)
+@pytest.mark.parametrize("kind", ["paper", "some 1", "large"])
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-11), (np.float32, 2e-4)])
+def test_lazy_updates_are_dense_updates(prior, kind, dtype, rtol):
+    rng = np.random.default_rng(2)
+    prior = np.atleast_1d(np.asarray(prior, dtype=np.float64))
+    column = prior[:, np.newaxis]
+    dense = rng.gamma(2.0, 1.0, (V, K))
+    topics = Topics((dense - column).astype(dtype), prior)
+    for number, rate in enumerate(rates(kind, 100)):
+        words = np.sort(rng.choice(V, rng.integers(1, V + 1), replace=False))
+        drawn = rng.gamma(0.5, 2.0, (len(words), K))
+        dense = (1 - rate) * dense + rate * column
+        dense[words] += rate * 7.5 * drawn
+        topics.update(words, drawn.astype(dtype), rate, 7.5)
+        np.testing.assert_allclose(topics.parameters(slice(None)), dense, rtol)
+        np.testing.assert_allclose(topics.parameters(words), dense[words], rtol)
+        np.testing.assert_allclose(topics.totals, dense.sum(axis=0), rtol)
+        if number % 30 == 29:
+            np.testing.assert_allclose(topics.settle() + column, dense, rtol, rtol)
+            topics.reset(topics.excess.copy())
+    assert topics.totals.dtype == np.float64
+
+
+def test_settle_multiplies_what_is_beyond_the_prior():
+    topics = Topics(np.full((2, 1), 4.0), np.array([0.5]))
+    topics.update(np.array([1]), np.ones((1, 1)), 0.5, 2.0)
+    excess = topics.settle(0.5)
+    assert excess.tolist() == [[1.0], [1.5]]
+    assert topics.parameters(slice(None)).tolist() == [[1.5], [2.0]]
+    assert topics.totals.tolist() == [3.5]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_parameters_are_positive_after_rounding(dtype):
+    """What is a bit above 0 must not become 0, of which there is no logarithm."""
+    start = np.full((2, 1), 1e-12)
+    topics = Topics((start - 0.3).astype(dtype), np.array([0.3]))
+    for words in (slice(None), np.array([0])):
+        assert (topics.parameters(words) > 0).all()
+        weights = topics.weights(words, None).weights
+        assert np.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("prior", [0.2, np.geomspace(0.1, 3, V)], ids=["0.2", "vector"])
+@pytest.mark.parametrize("bounds", [[0, V], [0, 4, 4, 9, V]], ids=str)
+def test_bound_of_topics(prior, bounds):
+    """The divergence between Dirichlet distributions, topic by topic."""
+    prior = np.atleast_1d(np.asarray(prior, dtype=np.float64))
+    parameters = np.random.default_rng(3).gamma(2.0, 2.0, (V, K))
+    topics = Topics(parameters - prior[:, np.newaxis], prior)
+    value = sum(
+        topics.bound(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a
+    )
+    expected = 0.0
+    eta = np.broadcast_to(prior, V)
+    for own in parameters.T:
+        expected += special.gammaln(eta.sum()) - special.gammaln(eta).sum()
+        expected -= special.gammaln(own.sum()) - special.gammaln(own).sum()
+        expected += (eta - own) @ (special.psi(own) - special.psi(own.sum()))
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+# Documents of a rank ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_blocks", [1, 4])
+def test_batches_hold_their_documents(X, n_blocks):
+    blocks = [
+        Block(sparse.csr_array(part), None, None, index, None)
+        for index, part in enumerate(np.array_split(X, n_blocks))
+    ]
+    shard = Shard(blocks, N, V, X.dtype, is_sparse=True, nbytes=0)
+    corpus = Corpus(shard, [Summary(N, X.sum())], np.dtype(np.float32))
+    for rows in (np.array([5, 0, 22]), np.array([], dtype=int), np.arange(N)[::-1]):
+        batch = corpus.batch(rows)
+        dense = np.zeros((len(rows), V))
+        dense[:, batch.words] = batch.X.toarray()
+        np.testing.assert_array_equal(dense, X[np.sort(rows)])
+        assert batch.X.dtype == np.float32
+        assert (X[rows][:, batch.words].sum(axis=0) > 0).all()
