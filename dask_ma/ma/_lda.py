@@ -304,6 +304,11 @@ class MALDA(TopicEstimator):
         self._check_parameters()
         with self._keep_fitted_state():
             first = not hasattr(self, "components_")
+            if not first and len(self.components_) != self.n_components:
+                raise ValueError(
+                    f"n_components is {self.n_components}, but the topics to go on "
+                    f"from are {len(self.components_)}; set it back, or call fit"
+                )
             X, _ = self._validate_input(X, reset=first)
             components = self._first_components() if first else self.components_
             self._fit_topics(X, components=components, partial=True)

@@ -131,6 +131,11 @@ class TopicFit:
 
     def _finish_round(self, n_rows: int, *, is_last: bool) -> None:
         """Note a round; evaluate its model, and tell of it, where that is due."""
+        if not np.isfinite(self._rounds.topics.totals).all():
+            raise ValueError(
+                f"the model is not finite after round {self._n_rounds}; are the counts "
+                "in X extremely large?"
+            )
         nan = float("nan")
         self.evaluator.log.note(
             self._n_rounds, n_rows, objective=nan, perplexity=nan, n_iter=self.n_iter

@@ -63,7 +63,7 @@ class TopicEstimator(FittedTopics):
         max_iter = 1 if partial else self.max_iter
         for name, value in self._make_priors(go_on=partial).items():
             setattr(self, f"{name}_", value)
-        doc_topic_prior, topic_word_prior = self._vector_priors()
+        doc_topic_prior, topic_word_prior = self._vector_priors(self.n_components)
         params = TopicParams(
             **{name: getattr(self, name) for name in _PASSED_ON},
             max_iter=max_iter,

@@ -171,11 +171,12 @@ class FittedTopics(
                 f"feature_names should have {n_features} elements, one per column; got "
                 f"an array of shape {names.shape}"
             )
+        words = names.tolist()
         totals = self.components_.sum(axis=1, dtype=np.float64)
         topics = []
         for row, total in zip(self.components_, totals, strict=True):
             best = np.argsort(-row, kind="stable")[:n]
-            topics.append([(names[i].item(), float(row[i] / total)) for i in best])
+            topics.append([(words[i], float(row[i] / total)) for i in best])
         return topics
 
     @property
@@ -236,13 +237,17 @@ class FittedTopics(
         return [*sums.sum[:2], sums.n_rows] if count else list(sums.sum)
 
     def _predictor(self) -> TopicModel:
-        return TopicModel(self.components_, *self._vector_priors(), self._inference())
+        return TopicModel(
+            self.components_,
+            *self._vector_priors(len(self.components_)),
+            self._inference(),
+        )
 
-    def _vector_priors(self) -> tuple[np.ndarray, np.ndarray]:
+    def _vector_priors(self, n_components: int) -> tuple[np.ndarray, np.ndarray]:
         """The priors as vectors; one element serves all words."""
         prior = np.asarray(self.doc_topic_prior_, dtype=np.float64)
         words = np.asarray(self.topic_word_prior_, dtype=np.float64)
-        return np.array(np.broadcast_to(prior, self.n_components)), np.atleast_1d(words)
+        return np.array(np.broadcast_to(prior, n_components)), np.atleast_1d(words)
 
     def _inference(self) -> InferenceSettings:
         return InferenceSettings(

@@ -30,7 +30,7 @@ def check_prior(value: Any, name: str, size: int, what: str) -> np.ndarray:
     ValueError
         For another length, and for elements that are not finite and above 0.
     """
-    prior = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    prior = np.atleast_1d(_numbers(value, name))
     if prior.ndim != 1 or (np.ndim(value) and len(prior) != size):
         raise ValueError(
             f"{name} should be a number or have {size} elements, one per {what}; got "
@@ -64,9 +64,7 @@ def check_components(value: Any, n_components: int, n_features: int) -> np.ndarr
     ValueError
         For another shape, and for elements that are not finite and above 0.
     """
-    components = np.asarray(value)
-    if components.dtype.kind != "f":
-        components = components.astype(np.float64)
+    components = _numbers(value, "components_init")
     if components.shape != (n_components, n_features):
         raise ValueError(
             f"components_init should have the shape {(n_components, n_features)}, one "
@@ -80,3 +78,14 @@ def check_components(value: Any, n_components: int, n_features: int) -> np.ndarr
             f"{row} has {components[row, column]} in column {column}"
         )
     return components
+
+
+def _numbers(value: Any, name: str) -> np.ndarray:
+    """An array of float32 or float64."""
+    array = np.asarray(value)
+    if array.dtype in (np.float32, np.float64):
+        return array
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} should hold numbers: {error}") from error
