@@ -8,6 +8,7 @@ error to choose.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
@@ -79,8 +80,7 @@ def exp_digamma(x: np.ndarray, threshold: float | None = 9.0) -> np.ndarray:
 
     def fill(raised: np.ndarray, loss: np.ndarray, out: np.ndarray) -> None:
         np.minimum(loss, -lowest, out=loss)
-        np.negative(loss, out=loss)
-        np.exp(loss, out=out)
+        np.exp(np.negative(loss, out=loss), out=out)
         out *= raised
 
     return _in_chunks(x, threshold, fill)
@@ -123,10 +123,9 @@ def _raise(x: np.ndarray, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
     half the divisions.
     """
     last = 2 * n_pairs - 1
-    first = np.arange(n_pairs, dtype=x.dtype)
     term = x + last
     term *= x
-    pairs = term + (first * (last - first))[:, np.newaxis]
+    pairs = term + _offsets(n_pairs, x.dtype)
     loss = np.reciprocal(pairs, out=pairs).sum(axis=0)
     raised = x + (last + 1)
     loss *= np.subtract(x + raised, 1, out=term)
@@ -140,3 +139,10 @@ def _raise(x: np.ndarray, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
     term *= inverse
     loss += term
     return raised, loss
+
+
+@lru_cache
+def _offsets(n_pairs: int, dtype: np.dtype) -> np.ndarray:
+    """What the pairs add to the product of the first one, as a column."""
+    first = np.arange(n_pairs, dtype=dtype)
+    return (first * (2 * n_pairs - 1 - first))[:, np.newaxis]

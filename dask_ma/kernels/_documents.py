@@ -27,6 +27,8 @@ from dask_ma.kernels._dirichlet import dirichlet_bound
 # A block is packed anew if this fraction of it is all that is left: packing costs as
 # much as some iterations.
 _WORTH_PACKING = 0.4
+# In these, most topics die out.
+_FIRST_ITERATIONS = 20
 # Words of padding that cost as much time as it takes to begin another block.
 _MOST_PADDING = 4000
 # Words that no topic of a document explains would be divided by 0 otherwise.
@@ -247,7 +249,7 @@ def _gather(
 
 def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
     """Work out the documents of a block; return the number of iterations."""
-    n_topics = found.gamma.shape[1]
+    tol = settings.tol * found.gamma.shape[1]
     # The scale of theta cancels out, so this is any uniform start.
     gamma, theta = np.ones_like(block.prior), np.ones_like(block.prior)
     norms = _norms(block, theta)
@@ -260,13 +262,15 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
         theta = exp_digamma(gamma, settings.threshold)
         norms = _norms(block, theta)
         last -= gamma
-        changes = np.abs(last, out=last).sum(axis=1) / n_topics
-        done = block.alive & (changes < settings.tol)
+        done = np.abs(last, out=last).sum(axis=1) < tol
+        done &= block.alive
         if n_iter == settings.max_iter:
             done = block.alive
         if done.any():
             _store(block, np.flatnonzero(done), gamma, theta, norms, found)
             block.alive &= ~done
+        elif n_iter > _FIRST_ITERATIONS:
+            continue
         rows = np.flatnonzero(block.alive)
         if not len(rows):
             break

@@ -125,7 +125,7 @@ class TopicFit:
             self._first = 0 if is_last else i + 1
             # In between, butterfly mixing has no model that all ranks share.
             if is_last or self._params.mixing == "allreduce":
-                self._keep(is_last=is_last)
+                self._keep()
                 if self.stop:
                     break
 
@@ -141,8 +141,6 @@ class TopicFit:
             self._n_rounds, n_rows, objective=nan, perplexity=nan, n_iter=self.n_iter
         )
         self.is_evaluated = False
-        if not (is_last or self._context.is_followed):
-            return
         is_end = self.n_iter == self._params.max_iter
         every = self._params.evaluate_every
         with_bound = is_last and (
@@ -172,7 +170,7 @@ class TopicFit:
             "bound": self.evaluator.perplexity,
         }
 
-    def _keep(self, *, is_last: bool) -> None:
+    def _keep(self) -> None:
         """Keep all of it in case the fit has to go on; a collective call."""
         shared = {
             "excess": self._rounds.topics.excess,
@@ -187,8 +185,6 @@ class TopicFit:
         self._context.keep(
             self._n_rounds,
             shared,
-            # In between, rounds wait for their records.
-            settled=is_last,
             done=self.stop or self.n_iter == self._params.max_iter,
         )
 
