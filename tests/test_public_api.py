@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 import dask_ma
@@ -137,15 +138,16 @@ def test_function_is_documented_and_annotated(name):
 
 
 @pytest.mark.parametrize(
-    "cls", [ButterflySGDClassifier, MASGDClassifier, MASGDRegressor]
+    "cls", [ButterflySGDClassifier, MALDA, MASGDClassifier, MASGDRegressor]
 )
 def test_parameters_and_attributes_are_documented(cls):
     names = arguments(cls.__init__)
     assert documented(cls.__doc__, "Parameters") == names
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(20, 2)), np.arange(20) % 2
-    model = cls(max_iter=1, tol=None).fit(X, y)
-    fitted = {name for name in vars(model) if name.endswith("_")}
+    X, y = rng.poisson(1.0, size=(20, 2)), np.arange(20) % 2
+    params = {"tol": None} if "tol" in names else {}
+    model = cls(max_iter=1, **params).fit(X, y)
+    fitted = {name for name in dir(model) if re.fullmatch("[a-z][a-z_]*_", name)}
     assert documented(cls.__doc__, "Attributes") == fitted | {"feature_names_in_"}
     assert set(cls._parameter_constraints) == names
 
@@ -208,9 +210,55 @@ def test_parameters_of_butterfly_mixing_are_those_of_scikit_learn():
         assert parameters[0] == parameters[1]
 
 
+def test_parameters_of_topics_are_those_of_scikit_learn():
+    """But for the way to learn, and the documents of a round of all ranks."""
+    ours, theirs = (
+        inspect.signature(c).parameters for c in (MALDA, LatentDirichletAllocation)
+    )
+    assert set(ours) - set(theirs) == {
+        "aggregation",
+        "components_init",
+        "digamma_threshold",
+        "dtype",
+        "local_batch_size",
+        "mixing",
+        "n_ranks",
+        "paradigm",
+    }
+    assert set(theirs) - set(ours) == {"n_jobs"}
+    for name in set(ours) & set(theirs):
+        assert ours[name].kind == theirs[name].kind, name
+        if name not in ("learning_method", "batch_size"):
+            assert ours[name].default == theirs[name].default, name
+
+
+def test_methods_of_topics_are_those_of_scikit_learn():
+    ours, theirs = (
+        {name for name in dir(c) if not name.startswith("_")}
+        for c in (MALDA, LatentDirichletAllocation)
+    )
+    # Requests for `normalize`, which is not there.
+    assert theirs - ours <= {"set_fit_transform_request", "set_transform_request"}
+    assert ours - theirs <= {
+        "exp_dirichlet_component_",  # set by fit there
+        "log_likelihood",
+        "merge",
+        "set_callbacks",
+        "to_sklearn",
+        "top_words",
+    }
+    for name in ("fit", "partial_fit", "score", "perplexity", "transform"):
+        ours, theirs = (
+            list(inspect.signature(getattr(c, name)).parameters)
+            for c in (MALDA, LatentDirichletAllocation)
+        )
+        ours = [n for n in ours if (name, n) != ("perplexity", "method")]
+        assert ours == [n for n in theirs if n != "normalize"]
+
+
 def test_constructor_only_stores():
     marker = object()
-    for cls in (ButterflySGDClassifier, MASGDClassifier, MASGDRegressor):
+    for cls in (ButterflySGDClassifier, MALDA, MASGDClassifier, MASGDRegressor):
         names = arguments(cls.__init__)
         model = cls(**dict.fromkeys(names, marker))
         assert vars(model) == dict.fromkeys(names, marker)

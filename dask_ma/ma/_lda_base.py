@@ -32,6 +32,13 @@ _PASSED_ON = (
 class TopicEstimator(FittedTopics):
     """Base of MALDA, which adds the parameters and the methods that fit."""
 
+    # What ends a fit, and what `fit` has no use for, may change, too.
+    _free_to_change = FittedTopics._free_to_change | {
+        "evaluate_every",
+        "perp_tol",
+        "total_samples",
+    }
+
     @property
     def _may_end_early(self) -> bool:
         return bool(self.evaluate_every > 0)

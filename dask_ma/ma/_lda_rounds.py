@@ -10,7 +10,6 @@ import numpy as np
 
 from dask_ma.comm import ButterflyAverage, Group
 from dask_ma.kernels import (
-    Inference,
     digamma,
     fit_dirichlet,
     infer_documents,
@@ -85,14 +84,14 @@ class Rounds(ABC):
         """How far the n-th update moves, n from 1; in the literature, this is `rho`."""
         return float((self._params.learning_offset + n) ** -self._params.learning_decay)
 
-    def _infer(self, batch: Batch) -> tuple[Inference, np.ndarray]:
-        """Work out documents; return what is found, and the statistics of the words."""
+    def _expect(self, batch: Batch) -> np.ndarray:
+        """Expected number of times that each word was drawn from each topic."""
         settings = self._params.inference
         weights = self.topics.weights(batch.words, settings.threshold).weights
         found = infer_documents(batch.X, weights, self.prior, settings)
         if self._params.learn_prior:
             self._note_documents(found.gamma)
-        return found, word_statistics(batch.X, found, weights)
+        return word_statistics(batch.X, found, weights)
 
     # The prior -----------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class SendModel(Rounds):
 
     def _update(self, batch: Batch) -> None:
         """Move this rank's topics towards what a batch shows."""
-        _, statistics = self._infer(batch)
+        statistics = self._expect(batch)
         total = self._params.total_samples or self._corpus.total_documents
         factor = total / batch.X.shape[0]
         self.topics.update(batch.words, statistics, self._rate(self.n_updates), factor)
@@ -224,5 +223,5 @@ class SendGradient(Rounds):
         for start in range(0, len(documents), self._params.documents_at_once):
             part = documents[start : start + self._params.documents_at_once]
             batch = self._corpus.batch(part)
-            statistics[batch.words] += self._infer(batch)[1]
+            statistics[batch.words] += self._expect(batch)
         return statistics

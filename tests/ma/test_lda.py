@@ -11,7 +11,7 @@ from dask_ma import MALDA
 K = 4
 # Priors beside which the epsilon that scikit-learn divides by does not matter.
 PRIORS = {"doc_topic_prior": 0.5, "topic_word_prior": 0.4}
-LONG = {"mean_change_tol": 1e-11, "max_doc_update_iter": 20_000}
+LONG = {"mean_change_tol": 1e-9, "max_doc_update_iter": 5000}
 EXACT = {"dtype": "float64", "digamma_threshold": None}
 
 
@@ -28,8 +28,8 @@ def planted(n_documents, alpha=0.15, length=40, seed=0):
 
 @pytest.fixture(scope="module")
 def X():
-    """70 documents of different lengths, two of them empty."""
-    counts, _ = planted(70)
+    """40 documents of different lengths, two of them empty."""
+    counts, _ = planted(40)
     counts[::3] *= np.random.default_rng(1).random(counts[::3].shape) < 0.3
     counts[[0, 33]] = 0
     return counts
@@ -80,7 +80,7 @@ def test_online_steps_are_those_of_scikit_learn(X, components, paradigm):
     for _ in range(3):
         twin.partial_fit(X)
     model = malda(
-        components, paradigm=paradigm, local_batch_size=70, max_iter=3, **rates, **LONG
+        components, paradigm=paradigm, local_batch_size=40, max_iter=3, **rates, **LONG
     ).fit(X)
     np.testing.assert_allclose(model.components_, twin.components_, rtol=1e-6)
     assert model.n_batch_iter_ == twin.n_batch_iter_ == 4
@@ -163,7 +163,8 @@ def expectations(model, X):
 def test_log_likelihood_word_by_word(fitted, X):
     theta, beta = expectations(fitted, X)
     value = sum(
-        X[d, w] * np.log(theta[d] @ beta[:, w]) for d, w in zip(*X.nonzero(), strict=True)
+        X[d, w] * np.log(theta[d] @ beta[:, w])
+        for d, w in zip(*X.nonzero(), strict=True)
     )
     assert fitted.log_likelihood(X) == pytest.approx(value, rel=1e-6)
     assert fitted.log_likelihood(sparse.csr_array(X)) == pytest.approx(value, rel=1e-6)
@@ -205,7 +206,10 @@ def test_completion_does_not_depend_on_how_counts_are_stored(fitted, X):
     stored = sparse.csr_array(X + 1)
     stored.data -= 1
     turned = np.concatenate(
-        [np.arange(a, b)[::-1] for a, b in zip(rows.indptr, rows.indptr[1:], strict=False)]
+        [
+            np.arange(a, b)[::-1]
+            for a, b in zip(rows.indptr, rows.indptr[1:], strict=False)
+        ]
     )
     parts = rows.data[turned], rows.indices[turned], rows.indptr
     backwards = sparse.csr_array(parts, shape=rows.shape)
@@ -229,7 +233,7 @@ def test_good_topics_predict_better_than_poor_ones(X):
 # Course -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("doc_topic_prior", [0.3, "auto"])
 def test_the_bound_never_falls_in_batch_mode(X, seed, doc_topic_prior):
     params = {"max_iter": 10, "evaluate_every": 1, "perp_tol": 0.0, **EXACT}
@@ -266,13 +270,13 @@ def affinity(model, topics):
     ids=["model", "gradient", "batch", "butterfly"],
 )
 def test_planted_topics_are_found(params):
-    """By the best of three starts: there are local optima."""
-    X, topics = planted(200)
-    params = {"max_iter": 6, "batch_size": 100, "local_batch_size": 10, **params}
+    """By the better of two starts: there are local optima."""
+    X, topics = planted(120)
+    params = {"max_iter": 6, "batch_size": 60, "local_batch_size": 6, **params}
     priors = {"doc_topic_prior": 0.2, "topic_word_prior": 0.1}
     models = [
         MALDA(K, n_ranks=4, random_state=seed, **priors, **params).fit(X)
-        for seed in range(3)
+        for seed in range(2)
     ]
     best = min(models, key=lambda model: model.bound_)
     assert affinity(best, topics) > 0.95

@@ -106,9 +106,7 @@ class Simulation:
             _, drawn = documents(self.X[rows], self.components[rank], self.prior)
             rate = (2.0 + number) ** -self.params["learning_decay"]
             shown = self.params["eta"] + len(self.X) / len(rows) * drawn
-            self.components[rank] = (
-                1 - rate
-            ) * self.components[rank] + rate * shown
+            self.components[rank] = (1 - rate) * self.components[rank] + rate * shown
 
     def mix(self, own, is_last):
         size = len(self.shards)
@@ -140,9 +138,9 @@ def test_models_are_averaged(
 ):
     params = {"batch_size": batch_size, "local_batch_size": local_batch_size}
     params["mixing"] = mixing
-    model = MALDA(
-        K, components_init=components, n_ranks=n_ranks, **BASE, **params
-    ).fit(X)
+    model = MALDA(K, components_init=components, n_ranks=n_ranks, **BASE, **params).fit(
+        X
+    )
     simulation = Simulation(X, components, n_ranks, eta=1 / K, **params)
     expected = simulation.run(3)
     np.testing.assert_allclose(model.components_, expected[0], rtol=1e-9)
@@ -199,7 +197,9 @@ def test_first_topics_are_drawn_around_1():
     """Without a pass they are all there is; every start is another."""
     X = np.ones((2, 3000))
     models = [
-        MALDA(K, max_iter=0, random_state=seed, dtype=dtype, topic_word_prior=2.5).fit(X)
+        MALDA(K, max_iter=0, random_state=seed, dtype=dtype, topic_word_prior=2.5).fit(
+            X
+        )
         for seed, dtype in ((0, "float32"), (0, "float64"), (1, "float64"))
     ]
     for model in models:

@@ -1,0 +1,214 @@
+"""One function per system: topics of the same documents, and the time that they took.
+
+All get the same priors, ``1 / n_components`` for both, the same schedule of the
+learning rate, and the same end of a document's inference. Only training is timed: the
+perplexity that `fit` of MALDA works out at its end is taken off, the others work out
+none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file
+from sklearn.decomposition import LatentDirichletAllocation
+
+from benchmarks._data import persist
+from dask_ma import MALDA
+
+from ._solvers import PeerAbsentError, local_cluster, require, start_spark
+
+LEARNING_DECAY = 0.7
+LEARNING_OFFSET = 10.0
+MOST_ITERATIONS = 100
+TOLERANCE = 1e-3
+
+
+class Setting(NamedTuple):
+    """What all systems are told.
+
+    Attributes
+    ----------
+    n_components, n_passes : int
+    batch_size : int
+        Documents of a round of MALDA.
+    local_batch_size : int
+        Documents of an update of MALDA's ranks, of scikit-learn and of gensim.
+    spark_batch_size : int
+        Documents of an update of MLlib.
+    dtype : str
+        Of MALDA and gensim; scikit-learn gets float64, since in float32 its inference
+        loses rare words.
+    seed : int
+    """
+
+    n_components: int
+    n_passes: int
+    batch_size: int
+    local_batch_size: int
+    spark_batch_size: int
+    dtype: str
+    seed: int
+
+
+class Result(NamedTuple):
+    """What a system has learned.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+        Of training.
+    topics : ndarray of shape (n_components, n_words)
+        Parameters of the topics' Dirichlet distributions.
+    """
+
+    name: str
+    seconds: float
+    topics: np.ndarray
+
+
+def run_dask_ma(X: sparse.csr_matrix, setting: Setting, n_workers: int) -> Result:
+    """Fit MALDA once, on documents that lie in the memory of the workers."""
+    model = MALDA(
+        setting.n_components,
+        learning_decay=LEARNING_DECAY,
+        learning_offset=LEARNING_OFFSET,
+        max_iter=setting.n_passes,
+        batch_size=setting.batch_size,
+        local_batch_size=setting.local_batch_size,
+        mean_change_tol=TOLERANCE,
+        max_doc_update_iter=MOST_ITERATIONS,
+        dtype=setting.dtype,
+        random_state=setting.seed,
+    )
+    with local_cluster(n_workers) as client:
+        client.wait_for_workers(n_workers)
+        X_dask, _ = persist(X, np.zeros(X.shape[0]), client)
+        model.fit(X[: 2 * n_workers])  # the first fit loads the modules
+        start = time.perf_counter()
+        model.fit(X_dask)
+        seconds = time.perf_counter() - start
+    places = f"{n_workers} process" + "es" * (n_workers > 1)
+    seconds -= seconds_evaluating(model.timeline_)
+    return Result(f"MALDA, {places}", seconds, model.components_)
+
+
+def seconds_evaluating(timeline: np.ndarray) -> float:
+    """Time of the rank that has evaluated for longest."""
+    spans = timeline[timeline["kind"] == "evaluate"]
+    return float(np.bincount(spans["rank"], spans["stop"] - spans["start"]).max())
+
+
+def run_sklearn(X: sparse.csr_matrix, setting: Setting) -> Result:
+    """Call partial_fit pass by pass, which does what fit does but evaluates nothing."""
+    model = LatentDirichletAllocation(
+        setting.n_components,
+        learning_method="online",
+        learning_decay=LEARNING_DECAY,
+        learning_offset=LEARNING_OFFSET,
+        batch_size=setting.local_batch_size,
+        total_samples=X.shape[0],
+        mean_change_tol=TOLERANCE,
+        max_doc_update_iter=MOST_ITERATIONS,
+        random_state=setting.seed,
+    )
+    X = X.astype(np.float64)
+    start = time.perf_counter()
+    for _ in range(setting.n_passes):
+        model.partial_fit(X)
+    seconds = time.perf_counter() - start
+    return Result("scikit-learn, 1 process", seconds, model.components_)
+
+
+def run_gensim(X: sparse.csr_matrix, setting: Setting, n_workers: int) -> Result:
+    """Train LdaModel, or LdaMulticore if there is more than one worker."""
+    require("gensim", "pip install gensim")
+    from gensim.models import LdaModel, LdaMulticore
+
+    logging.getLogger("gensim").setLevel(logging.ERROR)
+    options: dict[str, Any] = {
+        "num_topics": setting.n_components,
+        "id2word": {i: str(i) for i in range(X.shape[1])},
+        "chunksize": setting.local_batch_size,
+        "passes": setting.n_passes,
+        "alpha": "symmetric",  # 1 / n_components
+        "eta": "symmetric",
+        "decay": LEARNING_DECAY,
+        "offset": LEARNING_OFFSET,
+        "eval_every": None,
+        "iterations": MOST_ITERATIONS,
+        "gamma_threshold": TOLERANCE,
+        "dtype": np.dtype(setting.dtype).type,
+        "random_state": setting.seed,
+    }
+    name = "gensim LdaModel, 1 process"
+    if n_workers == 1:
+        model = LdaModel(**options)
+    else:
+        model = LdaMulticore(workers=n_workers, **options)
+        name = f"gensim LdaMulticore, {n_workers} processes"
+    documents = as_pairs(X)
+    start = time.perf_counter()
+    model.update(documents)
+    seconds = time.perf_counter() - start
+    return Result(name, seconds, model.state.get_lambda())
+
+
+def as_pairs(X: sparse.csr_matrix) -> list[list[tuple[int, int]]]:
+    """The documents as lists of (word, count), which is what gensim reads fastest."""
+    words, counts = X.indices.tolist(), X.data.tolist()
+    pairs = list(zip(words, counts))
+    return [pairs[start:stop] for start, stop in zip(X.indptr[:-1], X.indptr[1:])]
+
+
+def run_spark(X: sparse.csr_matrix, setting: Setting, folder: Path) -> Result:
+    """Train MLlib's online LDA in local[2] on documents cached in the driver."""
+    require("pyspark", "pip install pyspark")
+    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        raise PeerAbsentError("pyspark needs Java 17 (Debian: openjdk-17-jre-headless)")
+    session = start_spark()
+    try:
+        return fit_spark(session, X, setting, folder)
+    finally:
+        session.stop()
+
+
+def fit_spark(
+    session: Any, X: sparse.csr_matrix, setting: Setting, folder: Path
+) -> Result:
+    """Train in a session that is open."""
+    from pyspark.ml.clustering import LDA
+
+    n_documents, n_words = X.shape
+    path = str(folder / "documents.libsvm")
+    dump_svmlight_file(X, np.zeros(n_documents), path, zero_based=False)
+    rows = session.read.format("libsvm").option("numFeatures", n_words).load(path)
+    rows = rows.repartition(2).cache()
+    if rows.count() != n_documents:
+        raise RuntimeError("Spark did not read back all documents")
+    batch_size = min(setting.spark_batch_size, n_documents)
+    model = LDA(
+        k=setting.n_components,
+        optimizer="online",
+        maxIter=setting.n_passes * -(-n_documents // batch_size),
+        subsamplingRate=batch_size / n_documents,
+        learningDecay=LEARNING_DECAY,
+        learningOffset=LEARNING_OFFSET,
+        optimizeDocConcentration=False,
+        docConcentration=[1 / setting.n_components] * setting.n_components,
+        topicConcentration=1 / setting.n_components,
+        seed=setting.seed,
+    )
+    start = time.perf_counter()
+    fitted = model.fit(rows)
+    seconds = time.perf_counter() - start
+    # Of a model that was trained online these are the parameters, not divided.
+    return Result("MLlib LDA, local[2]", seconds, fitted.topicsMatrix().toArray().T)

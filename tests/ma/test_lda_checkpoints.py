@@ -1,0 +1,204 @@
+"""Fits of topics that are saved and go on from where they were."""
+
+import dask
+import numpy as np
+import pytest
+
+from dask_ma import MALDA
+from dask_ma.exceptions import CheckpointError
+from dask_ma.ma._lda_agent import TopicFit
+
+N, V, K = 40, 8, 3
+# A pass has 4 rounds.
+PARAMS = {
+    "n_components": K,
+    "max_iter": 4,
+    "batch_size": 10,
+    "local_batch_size": 3,
+    "random_state": 3,
+}
+SETTINGS = [
+    {},
+    {"n_ranks": 3},
+    {"n_ranks": 3, "doc_topic_prior": "auto", "dtype": "float64"},
+    {"n_ranks": 4, "mixing": "butterfly", "doc_topic_prior": "auto"},
+    {"n_ranks": 3, "mixing": "butterfly"},
+    {"n_ranks": 2, "paradigm": "gradient", "doc_topic_prior": "auto"},
+    {"n_ranks": 2, "learning_method": "batch"},
+    {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0},
+    {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.05, "max_iter": 20},
+]
+
+
+class StopAfterError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def X():
+    rng = np.random.default_rng(0)
+    return rng.poisson(rng.gamma(0.5, 2.0, (N, V))).astype(float)
+
+
+def fit(X, **params):
+    return MALDA(**{**PARAMS, **params}).fit(X)
+
+
+def saving(path, **more):
+    values = {"path": str(path), **more}
+    return dask.config.set(
+        {f"dask-ma.checkpoint.{key}": value for key, value in values.items()}
+    )
+
+
+def broken_off(monkeypatch, n_rounds):
+    """A fit fails after some rounds, before that is kept."""
+    original = TopicFit._finish_round
+    done = []
+
+    def finish_round(self, *args, **kwargs):
+        if self._context.group.rank == 0:
+            done.append(1)
+        if len(done) == n_rounds:
+            raise StopAfterError
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(TopicFit, "_finish_round", finish_round)
+
+
+def assert_same(one, other):
+    np.testing.assert_array_equal(one.components_, other.components_)
+    np.testing.assert_array_equal(one.doc_topic_prior_, other.doc_topic_prior_)
+    assert one.bound_ == other.bound_
+    assert (one.n_iter_, one.n_batch_iter_) == (other.n_iter_, other.n_batch_iter_)
+
+
+@pytest.mark.parametrize(
+    ("params", "every"),
+    [*((params, 1) for params in SETTINGS), (SETTINGS[0], 3), (SETTINGS[3], 3)],
+    ids=str,
+)
+def test_a_resumed_fit_is_an_uninterrupted_one(X, tmp_path, monkeypatch, params, every):
+    whole = fit(X, **params)
+    with saving(tmp_path, every=every):
+        with monkeypatch.context() as patch:
+            # In the third pass, or at the end of it.
+            is_batch = "learning_method" in params  # a pass has one round
+            broken_off(patch, 4 if is_batch else 10)
+            with pytest.raises(StopAfterError):
+                fit(X, **params)
+        assert list(tmp_path.iterdir())
+        resumed = fit(X, **params)
+    assert_same(resumed, whole)
+    assert len(resumed.history_) == len(whole.history_)
+    for ours, theirs in zip(resumed.history_, whole.history_, strict=True):
+        for name in ("round", "n_iter", "n_samples", "objective", "perplexity"):
+            np.testing.assert_equal(ours[name], theirs[name])
+    times = [record["time"] for record in resumed.history_]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
+def test_a_fit_of_more_passes_goes_on(X, tmp_path, mixing):
+    params = {"n_ranks": 4, "mixing": mixing, "doc_topic_prior": "auto"}
+    whole = fit(X, **params)
+    with saving(tmp_path):
+        fit(X, **params, max_iter=2)
+        assert_same(fit(X, **params), whole)
+
+
+def test_a_fit_that_a_callback_has_ended_is_done(X, tmp_path, monkeypatch):
+    """In the middle of a pass, which it does not go on with."""
+    callback = pytest.importorskip(
+        "sklearn.callback", reason="scikit-learn has callbacks from version 1.9 on"
+    )
+    assert callback
+
+    class Stop:
+        n_rounds = 0
+
+        def setup(self, estimator, context): ...
+
+        def on_fit_task_begin(self, estimator, context, **kwargs): ...
+
+        def on_fit_task_end(self, estimator, context, **kwargs):
+            self.n_rounds += 1
+            return self.n_rounds == 6
+
+        def teardown(self, estimator, context): ...
+
+    model = MALDA(**PARAMS, n_ranks=2).set_callbacks(Stop())
+    with saving(tmp_path):
+        model.fit(X)
+        again = fit(X, n_ranks=2)
+    assert (model.n_iter_, len(model.history_)) == (1, 6)
+    assert_same(again, model)
+    np.testing.assert_equal(again.history_, model.history_)
+
+
+def test_on_a_cluster(process_client, X, tmp_path):
+    whole = fit(X, n_ranks=4, doc_topic_prior="auto")
+    with process_client.as_current(), saving(tmp_path):
+        fit(X, max_iter=2, doc_topic_prior="auto")
+        assert_same(fit(X, doc_topic_prior="auto"), whole)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "mixing"), [(1, "allreduce"), (3, "allreduce"), (2, "butterfly")]
+)
+def test_another_number_of_ranks_says_so(X, tmp_path, n_ranks, mixing):
+    params = {"mixing": mixing, "evaluate_every": 1, "perp_tol": 0.0}
+    with saving(tmp_path):
+        first = fit(X, n_ranks=4, max_iter=2, **params)
+        with pytest.warns(UserWarning, match=f"by 4 ranks and goes on with {n_ranks}"):
+            second = fit(X, n_ranks=n_ranks, **params)
+    assert second.n_iter_ == 4
+    np.testing.assert_equal(second.history_[:8], first.history_)
+    assert second.bound_ < first.bound_
+
+
+def test_a_fit_that_is_done_is_not_done_again(X, tmp_path):
+    with saving(tmp_path):
+        first = fit(X)
+        again = fit(X)
+        assert_same(again, first)
+        np.testing.assert_equal(again.history_, first.history_)
+        with saving(tmp_path, resume=False):
+            anew = fit(X, learning_decay=0.9)
+    assert anew.n_iter_ == 4
+
+
+def test_the_last_round_is_saved_whatever_the_interval(X, tmp_path):
+    with saving(tmp_path, every=1000):
+        fit(X)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "round-00000016.json",
+        "round-00000016.npz",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change", [{"learning_decay": 0.6}, {"n_components": 4}, {"mixing": "butterfly"}]
+)
+def test_other_parameters(X, tmp_path, change):
+    with saving(tmp_path):
+        fit(X)
+        (name, _), *_ = change.items()
+        with pytest.raises(CheckpointError, match=f"{name} is"):
+            fit(X, **change)
+
+
+def test_other_words(X, tmp_path):
+    with saving(tmp_path):
+        model = fit(X)
+        with pytest.raises(CheckpointError, match=r"\(8, 3\), expected \(5, 3\)"):
+            model.fit(X[:, :5])
+    assert model.components_.shape == (K, V)
+
+
+def test_what_ends_a_fit_may_change(X, tmp_path):
+    """More passes, and other tests for the end."""
+    with saving(tmp_path):
+        fit(X, max_iter=1, evaluate_every=1, perp_tol=1.0, total_samples=1e6)
+        model = fit(X, evaluate_every=2, perp_tol=0.0, total_samples=1e5)
+    assert model.n_iter_ == 4

@@ -1,0 +1,267 @@
+"""Every accepted kind of counts, lazy results, and documents without words."""
+
+import pickle
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import sparse
+from scipy import sparse as sp
+
+from dask_ma import MALDA
+
+N, V, K = 48, 10, 3
+PARAMS = {
+    "n_components": K,
+    "max_iter": 2,
+    "batch_size": 24,
+    "local_batch_size": 3,
+    "random_state": 0,
+    "n_ranks": 4,
+}
+WORDS = [f"word{i}" for i in range(V)]
+
+
+@pytest.fixture(scope="module")
+def X():
+    """48 documents of some of 10 words, three of them empty."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.gamma(0.4, 2.0, (N, V))).astype(float)
+    counts[[0, 13, 47]] = 0
+    return counts
+
+
+@pytest.fixture(scope="module")
+def model(X):
+    return MALDA(**PARAMS).fit(X)
+
+
+def blocks(X, chunks=12):
+    return da.from_array(X, chunks=(chunks, -1))
+
+
+def unknown(X):
+    """Blocks of lengths that only a computation can tell."""
+    keys = blocks(X).to_delayed().ravel()
+    parts = [da.from_delayed(key, (np.nan, V), X.dtype) for key in keys]
+    return da.concatenate(parts, allow_unknown_chunksizes=True)
+
+
+def frame(X):
+    return pd.DataFrame(X, columns=WORDS)
+
+
+IN_MEMORY = {
+    "ndarray": np.asarray,
+    "list": np.ndarray.tolist,
+    "fortran": np.asfortranarray,
+    "frame": frame,
+    "csr_matrix": sp.csr_matrix,
+    "csr_array": sp.csr_array,
+    "csc_matrix": sp.csc_matrix,
+    "coo_array": sp.coo_array,
+}
+ON_DASK = {
+    "numpy": blocks,
+    "unknown": unknown,
+    "csr_matrix": lambda X: blocks(X).map_blocks(sp.csr_matrix),
+    "csr_array": lambda X: blocks(X).map_blocks(sp.csr_array),
+    "csc_matrix": lambda X: blocks(X).map_blocks(sp.csc_matrix),
+    "COO": lambda X: blocks(X).map_blocks(sparse.COO),
+    "frame": lambda X: dd.from_pandas(frame(X), npartitions=4),
+}
+
+
+def assert_same(one, other):
+    np.testing.assert_array_equal(one.components_, other.components_)
+    assert one.bound_ == other.bound_
+
+
+@pytest.mark.parametrize("kind", sorted(IN_MEMORY))
+def test_memory(X, model, kind):
+    counts = IN_MEMORY[kind](X)
+    fitted = MALDA(**PARAMS).fit(counts)
+    assert_same(fitted, model)
+    np.testing.assert_array_equal(fitted.transform(counts), model.transform(X))
+    assert fitted.score(counts) == model.score(X)
+
+
+@pytest.mark.parametrize("kind", sorted(ON_DASK))
+def test_dask(X, model, kind, inproc_client):
+    lazy = ON_DASK[kind](X)
+    assert_same(MALDA(**PARAMS).fit(lazy), model)
+    with inproc_client.as_current():
+        fitted = MALDA(**PARAMS).fit(lazy)
+    assert_same(fitted, model)
+    assert fitted.n_features_in_ == V
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, bool])
+def test_types_of_counts(X, dtype):
+    counts = X.astype(dtype)
+    X = counts.astype(float)
+    expected = MALDA(**PARAMS).fit(X)
+    for values in (counts, blocks(counts), blocks(counts).map_blocks(sp.csr_array)):
+        assert_same(MALDA(**PARAMS).fit(values), expected)
+        assert expected.transform(values).dtype == np.float32
+        np.testing.assert_allclose(
+            np.asarray(expected.transform(values)), expected.transform(X), rtol=1e-4
+        )
+
+
+def test_names_of_words(X):
+    for counts in (frame(X), dd.from_pandas(frame(X), npartitions=3)):
+        fitted = MALDA(**PARAMS).fit(counts)
+        assert fitted.feature_names_in_.tolist() == WORDS
+        with pytest.raises(ValueError, match="feature names should match"):
+            fitted.transform(counts.rename(columns={"word3": "other"}))
+
+
+# Shapes of the blocks -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [(48,), (5, 1, 42), (12, 0, 24, 12), (0, 0, 48), tuple([1] * 48)],
+    ids=lambda chunks: f"{len(chunks)} blocks",
+)
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
+def test_blocks_of_any_length(X, model, chunks, convert, cluster):
+    """The plan gives each rank the same documents whatever the blocks are."""
+    lazy = da.from_array(X, chunks=(chunks, -1)).map_blocks(convert)
+    fitted = MALDA(**PARAMS).fit(lazy)
+    np.testing.assert_allclose(fitted.components_, model.components_, rtol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(fitted.transform(lazy)), model.transform(X), rtol=1e-3, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("n_documents", [1, 2, 3])
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"mixing": "butterfly"}, {"paradigm": "gradient", "doc_topic_prior": "auto"}],
+    ids=["model", "butterfly", "gradient"],
+)
+def test_ranks_without_documents(X, n_documents, params, cluster):
+    few = X[1 : 1 + n_documents]
+    for counts in (few, blocks(few, 1), unknown(few)):
+        fitted = MALDA(**{**PARAMS, **params}).fit(counts)
+        assert np.isfinite(fitted.bound_)
+        assert [record["n_samples"] for record in fitted.history_] == [n_documents] * 2
+    assert np.isfinite(fitted.components_).all()
+    assert (fitted.components_ > 0).all()
+
+
+def test_ranks_whose_documents_are_all_empty(X):
+    counts = np.vstack([np.zeros((12, V)), X[12:]])
+    fitted = MALDA(**PARAMS).fit(counts)
+    assert np.isfinite(fitted.bound_)
+    assert fitted.history_[-1]["n_samples"] == 24
+
+
+@pytest.mark.parametrize("prior", [None, 0.3, np.array([0.2, 1.0, 2.0])], ids=str)
+def test_documents_without_words_get_the_prior(X, prior):
+    fitted = MALDA(**{**PARAMS, "doc_topic_prior": prior}).fit(X)
+    shares = np.broadcast_to(fitted.doc_topic_prior_, K)
+    empty = fitted.transform(np.zeros((2, V)))
+    np.testing.assert_allclose(empty, [shares / shares.sum()] * 2, rtol=1e-6)
+    np.testing.assert_allclose(fitted.transform(X)[[0, 13]], empty, rtol=1e-6)
+    np.testing.assert_allclose(fitted.transform(X).sum(axis=1), 1, rtol=1e-6)
+
+
+def test_a_document_does_not_depend_on_its_neighbours(X, model):
+    whole = model.transform(X)
+    for i in (0, 1, 30):
+        np.testing.assert_allclose(model.transform(X[[i]])[0], whole[i], rtol=1e-5)
+    np.testing.assert_allclose(model.transform(X[::-1]), whole[::-1], rtol=1e-5)
+
+
+# Lazy results -------------------------------------------------------------------------
+
+CHUNKS = (20, 0, 23, 5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lazy_transform(X, dtype, monkeypatch):
+    fitted = MALDA(**{**PARAMS, "dtype": dtype}).fit(X)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("something was computed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dask, "compute", refuse)
+        patch.setattr(dask.base.DaskMethodsMixin, "compute", refuse)
+        result = fitted.transform(blocks(X, CHUNKS))
+        with pytest.raises(AssertionError, match="something was computed"):
+            result.compute()
+    assert isinstance(result, da.Array)
+    assert result.shape == (N, K)
+    assert result.chunks == (CHUNKS, (K,))
+    assert result.dtype == dtype
+    assert isinstance(result._meta, np.ndarray)
+    expected = fitted.transform(X)
+    assert expected.dtype == dtype
+    da.utils.assert_eq(result, expected, rtol=1e-4)
+
+
+def test_transform_of_unknown_length(X, model):
+    result = model.transform(unknown(X))
+    assert np.isnan(result.shape[0])
+    assert result.shape[1] == K
+    np.testing.assert_allclose(result.compute(), model.transform(X), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "unknown", "csr_array", "frame"])
+def test_lazy_evaluations(X, kind, inproc_client):
+    lazy = ON_DASK[kind](X)
+    X = frame(X) if kind == "frame" else X
+    fitted = MALDA(**{**PARAMS, "total_samples": 90}).fit(X)
+    methods = [
+        fitted.score,
+        fitted.perplexity,
+        lambda X: fitted.perplexity(X, sub_sampling=True),
+        lambda X: fitted.perplexity(X, method="completion"),
+        fitted.log_likelihood,
+    ]
+    for method in methods:
+        value = method(lazy)
+        assert isinstance(value, float)
+        assert value == pytest.approx(method(X), rel=1e-5)
+        with inproc_client.as_current():
+            assert method(lazy) == pytest.approx(value, rel=1e-6)
+
+
+def test_completion_does_not_depend_on_the_blocks(X, model):
+    """Also where some documents have whole counts, and others have not."""
+    counts = X.copy()
+    counts[:12] *= 0.7
+    expected = model.perplexity(counts, method="completion")
+    for chunks in (12, 5):
+        value = model.perplexity(blocks(counts, chunks), method="completion")
+        assert value == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_results_of_hardly_any_rows(model, n_rows):
+    counts = np.ones((n_rows, V))
+    assert model.transform(blocks(counts, 1)).compute().shape == (n_rows, K)
+    if n_rows:
+        value = model.perplexity(blocks(counts, 1))
+        assert value == pytest.approx(model.perplexity(counts), rel=1e-5)
+    else:
+        with pytest.raises(ValueError, match="X has no words: the perplexity of"):
+            model.perplexity(blocks(counts, 1))
+
+
+def test_a_pickled_model_needs_no_cluster(X, inproc_client):
+    with inproc_client.as_current():
+        fitted = MALDA(**PARAMS).fit(blocks(X))
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.transform(X), fitted.transform(X))
+    assert again.perplexity(blocks(X)) > 0
+    np.testing.assert_equal(vars(again), vars(fitted))
+    arrays = [v for v in vars(again).values() if hasattr(v, "shape")]
+    assert all(isinstance(value, np.ndarray) for value in arrays)
