@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client
+from distributed.utils import get_mp_context
 
 from dask_ma import run_spmd
 from dask_ma.comm import allreduce
 from dask_ma.exceptions import PeerLostError
 
 _MOST_SECONDS = 10.0  # from the loss of a worker to the error
+_PRELOADED = ["distributed", "pandas", "dask_ma.butterfly._agent", "dask_ma.ma._agent"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_starts() -> Iterator[None]:
+    """Nannies fork workers from a process that has imported what a fit needs.
+
+    A worker that is started again is there in 0.1 s instead of 3 s. Other systems than
+    Linux do not fork safely once libraries are loaded.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context().set_forkserver_preload(_PRELOADED)
+        yield
+
+
+@pytest.fixture
+def bare_workers() -> Callable[..., AbstractContextManager[list[BaseProcess]]]:
+    """``with bare_workers(client, n):`` has worker processes without a nanny."""
+    return _bare_workers
+
+
+@contextmanager
+def _bare_workers(client: Client, n_workers: int) -> Iterator[list[BaseProcess]]:
+    """Run ``dask worker --no-nanny`` in processes that start as quickly as others."""
+    options = [client.scheduler.address, "--no-nanny", "--nthreads=1", "--no-dashboard"]
+    code = f"from distributed.cli.dask_worker import main; main({options})"
+    processes: list[BaseProcess] = []
+    try:
+        for _ in range(n_workers):
+            process = get_mp_context().Process(target=exec, args=(code, {}))
+            process.start()
+            processes.append(process)
+        client.wait_for_workers(n_workers, timeout=60)
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join(30)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -185,33 +183,14 @@ def test_two_runs_lose_the_same_worker(client, tmp_path):
 
 
 @pytest.fixture
-def bare_client():
+def bare_client(bare_workers):
     """Client of two worker processes that nobody starts again."""
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny"]
-    options = ["--nthreads", "1", "--no-dashboard", "--worker-port", "0"]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)
-    }
     with (
         LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
+        bare_workers(client, 2),
     ):
-        workers = [
-            subprocess.Popen(
-                [*command, cluster.scheduler_address, *options],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for _ in range(2)
-        ]
-        try:
-            client.wait_for_workers(2, timeout=60)
-            yield client
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait(30)
+        yield client
 
 
 def test_without_a_nanny(bare_client, loses, assert_usable):

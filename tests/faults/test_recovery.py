@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import dask
 import dask.array as da
@@ -172,6 +173,16 @@ def test_restart_in_the_last_round(client, rows, undisturbed, strike, moment, sl
     assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
 
 
+def test_a_new_worker_that_takes_its_time(client, rows, undisturbed, strike):
+    """The fit waits for it; the others keep their ranks meanwhile."""
+    strike("computing", [1])
+    with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    # Three workers would have come to the end long before there were four again.
+    assert len(client.nthreads()) == N_WORKERS
+    assert_same_course(model, undisturbed)
+
+
 def test_all_workers_at_once(client, rows, undisturbed, strike):
     """Nobody has kept anything: the fit starts anew."""
     strike("after keeping", range(N_WORKERS))
@@ -294,20 +305,21 @@ def test_a_followed_fit(client, rows, undisturbed, strike, capsys):
 
 
 def test_a_stopped_process(client, rows, undisturbed, strike):
-    """The scheduler gives it up and closes it; its nanny starts another."""
+    """The scheduler gives it up, and the others take its rows."""
     pids = client.run(os.getpid)
     strike("computing", [2], sign=signal.SIGSTOP)
     start = time.monotonic()
     try:
         with dask.config.set(
             {
-                "dask-ma.launch.worker-timeout": "4 s",
-                "dask-ma.launch.heartbeat-interval": "500 ms",
-                "dask-ma.recovery.wait": "1 s",
+                "dask-ma.launch.worker-timeout": "2 s",
+                "dask-ma.launch.heartbeat-interval": "250 ms",
+                "dask-ma.launch.abort-timeout": "1 s",
+                "dask-ma.recovery.wait": "500 ms",
             }
         ):
             model = MASGDClassifier(**PARAMS).fit(*rows)
-        assert time.monotonic() - start < 40
+        assert time.monotonic() - start < 20
         assert_same_course(model, undisturbed)
     finally:
         # Out of its way: a stopped process cannot be asked to close.
@@ -373,6 +385,11 @@ MIXING = {
 }
 
 
+@pytest.fixture(scope="module")
+def undisturbed_mixing(rows):
+    return ButterflySGDClassifier(n_ranks=N_WORKERS, **MIXING).fit(*rows)
+
+
 @pytest.fixture
 def strike_mixing(monkeypatch, tmp_path):
     """``strike_mixing(moment, slots)``: processes die in the fifth pass, once."""
@@ -413,16 +430,16 @@ def strike_mixing(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("moment", ["after keeping", "sending"])
 @pytest.mark.parametrize("slots", [[2], [0, 3]], ids=str)
-def test_butterfly_mixing_restarts(client, rows, strike_mixing, moment, slots):
-    undisturbed = ButterflySGDClassifier(n_ranks=N_WORKERS, **MIXING).fit(*rows)
+def test_butterfly_mixing_restarts(
+    client, rows, undisturbed_mixing, strike_mixing, moment, slots
+):
     strike_mixing(moment, slots)
     model = ButterflySGDClassifier(**MIXING).fit(*rows)
-    assert_same_course(model, undisturbed)
+    assert_same_course(model, undisturbed_mixing)
     assert model.history_[-1]["n_samples"] == 2000
 
 
-def test_butterfly_mixing_continues(client, rows, strike_mixing):
-    undisturbed = ButterflySGDClassifier(n_ranks=N_WORKERS, **MIXING).fit(*rows)
+def test_butterfly_mixing_continues(client, rows, undisturbed_mixing, strike_mixing):
     strike_mixing("sending", [2])
     with (
         dask.config.set({"dask-ma.on-worker-loss": "continue"}),
@@ -430,10 +447,12 @@ def test_butterfly_mixing_continues(client, rows, strike_mixing):
     ):
         model = ButterflySGDClassifier(**MIXING).fit(*rows)
     assert model.history_[-1]["n_samples"] == 1500
-    assert model.score(*rows) > undisturbed.score(*rows) - 0.02
+    assert model.score(*rows) > undisturbed_mixing.score(*rows) - 0.02
 
 
 # Other clusters ----------------------------------------------------------------------
+
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 @pytest.fixture
@@ -447,30 +466,28 @@ def scheduler_client():
         yield cluster, client
 
 
-def start_workers(client, cluster, kind, n):
-    """Worker processes with a nanny, or without."""
+@contextmanager
+def nannies(client, n):
+    """Nannies with a worker each, which end with them."""
     command = [sys.executable, "-m", "distributed.cli.dask_worker"]
-    options = ["--nthreads", "1", "--no-dashboard", f"--{kind}"]
-    processes = [
-        subprocess.Popen(
-            [*command, cluster.scheduler_address, *options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for _ in range(n)
-    ]
-    client.wait_for_workers(n, timeout=60)
-    return processes
+    options = [client.scheduler.address, "--nthreads", "1", "--no-dashboard"]
+    processes = [subprocess.Popen([*command, *options], **QUIET) for _ in range(n)]
+    try:
+        client.wait_for_workers(n, timeout=60)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("kind", ["nanny", "no-nanny"])
 def test_a_worker_that_nobody_starts_again(
-    scheduler_client, rows, strike, kind, assert_clean
+    scheduler_client, rows, strike, kind, bare_workers, assert_clean
 ):
     """The others take over its rows."""
-    cluster, client = scheduler_client
-    processes = start_workers(client, cluster, kind, 3)
-    try:
+    _, client = scheduler_client
+    with (nannies if kind == "nanny" else bare_workers)(client, 3):
         reference = MASGDClassifier(n_ranks=3, **PARAMS).fit(*rows)
         strike("computing", [1], parents=kind == "nanny")
         with dask.config.set({"dask-ma.recovery.wait": "500 ms"}):
@@ -478,10 +495,6 @@ def test_a_worker_that_nobody_starts_again(
         assert_same_course(model, reference)
         assert len(client.nthreads()) == 2
         assert_clean(client)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
@@ -491,14 +504,17 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
     reached, go = tmp_path / "reached", tmp_path / "go"
 
     def agent(context, arguments, params):
+        from dask_ma.engine import _keeper
         from dask_ma.ma import _agent
 
         keep = context.keep
 
         def slow_keep(n_rounds, *args, **kwargs):
-            if n_rounds == 3:
+            if n_rounds == 3 and context.group.rank == 0:
                 reached.touch()
-                while not go.exists():
+                deadline = time.monotonic() + 30
+                while not (go.exists() and _keeper._regroup_wanted):
+                    assert time.monotonic() < deadline, "nobody asks to start again"
                     time.sleep(0.01)
             keep(n_rounds, *args, **kwargs)
 
@@ -510,7 +526,6 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
             time.sleep(0.01)
         cluster.scale(4)
         client.wait_for_workers(4, timeout=60)
-        time.sleep(2)  # some heartbeats
         go.touch()
 
     monkeypatch.setattr("dask_ma.ma._linear.train", agent)
@@ -529,22 +544,12 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
     assert objectives[-1] < objectives[2]
 
 
-def test_a_scheduler_that_goes_away(rows, monkeypatch, tmp_path):
-    """The client gets an error at once, and the workers end."""
-    port_file = tmp_path / "scheduler.json"
+def test_a_scheduler_that_goes_away(rows, bare_workers, monkeypatch, tmp_path):
+    """The client gets an error as soon as it gives up, and the workers end."""
+    port_file, reached = tmp_path / "scheduler.json", tmp_path / "reached"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
     options = ["--port", "0", "--scheduler-file", str(port_file)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    scheduler = subprocess.Popen([*command, *options], **quiet)
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny"]
-    workers = [
-        subprocess.Popen(
-            [*worker, "--scheduler-file", str(port_file), "--death-timeout", "5"],
-            **quiet,
-        )
-        for _ in range(2)
-    ]
-    reached = tmp_path / "reached"
+    scheduler = subprocess.Popen([*command, *options], **QUIET)
 
     def agent(context, arguments, params):
         reached.touch()
@@ -561,18 +566,20 @@ def test_a_scheduler_that_goes_away(rows, monkeypatch, tmp_path):
     thread = threading.Thread(target=kill_scheduler)
     try:
         with (
+            # How long the client tries to reach the scheduler again.
+            dask.config.set({"distributed.comm.timeouts.connect": "2 s"}),
             Client(scheduler_file=str(port_file), set_as_default=False) as client,
             client.as_current(),
-            dask.config.set({"distributed.comm.timeouts.connect": "3 s"}),
+            bare_workers(client, 2) as workers,
         ):
-            client.wait_for_workers(2, timeout=60)
             thread.start()
             with pytest.raises(FitFailedError, match="scheduler"):
                 MASGDClassifier(n_ranks=2, **PARAMS).fit(*rows)
-            for process in workers:
-                process.wait(60)
+            thread.join()
+            assert time.time() - reached.stat().st_mtime < 15
+            for worker in workers:
+                worker.join(10)
+                assert worker.exitcode == 0
     finally:
-        for process in [scheduler, *workers]:
-            process.kill()
-            process.wait()
-        thread.join()
+        scheduler.kill()
+        scheduler.wait()
