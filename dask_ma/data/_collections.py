@@ -261,6 +261,7 @@ def lengths_of(
             (_count_rows, ([blocks[i] for i in group],), worker)
             for worker, group in groups.items()
         ],
+        strict=False,  # a paused worker would never take such a call
     )
     lengths = [0] * len(blocks)
     for group, counted in zip(groups.values(), gather_now(client, tasks), strict=True):

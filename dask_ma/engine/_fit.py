@@ -324,10 +324,12 @@ class _Fit:
         threads = self._wait_for_workers(len(self.addresses), lost)
         self.known_workers |= set(threads)
         counts = dict.fromkeys(threads, 0)
-        for slot, address in enumerate(self.addresses):
-            if slot not in slots and address in counts:
+        # A paused worker is not lost, and its rows are there, but it starts no rank.
+        idle = [s for s, a in enumerate(self.addresses) if a not in threads]
+        for address in self.addresses:
+            if address in counts:
                 counts[address] += 1
-        for slot in slots:
+        for slot in sorted({*slots, *idle}):
             address = min(counts, key=lambda a: (counts[a] + 1) / threads[a])
             counts[address] += 1
             self.addresses[slot] = address

@@ -583,3 +583,79 @@ def test_a_scheduler_that_goes_away(rows, bare_workers, monkeypatch, tmp_path):
     finally:
         scheduler.kill()
         scheduler.wait()
+
+
+@pytest.fixture
+def paused_worker(client):
+    """The first worker takes no tasks; it goes on after the test."""
+
+    def set_status(name):
+        def change(dask_worker):
+            from distributed import Status
+
+            # The memory monitor would put it back.
+            dask_worker.periodic_callbacks["memory_monitor"].stop()
+            dask_worker.status = Status[name]
+
+        client.run(change, workers=[address])
+
+    address = sorted(client.nthreads())[0]
+    yield lambda: set_status("paused")
+    set_status("running")
+
+
+@pytest.mark.parametrize("placement", ["keep", "contiguous"])
+def test_a_paused_worker_that_holds_blocks(
+    client, rows, undisturbed, paused_worker, placement
+):
+    """It carries no rank; its blocks go to the others."""
+    X, y = (da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
+    X, y = client.persist([X, y])
+    wait([X, y])
+    paused_worker()
+    with dask.config.set({"dask-ma.data.placement": placement}):
+        model = MASGDClassifier(**PARAMS).fit(X, y)
+    assert_same_course(model, undisturbed)
+    assert model.history_[-1]["n_samples"] == 2000
+
+
+def test_a_worker_paused_in_a_fit_that_loses_another(
+    client, rows, undisturbed, monkeypatch, tmp_path
+):
+    """It starts no rank again, so the others take over its rows, too."""
+    reached = tmp_path / "reached"
+
+    def agent(context, arguments, params):
+        from distributed import Status, get_worker
+
+        from dask_ma.ma import _agent
+
+        keep, worker = context.keep, get_worker()
+
+        def keep_and_strike(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            if reached.exists():
+                return
+            if context.group.rank == 1 and n_rounds == 2:
+                worker.periodic_callbacks["memory_monitor"].stop()
+                worker.status = Status.paused
+            if context.group.rank == 2 and n_rounds == 4:
+                reached.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        context.keep = keep_and_strike
+        return _agent.train(context, arguments, params)
+
+    def go_on(dask_worker):
+        from distributed import Status
+
+        dask_worker.status = Status.running
+
+    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    try:
+        with dask.config.set({"dask-ma.recovery.wait": "2 s"}):
+            model = MASGDClassifier(**PARAMS).fit(*rows)
+    finally:
+        client.run(go_on)
+    assert reached.exists()
+    assert_same_course(model, undisturbed)
