@@ -115,6 +115,8 @@ def test_timeline(place, X):
     assert set(timeline["rank"]) == {0, 1}
     assert {"compute", "evaluate", "wait"} <= set(timeline["kind"])
     assert (timeline["start"] <= timeline["stop"]).all()
+    # Once, at the end.
+    assert (timeline["kind"] == "evaluate").sum() == 2
     computing = timeline[timeline["kind"] == "compute"]
     for rank in (0, 1):
         # Updating, then taking over the mean.

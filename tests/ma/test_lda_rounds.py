@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import sparse, special
+from scipy import optimize, sparse, special
 
 from dask_ma import MALDA
 from dask_ma.data import Block, Shard
@@ -61,6 +61,16 @@ def documents(X, components, prior, tol=1e-3, max_iter=100):
     return np.array(gammas).reshape(-1, K), drawn
 
 
+def expected_logs(gammas):
+    """Of the documents' shares of the topics."""
+    return special.psi(gammas) - special.psi(gammas.sum(axis=1, keepdims=True))
+
+
+def slope(prior, mean_logs):
+    """Of the likelihood that a prior gives such documents."""
+    return special.psi(prior.sum()) - special.psi(prior) + mean_logs
+
+
 class Simulation:
     """Algorithm 6 of the paper for all ranks in turn, with dense topics."""
 
@@ -73,6 +83,7 @@ class Simulation:
         self.prior = np.full(K, 1 / K)
         self.params = {"learning_decay": 0.7, "mixing": "allreduce", **params}
         self.n_updates = self.n_rounds = 0
+        self.logs = []
         seed = np.random.RandomState(SEED).randint(2**31 - 1)
         self.seeds = [
             lambda n, rank=rank: np.random.SeedSequence(seed, spawn_key=(rank, n))
@@ -103,7 +114,8 @@ class Simulation:
         for number, rows in enumerate(batches, start=self.n_updates + 1):
             if not len(rows):
                 continue
-            _, drawn = documents(self.X[rows], self.components[rank], self.prior)
+            gammas, drawn = documents(self.X[rows], self.components[rank], self.prior)
+            self.logs.extend(expected_logs(gammas))
             rate = (2.0 + number) ** -self.params["learning_decay"]
             shown = self.params["eta"] + len(self.X) / len(rows) * drawn
             self.components[rank] = (1 - rate) * self.components[rank] + rate * shown
@@ -114,6 +126,8 @@ class Simulation:
             shares = np.array([len(rows) for rows in own]) / sum(map(len, own))
             mean = sum(s * c for s, c in zip(shares, self.components, strict=True))
             self.components = [mean.copy() for _ in own]
+            if self.params.get("learn"):
+                self.learn_prior()
             return
         distance = 2 ** (self.n_rounds % max(1, math.ceil(math.log2(size))))
         before = self.components
@@ -121,6 +135,14 @@ class Simulation:
             (before[rank] + before[self.partner(rank, distance, size)]) / 2
             for rank in range(size)
         ]
+
+    def learn_prior(self):
+        """By the documents since it was learned last."""
+        logs, self.logs = np.mean(self.logs, axis=0), []
+        found = optimize.root(lambda z: slope(np.exp(z), logs), np.log(self.prior))
+        assert found.success
+        rate = (2.0 + self.n_rounds + 1) ** -self.params["learning_decay"]
+        self.prior = (1 - rate) * self.prior + rate * np.exp(found.x)
 
     @staticmethod
     def partner(rank, distance, size):
@@ -166,9 +188,22 @@ def test_rates_and_priors(X, components, eta, learning_decay):
     assert (components < eta).any()
 
 
-def slope(prior, mean_logs):
-    """Of the likelihood that the prior of the documents gives their topics."""
-    return special.psi(prior.sum()) - special.psi(prior) + mean_logs
+@pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
+@pytest.mark.parametrize("n_ranks", [1, 4])
+def test_the_prior_is_learned_with_the_topics(X, components, mixing, n_ranks):
+    params = {"batch_size": 8, "local_batch_size": 2, "mixing": mixing}
+    model = MALDA(
+        K,
+        components_init=components,
+        doc_topic_prior="auto",
+        n_ranks=n_ranks,
+        **BASE,
+        **params,
+    ).fit(X)
+    simulation = Simulation(X, components, n_ranks, eta=1 / K, learn=True, **params)
+    expected = simulation.run(3)
+    np.testing.assert_allclose(model.doc_topic_prior_, simulation.prior, rtol=1e-5)
+    np.testing.assert_allclose(model.components_, expected[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -186,7 +221,7 @@ def test_the_learned_prior_is_that_of_highest_likelihood(
         **{**BASE, "max_iter": 1},
     ).fit(X)
     gammas, _ = documents(X, components, np.full(K, 1 / K))
-    logs = special.psi(gammas) - special.psi(gammas.sum(axis=1, keepdims=True))
+    logs = expected_logs(gammas)
     rate = 1.0 if learning_method == "batch" else 3**-0.7
     best = (model.doc_topic_prior_ - (1 - rate) / K) / rate
     np.testing.assert_allclose(slope(best, logs.mean(axis=0)), 0, atol=1e-5)
@@ -250,7 +285,7 @@ def test_lazy_updates_are_dense_updates(prior, kind, dtype, rtol):
         np.testing.assert_allclose(topics.parameters(slice(None)), dense, rtol)
         np.testing.assert_allclose(topics.parameters(words), dense[words], rtol)
         np.testing.assert_allclose(topics.totals, dense.sum(axis=0), rtol)
-        if number % 30 == 29:
+        if number % 90 == 89:
             np.testing.assert_allclose(topics.settle() + column, dense, rtol, rtol)
             topics.reset(topics.excess.copy())
     assert topics.totals.dtype == np.float64
