@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from math import isnan, nan
 from typing import Any
 
 from dask_ma._progress import progress_bar
@@ -103,9 +104,10 @@ def _print_record(record: Record, fetch: Callable[[], Model]) -> bool:
     values = ", ".join(
         f"{name.replace('_', ' ')} {record[name]:.6f}"
         for name in _SHOWN
-        if name in record
+        if not isnan(record.get(name, nan))  # not evaluated in every round
     )
-    print(f"-- Round {record['round']}: {values}, {record['time']:.2f} s")
+    values += ", " if values else ""
+    print(f"-- Round {record['round']}: {values}{record['time']:.2f} s")
     return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
+from math import isnan
 from types import TracebackType
 from typing import Any
 
@@ -120,8 +121,11 @@ class ProgressBar:
 
     def __call__(self, record: dict[str, Any], fetch: Callable[[], Any]) -> bool:
         """Show a record; never a reason to stop."""
+        self._progress.update(self._task, completed=record["round"])
+        if isnan(record["objective"]):  # not evaluated in every round
+            return False
         shown = f"objective {record['objective']:.5g}"
         if "validation_score" in record:
             shown += f", score {record['validation_score']:.4f}"
-        self._progress.update(self._task, completed=record["round"], shown=shown)
+        self._progress.update(self._task, shown=shown)
         return False

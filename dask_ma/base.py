@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -87,7 +88,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     def _identity(self) -> dict[str, str]:
         """Parameters that a checkpoint must share with a fit that goes on from it."""
         return {
-            name: repr(value)
+            name: _as_text(value)
             for name, value in self.get_params(deep=False).items()
             if name not in self._free_to_change
             and not isinstance(value, np.random.RandomState)
@@ -161,6 +162,14 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             for name, value in vars(self).items()
             if name.endswith("_") and not name.startswith("_")
         }
+
+
+def _as_text(value: Any) -> str:
+    """A parameter as text; the `repr` of a large array leaves most of it out."""
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return f"array of shape {value.shape}, {value.dtype}, {digest}"
 
 
 def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.base import DistributedEstimator
 
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 0}
 NAMES = np.array(["eel", "fox", "gnu"])
@@ -292,3 +293,16 @@ def test_workers_are_found_while_the_client_looks_around(data, inproc_client):
                 MASGDClassifier(**PARAMS).fit(*data)
     finally:
         busy = False
+
+
+def test_large_arrays_among_the_parameters_are_told_apart():
+    class Estimator(DistributedEstimator):
+        def __init__(self, start=None):
+            self.start = start
+
+    first = np.zeros((100, 100))
+    second = first.copy()
+    second[50, 50] = 1
+    assert repr(first) == repr(second)
+    same, other = Estimator(first.copy())._identity(), Estimator(second)._identity()
+    assert Estimator(first)._identity() == same != other

@@ -166,7 +166,9 @@ def infer_documents(
     n_iter = 0
     for documents in _blocks(X, n_topics * weights.itemsize, settings.block_bytes):
         block = _gather(X, documents, weights, prior)
-        n_iter = max(n_iter, _solve(block, found, settings))
+        # BLAS sometimes leaves a flag behind although all its numbers are finite.
+        with np.errstate(invalid="ignore"):
+            n_iter = max(n_iter, _solve(block, found, settings))
     return found._replace(n_iter=n_iter)
 
 

@@ -162,6 +162,8 @@ class FittedTopics(
             For each topic its words, the most probable first.
         """
         check_is_fitted(self)
+        if n < 1:
+            raise ValueError(f"n should be at least 1, got {n}")
         n_features = self.components_.shape[1]
         if feature_names is None:
             feature_names = getattr(self, "feature_names_in_", np.arange(n_features))

@@ -176,6 +176,8 @@ def _narrow_parts(model: TopicModel, X: Any) -> Iterator[tuple[Any, np.ndarray]]
             "Negative values in data passed to MALDA: counts must be 0 or more, got "
             f"{X.data.min():g}"
         )
+    if not np.isfinite(X.data).all():
+        raise ValueError("X contains NaN or infinity: counts must be finite")
     for start in range(0, X.shape[0], _ROWS):
         rows = row_slice(X, start, min(start + _ROWS, X.shape[0]))
         words, columns = np.unique(rows.indices, return_inverse=True)

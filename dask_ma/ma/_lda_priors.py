@@ -30,7 +30,7 @@ def check_prior(value: Any, name: str, size: int, what: str) -> np.ndarray:
     ValueError
         For another length, and for elements that are not finite and above 0.
     """
-    prior = np.atleast_1d(_numbers(value, name))
+    prior = np.atleast_1d(_numbers(value, name)).astype(np.float64)  # not the user's
     if prior.ndim != 1 or (np.ndim(value) and len(prior) != size):
         raise ValueError(
             f"{name} should be a number or have {size} elements, one per {what}; got "

@@ -233,3 +233,13 @@ def test_no_words_to_predict(model, method):
 def test_unknown_method(model):
     with pytest.raises(ValueError, match="method should be 'bound' or 'completion'"):
         model.perplexity(good(), method="left-to-right")
+
+
+def test_lazy_counts_that_are_not_finite():
+    """Found when they are computed."""
+    model = MALDA(**PARAMS).fit(good())
+    counts = good().astype(float)
+    counts[1, 2] = np.nan
+    lazy = da.from_array(counts, chunks=(5, -1))
+    with pytest.raises(ValueError, match="X contains NaN or infinity"):
+        model.transform(lazy).compute()

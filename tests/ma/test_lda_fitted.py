@@ -76,7 +76,7 @@ def test_a_stream_goes_on_after_a_fit(X):
 
 
 def test_a_stream_goes_on_with_the_learned_prior(X):
-    """From the one before, and by smaller and smaller steps."""
+    """Steps of no length leave it as it is."""
     model = MALDA(**PARAMS, doc_topic_prior="auto").partial_fit(X)
     learned = model.doc_topic_prior_
     assert abs(learned - 1 / K).max() > 0.01
@@ -324,3 +324,15 @@ def test_fit_transform_and_clone(X):
         unfitted.to_sklearn()
     with pytest.raises(NotFittedError):
         unfitted.top_words()
+
+
+def test_top_words_need_a_number_of_words(X):
+    with pytest.raises(ValueError, match="n should be at least 1, got 0"):
+        fit(X).top_words(0)
+
+
+def test_priors_are_copied(X):
+    prior = np.ones(K)
+    model = MALDA(**PARAMS, doc_topic_prior=prior).fit(X)
+    prior[:] = 7
+    np.testing.assert_array_equal(model.doc_topic_prior_, np.ones(K))
