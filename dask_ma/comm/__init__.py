@@ -3,6 +3,7 @@
 See :func:`dask_ma.run_spmd` for the way to obtain a group on a Dask cluster.
 """
 
+from dask_ma.comm._alltoall import alltoall, alltoall_steps
 from dask_ma.comm._butterfly import (
     ButterflyAverage,
     Partners,
@@ -52,6 +53,8 @@ __all__ = [
     "Trace",
     "allgather",
     "allreduce",
+    "alltoall",
+    "alltoall_steps",
     "barrier",
     "broadcast",
     "broadcast_direct",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,24 @@ class LocalGroup(Group):
     Use :meth:`create` to make the groups of all ranks.
     """
 
-    def __init__(self, rank: int, layout: Layout, mailboxes: list[Mailbox]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        layout: Layout,
+        mailboxes: list[Mailbox],
+        delay: float = 0.0,
+    ) -> None:
         super().__init__(rank, layout, mailboxes[rank])
         self._mailboxes = mailboxes
+        self._delay = delay
 
     @classmethod
     def create(
-        cls, n_ranks: int, ranks_per_node: int | None = None
+        cls,
+        n_ranks: int,
+        ranks_per_node: int | None = None,
+        *,
+        delay: float = 0.0,
     ) -> list[LocalGroup]:
         """Make the groups of `n_ranks` ranks.
 
@@ -55,12 +67,17 @@ class LocalGroup(Group):
         per_node = n_ranks if ranks_per_node is None else ranks_per_node
         if per_node < 1:
             raise ValueError(f"ranks_per_node must be at least 1, got {per_node}")
+        if not (isfinite(delay) and delay >= 0):
+            raise ValueError(f"delay must be finite and not negative, got {delay}")
         layout = Layout.from_nodes([rank // per_node for rank in range(n_ranks)])
         mailboxes = [Mailbox(rank) for rank in range(n_ranks)]
-        return [cls(rank, layout, mailboxes) for rank in range(n_ranks)]
+        return [cls(rank, layout, mailboxes, delay) for rank in range(n_ranks)]
 
     def flush(self) -> None:
-        """Return at once: a message is in its mailbox as soon as it is sent."""
+        """Return at once: a message is in its mailbox as soon as it is sent.
+
+        With a delay it lies there, but cannot be received yet.
+        """
         self.raise_if_closed()
 
     def abort(self, error: BaseException) -> None:
@@ -73,4 +90,5 @@ class LocalGroup(Group):
         self._deliver_local(map_arrays(payload, np.copy), dest, tag)
 
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
-        self._mailboxes[dest].put(self.rank, tag, payload)
+        delay = self._delay if dest != self.rank else 0.0
+        self._mailboxes[dest].put(self.rank, tag, payload, delay=delay)

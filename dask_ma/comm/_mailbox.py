@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Hashable
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -27,8 +28,9 @@ class Mailbox:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._messages: defaultdict[tuple[int, Hashable], deque[Any]] = defaultdict(
-            deque
+        # Each with the time from which it can be received.
+        self._messages: defaultdict[tuple[int, Hashable], deque[tuple[float, Any]]] = (
+            defaultdict(deque)
         )
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -39,11 +41,14 @@ class Mailbox:
             # A new object each time: several threads may raise it.
             raise type(self._error)(*self._error.args) from self._error
 
-    def put(self, source: int, tag: Hashable, payload: Any) -> None:
-        """Add a message."""
+    def put(
+        self, source: int, tag: Hashable, payload: Any, *, delay: float = 0.0
+    ) -> None:
+        """Add a message that can be received `delay` seconds from now."""
+        due = monotonic() + delay if delay else 0.0
         with self._changed:
             self.raise_if_closed()
-            self._messages[source, tag].append(payload)
+            self._messages[source, tag].append((due, payload))
             self._changed.notify_all()
 
     def get(self, source: int, tag: Hashable, timeout: float) -> Any:
@@ -59,7 +64,7 @@ class Mailbox:
                         f"tag {tag!r} within {timeout:g} s; raise the configuration "
                         "value dask-ma.comm.timeout if a rank may compute that long"
                     )
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, self._until_due(source, tag)))
         return payload
 
     def poll(self, source: int, tag: Hashable) -> tuple[bool, Any]:
@@ -80,9 +85,14 @@ class Mailbox:
     def _take(self, source: int, tag: Hashable) -> Any:
         """Remove and return a message, or a marker where there is none."""
         queue = self._messages.get((source, tag))
-        if not queue:
+        if not queue or queue[0][0] > monotonic():
             return _EMPTY
-        payload = queue.popleft()
+        _, payload = queue.popleft()
         if not queue:
             del self._messages[source, tag]
         return payload
+
+    def _until_due(self, source: int, tag: Hashable) -> float:
+        """Seconds until the oldest such message can be received, if there is one."""
+        queue = self._messages.get((source, tag))
+        return max(0.0, queue[0][0] - monotonic()) if queue else inf

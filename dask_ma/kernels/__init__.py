@@ -1,5 +1,17 @@
 """Pure maths on NumPy and SciPy arrays: no Dask, no scikit-learn, no state."""
 
+from dask_ma.kernels._columns import (
+    ColumnEntries,
+    add_columns,
+    column_entries,
+    column_products,
+    column_squares,
+    column_store,
+    column_sums,
+    columns_dot,
+    segment_sums,
+    take_columns,
+)
 from dask_ma.kernels._digamma import digamma, exp_digamma
 from dask_ma.kernels._dirichlet import (
     dirichlet_bound,
@@ -32,14 +44,22 @@ from dask_ma.kernels._predictions import chunked_predictions
 from dask_ma.kernels._rows import row_slice
 
 __all__ = [
+    "ColumnEntries",
     "GradientSums",
     "Inference",
     "InferenceSettings",
     "LOSSES",
     "PENALTIES",
     "WordWeights",
+    "add_columns",
     "batch_slopes",
     "chunked_predictions",
+    "column_entries",
+    "column_products",
+    "column_squares",
+    "column_store",
+    "column_sums",
+    "columns_dot",
     "descend",
     "digamma",
     "dirichlet_bound",
@@ -57,7 +77,9 @@ __all__ = [
     "penalty_value",
     "project",
     "row_slice",
+    "segment_sums",
     "shrink",
+    "take_columns",
     "topics_bound",
     "topics_bound_of_totals",
     "word_statistics",
