@@ -92,6 +92,7 @@ def build_shard(
     n_features: int | None = None,
     accept_sparse: bool = True,
     require_labels: bool = True,
+    drop_weightless: bool = True,
 ) -> Shard:
     """Turn the pieces of one rank into a shard.
 
@@ -107,6 +108,8 @@ def build_shard(
         Whether X may be sparse.
     require_labels : bool, default=True
         Whether y must be given.
+    drop_weightless : bool, default=True
+        Whether rows of weight 0 are left out.
 
     Returns
     -------
@@ -135,7 +138,7 @@ def build_shard(
                 f"requires y to be passed, but block {piece.index} has no labels."
             )
     target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
-    blocks = [_finish(piece, target) for piece in pieces]
+    blocks = [_finish(piece, target, drop_weightless) for piece in pieces]
     return _collect([b for b in blocks if b.X.shape[0]], columns, target)
 
 
@@ -184,7 +187,7 @@ def _dtype_of(block: Any) -> np.dtype:
     return frame_to_array(block.iloc[:0]).dtype
 
 
-def _finish(piece: _Piece, dtype: np.dtype) -> Block:
+def _finish(piece: _Piece, dtype: np.dtype, drop_weightless: bool) -> Block:
     """Convert one piece and check its values."""
     (X, y, weights), index, start = piece
     if is_sparse(X):
@@ -198,6 +201,7 @@ def _finish(piece: _Piece, dtype: np.dtype) -> Block:
         check_finite(y, "y", index, start)
     if weights is not None:
         check_weights(weights, index, start)
+    if weights is not None and drop_weightless:
         X, y, weights = _drop_weightless(X, y, weights)
     return Block(X, y, weights, index, start)
 

@@ -5,8 +5,9 @@ from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._model import describe, initial_model
-from dask_ma.linear._params import FitResult, LinearModel, LinearParams
+from dask_ma.linear._params import FitResult, LinearModel, LinearParams, ProblemParams
 from dask_ma.linear._problem import Problem, agree_on_problem
+from dask_ma.linear._regressor import LinearRegressorMixin
 from dask_ma.linear._stopping import StopRule
 from dask_ma.linear._validation import hold_out
 
@@ -17,7 +18,9 @@ __all__ = [
     "LinearEstimator",
     "LinearModel",
     "LinearParams",
+    "LinearRegressorMixin",
     "Problem",
+    "ProblemParams",
     "StopRule",
     "agree_on_problem",
     "describe",

@@ -17,7 +17,8 @@ from dask_ma.linear import _functions
 
 def _has_probabilities(estimator: Any) -> bool:
     """Whether the loss gives probabilities."""
-    if estimator.loss in ("log_loss", "modified_huber"):
+    # Logistic regressions have no choice of losses.
+    if getattr(estimator, "loss", "log_loss") in ("log_loss", "modified_huber"):
         return True
     raise AttributeError(
         "probability estimates need loss='log_loss' or loss='modified_huber', got "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma.base import DistributedEstimator
-from dask_ma.linear._params import FitResult, LinearParams
+from dask_ma.linear._params import FitResult
+
+_TWIN_ATTRIBUTES = (
+    "classes_",
+    "coef_",
+    "feature_names_in_",
+    "intercept_",
+    "n_features_in_",
+    "n_iter_",
+    "t_",
+)
 
 
 class LinearEstimator(DistributedEstimator):
@@ -59,22 +70,23 @@ class LinearEstimator(DistributedEstimator):
 
         Returns
         -------
-        twin : SGDClassifier or SGDRegressor
+        twin : estimator of scikit-learn
             It shares no memory with this estimator and does not need Dask.
         """
         check_is_fitted(self)
-        twin = self._twin(**self._twin_parameters())
-        for name in ("coef_", "intercept_", "classes_", "feature_names_in_"):
+        twin = self._twin_type()(**self._twin_parameters())
+        for name in _TWIN_ATTRIBUTES:
             if hasattr(self, name):
-                setattr(twin, name, getattr(self, name).copy())
-        twin.n_features_in_ = self.n_features_in_
-        twin.n_iter_ = self.n_iter_
-        twin.t_ = self.t_
+                setattr(twin, name, copy(getattr(self, name)))
         return twin
+
+    def _twin_type(self) -> type:
+        """scikit-learn's class of the same model."""
+        return self._twin
 
     def _twin_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator: those that it has, too."""
-        known = self._twin().get_params()
+        known = self._twin_type()().get_params()
         return {k: v for k, v in self.get_params().items() if k in known}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +101,7 @@ class LinearEstimator(DistributedEstimator):
     def _fit_agent(
         self,
         agent: Callable[..., FitResult],
-        params: LinearParams,
+        params: Any,
         X: Any,
         y: Any,
         sample_weight: Any,

@@ -9,17 +9,32 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearParams:
-    """Parameters that all fits of linear models share.
-
-    The names are those of the estimators; the rest is listed here.
+class ProblemParams:
+    """What the ranks need to know to agree on a training problem.
 
     Parameters
     ----------
     is_classifier : bool
         Whether y holds labels.
+    class_weight : dict, "balanced" or None
+        Weights of the classes.
     classes : ndarray of shape (n_classes,) or None
         Sorted labels; None has the ranks find them in y.
+    """
+
+    is_classifier: bool
+    class_weight: Any
+    classes: np.ndarray | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearParams(ProblemParams):
+    """Parameters that all fits of linear models by SGD share.
+
+    The names are those of the estimators; the rest is listed here.
+
+    Parameters
+    ----------
     coef, intercept : ndarray or None
         Model to start from, of shapes (n_problems, n_features) and (n_problems,).
         None starts from zeros.
@@ -27,7 +42,6 @@ class LinearParams:
         Number of the first step of each rank, for the learning rate.
     """
 
-    is_classifier: bool
     loss: str
     penalty: str | None
     alpha: float
@@ -40,8 +54,6 @@ class LinearParams:
     early_stopping: bool
     validation_fraction: float
     n_iter_no_change: int
-    class_weight: Any
-    classes: np.ndarray | None = None
     coef: np.ndarray | None = field(default=None, repr=False)
     intercept: np.ndarray | None = field(default=None, repr=False)
     t: float = 1.0

@@ -16,7 +16,7 @@ from dask_ma.data import (
     merge_labels,
     unique_labels_of,
 )
-from dask_ma.linear._params import LinearParams
+from dask_ma.linear._params import ProblemParams
 
 _SPARSE_WORDS = {True: "sparse", False: "dense"}
 
@@ -70,7 +70,9 @@ class Problem:
     dtype: np.dtype
 
 
-def agree_on_problem(group: Group, arguments: Any, params: LinearParams) -> Problem:
+def agree_on_problem(
+    group: Group, arguments: Any, params: ProblemParams, *, drop_weightless: bool = True
+) -> Problem:
     """Check this rank's data and settle with the other ranks what is to be trained.
 
     A collective call. If the data of some rank are wrong, all ranks raise the error of
@@ -82,14 +84,16 @@ def agree_on_problem(group: Group, arguments: Any, params: LinearParams) -> Prob
         This rank.
     arguments : object
         Data of the rank's shard as the data layer lays them out.
-    params : LinearParams
+    params : ProblemParams
         Parameters of the fit.
+    drop_weightless : bool, default=True
+        Whether rows of weight 0 are left out.
 
     Returns
     -------
     problem : Problem
     """
-    shard, own = _inspect(arguments, params)
+    shard, own = _inspect(arguments, params, drop_weightless)
     summaries: list[Summary] = allgather(group, own)
     for summary in summaries:
         if summary.error is not None:
@@ -102,10 +106,12 @@ def agree_on_problem(group: Group, arguments: Any, params: LinearParams) -> Prob
     return _scale(shard, own, summaries, classes, factors)
 
 
-def _inspect(arguments: Any, params: LinearParams) -> tuple[Shard | None, Summary]:
+def _inspect(
+    arguments: Any, params: ProblemParams, drop_weightless: bool
+) -> tuple[Shard | None, Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
-        shard = build_shard(arguments)
+        shard = build_shard(arguments, drop_weightless=drop_weightless)
         labels = weights = None
         if params.is_classifier:
             labels = unique_labels_of(shard)
@@ -178,7 +184,7 @@ def _check_kinds(summaries: list[Summary]) -> None:
 
 
 def _agree_on_classes(
-    summaries: list[Summary], params: LinearParams
+    summaries: list[Summary], params: ProblemParams
 ) -> np.ndarray | None:
     """Sorted labels of all ranks, None for a regressor."""
     if not params.is_classifier:
@@ -198,7 +204,7 @@ def _agree_on_classes(
 
 
 def _class_factors(
-    summaries: list[Summary], classes: np.ndarray | None, params: LinearParams
+    summaries: list[Summary], classes: np.ndarray | None, params: ProblemParams
 ) -> np.ndarray | None:
     """Weight of each class, None if all are 1."""
     if classes is None or params.class_weight is None:
