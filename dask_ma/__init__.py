@@ -3,12 +3,16 @@
 from dask_ma.butterfly import ButterflySGDClassifier
 from dask_ma.engine import run_spmd
 from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
+from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
 
 __all__ = [
     "ButterflySGDClassifier",
     "MALDA",
     "MASGDClassifier",
     "MASGDRegressor",
+    "SchMPLasso",
+    "SchMPLassoCV",
+    "SchMPLogisticRegression",
     "__version__",
     "run_spmd",
 ]

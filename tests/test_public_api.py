@@ -10,7 +10,15 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 import dask_ma
-from dask_ma import MALDA, ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
+from dask_ma import (
+    MALDA,
+    ButterflySGDClassifier,
+    MASGDClassifier,
+    MASGDRegressor,
+    SchMPLasso,
+    SchMPLassoCV,
+    SchMPLogisticRegression,
+)
 
 DOORS = [
     "dask_ma",
@@ -23,6 +31,7 @@ DOORS = [
     "dask_ma.kernels",
     "dask_ma.ma",
     "dask_ma.plotting",
+    "dask_ma.schmp",
 ]
 # What a user calls: estimators, run_spmd and the collectives, data sets, plots.
 PUBLIC = [
@@ -33,11 +42,15 @@ PUBLIC = [
             "MALDA",
             "MASGDClassifier",
             "MASGDRegressor",
+            "SchMPLasso",
+            "SchMPLassoCV",
+            "SchMPLogisticRegression",
             "run_spmd",
         ],
         "dask_ma.comm": [
             "allgather",
             "allreduce",
+            "alltoall",
             "barrier",
             "broadcast",
             "butterfly_allreduce",
@@ -61,6 +74,15 @@ PUBLIC = [
         "dask_ma.plotting": ["ConvergenceDisplay", "GanttDisplay", "TopologyDisplay"],
     }.items()
     for name in names
+]
+ESTIMATORS = [
+    ButterflySGDClassifier,
+    MALDA,
+    MASGDClassifier,
+    MASGDRegressor,
+    SchMPLasso,
+    SchMPLassoCV,
+    SchMPLogisticRegression,
 ]
 TWINS = [(MASGDClassifier, SGDClassifier), (MASGDRegressor, SGDRegressor)]
 
@@ -117,6 +139,9 @@ def test_the_package_shows_its_estimators():
         "MALDA",
         "MASGDClassifier",
         "MASGDRegressor",
+        "SchMPLasso",
+        "SchMPLassoCV",
+        "SchMPLogisticRegression",
         "__version__",
         "run_spmd",
     }
@@ -124,6 +149,9 @@ def test_the_package_shows_its_estimators():
         assert getattr(importlib.import_module("dask_ma.ma"), cls.__name__) is cls
     butterfly = importlib.import_module("dask_ma.butterfly")
     assert butterfly.ButterflySGDClassifier is ButterflySGDClassifier
+    schmp = importlib.import_module("dask_ma.schmp")
+    for cls in (SchMPLasso, SchMPLassoCV, SchMPLogisticRegression):
+        assert getattr(schmp, cls.__name__) is cls
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -137,17 +165,18 @@ def test_function_is_documented_and_annotated(name):
     assert "return" in function.__annotations__
 
 
-@pytest.mark.parametrize(
-    "cls", [ButterflySGDClassifier, MALDA, MASGDClassifier, MASGDRegressor]
-)
+@pytest.mark.parametrize("cls", ESTIMATORS)
 def test_parameters_and_attributes_are_documented(cls):
     names = arguments(cls.__init__)
     assert documented(cls.__doc__, "Parameters") == names
     rng = np.random.default_rng(0)
     X, y = rng.poisson(1.0, size=(20, 2)), np.arange(20) % 2
-    params = {"tol": None} if "tol" in names else {}
+    is_sgd = "tol" in names and not cls.__name__.startswith("SchMP")
+    params = {"tol": None} if is_sgd else {}
+    if cls.__name__.startswith("SchMP"):
+        params = {"cv": 2, "alphas": [9.0]} if cls is SchMPLassoCV else {"alpha": 9.0}
     model = cls(max_iter=1, **params).fit(X, y)
-    fitted = {name for name in dir(model) if re.fullmatch("[a-z][a-z_]*_", name)}
+    fitted = {name for name in dir(model) if re.fullmatch("[a-z][a-z0-9_]*_", name)}
     assert documented(cls.__doc__, "Attributes") == fitted | {"feature_names_in_"}
     assert set(cls._parameter_constraints) == names
 
@@ -258,7 +287,7 @@ def test_methods_of_topics_are_those_of_scikit_learn():
 
 def test_constructor_only_stores():
     marker = object()
-    for cls in (ButterflySGDClassifier, MALDA, MASGDClassifier, MASGDRegressor):
+    for cls in ESTIMATORS:
         names = arguments(cls.__init__)
         model = cls(**dict.fromkeys(names, marker))
         assert vars(model) == dict.fromkeys(names, marker)

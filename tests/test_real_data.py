@@ -1,8 +1,10 @@
-"""Accuracy on real text, beside scikit-learn's SGDClassifier.
+"""Accuracy on real text, and optima on real genes, beside scikit-learn.
 
 The larger sets are not shipped. Set the environment variable DASK_MA_DATA to a folder
 that holds ``imdb`` and ``newsgroups20`` (``X_train.npz``, ``y_train.npy`` and the same
-for the test rows, counts of words) to run their tests.
+for the test rows, counts of words; ``rating_train.npy`` of imdb) and
+``gene_expression`` (``riboflavin.npz``, ``eyedata.npz``, ``golub.npz`` and
+``gordon.npz`` with X and y) to run their tests.
 """
 
 import os
@@ -12,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
-from sklearn.linear_model import SGDClassifier
+from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, SGDClassifier
 
-from dask_ma import MASGDClassifier
+from dask_ma import MASGDClassifier, SchMPLasso, SchMPLogisticRegression
 from dask_ma.datasets import load_clinc150
 
 pytestmark = pytest.mark.slow
@@ -80,3 +82,101 @@ def test_clinc150(record_property):
     )
     assert ours > theirs - 0.01
     assert ours > 0.85
+
+
+# -- L1 penalties, beside scikit-learn's exact solvers -------------------------------
+
+GAP = 1e-8  # as a part of the objective without coefficients
+RANKS = [(1, "rows"), (2, "rows"), (5, "rows"), (2, "columns"), (5, "columns")]
+
+
+def load_genes(name):
+    """Rows and targets of a set with many more columns than rows."""
+    folder = os.environ.get("DASK_MA_DATA")
+    path = Path(folder or "") / "gene_expression" / f"{name}.npz"
+    if not folder or not path.is_file():
+        pytest.skip(
+            f"the environment variable DASK_MA_DATA names no folder with {path}"
+        )
+    with np.load(path, allow_pickle=False) as data:
+        X, y = data["X"].astype(np.float64), data["y"]
+    X -= X.mean(axis=0)
+    spread = X.std(axis=0)
+    X /= np.where(spread > 0, spread, 1)
+    return X, y
+
+
+def lasso_value(X, y, model, alpha, l1_ratio):
+    """Objective by its formula."""
+    coef = model.coef_
+    residual = y - X @ coef - model.intercept_
+    bent = l1_ratio * np.abs(coef).sum() + (1 - l1_ratio) / 2 * coef @ coef
+    return residual @ residual / (2 * len(y)) + alpha * bent
+
+
+@pytest.mark.parametrize("name", ["riboflavin", "eyedata"])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+@pytest.mark.parametrize("share", [0.3, 0.05])
+def test_lasso_of_genes(name, l1_ratio, share):
+    X, y = load_genes(name)
+    alpha = share * np.abs(X.T @ (y - y.mean())).max() / (len(y) * l1_ratio)
+    theirs = ElasticNet(alpha, l1_ratio=l1_ratio, tol=1e-9, max_iter=10**6).fit(X, y)
+    best, null = lasso_value(X, y, theirs, alpha, l1_ratio), y.var() / 2
+    for n_ranks, layout in RANKS:
+        ours = SchMPLasso(
+            alpha, l1_ratio=l1_ratio, tol=GAP, n_ranks=n_ranks, layout=layout
+        ).fit(X, y)
+        found = lasso_value(X, y, ours, alpha, l1_ratio)
+        assert abs(found - best) <= GAP * null
+        assert ours.dual_gap_ <= GAP * null
+        np.testing.assert_allclose(
+            ours.predict(X), theirs.predict(X), atol=1e-3 * y.std()
+        )
+
+
+def logistic_value(X, y, model, alpha):
+    """Objective of two classes by its formula."""
+    margins = X @ model.coef_[0] + np.ravel(model.intercept_)[0]
+    margins = np.where(y == model.classes_[1], margins, -margins)
+    return np.logaddexp(0, -margins).mean() + alpha * np.abs(model.coef_).sum()
+
+
+@pytest.mark.parametrize("name", ["golub", "gordon"])
+@pytest.mark.parametrize("share", [0.3, 0.05])
+def test_logistic_regression_of_genes(name, share):
+    X, y = load_genes(name)
+    codes = np.searchsorted(np.unique(y), y)
+    alpha = share * np.abs(X.T @ (codes - 0.5)).max() / len(y)
+    theirs = LogisticRegression(
+        C=1 / (alpha * len(y)),
+        l1_ratio=1.0,
+        solver="liblinear",
+        fit_intercept=False,
+        tol=1e-10,
+        max_iter=10**4,
+    )
+    if theirs.get_params()["penalty"] == "l2":  # before scikit-learn 1.8
+        theirs.set_params(penalty="l1", l1_ratio=None)
+    best = logistic_value(X, y, theirs.fit(X, y), alpha)
+    for n_ranks, layout in RANKS:
+        ours = SchMPLogisticRegression(
+            alpha, fit_intercept=False, tol=GAP, n_ranks=n_ranks, layout=layout
+        ).fit(X, y)
+        found = logistic_value(X, y, ours, alpha)
+        assert abs(found - best) <= GAP * np.log(2)
+        assert ours.dual_gap_ <= GAP * np.log(2)
+
+
+def test_lasso_of_stars():
+    """Ratings of films by the words of their reviews."""
+    X = load("imdb")[0]
+    stars = Path(os.environ["DASK_MA_DATA"]) / "imdb" / "rating_train.npy"
+    y = np.load(stars).astype(np.float64)
+    alpha = 2e-3
+    theirs = Lasso(alpha, tol=1e-9, max_iter=10_000).fit(X, y)
+    best = lasso_value(X, y, theirs, alpha, 1.0)
+    for n_ranks, layout in RANKS:
+        ours = SchMPLasso(alpha, tol=GAP, n_ranks=n_ranks, layout=layout).fit(X, y)
+        found = lasso_value(X, y, ours, alpha, 1.0)
+        assert abs(found - best) <= GAP * y.var() / 2
+        assert ours.dual_gap_ <= GAP * y.var() / 2

@@ -3,7 +3,15 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dask_ma import MALDA, ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
+from dask_ma import (
+    MALDA,
+    ButterflySGDClassifier,
+    MASGDClassifier,
+    MASGDRegressor,
+    SchMPLasso,
+    SchMPLassoCV,
+    SchMPLogisticRegression,
+)
 
 # One rank has the rounds that it needs to converge. Several ranks have fewer, enough
 # for the checks, because they take most of the time of these tests.
@@ -15,6 +23,12 @@ ESTIMATORS = [
     MASGDClassifier(max_iter=20, n_ranks=2),
     MASGDRegressor(max_iter=200),
     MASGDRegressor(max_iter=20, n_ranks=2),
+    SchMPLasso(alpha=0.01),
+    SchMPLasso(alpha=0.01, n_ranks=2, layout="columns"),
+    SchMPLassoCV(cv=3, alphas=5),
+    SchMPLassoCV(cv=3, alphas=5, n_ranks=2),
+    SchMPLogisticRegression(),
+    SchMPLogisticRegression(n_ranks=2),
 ]
 # With a client: one rank per worker, or two ranks on some of them.
 ON_CLUSTER = [
@@ -22,12 +36,13 @@ ON_CLUSTER = [
     MALDA(n_components=3, max_iter=3),
     MASGDClassifier(max_iter=5),
     MASGDRegressor(max_iter=5, n_ranks=5),
+    SchMPLasso(alpha=0.01),
+    SchMPLogisticRegression(n_ranks=2),
 ]
 _STOCHASTIC = (
     "a weight multiplies the gradient of one step, a repeated row makes two steps: "
     "equal in the limit only"
 )
-
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
@@ -36,7 +51,8 @@ def expected_failed_checks(estimator):
 
     The rows of these checks make a single batch of a single rank.
     """
-    if isinstance(estimator, MALDA):
+    exact = (MALDA, SchMPLasso, SchMPLassoCV, SchMPLogisticRegression)
+    if isinstance(estimator, exact):
         return {}
     if isinstance(estimator, ButterflySGDClassifier) and estimator.n_ranks != 5:
         return {}

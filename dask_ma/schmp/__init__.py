@@ -1,0 +1,39 @@
+"""Scheduled model parallelism: programs that say which parameters to update next.
+
+A program chooses some parameters (`schedule`), every rank works on them with its rows
+(`update`), and the results of all ranks change the model (`aggregate`). The engine
+carries the iterations out, several at a time.
+"""
+
+from dask_ma.schmp import schedules
+from dask_ma.schmp._classifier import SchMPLogisticRegression
+from dask_ma.schmp._column_programs import ColumnLeastSquares, ColumnLogistic
+from dask_ma.schmp._coordinate import CoordinateDescent
+from dask_ma.schmp._engine import Counts, DynamicEngine
+from dask_ma.schmp._lasso import SchMPLasso
+from dask_ma.schmp._lasso_cv import SchMPLassoCV
+from dask_ma.schmp._least_squares import LeastSquares
+from dask_ma.schmp._logistic import Logistic
+from dask_ma.schmp._program import Change, Program, Request, Schedule, Schedulers
+from dask_ma.schmp._run import ProgramResult, run
+
+__all__ = [
+    "Change",
+    "ColumnLeastSquares",
+    "ColumnLogistic",
+    "CoordinateDescent",
+    "Counts",
+    "DynamicEngine",
+    "LeastSquares",
+    "Logistic",
+    "Program",
+    "ProgramResult",
+    "Request",
+    "SchMPLasso",
+    "SchMPLassoCV",
+    "SchMPLogisticRegression",
+    "Schedule",
+    "Schedulers",
+    "run",
+    "schedules",
+]

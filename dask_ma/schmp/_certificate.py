@@ -1,0 +1,135 @@
+"""Objective and duality gap of a model over the rows of all ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import allreduce, broadcast
+from dask_ma.engine import RoundLog
+from dask_ma.schmp._design import Part
+from dask_ma.schmp._problem import Objective, Penalty, Sparse
+
+
+class Certificate(NamedTuple):
+    """How far a model is from the optimum at most.
+
+    Attributes
+    ----------
+    objective : float
+        Of the model.
+    gap : float
+        Duality gap: the objective minus the best dual objective so far.
+    scale : float
+        Factor that makes the slopes a point of the dual problem.
+    """
+
+    objective: float
+    gap: float
+    scale: float
+
+
+class Solver(ABC):
+    """Rounds that bring a model nearer to the optimum, on one rank among others.
+
+    Parameters
+    ----------
+    objective : Objective
+        What to minimise.
+    model : Sparse
+        Model to begin with; it is changed in place.
+    log : RoundLog
+        Where computing is timed.
+
+    Attributes
+    ----------
+    n_touched : int
+        Stored elements of the data that this rank has gone over since the last record.
+    best_dual : float
+        Largest dual objective so far.
+    reach : float
+        The largest gradient over its bound at the last check.
+    """
+
+    def __init__(self, objective: Objective, model: Sparse, log: RoundLog) -> None:
+        self.objective = objective
+        self.model = model
+        self.log = log
+        self.n_touched = 0
+        self.best_dual = -np.inf
+        self.reach = 0.0
+        self._design = objective.design
+        self._group = objective.design.group
+
+    @abstractmethod
+    def improve(self) -> None:
+        """Make a round; a collective call after :meth:`check`."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the model."""
+        return self.model.state()
+
+    def shown_intercept(self) -> np.ndarray:
+        """Intercepts of the model for rows as they are."""
+        return self.objective.shown_intercept(self.model)
+
+    def change_penalty(self, penalty: Penalty) -> None:
+        """Go on with another penalty, with the same coefficients free of L1."""
+        self.objective.penalty = penalty
+        self.best_dual = -np.inf
+        self._design.restore()
+
+    def check(self) -> Certificate:
+        """Objective and duality gap of the model; a collective call."""
+        with self.log.computing("evaluate"):
+            slopes = self.objective.loss.negative_slopes(self.objective.margins)
+            self._part = self._gradient(slopes)
+            self._ratios = self._violations(self._part)
+        self.n_touched += self._design.n_stored
+        reach = allreduce(self._group, np.array(self._ratios.max(initial=0.0)), "max")
+        self.reach = float(reach)
+        scale = 1.0 if reach <= 1 else 1 / self.reach
+        loss, margins = self.objective.loss, self.objective.margins
+        sums = self._design.sum(
+            np.array([loss.value(margins), loss.dual(margins, scale)])
+        )
+        features = self.model.coordinates // self.objective.n_outputs
+        penalty = self.objective.penalty
+        value = float(sums[0]) + penalty.of(features, self.model.coef)
+        ridge = penalty.l2[features] @ self.model.coef**2
+        self.best_dual = max(self.best_dual, float(sums[1] - scale**2 * ridge / 2))
+        # Rank 0 decides, so that ranks on other processors do not decide otherwise.
+        gap = max(value - self.best_dual, 0.0)
+        certificate = Certificate(value, gap, scale)
+        self._certificate = Certificate(*broadcast(self._group, tuple(certificate)))
+        if not np.isfinite(self._certificate.objective):
+            raise ValueError(
+                f"the model is not finite any more (objective {value}): updates side by "
+                "side have outdone each other; choose the schedule 'working_set' or "
+                "'dynamic', or lower n_candidates, pipeline_depth or "
+                "dependency_threshold; or scale the features"
+            )
+        return self._certificate
+
+    def _gradient(self, slopes: np.ndarray) -> Part:
+        """Negative gradient without the L1 term, for the features of this rank."""
+        part = self._design.products(slopes)
+        features, outputs = np.divmod(self.model.coordinates, self.objective.n_outputs)
+        places = np.searchsorted(part.features, features)
+        places = np.minimum(places, max(0, len(part.features) - 1))
+        mine = np.zeros(len(features), dtype=bool)
+        if len(part.features):
+            mine = part.features[places] == features
+        ridge = self.objective.penalty.l2[features[mine]] * self.model.coef[mine]
+        part.values[places[mine], outputs[mine]] -= ridge
+        return part
+
+    def _violations(self, part: Part) -> np.ndarray:
+        """Gradient over its bound, where there is one; above 1 it is violated."""
+        l1 = self.objective.penalty.l1[part.features][:, np.newaxis]
+        values = part.values if self.objective.penalty.positive else np.abs(part.values)
+        ratios = np.zeros_like(values)
+        np.divide(values, l1, out=ratios, where=l1 > 0)
+        return ratios

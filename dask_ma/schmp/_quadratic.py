@@ -1,0 +1,265 @@
+"""Small L1-regularised quadratic problems, solved to rounding on one rank.
+
+``min_b  b' G b / 2 - c' b + sum_j l1_j |b_j|`` for a Gram matrix `G`. Coordinate
+descent finds out which coefficients are not zero, and Newton steps on these find their
+values; in turns they need few sweeps where the columns are correlated.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, lapack
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import enet_path
+
+_SWEEPS = 30  # of coordinate descent between Newton steps
+_NEWTON_STEPS = 4
+_MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
+_MAX_TURNS = 200
+_PATIENCE = 20  # turns without progress after which to give up
+_ROUNDING = 1e-10  # gap as a part of the norm where no progress is due to rounding
+_RIDGE = 1e-12  # of the largest diagonal element, for columns that depend on others
+_LARGER_RIDGE = 1e-7
+# One thread at a time changes the warning filters of the process.
+_FILTERS = threading.Lock()
+
+
+class Quadratic(NamedTuple):
+    """A quadratic function and the penalty of its coefficients.
+
+    Attributes
+    ----------
+    gram : ndarray of shape (m, m)
+        Symmetric and positive semidefinite.
+    linear : ndarray of shape (m,)
+        In the range of `gram`.
+    l1 : ndarray of shape (m,)
+        Weights of the absolute values, not negative; 0 for what is not penalised.
+    norm : float
+        Upper bound of ``linear' pinv(gram) linear``; for least squares, ``y' y``.
+    positive : bool
+        Whether penalised coefficients must not be negative.
+    """
+
+    gram: np.ndarray
+    linear: np.ndarray
+    l1: np.ndarray
+    norm: float
+    positive: bool
+
+
+def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
+    """Solve a problem until its duality gap is small enough.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        What to minimise.
+    start : ndarray of shape (m,)
+        Coefficients to begin with.
+    gap : float
+        Duality gap to reach; what rounding allows is taken where that is more.
+
+    Returns
+    -------
+    coef : ndarray of shape (m,)
+    """
+    free = problem.l1 == 0
+    if free.all():
+        return _solve(problem.gram, problem.linear)
+    coef = start.copy()
+    bound = np.flatnonzero(~free)
+    gram, linear = problem.gram, problem.linear
+    if free.any():
+        gram, linear = _eliminate(gram, linear, np.flatnonzero(free), bound)
+    weights = problem.l1[bound]
+    if (weights == weights[0]).all():
+        even = _Even(
+            np.ascontiguousarray(gram),
+            linear,
+            float(weights[0]),
+            problem.norm,
+            problem.positive,
+        )
+        coef[bound] = _minimize_even(even, start[bound], gap)
+    else:  # in units in which all weights are 1
+        scale = 1 / weights
+        even = _Even(
+            np.ascontiguousarray(gram * scale * scale[:, np.newaxis]),
+            linear * scale,
+            1.0,
+            problem.norm,
+            problem.positive,
+        )
+        coef[bound] = scale * _minimize_even(even, start[bound] / scale, gap)
+    if free.any():
+        fixed = problem.gram[np.ix_(free, bound)] @ coef[bound]
+        coef[free] = _solve(
+            problem.gram[np.ix_(free, free)], problem.linear[free] - fixed
+        )
+    return coef
+
+
+class _Even(NamedTuple):
+    """A problem whose penalties all have the same weight, above 0."""
+
+    gram: np.ndarray
+    linear: np.ndarray
+    l1: float
+    norm: float
+    positive: bool
+
+
+def _eliminate(
+    gram: np.ndarray, linear: np.ndarray, free: np.ndarray, bound: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The problem of the penalised coefficients, at the best of the free ones."""
+    cross = gram[np.ix_(free, bound)]
+    right = np.column_stack([cross, linear[free]])
+    solved = _solve(gram[np.ix_(free, free)], right)
+    reduced = gram[np.ix_(bound, bound)] - cross.T @ solved[:, :-1]
+    return (reduced + reduced.T) / 2, linear[bound] - cross.T @ solved[:, -1]
+
+
+def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solution of a linear system; the shortest one if there are several."""
+    try:
+        factor = cho_factor(gram)
+        diagonal = np.diag(factor[0])
+        if diagonal.min() > 1e-6 * diagonal.max():
+            return cho_solve(factor, right)
+    except np.linalg.LinAlgError:
+        pass
+    return np.linalg.lstsq(gram, right, rcond=1e-12)[0]
+
+
+def _minimize_even(even: _Even, coef: np.ndarray, gap: float) -> np.ndarray:
+    """Coordinate descent and Newton steps in turns."""
+    slope = even.gram @ coef - even.linear
+    best, best_gap, n_worse = coef, _gap(even, coef, slope), 0
+    for _ in range(_MAX_TURNS):
+        patience = 3 if best_gap <= _ROUNDING * even.norm else _PATIENCE
+        if best_gap <= gap or n_worse >= patience:
+            break
+        coef = _sweep(even, coef)
+        slope = even.gram @ coef - even.linear
+        # Where columns depend on others, each step may do no more than drop one of them.
+        for _ in range(_NEWTON_STEPS << min(n_worse, _MOST_DOUBLINGS)):
+            active = np.flatnonzero(coef)
+            if not len(active):
+                break
+            values, is_whole = _newton(even, slope[active], coef[active], active)
+            slope = slope + (values - coef[active]) @ even.gram[active]
+            coef[active] = values
+            if is_whole:
+                break
+        found = _gap(even, coef, slope)
+        if found < best_gap:
+            n_worse = 0 if found < 0.9 * best_gap else n_worse + 1
+            best, best_gap = coef.copy(), found
+        else:
+            n_worse += 1
+    return best
+
+
+def _gap(even: _Even, coef: np.ndarray, slope: np.ndarray) -> float:
+    """Duality gap, with the residual scaled into the feasible set as dual point."""
+    reach = (-slope).max() if even.positive else np.abs(slope).max()
+    scale = min(1.0, even.l1 / reach) if reach > 0 else 1.0
+    along = float(even.linear @ coef)
+    curvature = along + float(slope @ coef)  # coef' gram coef
+    primal = curvature / 2 - along + even.l1 * np.abs(coef).sum()
+    dual = -0.5 * (
+        (1 - scale) ** 2 * even.norm
+        + 2 * scale * (1 - scale) * along
+        + scale**2 * curvature
+    )
+    return float(primal - dual)
+
+
+def _sweep(even: _Even, coef: np.ndarray) -> np.ndarray:
+    """Some sweeps of scikit-learn's coordinate descent on the Gram matrix."""
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
+        _, path, _ = enet_path(
+            np.empty((1, len(coef))),  # one row, so that alpha means what l1 does
+            np.array([np.sqrt(even.norm)]),  # only its square counts
+            l1_ratio=1.0,
+            alphas=[even.l1],
+            precompute=even.gram,
+            Xy=even.linear,
+            coef_init=coef,
+            positive=even.positive,
+            check_input=False,
+            copy_X=False,
+            tol=0.0,
+            max_iter=_SWEEPS,
+        )
+    return np.ascontiguousarray(path[:, 0])
+
+
+def _newton(
+    even: _Even, slope: np.ndarray, coef: np.ndarray, active: np.ndarray
+) -> tuple[np.ndarray, bool]:
+    """Go towards the minimum for the present signs, as far as the objective falls.
+
+    Parameters
+    ----------
+    unit : _Even
+        The problem.
+    slope, coef : ndarray of shape (k,)
+        Slope of the quadratic, and values, of the coefficients that are not zero.
+    active : ndarray of int of shape (k,)
+        Which they are.
+
+    Returns
+    -------
+    values : ndarray of shape (k,)
+        New values.
+    is_whole : bool
+        Whether the step went all the way.
+    """
+    signs = even.l1 * np.sign(coef)
+    step = _newton_direction(even.gram, active, slope + signs)
+    crossing = np.flatnonzero((coef + step) * coef < 0)
+    if not len(crossing):
+        return coef + step, True
+    # The objective along the step is quadratic between the places where a coefficient
+    # passes zero; its slope jumps there.
+    curvature = max(0.0, step @ (even.gram[np.ix_(active, active)] @ step))
+    places = -coef[crossing] / step[crossing]
+    order = np.argsort(places)
+    crossing, places = crossing[order], places[order]
+    ends = np.append(places, 1.0)
+    jumps = np.append(0.0, np.cumsum(2 * even.l1 * np.abs(step[crossing])))
+    first = (slope + signs) @ step
+    if even.positive:
+        jumps[1:] = np.inf  # no coefficient may pass zero
+    rising = curvature * ends + first + jumps >= 0
+    piece = int(np.argmax(rising)) if rising.any() else len(ends) - 1
+    start = ends[piece - 1] if piece else 0.0
+    place = ends[piece]
+    if curvature * start + first + jumps[piece] >= 0:
+        place = start
+    elif curvature > 0:
+        place = min(max(-(first + jumps[piece]) / curvature, start), place)
+    values = coef + place * step
+    values[crossing[places == place]] = 0.0
+    return values, False
+
+
+def _newton_direction(
+    gram: np.ndarray, active: np.ndarray, slope: np.ndarray
+) -> np.ndarray:
+    """Newton step for some coefficients, whose columns may depend on each other."""
+    for ridge in (_RIDGE, _LARGER_RIDGE):
+        hessian = np.asfortranarray(gram[np.ix_(active, active)])
+        hessian[np.diag_indices_from(hessian)] += ridge * np.diag(hessian).max()
+        factor, info = lapack.dpotrf(hessian, lower=1, overwrite_a=1)
+        if info == 0:
+            return lapack.dpotrs(factor, -slope, lower=1)[0]
+    return -slope / np.diag(gram)[active].max() / len(active)  # a safe gradient step

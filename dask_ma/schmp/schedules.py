@@ -1,0 +1,326 @@
+"""Ways to schedule the updates of a program.
+
+Each is an object that a program keeps as an attribute and calls in its `schedule`::
+
+    class MyProgram(Program):
+        def __init__(self):
+            self._schedule = schedules.Dynamic(n_candidates=64, threshold=0.1)
+
+        def schedule(self, model, request):
+            return self._schedule(model, request)
+
+All give one job for all executors, and leave out parameters that are pending.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import Group
+from dask_ma.schmp._dependencies import (
+    ColumnSample,
+    gather_sample,
+    independent_set,
+    sample_columns,
+)
+from dask_ma.schmp._layout import ColumnShard
+from dask_ma.schmp._program import Request, Schedule
+from dask_ma.schmp._sampling import PrioritySampler, distinct
+from dask_ma.schmp._schedulers import Schedulers
+
+__all__ = ["Cyclic", "Dynamic", "Priority", "Random", "Schedule"]
+
+
+class Random(Schedule):
+    """Parameters drawn at random, all with the same probability (Shotgun [1]_).
+
+    Parameters
+    ----------
+    n_candidates : int, default=64
+        Parameters in an iteration, at least 1. Many of them that depend on each other
+        make a program diverge.
+
+    References
+    ----------
+    .. [1] J. K. Bradley, A. Kyrola, D. Bickson, C. Guestrin, "Parallel coordinate
+       descent for L1-regularized loss minimization", ICML 2011.
+    """
+
+    def __init__(self, n_candidates: int = 64) -> None:
+        self.n_candidates = _checked_number(n_candidates)
+
+    def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
+        """Parameters to update in an iteration.
+
+        Parameters
+        ----------
+        model : ndarray
+            Not looked at.
+        request : Request
+            What is asked for.
+
+        Returns
+        -------
+        job : ndarray of int64
+        """
+        parameters, n = request.parameters, self.n_candidates
+        wanted = min(n + len(request.pending), len(parameters))
+        drawn = request.rng.choice(len(parameters), wanted, replace=False)
+        return distinct(drawn + parameters.start, request.pending, n)
+
+
+class Cyclic(Schedule):
+    """Parameters one after the other, from the first again after the last.
+
+    Parameters
+    ----------
+    n_candidates : int, default=64
+        Parameters in an iteration, at least 1.
+    """
+
+    def __init__(self, n_candidates: int = 64) -> None:
+        self.n_candidates = _checked_number(n_candidates)
+
+    def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
+        """Parameters to update in an iteration.
+
+        Parameters
+        ----------
+        model : ndarray
+            Not looked at.
+        request : Request
+            What is asked for.
+
+        Returns
+        -------
+        job : ndarray of int64
+        """
+        parameters = request.parameters
+        if not len(parameters):
+            return np.empty(0, dtype=np.int64)
+        n = min(self.n_candidates, len(parameters))
+        places = (request.turn * n + np.arange(n)) % len(parameters)
+        return distinct(places + parameters.start, request.pending, n)
+
+
+class Priority(Schedule):
+    """Parameters that have moved most, drawn by the squares of their last changes.
+
+    A parameter that was never updated counts like the one that has moved most. There is
+    no look at dependencies.
+
+    Parameters
+    ----------
+    n_candidates : int, default=64
+        Parameters in an iteration, at least 1. If so many cannot be drawn because few
+        have moved, others are drawn with equal probabilities.
+    floor : float, default=0.2
+        Fraction of the draws that give all parameters the same probability, from 0 to
+        1; it keeps those that have not moved from being forgotten.
+    """
+
+    def __init__(self, n_candidates: int = 64, floor: float = 0.2) -> None:
+        self.n_candidates = _checked_number(n_candidates)
+        if not 0 <= floor <= 1:
+            raise ValueError(f"floor must be from 0 to 1, got {floor}")
+        self.floor = floor
+        self._sampler: PrioritySampler | None = None
+        self._parameters = range(0)
+
+    def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
+        """Parameters to update in an iteration, those that have moved most first.
+
+        Parameters
+        ----------
+        model : ndarray
+            Not looked at.
+        request : Request
+            What is asked for.
+
+        Returns
+        -------
+        job : ndarray of int64
+        """
+        return self._candidates(request)
+
+    def _candidates(self, request: Request) -> np.ndarray:
+        """Candidates in the order of their priority."""
+        found = self._draw(request)
+        order = np.argsort(-request.last_change[found], kind="stable")
+        return found[order]
+
+    def _draw(self, request: Request) -> np.ndarray:
+        """Different parameters that are not pending."""
+        parameters, pending, n = request.parameters, request.pending, self.n_candidates
+        last_change = request.last_change[parameters.start : parameters.stop]
+        sampler = self._updated_sampler(request, last_change)
+        if len(parameters) <= n + len(pending):
+            return distinct(np.arange(parameters.start, parameters.stop), pending, n)
+        rng, n_draws = request.rng, 2 * n
+        drawn = sampler.draw(last_change, n_draws, rng)
+        n_even = rng.binomial(len(drawn), self.floor)
+        # The draws come in no order, so any of them can be the even ones.
+        even = rng.permutation(len(drawn))[:n_even]
+        drawn[even] = rng.integers(len(parameters), size=n_even)
+        others = rng.integers(len(parameters), size=n_draws)
+        found = np.concatenate([drawn, others]) + parameters.start
+        return distinct(found, pending, n)
+
+    def _updated_sampler(
+        self, request: Request, last_change: np.ndarray
+    ) -> PrioritySampler:
+        """The sampler, with what has changed since the last iteration."""
+        parameters, changed = request.parameters, request.changed
+        if self._sampler is None or parameters != self._parameters:
+            self._sampler = PrioritySampler(len(parameters), 2 * self.n_candidates)
+            self._parameters, changed = parameters, None
+        if changed is not None:
+            inside = (changed >= parameters.start) & (changed < parameters.stop)
+            changed = changed[inside] - parameters.start
+        self._sampler.update(last_change, changed)
+        return self._sampler
+
+
+class Dynamic(Priority):
+    """Parameters that have moved most, without those that depend on each other.
+
+    Candidates are drawn as by :class:`Priority`. Two of them depend on each other if
+    the correlation of their columns on a sample of rows is above a threshold; a
+    candidate that depends on one of higher priority, or on a pending parameter, is left
+    out (Algorithm 2 of [1]_). Parameter `j` of the model belongs to column `j` of X.
+
+    Parameters
+    ----------
+    n_candidates : int, default=64
+        Candidates in an iteration, at least 1.
+    threshold : float, default=0.1
+        Correlation above which, in absolute value, two parameters are not updated at
+        once; from 0 to 1. 1 allows everything.
+    floor : float, default=0.2
+        As in :class:`Priority`. In that fraction of the iterations, besides, candidates
+        come in random order and pending parameters keep none of them out: otherwise
+        parameters that move little could be kept out for ever by those they depend on.
+    n_rows : int, default=512
+        Rows of the sample over all ranks, at least 2. A scheduler keeps that many
+        elements per column, in single precision.
+    centered : bool, default=None
+        True compares columns by their correlation, which is right where the program
+        takes the means from the columns; False by the cosine of the angle between them,
+        which is right where it does not. None leaves it to the program, and means False
+        where that does not say.
+    check_pending : bool, default=True
+        Whether candidates that depend on a pending parameter are left out, too. False
+        updates more parameters in a deep pipeline, of which some undo each other.
+
+    References
+    ----------
+    .. [1] J. K. Kim, Q. Ho, S. Lee, X. Zheng, W. Dai, G. A. Gibson, E. P. Xing,
+       "STRADS: A distributed framework for scheduled model parallel machine learning",
+       EuroSys 2016.
+    """
+
+    def __init__(
+        self,
+        n_candidates: int = 64,
+        threshold: float = 0.1,
+        floor: float = 0.2,
+        *,
+        n_rows: int = 512,
+        centered: bool | None = None,
+        check_pending: bool = True,
+    ) -> None:
+        super().__init__(n_candidates, floor)
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
+        if n_rows < 2:
+            raise ValueError(f"n_rows must be at least 2, got {n_rows}")
+        self.threshold = threshold
+        self.n_rows = n_rows
+        self.centered = centered
+        self.check_pending = check_pending
+        self._is_centered = bool(centered)
+        self._sample: ColumnSample | None = None
+
+    def prepare(
+        self,
+        shard: Any,
+        group: Group,
+        schedulers: Schedulers,
+        *,
+        centered: bool = False,
+    ) -> None:
+        """Draw the sample of rows; a collective call.
+
+        Parameters
+        ----------
+        shard, group, schedulers, centered
+            As in :meth:`Schedule.prepare`.
+        """
+        self._is_centered = centered if self.centered is None else self.centered
+        if isinstance(shard, ColumnShard):
+            self._sample = sample_columns(shard, schedulers.seed, self.n_rows)
+        else:
+            self._sample = gather_sample(shard, group, schedulers, self.n_rows)
+
+    def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
+        """Independent parameters to update, those that have moved most first.
+
+        Parameters
+        ----------
+        model : ndarray
+            Not looked at.
+        request : Request
+            What is asked for.
+
+        Returns
+        -------
+        job : ndarray of int64
+
+        Raises
+        ------
+        RuntimeError
+            If :meth:`prepare` was not called.
+        ValueError
+            If a parameter has no column.
+        """
+        if self._sample is None:
+            raise RuntimeError(
+                "a Dynamic schedule needs a sample of rows; keep it as an attribute of "
+                "the program, or call its prepare in prepare_schedule"
+            )
+        columns = self._sample.columns
+        if request.parameters.stop > max(columns.stop, request.parameters.start):
+            raise ValueError(
+                f"a Dynamic schedule compares the columns up to {columns.stop - 1} of "
+                f"X, but was asked for parameters up to {request.parameters.stop - 1}; "
+                "use request.restricted(n_features) and schedule the others yourself"
+            )
+        candidates = self._candidates(request)
+        pending = request.pending[request.pending < columns.stop]
+        if request.rng.random() < self.floor:
+            candidates = request.rng.permutation(candidates)
+            pending = pending[:0]
+        elif not self.check_pending:
+            pending = pending[:0]
+        edges = self._edges(candidates, np.concatenate([candidates, pending]))
+        free = ~edges[:, len(candidates) :].any(axis=1)
+        chosen = independent_set(edges[np.ix_(free, np.flatnonzero(free))])
+        return candidates[free][chosen]
+
+    def _edges(self, candidates: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Which candidates depend on which other parameters."""
+        if self._sample is None or not len(candidates):
+            return np.zeros((len(candidates), len(others)), dtype=bool)
+        alike = self._sample.correlations(
+            candidates, others, centered=self._is_centered
+        )
+        return np.asarray(np.abs(alike) > self.threshold)
+
+
+def _checked_number(n_candidates: int) -> int:
+    """Refuse a number of candidates that cannot be."""
+    if n_candidates < 1:
+        raise ValueError(f"n_candidates must be at least 1, got {n_candidates}")
+    return n_candidates

@@ -1,0 +1,148 @@
+"""Scheduled programs and L1-regularised fits that lose a worker for good."""
+
+import os
+import signal
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso
+
+from dask_ma import SchMPLasso
+from dask_ma.schmp import LeastSquares, run, schedules
+
+N_WORKERS = 3
+ALPHA = 0.05
+
+
+@pytest.fixture(scope="module")
+def cluster_client():
+    """Client of a cluster that starts no workers itself."""
+    with (
+        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(cluster_client, bare_workers, assert_usable):
+    """The current client, of three workers of which the test kills one."""
+    with bare_workers(cluster_client, N_WORKERS):
+        with (
+            cluster_client.as_current(),
+            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
+        ):
+            yield cluster_client
+        assert len(cluster_client.nthreads()) == N_WORKERS - 1
+        assert_usable(cluster_client, N_WORKERS - 1)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 50))
+    return X, X[:, :10] @ np.arange(-4, 6) + rng.normal(size=300)
+
+
+@pytest.fixture(scope="module")
+def optimum(rows):
+    return Lasso(ALPHA, tol=1e-12, max_iter=10**6).fit(*rows)
+
+
+def check(coef, optimum):
+    np.testing.assert_allclose(coef, optimum.coef_, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_run(client, rows, optimum, tmp_path):
+    mark = tmp_path / "struck"
+
+    class Doomed(LeastSquares):
+        n_updates = 0
+
+        def prepare(self, shard, group):
+            self.rank = group.rank
+            return super().prepare(shard, group)
+
+        def update(self, job, local, model):
+            self.n_updates += 1
+            if self.rank == 1 and self.n_updates == 250 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().update(job, local, model)
+
+    schedule = schedules.Dynamic(16, 0.3)
+    program = Doomed(schedule, np.full(50, ALPHA), np.zeros(50))
+    result = run(
+        program,
+        *rows,
+        n_iterations=600,
+        n_schedulers=2,
+        random_state=0,
+    )
+    assert mark.exists()
+    check(result.model, optimum)
+    assert [record["iteration"] for record in result.history] == [*range(100, 601, 100)]
+
+
+def doomed_agent(mark):
+    """The agent, whose second rank dies as it sends something in the second round."""
+
+    def agent(context, arguments, params):
+        from dask_ma.schmp import _agent
+
+        keep, push = context.keep, context.group.push
+        now = {"round": 0, "pushes": 0}
+
+        def striking_keep(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            now["round"] = n_rounds
+
+        def striking_push(*args, **kwargs):
+            push(*args, **kwargs)
+            now["pushes"] += now["round"] == 1
+            if now["pushes"] == 5:
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if context.group.rank == 1 and not mark.exists():
+            context.keep, context.group.push = striking_keep, striking_push
+        return _agent.train(context, arguments, params)
+
+    return agent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schedule", "layout"),
+    [("working_set", "rows"), ("dynamic", "rows"), ("dynamic", "columns")],
+)
+def test_fit(client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
+    mark = tmp_path / "struck"
+    monkeypatch.setattr("dask_ma.schmp._estimator.train", doomed_agent(mark))
+    model = SchMPLasso(
+        ALPHA, schedule=schedule, layout=layout, tol=1e-9, random_state=0
+    ).fit(*rows)
+    assert mark.exists()
+    check(model.coef_, optimum)
+    assert model.intercept_ == pytest.approx(optimum.intercept_, abs=1e-3)
+    rounds = [record["round"] for record in model.history_]
+    assert rounds == [*range(1, model.n_iter_ + 1)]
+    assert len(rounds) > 1
+
+
+@pytest.mark.parametrize("schedule", ["working_set", "dynamic"])
+def test_a_checkpoint_goes_on_with_other_ranks(rows, optimum, tmp_path, schedule):
+    params = {"alpha": ALPHA, "schedule": schedule, "tol": 1e-9, "random_state": 0}
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with pytest.warns(ConvergenceWarning, match="maximum of 1 rounds"):
+            first = SchMPLasso(max_iter=1, n_ranks=3, **params).fit(*rows)
+        with pytest.warns(UserWarning, match="written by 3 ranks and goes on with 2"):
+            model = SchMPLasso(n_ranks=2, **params).fit(*rows)
+    check(model.coef_, optimum)
+    assert np.abs(first.coef_ - optimum.coef_).max() > 1e-3
+    assert model.history_[0] == first.history_[0]
+    assert len(model.history_) > 1

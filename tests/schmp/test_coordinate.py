@@ -1,0 +1,270 @@
+"""Coordinate descent against scikit-learn."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+
+from dask_ma.comm import LocalGroup
+from dask_ma.data import build_shard, partition
+from dask_ma.engine import RankContext
+from dask_ma.schmp import DynamicEngine, LeastSquares, Logistic, run, schedules
+
+N_ROWS, N_COLUMNS, ALPHA = 90, 10, 0.05
+MAKE = {"dense": np.asarray, "sparse": sparse.csr_array}
+SCHEDULES = {
+    "random": lambda: schedules.Random(3),
+    "cyclic": lambda: schedules.Cyclic(3),
+    "priority": lambda: schedules.Priority(3),
+    "dynamic": lambda: schedules.Dynamic(8, 0.3),
+}
+# Ranks, pipeline depth, schedulers.
+LAYOUTS = [(1, 3, 1), (2, 1, 1), (5, 3, 2)]
+KINDS = ["dense", "sparse", "dense"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, N_COLUMNS)) + 0.5
+    X[rng.random(X.shape) < 0.3] = 0
+    X[:, 7], X[:, 8] = 0, 3
+    margins = X[:, :4] @ [1, -2, 3, 0] + 1
+    return {
+        "X": X,
+        "weight": rng.uniform(0.2, 3, N_ROWS),
+        "number": margins + 0.2 * rng.normal(size=N_ROWS),
+        "two": (margins + rng.logistic(size=N_ROWS) > 0).astype(int),
+        "three": np.clip(np.round(margins / 2) + 1, 0, 2).astype(int),
+    }
+
+
+def ones(alpha, n=N_COLUMNS):
+    return np.full(n, float(alpha))
+
+
+def run_program(program, X, y, weight=None, layout=(1, 1, 1), n_iterations=250):
+    n_ranks, depth, n_schedulers = layout
+    return run(
+        program,
+        X,
+        y,
+        weight,
+        n_iterations=n_iterations,
+        pipeline_depth=depth,
+        n_schedulers=n_schedulers,
+        report_every=250,
+        random_state=0,
+        n_ranks=n_ranks,
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind"), [*zip(LAYOUTS, KINDS, strict=True)], ids=str
+)
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_lasso(data, schedule, layout, kind):
+    make = MAKE[kind]
+    program = LeastSquares(schedule(), ones(ALPHA), ones(0))
+    result = run_program(program, make(data["X"]), data["number"], None, layout)
+    ours = Lasso(alpha=ALPHA, tol=1e-14, max_iter=10**5)
+    ours.fit(data["X"], data["number"])
+    np.testing.assert_allclose(result.model, ours.coef_, atol=1e-6)
+    residuals = data["number"] - ours.predict(data["X"])
+    objective = (residuals**2).mean() / 2 + ALPHA * np.abs(ours.coef_).sum()
+    assert result.history[-1]["objective"] == pytest.approx(objective, rel=1e-9)
+    assert result.history[-1]["n_nonzero"] == np.count_nonzero(ours.coef_)
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("positive", [False, True])
+def test_elastic_net(data, positive, fit_intercept, make):
+    X, y, weight = data["X"], data["number"], data["weight"]
+    program = LeastSquares(
+        schedules.Cyclic(1),
+        ones(ALPHA / 4),
+        ones(ALPHA * 3 / 4),
+        positive=positive,
+        fit_intercept=fit_intercept,
+    )
+    result = run_program(program, make(X), y, weight, (2, 3, 1), 600)
+    ours = ElasticNet(
+        alpha=ALPHA,
+        l1_ratio=0.25,
+        positive=positive,
+        fit_intercept=fit_intercept,
+        tol=1e-14,
+        max_iter=10**5,
+    ).fit(X, y, sample_weight=weight)
+    np.testing.assert_allclose(result.model, ours.coef_, atol=1e-8)
+
+
+def test_weights_of_features_are_scales_of_columns(data):
+    X, y = data["X"], data["number"]
+    factors = np.linspace(0.5, 4, N_COLUMNS)
+    result = run_program(
+        LeastSquares(schedules.Cyclic(2), ALPHA * factors, ones(0)), X, y
+    )
+    ours = Lasso(alpha=ALPHA, tol=1e-14, max_iter=10**5).fit(X / factors, y)
+    np.testing.assert_allclose(result.model, ours.coef_ / factors, atol=1e-9)
+
+
+def for_plain_columns(model, data):
+    """A model with the intercept for columns whose means are not taken out."""
+    means = np.average(data["X"], axis=0, weights=data["weight"])
+    model = model.copy()
+    model[-1] -= means @ model[:-1]
+    if model.ndim == 2:  # a number added to all classes changes nothing
+        model[-1] -= model[-1].mean()
+    return model
+
+
+def logistic_reference(data, classes, fit_intercept):
+    """Coefficients as rows of parameters, with the intercept last."""
+    weight = data["weight"]
+    model = LogisticRegression(
+        C=1 / (ALPHA * weight.sum()),
+        l1_ratio=1.0,
+        solver="saga",
+        fit_intercept=fit_intercept,
+        tol=1e-9,
+        max_iter=10**5,
+        random_state=0,
+    )
+    # Versions before 1.8 take the kind of penalty apart from the ratio.
+    if model.get_params()["penalty"] == "l2":
+        model.set_params(penalty="l1", l1_ratio=None)
+    model.fit(data["X"], data[classes], sample_weight=weight)
+    stacked = np.vstack(
+        [model.coef_.T, np.broadcast_to(model.intercept_, len(model.coef_))]
+    )
+    return stacked[:, 0] if classes == "two" else stacked
+
+
+@pytest.fixture(scope="module")
+def references(data):
+    return {
+        (classes, fit_intercept): logistic_reference(data, classes, fit_intercept)
+        for classes in ("two", "three")
+        for fit_intercept in (False, True)
+    }
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+@pytest.mark.parametrize(
+    ("schedule", "layout"),
+    [
+        ("random", (1, 1, 1)),
+        ("cyclic", (2, 3, 2)),
+        ("priority", (1, 3, 1)),
+        ("dynamic", (2, 2, 1)),
+    ],
+)
+@pytest.mark.parametrize("classes", ["two", "three"])
+def test_logistic(data, references, classes, schedule, layout, make):
+    program = Logistic(
+        SCHEDULES[schedule](),
+        ones(ALPHA),
+        ones(0),
+        n_classes={"two": 2, "three": 3}[classes],
+    )
+    X, y, weight = make(data["X"]), data[classes], data["weight"]
+    # With two schedulers the intercept has its turn in every fourth iteration.
+    n_iterations = 500 if layout == (1, 1, 1) else 900
+    result = run_program(program, X, y, weight, layout, n_iterations)
+    found = for_plain_columns(result.model, data)
+    np.testing.assert_allclose(found, references[classes, True], atol=1e-5)
+
+
+def test_logistic_without_intercept(data, references):
+    program = Logistic(schedules.Cyclic(3), ones(ALPHA), ones(0), fit_intercept=False)
+    result = run_program(
+        program, data["X"], data["two"], data["weight"], n_iterations=1500
+    )
+    np.testing.assert_allclose(result.model, references["two", False], atol=1e-5)
+    assert result.model[-1] == 0
+
+
+def test_logistic_objective(data, references):
+    reference = references["three", True]
+    program = Logistic(
+        schedules.Cyclic(1), ones(ALPHA), ones(0), n_classes=3, start=reference
+    )
+    X, y, weight = data["X"], data["three"], data["weight"]
+    result = run_program(program, X, y, weight, (2, 1, 1), n_iterations=1)
+    margins = X @ reference[:-1] + reference[-1]
+    losses = np.log(np.exp(margins).sum(axis=1)) - margins[np.arange(N_ROWS), y]
+    objective = (
+        np.average(losses, weights=weight) + ALPHA * np.abs(reference[:-1]).sum()
+    )
+    assert result.history[0]["objective"] == pytest.approx(objective, rel=1e-9)
+    found = for_plain_columns(result.model, data)
+    np.testing.assert_allclose(found, reference, atol=1e-5)
+
+
+def test_few_entries_in_many_rows():
+    """Slopes are then worked out for the rows of the columns alone."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((400, 30), density=0.01, rng=rng, format="csr")
+    y, weight = rng.integers(2, size=400), rng.uniform(0.5, 2, 400)
+    results = [
+        run_program(
+            Logistic(
+                schedules.Cyclic(4), ones(1e-4, 30), ones(0, 30), fit_intercept=False
+            ),
+            make(X),
+            y,
+            weight,
+            n_iterations=40,
+        )
+        for make in (lambda X: X.toarray(), sparse.csr_matrix)
+    ]
+    np.testing.assert_allclose(results[0].model, results[1].model, atol=1e-10)
+    assert np.count_nonzero(results[0].model) > 10
+    touched = [result.history[-1]["n_touched"] for result in results]
+    assert touched == [40 * 4 * 400, pytest.approx(40 * 4 * 400 * 0.01, rel=0.1)]
+
+
+def test_the_intercept_and_the_residuals(data):
+    X, y = data["X"], data["number"]
+    shards = partition(X, y, n_ranks=1, addresses=None)
+    shard = build_shard(shards.shards[0].arguments)
+    [group] = LocalGroup.create(1)
+    program = LeastSquares(schedules.Cyclic(3), ones(ALPHA), ones(0))
+    engine = DynamicEngine(RankContext(group, 0), program, shard)
+    engine.run(400)
+    ours = Lasso(alpha=ALPHA, tol=1e-14).fit(X, y)
+    intercept = engine.program.intercept(engine.model)
+    assert intercept == pytest.approx(ours.intercept_, abs=1e-9)
+    residuals = engine.program.residuals(engine.local)
+    np.testing.assert_allclose(residuals, y - ours.predict(X), atol=1e-9)
+
+
+def test_a_start_is_where_it_begins(data):
+    start = np.arange(10.0)
+    program = LeastSquares(schedules.Cyclic(1), ones(0), ones(0), start=start)
+    result = run_program(program, data["X"], data["number"], n_iterations=1)
+    assert result.model[1:].tolist() == start[1:].tolist()
+    assert result.model[0] != 0
+
+
+@pytest.mark.parametrize("l1", [0.0, ALPHA])
+def test_columns_that_say_nothing(data, l1):
+    start = np.full(N_COLUMNS, 0.5)
+    program = LeastSquares(schedules.Cyclic(5), ones(l1), ones(0), start=start)
+    result = run_program(program, data["X"], data["number"], n_iterations=4)
+    assert result.model[[7, 8]].tolist() == [0.0 if l1 else 0.5] * 2
+
+
+def test_arrays_that_do_not_fit(data):
+    X, y = data["X"], data["number"]
+    for l1, l2, name in [(ones(0, 3), ones(0), "l1"), (ones(0), ones(0, 3), "l2")]:
+        program = LeastSquares(schedules.Cyclic(1), l1, l2)
+        with pytest.raises(ValueError, match=rf"{name} has the shape \(3,\), expected"):
+            run_program(program, X, y)
+    program = LeastSquares(schedules.Cyclic(1), ones(0), ones(0), start=np.zeros(3))
+    with pytest.raises(ValueError, match=r"start has the shape \(3,\), expected \(10,"):
+        run_program(program, X, y)
+    with pytest.raises(ValueError, match="n_classes must be at least 2, got 1"):
+        Logistic(schedules.Cyclic(1), ones(0), ones(0), n_classes=1)

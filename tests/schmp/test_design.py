@@ -1,0 +1,256 @@
+"""Products with columns against dense NumPy, whoever has which rows and columns."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma.data import Block, Shard
+from dask_ma.schmp._column_design import ColumnDesign
+from dask_ma.schmp._design import RowDesign
+from dask_ma.schmp._layout import to_columns
+
+N_ROWS, N_COLUMNS, N_OUTPUTS = 23, 11, 2
+LAYOUTS = ["rows", "columns"]
+MAKE = {
+    "dense": np.asarray,
+    "float32": lambda X: X.astype(np.float32),
+    "sparse": sparse.csr_array,
+    "sparse float32": lambda X: sparse.csr_matrix(X.astype(np.float32)),
+}
+ALIVE = [0, 2, 3, 8, 10]
+SETS = [[3], [9, 2, 3, 4], [0, 10], [], [10, 0, 5], list(range(N_COLUMNS))]
+
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_size = pytest.mark.parametrize("n_ranks", [1, 2, 5])
+every_kind = pytest.mark.parametrize("kind", MAKE)
+
+
+def make_rows(kind):
+    """Rows, and what they are in float64."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, N_COLUMNS)) + 1
+    X[rng.random(X.shape) < 0.4] = 0
+    X[:, 4] = 0
+    X[:, 7] = 2.5
+    X = MAKE[kind](X)
+    dense = X.toarray() if sparse.issparse(X) else X
+    return X, dense.astype(np.float64)
+
+
+def bounds_of(n_ranks):
+    """Unequal numbers of rows; of five ranks one has none."""
+    inner = {1: [], 2: [7], 5: [4, 4, 12, 20]}[n_ranks]
+    return [0, *inner, N_ROWS]
+
+
+def weight_of_rows():
+    weight = np.random.default_rng(1).uniform(0.5, 2, N_ROWS)
+    return weight / weight.sum()
+
+
+@pytest.fixture
+def on_ranks(run_ranks):
+    """``on_ranks(program, X, layout, n_ranks)``: results of ``program(design, rows)``.
+
+    `rows` are the rows whose margins the rank keeps.
+    """
+
+    def start(program, X, layout, n_ranks):
+        bounds = bounds_of(n_ranks)
+
+        def on_rank(group):
+            first, last = bounds[group.rank], bounds[group.rank + 1]
+            cuts = [first, (first + last) // 2, last]
+            blocks = [
+                Block(X[a:b], np.zeros(b - a), None, i, a)
+                for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
+                if b > a
+            ]
+            shard = Shard(
+                blocks, last - first, N_COLUMNS, X.dtype, sparse.issparse(X), nbytes=0
+            )
+            if layout == "rows":
+                return program(RowDesign(group, shard), slice(first, last))
+            columns = to_columns(group, shard)
+            return program(ColumnDesign(group, columns), slice(0, N_ROWS))
+
+        return run_ranks(on_rank, n_ranks)
+
+    return start
+
+
+def joined(parts):
+    """Parts of all ranks, which hold each feature once."""
+    features = np.concatenate([part.features for part in parts])
+    values = np.concatenate([part.values for part in parts])
+    assert len(np.unique(features)) == len(features)
+    order = np.argsort(features)
+    return features[order], values[order]
+
+
+@every_layout
+@every_size
+@every_kind
+def test_products_and_squares(on_ranks, layout, n_ranks, kind):
+    """Of all columns, of some, of other ones, and of all again."""
+    X, dense = make_rows(kind)
+    vectors = np.random.default_rng(2).normal(size=(N_ROWS, N_OUTPUTS))
+    weight = weight_of_rows()
+
+    def program(design, rows):
+        found = []
+        for alive in (None, ALIVE, ALIVE[1:3], None, ALIVE[:0]):
+            if alive is None:
+                design.restore()
+            else:
+                design.restrict(np.array(alive, dtype=np.int64))
+            mine = vectors[rows], weight[rows]
+            found.append(
+                (
+                    design.alive,
+                    design.n_stored,
+                    design.products(mine[0]),
+                    design.products(mine[0][:, :1]),
+                    design.squares(mine[1], center=False),
+                    design.squares(mine[1], center=True),
+                )
+            )
+        return found
+
+    stored = dense != 0 if "sparse" in kind else np.ones_like(dense)
+    centered = dense - weight @ dense
+    everything = np.arange(N_COLUMNS)
+    results = on_ranks(program, X, layout, n_ranks)
+    wanted = [everything, ALIVE, ALIVE[1:3], everything, ALIVE[:0]]
+    for columns, *found in zip(wanted, *results, strict=True):
+        columns = np.array(columns, dtype=np.int64)
+        for alive, *_ in found:
+            np.testing.assert_array_equal(alive, columns)
+        assert sum(n for _, n, *_ in found) == stored[:, columns].sum()
+        products = dense.T @ vectors
+        for place, expected in [
+            (2, products),
+            (3, products[:, :1]),
+            (4, (weight @ dense**2)[:, np.newaxis]),
+            (5, (weight @ centered**2)[:, np.newaxis]),
+        ]:
+            features, values = joined([parts[place] for parts in found])
+            np.testing.assert_array_equal(features, columns)
+            np.testing.assert_allclose(values, expected[columns], atol=1e-12)
+
+
+@every_layout
+@every_size
+@every_kind
+def test_chosen_columns(on_ranks, layout, n_ranks, kind):
+    """Sets of columns, one after the other, also while others are ruled out."""
+    X, dense = make_rows(kind)
+    vectors = np.random.default_rng(2).normal(size=(N_ROWS, N_OUTPUTS))
+    values = np.random.default_rng(3).normal(size=(N_COLUMNS, N_OUTPUTS))
+
+    def program(design, rows):
+        design.restrict(np.array(ALIVE))
+        found = []
+        for features in map(np.array, SETS):
+            features = features.astype(np.int64)
+            design.fetch(features)
+            own = design.transposed_dot(features, vectors[rows])
+            dot = design.dot(features, values[features])
+            found.append((dot, design.sum(own)))
+        return found
+
+    results = on_ranks(program, X, layout, n_ranks)
+    for features, *found in zip(SETS, *results, strict=True):
+        dots = [dot for dot, _ in found]
+        dot = np.concatenate(dots) if layout == "rows" else dots[-1]
+        expected = dense[:, features] @ values[features]
+        np.testing.assert_allclose(dot, expected, atol=1e-12)
+        for dot, products in found:
+            assert dot.dtype == products.dtype == np.float64
+            np.testing.assert_allclose(
+                products, dense[:, features].T @ vectors, atol=1e-12
+            )
+
+
+@every_layout
+@every_size
+@every_kind
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(
+    ("left", "right"), [([1, 5, 7], [7, 1]), ([8, 2], []), ([], [2]), ([4], [4, 0, 9])]
+)
+def test_cross_products(on_ranks, layout, n_ranks, kind, center, left, right):
+    X, dense = make_rows(kind)
+    weight = weight_of_rows()
+    means = weight @ dense if center else None
+
+    def program(design, rows):
+        design.fetch(np.union1d(left, right).astype(np.int64))
+        places = (np.array(side, dtype=np.int64) for side in (left, right))
+        return design.cross(*places, weight[rows], means)
+
+    total = sum(on_ranks(program, X, layout, n_ranks))
+    moved = dense - means if center else dense
+    expected = moved[:, left].T @ (moved[:, right] * weight[:, np.newaxis])
+    np.testing.assert_allclose(total, expected, atol=1e-12)
+
+
+@every_layout
+@every_kind
+def test_the_input_stays_as_it_is(on_ranks, layout, kind):
+    """Centering works on copies, also where chunks are columns of a block."""
+    X, dense = make_rows(kind)
+    weight = weight_of_rows()
+    everything = np.arange(N_COLUMNS)
+
+    def program(design, rows):
+        design.fetch(everything)
+        for _ in range(2):
+            cross = design.cross(everything, everything, weight[rows], weight @ dense)
+        return cross
+
+    total = sum(on_ranks(program, X, layout, 2))
+    centered = dense - weight @ dense
+    expected = centered.T @ (centered * weight[:, np.newaxis])
+    np.testing.assert_allclose(total, expected, atol=1e-12)
+    np.testing.assert_array_equal(X.toarray() if "sparse" in kind else X, dense)
+
+
+@every_layout
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_rows_go_in_chunks(on_ranks, monkeypatch, layout, kind):
+    """A few rows at a time give what all at once do."""
+    from dask_ma.schmp import _design
+
+    monkeypatch.setattr(_design, "_CHUNK_BYTES", 8 * 2 * 3)
+    X, dense = make_rows(kind)
+    weight = weight_of_rows()
+    left, right = np.array([1, 2, 5]), np.array([8, 1])
+
+    def program(design, rows):
+        design.fetch(np.union1d(left, right))
+        cross = design.cross(left, right, weight[rows], weight @ dense)
+        ones = np.ones((len(weight[rows]), 1))
+        design.fetch(left)
+        return cross, design.products(ones), design.transposed_dot(left, ones)
+
+    results = on_ranks(program, X, layout, 2)
+    centered = dense - weight @ dense
+    expected = centered[:, left].T @ (centered[:, right] * weight[:, np.newaxis])
+    np.testing.assert_allclose(sum(r[0] for r in results), expected, atol=1e-12)
+    _, values = joined([r[1] for r in results])
+    np.testing.assert_allclose(values[:, 0], dense.sum(axis=0), atol=1e-12)
+
+
+@every_layout
+def test_more_ranks_than_columns(on_ranks, layout):
+    X, dense = make_rows("dense")
+    vectors = np.ones((N_ROWS, 1))
+
+    def program(design, rows):
+        design.restrict(np.array([6]))
+        return design.products(vectors[rows])
+
+    features, values = joined(on_ranks(program, X, layout, 5))
+    assert features.tolist() == [6]
+    assert values[0, 0] == pytest.approx(dense[:, 6].sum())

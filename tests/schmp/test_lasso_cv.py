@@ -1,0 +1,242 @@
+"""SchMPLassoCV against scikit-learn's cross-validated models."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV
+from sklearn.model_selection import KFold, ShuffleSplit
+
+from dask_ma import SchMPLasso, SchMPLassoCV
+
+PARAMS = {"tol": 1e-9, "alphas": 8, "eps": 0.02}
+EXACT = {"tol": 1e-11, "max_iter": 10**6}
+LAYOUTS = [(1, "rows"), (3, "rows"), (2, "columns")]
+every_layout = pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
+
+
+def assert_same_choice(model, expected):
+    assert model.alpha_ == pytest.approx(expected.alpha_, rel=1e-9)
+    np.testing.assert_allclose(model.alphas_, expected.alphas_, rtol=1e-9)
+    np.testing.assert_allclose(model.mse_path_, expected.mse_path_, rtol=2e-4)
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
+    assert model.intercept_ == pytest.approx(expected.intercept_, abs=1e-3)
+
+
+@every_layout
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "csr_array"])
+def test_lasso(wide, n_ranks, layout, weighted, kind):
+    X, y = wide["X"], wide["number"]
+    weight = wide["weight"] * (np.arange(60) % 9 > 0) if weighted else None
+    expected = LassoCV(cv=4, **{**PARAMS, **EXACT}).fit(X, y, sample_weight=weight)
+    rows = sparse.csr_array(X) if kind == "csr_array" else X
+    model = SchMPLassoCV(cv=4, **PARAMS, n_ranks=n_ranks, layout=layout)
+    assert_same_choice(model.fit(rows, y, sample_weight=weight), expected)
+    assert model.l1_ratio_ == 1.0
+    assert model.mse_path_.shape == (8, 4)
+
+
+@pytest.mark.parametrize(
+    "params", [{"positive": True}, {"fit_intercept": False}], ids=str
+)
+def test_settings(wide, params):
+    X, y = wide["X"], wide["number"]
+    expected = LassoCV(cv=3, **{**PARAMS, **EXACT}, **params).fit(X, y)
+    model = SchMPLassoCV(cv=3, **PARAMS, **params, n_ranks=2).fit(X, y)
+    assert_same_choice(model, expected)
+
+
+@every_layout
+def test_several_ratios_and_a_generator(wide, n_ranks, layout):
+    X, y = wide["X"], wide["number"]
+    folds, ratios = KFold(3, shuffle=True, random_state=0), [0.5, 1.0]
+    expected = ElasticNetCV(cv=folds, l1_ratio=ratios, **{**PARAMS, **EXACT})
+    expected.fit(X, y)
+    model = SchMPLassoCV(
+        cv=folds, l1_ratio=ratios, **PARAMS, n_ranks=n_ranks, layout=layout
+    ).fit(X, y)
+    assert_same_choice(model, expected)
+    assert model.l1_ratio_ == expected.l1_ratio_
+    assert model.alphas_.shape == (2, 8) and model.mse_path_.shape == (2, 8, 3)
+    kinds = [(r["l1_ratio"], r["fold"]) for r in model.history_]
+    assert kinds == [(ratio, fold) for ratio in ratios for fold in range(3)]
+    assert [r["round"] for r in model.history_] == [1, 2, 3, 4, 5, 6]
+    least = model.mse_path_.min(axis=1).ravel()
+    found = [record["mean_squared_error"] for record in model.history_]
+    np.testing.assert_allclose(found, least)
+
+
+def test_folds_may_overlap_and_leave_rows_out(wide):
+    X, y = wide["X"], wide["number"]
+    folds = ShuffleSplit(3, train_size=0.5, test_size=0.3, random_state=0)
+    expected = LassoCV(cv=folds, **{**PARAMS, **EXACT}).fit(X, y)
+    pairs = list(folds.split(X))
+    for cv in (folds, pairs, iter(pairs)):
+        model = SchMPLassoCV(cv=cv, **PARAMS, n_ranks=2).fit(X, y)
+        assert_same_choice(model, expected)
+
+
+def test_given_alphas(wide):
+    X, y = wide["X"], wide["number"]
+    alphas = [0.05, 3.0, 0.4]
+    expected = LassoCV(cv=3, alphas=alphas, **EXACT).fit(X, y)
+    model = SchMPLassoCV(cv=3, alphas=alphas, tol=1e-9).fit(X, y)
+    assert model.alphas_.tolist() == [3.0, 0.4, 0.05]
+    assert_same_choice(model, expected)
+
+
+def test_weights_of_features(wide):
+    """They divide the columns."""
+    X, y = wide["X"], wide["number"]
+    factors = np.random.default_rng(1).uniform(0.3, 3, 90)
+    expected = LassoCV(cv=3, **{**PARAMS, **EXACT}).fit(X / factors, y)
+    model = SchMPLassoCV(cv=3, feature_weights=factors, **PARAMS, n_ranks=2).fit(X, y)
+    assert model.alpha_ == pytest.approx(expected.alpha_)
+    np.testing.assert_allclose(model.mse_path_, expected.mse_path_, rtol=2e-4)
+    np.testing.assert_allclose(model.coef_ * factors, expected.coef_, atol=1e-4)
+
+
+def test_the_default_is_five_folds(wide):
+    X, y = wide["X"], wide["number"]
+    params = {"alphas": 2, "eps": 0.1}
+    model = SchMPLassoCV(**params).fit(X, y)
+    other = SchMPLassoCV(**params, cv=5).fit(X, y)
+    assert model.mse_path_.shape == (2, 5)
+    np.testing.assert_array_equal(model.mse_path_, other.mse_path_)
+
+
+def test_the_final_model_is_that_of_the_chosen_alpha(wide):
+    X, y = wide["X"], wide["number"]
+    model = SchMPLassoCV(cv=3, **PARAMS, n_ranks=2).fit(X, y, wide["weight"])
+    final = SchMPLasso(model.alpha_, tol=1e-9).fit(X, y, wide["weight"])
+    np.testing.assert_allclose(model.coef_, final.coef_, atol=1e-6)
+    assert model.dual_gap_ <= 1e-9 * final.history_[0]["objective"] * 10
+    twin = model.to_sklearn()
+    assert type(twin) is Lasso and twin.alpha == model.alpha_
+    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
+    np.testing.assert_array_equal(model.sparsify().predict(X), twin.predict(X))
+    mixed = SchMPLassoCV(cv=3, alphas=3, l1_ratio=0.5).fit(X, y).to_sklearn()
+    assert type(mixed) is ElasticNet and mixed.l1_ratio == 0.5
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_chunks_of_unknown_sizes(wide, cluster, layout):
+    """Folds of consecutive rows need no lengths from the client."""
+    X, y = wide["X"], wide["number"]
+    expected = SchMPLassoCV(cv=4, **PARAMS).fit(X, y)
+
+    def unknown(a):
+        rows = da.from_array(a, chunks=(17, *a.shape[1:]))
+        parts = [
+            da.from_delayed(key, (np.nan, *a.shape[1:]), a.dtype)
+            for key in rows.to_delayed().ravel()
+        ]
+        return da.concatenate(parts, allow_unknown_chunksizes=True)
+
+    for make in (unknown, lambda a: da.from_array(a, chunks=(13, *a.shape[1:]))):
+        model = SchMPLassoCV(cv=4, **PARAMS, layout=layout).fit(make(X), make(y))
+        assert_same_choice(model, expected)
+    with pytest.raises(ValueError, match="unknown number of rows.*cv must be an int"):
+        SchMPLassoCV(cv=KFold(3)).fit(unknown(X), unknown(y))
+
+
+def test_blocks_that_lie_anywhere(wide, cluster):
+    """Which rank has a block does not decide to which fold its rows belong."""
+    X, y = wide["X"], wide["number"]
+    lazy = da.from_array(X, chunks=(15, -1))
+    addresses = list(cluster.scheduler_info()["workers"])[::-1]
+    parts = [
+        cluster.persist(part, workers=[address])
+        for part, address in zip(lazy.blocks, addresses, strict=True)
+    ]
+    moved = da.concatenate(parts)
+    folds = KFold(3, shuffle=True, random_state=1)
+    for cv in (folds, 3):
+        expected = SchMPLassoCV(cv=cv, **PARAMS).fit(X, y)
+        model = SchMPLassoCV(cv=cv, **PARAMS).fit(moved, y)
+        assert_same_choice(model, expected)
+
+
+def test_threads_and_clusters_agree_to_the_bit(wide, inproc_client):
+    def fit():
+        model = SchMPLassoCV(cv=3, alphas=5, n_ranks=3)
+        model.fit(wide["X"], wide["number"])
+        return model.coef_.tobytes(), model.alpha_, model.mse_path_.tobytes()
+
+    here = fit()
+    with inproc_client.as_current():
+        assert fit() == here
+
+
+@pytest.mark.parametrize("n_before", [1, 4])
+def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, monkeypatch, n_before):
+    from dask_ma.schmp import _path
+
+    class StopAfterError(Exception):
+        """Stands for the end of the process."""
+
+    X, y = wide["X"], wide["number"]
+    params = {"cv": 3, "l1_ratio": [0.5, 1.0], "n_ranks": 2, **PARAMS}
+    whole = SchMPLassoCV(**params).fit(X, y)
+    original = _path.make_record
+
+    def stop(log, number, *args):
+        if number > n_before:
+            raise StopAfterError
+        return original(log, number, *args)
+
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        monkeypatch.setattr(_path, "make_record", stop)
+        with pytest.raises(StopAfterError):
+            SchMPLassoCV(**params).fit(X, y)
+        monkeypatch.undo()
+        resumed = SchMPLassoCV(**params).fit(X, y)
+    assert [r["round"] for r in resumed.history_] == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(resumed.mse_path_, whole.mse_path_, rtol=1e-10)
+    np.testing.assert_allclose(resumed.coef_, whole.coef_, atol=1e-10)
+    assert resumed.alpha_ == whole.alpha_
+
+
+def test_few_rounds_warn(wide):
+    with pytest.warns(ConvergenceWarning, match="maximum of 1 rounds"):
+        SchMPLassoCV(cv=3, alphas=[1e-3], tol=1e-12, max_iter=1).fit(
+            wide["X"], wide["number"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"cv": 1}, "The 'cv' parameter of SchMPLassoCV"),
+        (
+            {"cv": 61},
+            "cv must be at least 2 and at most the number of rows, n_samples=60",
+        ),
+        ({"alphas": [0.0, 1.0]}, "numbers above 0"),
+        ({"alphas": []}, "numbers above 0"),
+        ({"alphas": [[1.0]]}, "numbers above 0"),
+        ({"l1_ratio": []}, "l1_ratio must be a number from 0 to 1"),
+        ({"l1_ratio": [0.5, 1.5]}, "l1_ratio must be a number from 0 to 1"),
+        ({"l1_ratio": 0.0}, "alphas cannot be chosen for l1_ratio=0"),
+        ({"feature_weights": np.ones(3)}, r"feature_weights must have shape \(90,\)"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_errors(wide, params, message, n_ranks):
+    model = SchMPLassoCV(**params, n_ranks=n_ranks)
+    with pytest.raises(ValueError, match=message):
+        model.fit(wide["X"], wide["number"])
+    assert not hasattr(model, "coef_") and not hasattr(model, "alpha_")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_fold_without_weight(wide, n_ranks):
+    weight = np.r_[np.zeros(40), np.ones(20)]
+    model = SchMPLassoCV(cv=3, alphas=3, n_ranks=n_ranks)
+    folds = [(np.arange(40), np.arange(40, 60))]
+    with pytest.raises(ValueError, match="a fold has no row with a positive weight"):
+        model.set_params(cv=folds).fit(wide["X"], wide["number"], weight)

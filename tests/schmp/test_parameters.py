@@ -1,0 +1,174 @@
+"""Every parameter of the constructors acts, and every wrong value raises."""
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from dask_ma import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
+
+CLASSES = [SchMPLasso, SchMPLassoCV, SchMPLogisticRegression]
+BASE = {
+    SchMPLasso: {"alpha": 0.02, "tol": 1e-6},
+    SchMPLassoCV: {"cv": 3, "alphas": 3, "eps": 0.01, "tol": 1e-6},
+    SchMPLogisticRegression: {"alpha": 0.02, "tol": 1e-6},
+}
+FACTORS = np.linspace(0.5, 2, 90)
+SCHEDULED = {
+    "schedule": "dynamic",
+    "random_state": 0,
+    "n_candidates": 16,
+    "max_iter": 2,
+    "tol": 0,
+}
+# Parameter: (what the others have to be for it to act, another value, what it changes).
+FLIPS = {
+    "alpha": ({}, 0.05, {"coef"}),
+    "l1_ratio": ({}, 0.5, {"coef"}),
+    "fit_intercept": ({}, False, {"coef"}),
+    "positive": ({}, True, {"coef"}),
+    "max_iter": ({"tol": 1e-12}, 1, {"coef", "rounds", "warns"}),
+    "tol": ({}, 0.3, {"coef", "rounds"}),
+    "class_weight": ({}, {0: 3.0, 1: 0.5}, {"coef"}),
+    "feature_weights": ({}, FACTORS, {"coef"}),
+    "warm_start": ({}, True, {"rounds"}),
+    "schedule": ({"max_iter": 2}, "cyclic", {"coef"}),
+    "layout": ({"n_ranks": 3, "layout": "rows"}, "columns", {"shared"}),
+    "pipeline_depth": (SCHEDULED, 1, {"history"}),
+    "n_candidates": (SCHEDULED, 4, {"history"}),
+    "dependency_threshold": (SCHEDULED, 1.0, {"history"}),
+    "n_schedulers": ({**SCHEDULED, "n_ranks": 2}, 2, {"history"}),
+    "random_state": (SCHEDULED, 1, {"history"}),
+    "verbose": ({}, 1, {"output"}),
+    "n_ranks": ({}, 3, {"shared"}),
+    "cv": ({}, 4, {"errors"}),
+    "alphas": ({}, 5, {"errors"}),
+    "eps": ({}, 0.1, {"errors"}),
+}
+ONLY_CV = {"max_iter": {"coef"}, "tol": {"coef"}}
+FLIPPED = [
+    (cls, name) for cls in CLASSES for name in sorted(inspect.signature(cls).parameters)
+]
+WRONG = [
+    ("alpha", -1e-9),
+    ("alpha", None),
+    ("l1_ratio", 1.5),
+    ("l1_ratio", -0.1),
+    ("fit_intercept", "yes"),
+    ("positive", "no"),
+    ("max_iter", 0),
+    ("max_iter", 2.5),
+    ("tol", -1.0),
+    ("tol", None),
+    ("class_weight", "unbalanced"),
+    ("class_weight", [1, 2]),
+    ("feature_weights", 1.0),
+    ("warm_start", "no"),
+    ("schedule", "fast"),
+    ("layout", "blocks"),
+    ("pipeline_depth", 0),
+    ("n_candidates", 0),
+    ("n_candidates", 1.5),
+    ("dependency_threshold", 1.1),
+    ("n_schedulers", 0),
+    ("random_state", "seed"),
+    ("verbose", -1),
+    ("n_ranks", 0),
+    ("n_ranks", 2.0),
+    ("cv", "five"),
+    ("alphas", 0),
+    ("alphas", "many"),
+    ("eps", 0.0),
+    ("eps", 1.5),
+]
+
+
+def observe(cls, params, wide, capsys):
+    """All that a user can see of two fits with these parameters."""
+    estimator = cls(**{**BASE[cls], **params})
+    y = wide["two" if cls is SchMPLogisticRegression else "number"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        estimator.fit(wide["X"], y)
+        estimator.fit(wide["X"], y)
+    return {
+        "coef": estimator.coef_.round(12).tolist(),
+        "rounds": estimator.n_iter_,
+        "warns": len(caught),
+        "output": capsys.readouterr().out,
+        "shared": estimator.history_[0]["bytes_shared"],
+        "history": [(r["objective"], r["n_touched"]) for r in estimator.history_],
+        "errors": getattr(estimator, "mse_path_", np.zeros(0)).tolist(),
+    }
+
+
+def test_all_parameters_are_tried():
+    names = {name for cls in CLASSES for name in inspect.signature(cls).parameters}
+    assert set(FLIPS) == names == {name for name, _ in WRONG}
+
+
+@pytest.mark.parametrize(("cls", "name"), FLIPPED)
+def test_parameter_acts(cls, name, wide, capsys):
+    others, value, expected = FLIPS[name]
+    if cls is SchMPLassoCV:
+        expected = ONLY_CV.get(name, expected)
+    before = observe(cls, others, wide, capsys)
+    after = observe(cls, {**others, name: value}, wide, capsys)
+    changed = {key for key in before if before[key] != after[key]}
+    assert expected <= changed
+    if name == "verbose":
+        assert changed == {"output"}
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_values_out_of_range(cls, name, value, wide):
+    if name not in inspect.signature(cls).parameters:
+        pytest.skip(f"{cls.__name__} has no {name}")
+    y = wide["two"]
+    estimator = cls(**{**BASE[cls], name: value})
+    with pytest.raises(ValueError, match=f"'?{name}'? (parameter|must)"):
+        estimator.fit(wide["X"], y)
+    assert not hasattr(estimator, "coef_")
+    assert not hasattr(estimator, "n_features_in_")
+
+
+# -- Schedules -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["dynamic", "priority", "random", "cyclic"])
+@pytest.mark.parametrize(
+    ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (2, "columns")]
+)
+@pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
+def test_schedules_find_the_optimum(wide, cls, schedule, n_ranks, layout):
+    X = wide["X"]
+    y = wide["number" if cls is SchMPLasso else "two"]
+    X = X[:, :30]
+    alpha = 0.3 if cls is SchMPLasso else 0.05
+    params = {"alpha": alpha, "layout": layout, "n_ranks": n_ranks, "tol": 1e-5}
+    expected = cls(alpha, tol=1e-12).fit(X, y)
+    model = cls(**params, schedule=schedule, n_candidates=4, random_state=0).fit(X, y)
+    null = y.var() / 2 if cls is SchMPLasso else np.log(2)
+    assert model.dual_gap_ <= 1e-5 * null * 1.001
+    last, best = (m.history_[-1]["objective"] for m in (model, expected))
+    assert -1e-12 <= last - best <= model.dual_gap_ + 1e-12
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=0.05)
+    for record in model.history_:
+        assert record["objective"] - best <= record["dual_gap"] + 1e-12
+
+
+@pytest.mark.parametrize("schedule", ["dynamic", "priority", "random", "cyclic"])
+def test_a_seed_decides(wide, schedule):
+    def fit(seed):
+        model = SchMPLasso(
+            0.3, schedule=schedule, random_state=seed, max_iter=2, tol=0, n_ranks=2
+        )
+        with pytest.warns(ConvergenceWarning):
+            model.fit(wide["X"], wide["number"])
+        return model.coef_.tobytes(), [r["objective"] for r in model.history_]
+
+    assert fit(0) == fit(0)
+    assert (fit(0) == fit(1)) == (schedule == "cyclic")

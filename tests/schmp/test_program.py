@@ -1,0 +1,307 @@
+"""Programs of users, on threads and on clusters."""
+
+import pickle
+from pathlib import Path
+
+import cloudpickle
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import nnls
+
+from dask_ma.exceptions import CheckpointError
+from dask_ma.schmp import LeastSquares, Program, run, schedules
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 8)) + 0.3
+Y = X @ np.maximum(RNG.normal(size=8), 0) + 0.3 * RNG.normal(size=120)
+WEIGHT = RNG.integers(0, 3, 120)
+
+
+def make_program(**replaced):
+    """Non-negative least squares; defined here, it is pickled by value."""
+
+    class NonNegative(Program):
+        def __init__(self):
+            self.schedules = schedules.Dynamic(4, 0.5)
+
+        def prepare(self, shard, group):
+            weight = [
+                np.ones(len(b.y)) if b.sample_weight is None else b.sample_weight
+                for b in shard.blocks
+            ]
+            n = shard.n_features
+            local = {
+                "X": np.vstack([np.empty((0, n)), *[b.X for b in shard.blocks]]),
+                "y": np.concatenate([np.empty(0), *[b.y for b in shard.blocks]]),
+                "weight": np.concatenate([np.empty(0), *weight]),
+            }
+            return local
+
+        def initial_model(self, local, group):
+            return np.zeros(local["X"].shape[1])
+
+        def schedule(self, model, request):
+            return self.schedules(model, request)
+
+        def update(self, job, local, model):
+            columns = local["X"][:, job] * local["weight"][:, np.newaxis]
+            residual = local["y"] - local["X"] @ model
+            return columns.T @ residual, (columns * local["X"][:, job]).sum(axis=0)
+
+        def aggregate(self, results, jobs, model):
+            products, squares = (sum(part) for part in zip(*results, strict=True))
+            return np.maximum(model[jobs] + products / squares, 0) - model[jobs]
+
+        def measure(self, local, model):
+            residual = local["y"] - local["X"] @ model
+            return np.array([local["weight"] @ residual**2])
+
+        def report(self, sums, model):
+            return {"objective": sums[0] / 2}
+
+    for name, function in replaced.items():
+        setattr(NonNegative, name, function)
+    return NonNegative()
+
+
+@pytest.mark.parametrize("n_ranks", [None, 3])
+@pytest.mark.parametrize("n_schedulers", [1, 2])
+def test_without_a_client(n_ranks, n_schedulers):
+    result = run(
+        make_program(),
+        X,
+        Y,
+        n_iterations=450,
+        n_schedulers=n_schedulers,
+        n_ranks=n_ranks,
+        random_state=0,
+    )
+    best, norm = nnls(X, Y)
+    np.testing.assert_allclose(result.model, best, atol=1e-8)
+    assert not result.converged
+    assert [r["iteration"] for r in result.history] == [100, 200, 300, 400, 450]
+    assert [r["round"] for r in result.history] == [1, 2, 3, 4, 5]
+    last = result.history[-1]
+    assert last["objective"] == pytest.approx(norm**2 / 2)
+    assert last["n_touched"] == last["n_updates"] * len(X)
+    # Some jobs are empty, where all depends on what is pending.
+    assert 0 < last["n_samples"] <= 50 * len(X)
+    assert last["seconds_computing"] > 0
+    assert set(result.timeline["kind"]) >= {"compute", "aggregate"}
+
+
+def test_weights_are_repetitions(cluster):
+    once = run(make_program(), X, Y, WEIGHT, n_iterations=300, random_state=0)
+    best, _ = nnls(np.repeat(X, WEIGHT, axis=0), np.repeat(Y, WEIGHT))
+    np.testing.assert_allclose(once.model, best, atol=1e-8)
+    assert set(once.timeline["rank"]) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("n_schedulers", [1, 2])
+def test_the_cluster_does_not_change_a_bit(any_client, n_schedulers):
+    options = {
+        "n_iterations": 60,
+        "report_every": 25,
+        "n_schedulers": n_schedulers,
+        "n_ranks": 4,
+        "random_state": 3,
+    }
+    here = run(make_program(), X, Y, WEIGHT, **options)
+    with any_client.as_current():
+        there = run(make_program(), X, Y, WEIGHT, **options)
+    np.testing.assert_array_equal(there.model, here.model)
+    for a, b in zip(here.history, there.history, strict=True):
+        assert a["objective"] == b["objective"]
+        assert a["n_touched"] == b["n_touched"]
+
+
+def test_dask_arrays_stay_where_they_are(processes):
+    blocks = sparse.csr_matrix(np.where(np.abs(X) < 0.3, 0, X))
+    lazy = da.from_array(blocks.toarray(), chunks=(17, 8)).map_blocks(sparse.csr_matrix)
+    y = da.from_array(Y, chunks=17)
+    program = LeastSquares(schedules.Cyclic(2), np.full(8, 0.01), np.zeros(8))
+    here = run(program, blocks, Y, n_iterations=100, pipeline_depth=2, random_state=0)
+    there = run(program, lazy, y, n_iterations=100, pipeline_depth=2, random_state=0)
+    np.testing.assert_allclose(there.model, here.model, atol=1e-8)
+
+
+def test_without_targets():
+    class Means(Program):
+        def prepare(self, shard, group):
+            return np.vstack([block.X for block in shard.blocks])
+
+        def initial_model(self, local, group):
+            return np.zeros((8, 1))
+
+        def schedule(self, model, request):
+            return np.arange(8) if not len(request.pending) else []
+
+        def update(self, job, local, model):
+            return local[:, job].sum(axis=0), np.array(len(local))
+
+        def aggregate(self, results, jobs, model):
+            sums, counts = (sum(part) for part in zip(*results, strict=True))
+            return (sums / counts)[:, np.newaxis] - model
+
+    # An empty list is one of jobs, and of the wrong length.
+    with pytest.raises(ValueError, match="returned 0 jobs, expected"):
+        run(Means(), X, n_iterations=9, n_ranks=2)
+    Means.schedule = lambda self, model, request: np.arange(8 * (request.turn == 4))
+    result = run(Means(), X, n_iterations=9, n_ranks=2)
+    np.testing.assert_allclose(result.model[:, 0], X.mean(axis=0))
+    assert result.history[0]["n_updates"] == 8
+    assert "objective" not in result.history[0]
+
+
+def test_a_run_ends_when_the_program_says_so():
+    def has_converged(self, records):
+        return len(records) > 1 and records[-1]["iteration"] >= 20
+
+    result = run(
+        make_program(has_converged=has_converged),
+        X,
+        Y,
+        n_iterations=1000,
+        report_every=10,
+        n_ranks=2,
+    )
+    assert result.converged
+    assert len(result.history) == 2
+
+
+def test_the_same_seed_gives_the_same_run():
+    def model(seed):
+        program = make_program()
+        program.schedules = schedules.Random(2)
+        return run(program, X, Y, n_iterations=10, random_state=seed, n_ranks=2).model
+
+    np.testing.assert_array_equal(model(1), model(1))
+    assert (model(1) != model(2)).any()
+
+
+def test_the_program_of_the_caller_stays_as_it_is():
+    program = make_program()
+    before = set(vars(program))
+    run(program, X, Y, n_iterations=2)
+    assert set(vars(program)) == before
+    assert program.schedules._sample is None
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_run_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, n_ranks):
+    def program(alpha=0.01):
+        schedule = schedules.Dynamic(4, 0.5)
+        return LeastSquares(schedule, np.full(8, alpha), np.zeros(8))
+
+    options = {"report_every": 7, "random_state": 0, "n_ranks": n_ranks}
+    whole = run(program(), X, Y, n_iterations=35, **options)
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        run(program(), X, Y, n_iterations=14, **options)
+        rest = run(program(), X, Y, n_iterations=35, **options)
+        with pytest.raises(CheckpointError, match="program.l1"):
+            run(program(0.02), X, Y, n_iterations=35, **options)
+    np.testing.assert_array_equal(rest.model, whole.model)
+    pairs = zip(rest.history, whole.history, strict=True)
+    assert all(a["objective"] == b["objective"] for a, b in pairs)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path, configured):
+    options = {"n_iterations": 20, "random_state": 0}
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first = run(make_program(), X, Y, **options)
+
+        def update(self, job, local, model):
+            raise AssertionError("there is nothing left to do")
+
+        again = run(make_program(update=update), X, Y, **options)
+    np.testing.assert_array_equal(again.model, first.model)
+    assert again.history == first.history
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_errors_of_the_program_come_out(n_ranks):
+    def update(self, job, local, model):
+        if model.any():
+            raise KeyError("no such thing")
+        return type(self).__mro__[0].update_before(self, job, local, model)
+
+    program = make_program()
+    cls = type(program)
+    cls.update_before, cls.update = cls.update, update
+    with pytest.raises(KeyError, match="no such thing"):
+        run(program, X, Y, n_iterations=50, n_ranks=n_ranks)
+
+
+def test_errors_of_the_program_come_out_of_a_cluster(cluster):
+    with pytest.raises(ValueError, match="schedule of NonNegative at iteration 0"):
+        run(
+            make_program(schedule=lambda self, model, request: np.array([99])),
+            X,
+            Y,
+            n_iterations=50,
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"n_iterations": 0}, ValueError, "n_iterations must be at least 1, got 0"),
+        ({"pipeline_depth": 0}, ValueError, "pipeline_depth must be at least 1"),
+        ({"n_schedulers": 1.0}, TypeError, "n_schedulers must be an integer, got 1.0"),
+        ({"report_every": -1}, ValueError, "report_every must be at least 1"),
+        ({"n_ranks": 0}, ValueError, "n_ranks must be at least 1"),
+        ({"program": "nothing"}, TypeError, "program must be an object of a subclass"),
+        ({"program": LeastSquares}, TypeError, "program must be an object"),
+        ({"X": [1.0]}, ValueError, "Expected 2D array"),
+        ({"X": X * np.nan}, ValueError, "X contains NaN"),
+        ({"y": Y[:-1]}, ValueError, "inconsistent numbers of samples"),
+    ],
+)
+def test_arguments_that_cannot_be(change, error, message):
+    known = {"program": make_program(), "X": X, "y": Y, "n_iterations": 3}
+    with pytest.raises(error, match=message):
+        run(**{**known, **change})
+
+
+@pytest.mark.parametrize(
+    ("report", "error", "message"),
+    [
+        ({"time": 1.0}, ValueError, "report of NonNegative returned 'time'"),
+        ({"objective": "low"}, TypeError, "report returned 'low' for 'objective'"),
+    ],
+)
+def test_reports_that_cannot_be(report, error, message):
+    program = make_program(report=lambda self, sums, model: report)
+    with pytest.raises(error, match=message):
+        run(program, X, Y, n_iterations=3)
+
+
+def test_reports_hold_plain_numbers():
+    report = {"a": np.float64(0.5), "b": np.array(2), "c": True}
+    program = make_program(report=lambda self, sums, model: report)
+    record = run(program, X, Y, n_iterations=3).history[0]
+    assert [type(record[name]) for name in "abc"] == [float, int, bool]
+
+
+def test_results_can_be_pickled():
+    result = run(make_program(), X, Y, n_iterations=2)
+    again = pickle.loads(pickle.dumps(result))
+    np.testing.assert_array_equal(again.model, result.model)
+    assert cloudpickle.loads(cloudpickle.dumps(make_program())) is not None
+
+
+def test_the_example():
+    """Its program against SciPy; the whole of it runs with the gallery."""
+    path = Path(__file__).parents[2] / "examples" / "plot_scheduled_program.py"
+    text = path.read_text().split("# %%")
+    names = {}
+    exec(compile(text[0] + text[1], str(path), "exec"), names)
+    n_lines = len((text[1].split("class Rows")[1]).splitlines())
+    assert n_lines < 60
+    program = names["NonNegativeLeastSquares"](schedules.Dynamic(4, 0.5))
+    result = run(program, X, Y, n_iterations=300, n_ranks=2, random_state=0)
+    best, norm = nnls(X, Y)
+    np.testing.assert_allclose(result.model, best, atol=1e-8)
+    assert result.history[-1]["objective"] == pytest.approx(norm**2 / 2)

@@ -1,0 +1,233 @@
+"""Small problems of one rank, against scikit-learn and the optimality conditions."""
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+from sklearn.linear_model import Lasso, lasso_path
+
+from dask_ma.schmp._quadratic import Quadratic, minimize
+
+GAP = 1e-14
+
+
+def make_rows(n, p, seed=0, correlation=0.0):
+    """Rows whose columns share a part, and targets of some columns."""
+    rng = np.random.default_rng([n, p, seed])
+    X = rng.normal(size=(n, p)) + correlation * rng.normal(size=(n, 1))
+    y = X[:, :4] @ [1.0, -2.0, 3.0, 1.0][: min(4, p)] + rng.normal(size=n)
+    return X, y
+
+
+def quadratic(X, y, l1, positive=False):
+    """Half the mean squared error and the penalties of its coefficients."""
+    n = len(y)
+    l1 = np.broadcast_to(np.asarray(l1, dtype=float), X.shape[1]).copy()
+    return Quadratic(X.T @ X / n, X.T @ y / n, l1, float(y @ y / n), positive)
+
+
+def solve(problem, start=None, gap=GAP):
+    zeros = np.zeros(len(problem.linear))
+    return minimize(problem, zeros if start is None else start, gap * problem.norm)
+
+
+def value(problem, coef):
+    smooth = coef @ problem.gram @ coef / 2 - problem.linear @ coef
+    return smooth + problem.l1 @ np.abs(coef)
+
+
+def violation(problem, coef):
+    """Largest violation of the optimality conditions."""
+    slope = problem.gram @ coef - problem.linear
+    signs = np.sign(coef)
+    at_zero = -slope if problem.positive else np.abs(slope)
+    bound = np.maximum(at_zero - problem.l1, 0)
+    if problem.positive:
+        bound = np.where(problem.l1 == 0, np.abs(slope), bound)
+    return np.where(coef == 0, bound, np.abs(slope + problem.l1 * signs)).max()
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("correlation", [0.0, 3.0])
+@pytest.mark.parametrize(("n", "p"), [(60, 10), (60, 100), (30, 1)])
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 1.0])
+def test_optimality(n, p, alpha, correlation, positive):
+    X, y = make_rows(n, p, correlation=correlation)
+    problem = quadratic(X, y, alpha, positive)
+    coef = solve(problem)
+    assert violation(problem, coef) < 1e-10 * np.abs(problem.linear).max()
+    if positive:
+        assert coef.min() >= 0
+    reference = Lasso(
+        alpha, fit_intercept=False, positive=positive, tol=1e-12, max_iter=10**6
+    ).fit(X, y)
+    np.testing.assert_allclose(coef, reference.coef_, atol=2e-5)
+    assert (
+        value(problem, coef) <= value(problem, reference.coef_) + 1e-14 * problem.norm
+    )
+
+
+def test_no_penalty_is_least_squares():
+    X, y = make_rows(50, 8)
+    expected = np.linalg.lstsq(X, y)[0]
+    np.testing.assert_allclose(solve(quadratic(X, y, 0.0)), expected, rtol=1e-10)
+
+
+def test_no_penalty_and_fewer_rows_than_columns():
+    """The shortest of the solutions."""
+    X, y = make_rows(20, 50)
+    expected = np.linalg.lstsq(X, y)[0]
+    np.testing.assert_allclose(solve(quadratic(X, y, 0.0)), expected, atol=1e-10)
+
+
+def test_a_vanishing_penalty_of_positive_coefficients_is_nnls():
+    X, y = make_rows(60, 20)
+    expected = nnls(X, y)[0]
+    coef = solve(quadratic(X, y, 1e-9, positive=True))
+    np.testing.assert_allclose(coef, expected, atol=1e-7)
+    assert (expected == 0).any()
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("n_free", [1, 5])
+@pytest.mark.parametrize("p", [10, 80])
+def test_free_coefficients(p, n_free, positive):
+    """What remains of rows and targets without the free columns is a Lasso."""
+    X, y = make_rows(60, p, correlation=1.0)
+    l1 = np.full(p, 0.1)
+    free = np.arange(p)[-n_free:]
+    l1[free] = 0
+    problem = quadratic(X, y, l1, positive)
+    coef = solve(problem)
+    assert violation(problem, coef) < 1e-10
+    basis = np.linalg.qr(X[:, free])[0]
+    rest = X[:, :-n_free] - basis @ (basis.T @ X[:, :-n_free])
+    reference = Lasso(
+        0.1, fit_intercept=False, positive=positive, tol=1e-13, max_iter=10**6
+    ).fit(rest, y - basis @ (basis.T @ y))
+    np.testing.assert_allclose(coef[:-n_free], reference.coef_, atol=1e-6)
+    fitted = y - X[:, :-n_free] @ coef[:-n_free]
+    np.testing.assert_allclose(
+        coef[free], np.linalg.lstsq(X[:, free], fitted)[0], atol=1e-9
+    )
+
+
+def test_free_duplicates():
+    X, y = make_rows(60, 10)
+    X[:, 9] = X[:, 8]
+    l1 = np.r_[np.full(8, 0.1), 0, 0]
+    problem = quadratic(X, y, l1)
+    coef = solve(problem)
+    assert violation(problem, coef) < 1e-10
+    assert coef[8] == pytest.approx(coef[9])
+
+
+def test_weights_of_penalties_are_scales_of_columns():
+    X, y = make_rows(60, 30)
+    factors = np.geomspace(1e-3, 1e3, 30)
+    coef = solve(quadratic(X, y, 0.05 * factors))
+    unit = solve(quadratic(X / factors, y, 0.05))
+    np.testing.assert_allclose(coef * factors, unit, atol=1e-8)
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e5])
+@pytest.mark.parametrize("where", ["rows", "targets", "some columns"])
+def test_scales(where, scale):
+    X, y = make_rows(60, 30)
+    alpha = 0.1
+    if where == "targets":
+        y, alpha = scale * y, scale * alpha
+    elif where == "rows":
+        X, alpha = scale * X, scale * alpha
+    else:
+        X[:, ::2] *= scale
+        alpha = 1e-4 * np.abs(X.T @ y).max() / 60
+    problem = quadratic(X, y, alpha)
+    coef = solve(problem)
+    assert violation(problem, coef) < 1e-10 * np.abs(problem.linear).max()
+    if where != "some columns":
+        unit = solve(quadratic(*make_rows(60, 30), 0.1))
+        factor = scale if where == "targets" else 1 / scale
+        np.testing.assert_allclose(coef, unit * factor, rtol=1e-7, atol=1e-9 * factor)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("alpha", [1e-4, 0.1])
+def test_columns_that_depend_on_others(alpha, positive):
+    """Duplicates, multiples, sums, and zeros."""
+    X, y = make_rows(40, 12, correlation=1.0)
+    X = np.hstack([X, X, -X[:, :3], 2 * X[:, 3:6], X[:, :1] + X[:, 1:2], 0 * X[:, :2]])
+    problem = quadratic(X, y, alpha, positive)
+    coef = solve(problem)
+    assert violation(problem, coef) < 1e-10
+    assert not coef[-2:].any()
+    reference = Lasso(
+        alpha, fit_intercept=False, positive=positive, tol=1e-13, max_iter=10**6
+    ).fit(X, y)
+    assert value(problem, coef) <= value(problem, reference.coef_) + 1e-12
+    np.testing.assert_allclose(X @ coef, reference.predict(X), atol=1e-4)
+
+
+def test_a_strong_penalty_gives_zeros():
+    X, y = make_rows(60, 30)
+    largest = np.abs(X.T @ y).max() / 60
+    assert not solve(quadratic(X, y, 1.0001 * largest)).any()
+    assert np.count_nonzero(solve(quadratic(X, y, 0.99 * largest))) == 1
+
+
+def test_all_zero():
+    problem = Quadratic(np.zeros((3, 3)), np.zeros(3), np.ones(3), 0.0, False)
+    np.testing.assert_array_equal(solve(problem), np.zeros(3))
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1])
+def test_any_start(alpha):
+    X, y = make_rows(60, 100, correlation=1.0)
+    problem = quadratic(X, y, alpha)
+    expected = solve(problem)
+    far = 10 * np.random.default_rng(0).normal(size=100)
+    for start in (far, expected):
+        before = start.copy()
+        np.testing.assert_allclose(solve(problem, start), expected, atol=1e-9)
+        np.testing.assert_array_equal(start, before)
+
+
+@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-6])
+def test_the_gap_asked_bounds_the_distance(gap):
+    X, y = make_rows(60, 100, correlation=1.0)
+    problem = quadratic(X, y, 0.02)
+    distance = value(problem, solve(problem, gap=gap)) - value(problem, solve(problem))
+    assert -1e-14 <= distance <= gap * problem.norm
+
+
+def test_a_path():
+    X, y = make_rows(60, 150, correlation=0.5)
+    alphas, expected, _ = lasso_path(X, y, alphas=20, tol=1e-13, max_iter=10**6)
+    coef = np.zeros(150)
+    for number, alpha in enumerate(alphas):
+        coef = solve(quadratic(X, y, alpha), coef)
+        np.testing.assert_allclose(coef, expected[:, number], atol=2e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_does_not_lead_newton_steps_upwards(seed, monkeypatch):
+    """Along columns that depend on others the curvature is nothing but rounding."""
+    from dask_ma.schmp import _quadratic
+
+    original = _quadratic._newton
+    values = []
+
+    def record(gram, slope, coef, active):
+        found = original(gram, slope, coef, active)
+        values.append((active, coef.copy(), found[0]))
+        return found
+
+    monkeypatch.setattr(_quadratic, "_newton", record)
+    X, y = make_rows(60, 100, seed)
+    problem = quadratic(X, y, 1e-3)
+    solve(problem)
+    assert max(len(active) for active, *_ in values) > 60
+    for active, before, after in values:
+        padded = np.zeros((2, 100))
+        padded[:, active] = before, after
+        old, new = (value(problem, coef) for coef in padded)
+        assert new <= old + 1e-13 * problem.norm

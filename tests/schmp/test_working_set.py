@@ -1,0 +1,235 @@
+"""Screening, the cap on working sets, and what their rounds promise."""
+
+import dask
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso
+
+from dask_ma import SchMPLasso, SchMPLogisticRegression
+from dask_ma.data import Block, Shard
+from dask_ma.engine import RankContext, RoundLog
+from dask_ma.schmp import _working_set
+from dask_ma.schmp._column_design import ColumnDesign
+from dask_ma.schmp._design import RowDesign
+from dask_ma.schmp._layout import to_columns
+from dask_ma.schmp._losses import LogLoss, MultinomialLogLoss, SquaredError
+from dask_ma.schmp._problem import Objective, Penalty, Sparse
+from dask_ma.schmp._working_set import WorkingSets
+
+CASES = [
+    ("number", 0.4, 1.0, False),
+    ("number", 0.4, 1.0, True),
+    ("number", 0.5, 0.7, False),
+    ("two", 0.08, 1.0, False),
+    ("three", 0.08, 1.0, False),
+    ("three", 0.1, 0.7, False),
+]
+every_case = pytest.mark.parametrize(
+    ("target", "alpha", "l1_ratio", "positive"), CASES, ids=str
+)
+CAP = "dask-ma.schmp.max-working-set"
+
+
+@pytest.fixture(scope="module")
+def many():
+    """40 rows of 400 columns, most of which can be ruled out."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(40, 400)) * (rng.random((40, 400)) < 0.5) + 0.1
+    number = X[:, :4] @ [2, -2, 1, 1] + 0.3 * rng.normal(size=40)
+    return {
+        "X": X,
+        "number": number,
+        "two": (number > 0).astype(int),
+        "three": np.digitize(number, [-1, 1]),
+    }
+
+
+def make_loss(y, weight):
+    if y.dtype.kind == "f":
+        return SquaredError(y, weight)
+    n_classes = 2 if y.max() == 1 else 3
+    if n_classes == 2:
+        return LogLoss(y, weight)
+    return MultinomialLogLoss(y, weight, n_classes)
+
+
+@pytest.fixture
+def solve(run_ranks):
+    """``solve(X, y, penalty, ...)``: what the ranks have found, round by round."""
+
+    def start(X, y, penalty, n_ranks=1, layout="rows", screening_tol=1e-2, n_rounds=30):
+        n_rows = len(y)
+
+        def program(group):
+            first, last = (n_rows * q // n_ranks for q in (group.rank, group.rank + 1))
+            block = Block(X[first:last], y[first:last], None, 0, first)
+            is_sparse = sparse.issparse(X)
+            shard = Shard([block], last - first, X.shape[1], X.dtype, is_sparse, 0)
+            own_y, design = y[first:last], None
+            if layout == "columns":
+                columns = to_columns(group, shard)
+                own_y, design = columns.y, ColumnDesign(group, columns)
+            design = design or RowDesign(group, shard)
+            loss = make_loss(own_y, np.full(len(own_y), 1 / n_rows))
+            objective = Objective(design, loss, penalty, fit_intercept=True)
+            log = RoundLog(RankContext(group, 0))
+            model = Sparse.empty(loss.n_outputs)
+            solver = WorkingSets(objective, model, log, screening_tol)
+            found = [solver.check()]
+            alive = [len(design.alive)]
+            while found[-1].gap > 1e-13 * objective.null and len(found) < n_rounds:
+                solver.improve()
+                found.append(solver.check())
+                alive.append(len(design.alive))
+                used = model.coordinates // loss.n_outputs
+                assert np.isin(used, design.alive).all()
+            return model.state(), found, alive, design.alive
+
+        return run_ranks(program, n_ranks)
+
+    return start
+
+
+def make_penalty(n, alpha, l1_ratio=1.0, positive=False):
+    ones = np.ones(n)
+    return Penalty(alpha * l1_ratio * ones, alpha * (1 - l1_ratio) * ones, positive)
+
+
+def dense(state, n_coordinates):
+    coef = np.zeros(n_coordinates)
+    coef[state["coordinates"]] = state["coef"]
+    return coef
+
+
+@every_case
+@pytest.mark.parametrize(
+    ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (2, "columns")]
+)
+def test_screening_changes_nothing(
+    many, solve, target, alpha, l1_ratio, positive, n_ranks, layout
+):
+    """No feature of the solution is ruled out, from whatever gap on others are."""
+    X, y = many["X"], many[target]
+    penalty = make_penalty(400, alpha, l1_ratio, positive)
+    found = {}
+    cap = 6 if target == "number" else 24
+    with dask.config.set({CAP: cap}):  # there are more rounds
+        for tol in (-1.0, 1e-2, np.inf):
+            found[tol] = solve(X, y, penalty, n_ranks, layout, tol, n_rounds=400)
+    size = 400 * (3 if target == "three" else 1)
+    state, certificates, alive, _ = found[-1.0][0]
+    assert set(alive) == {400}
+    expected = dense(state, size)
+    assert 0 < np.count_nonzero(expected) < 80
+    for tol in (1e-2, np.inf):
+        for state, certificates, alive, last in found[tol]:
+            assert certificates[-1].gap <= 1e-12
+            np.testing.assert_allclose(dense(state, size), expected, atol=1e-6)
+            features = np.flatnonzero(expected) // (size // 400)
+            assert np.isin(features, last).all()
+            assert alive == sorted(alive, reverse=True)
+    # It does rule out most features in the end.
+    assert min(len(result[3]) for result in found[np.inf]) <= 40
+
+
+def test_ranks_do_the_same(many, solve):
+    results = solve(many["X"], many["number"], make_penalty(400, 0.1), 3)
+    for state, certificates, alive, last in results[1:]:
+        assert certificates == results[0][1]
+        assert alive == results[0][2]
+        np.testing.assert_array_equal(last, results[0][3])
+        for name, values in state.items():
+            np.testing.assert_array_equal(values, results[0][0][name])
+
+
+@pytest.mark.parametrize("target", ["number", "two", "three"])
+@pytest.mark.parametrize("first_size", [1])
+def test_small_working_sets(many, solve, monkeypatch, target, first_size):
+    """They grow round by round to the same model; each check is a bound."""
+    X, y = many["X"], many[target]
+    penalty = make_penalty(400, 0.03)
+    expected, certificates, *_ = solve(X, y, penalty)[0]
+    best = certificates[-1].objective
+    monkeypatch.setattr(_working_set, "_FIRST_SIZE", first_size)
+    state, steps, *_ = solve(X, y, penalty, 2, n_rounds=100)[0]
+    assert len(steps) > len(certificates)
+    for step in steps:
+        assert -1e-12 <= step.objective - best <= step.gap + 1e-12
+        assert 0 < step.scale <= 1
+    gaps = [step.gap for step in steps]
+    assert gaps[-1] < 1e-12 < gaps[0]
+    size = 1200 if target == "three" else 400
+    np.testing.assert_allclose(dense(state, size), dense(expected, size), atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("cap", [20, 6])
+def test_a_cap_on_working_sets(many, layout, cap):
+    """Fewer coefficients at once than the solution has take more rounds."""
+    X, y = many["X"], many["number"]
+    params = {"alpha": 0.03, "tol": 1e-3, "layout": layout, "n_ranks": 2}
+    free = SchMPLasso(**params).fit(X, y)
+    assert np.count_nonzero(free.coef_) > 20
+    with dask.config.set({CAP: cap}):
+        capped = SchMPLasso(**params, max_iter=20_000).fit(X, y)
+    assert capped.n_iter_ > 2 * free.n_iter_
+    null = y.var() / 2
+    assert capped.dual_gap_ <= 1e-3 * null
+    last = capped.history_[-1]["objective"]
+    assert last == pytest.approx(free.history_[-1]["objective"], abs=1e-3 * null)
+
+
+@pytest.mark.parametrize("target", ["two", "three"])
+def test_a_cap_on_working_sets_of_classes(many, target):
+    X, y = many["X"], many[target]
+    params = {"alpha": 0.01, "tol": 1e-3}
+    free = SchMPLogisticRegression(**params).fit(X, y)
+    assert np.count_nonzero(free.coef_) > 12
+    with dask.config.set({CAP: 12}):
+        capped = SchMPLogisticRegression(**params).fit(X, y)
+    assert capped.n_iter_ > free.n_iter_
+    last = capped.history_[-1]["objective"]
+    assert last == pytest.approx(free.history_[-1]["objective"], abs=2e-3)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_too_many_coefficients_without_penalty(many, n_ranks):
+    X = many["X"]
+    weights = np.ones(400)
+    weights[:21] = 0
+    params = {"alpha": 0.1, "n_ranks": n_ranks}
+    with dask.config.set({CAP: 20}):
+        lasso = SchMPLasso(**params, feature_weights=weights)
+        with pytest.raises(ValueError, match="21 coefficients have no L1 penalty.*20"):
+            lasso.fit(X, many["number"])
+        weights[0] = 1
+        lasso.set_params(feature_weights=weights).fit(X, many["number"])
+        with pytest.raises(ValueError, match="60 coefficients have no L1 penalty"):
+            SchMPLogisticRegression(**params, feature_weights=weights).fit(
+                X, many["three"]
+            )
+        with pytest.raises(ValueError, match="400 coefficients have no L1 penalty"):
+            SchMPLasso(0, n_ranks=n_ranks).fit(X, many["number"])
+
+
+@pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
+@pytest.mark.parametrize("target", ["number", "two"])
+def test_nothing_is_asked_below_rounding(many, target):
+    """`tol=0` goes on and on at the optimum without harm, with all ruled out, too."""
+    X, y = many["X"], many[target]
+    cls = SchMPLasso if target == "number" else SchMPLogisticRegression
+    for alpha in (0.05, 100.0):
+        for n_ranks in (1, 2):
+            model = cls(alpha, tol=0, max_iter=15, n_ranks=n_ranks).fit(X, y)
+            assert model.dual_gap_ < 1e-12
+            assert model.coef_.any() == (alpha < 1)
+
+
+def test_the_order_of_columns_does_not_matter(many):
+    X, y = many["X"], many["number"]
+    order = np.random.default_rng(0).permutation(400)
+    model = SchMPLasso(0.02, tol=1e-10, n_ranks=2).fit(X[:, order], y)
+    expected = Lasso(0.02, tol=1e-13, max_iter=10**6).fit(X, y)
+    np.testing.assert_allclose(model.coef_, expected.coef_[order], atol=1e-5)
