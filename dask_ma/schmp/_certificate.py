@@ -46,7 +46,7 @@ class Solver(ABC):
     Attributes
     ----------
     n_touched : int
-        Stored elements of the data that this rank has gone over since the last record.
+        Stored elements of the data that this rank has read since the last record.
     best_dual : float
         Largest dual objective so far.
     reach : float
@@ -106,8 +106,8 @@ class Solver(ABC):
         self._certificate = Certificate(*broadcast(self._group, tuple(certificate)))
         if not np.isfinite(self._certificate.objective):
             raise ValueError(
-                f"the model is not finite any more (objective {value}): updates side by "
-                "side have outdone each other; choose the schedule 'working_set' or "
+                f"the model is not finite any more (objective {value}): updates side "
+                "by side have outdone each other; choose the schedule 'working_set' or "
                 "'dynamic', or lower n_candidates, pipeline_depth or "
                 "dependency_threshold; or scale the features"
             )

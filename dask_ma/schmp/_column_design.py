@@ -9,12 +9,14 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
-from dask_ma.kernels import column_squares, take_columns
+from dask_ma.kernels import take_columns
 from dask_ma.schmp._design import (
     Design,
     Part,
     copied_columns,
     n_stored,
+    raw_moments,
+    squares_about_mean,
     transposed_product,
 )
 from dask_ma.schmp._layout import ColumnShard
@@ -53,11 +55,8 @@ class ColumnDesign(Design):
         return Part(self._own, transposed_product(self._living, vectors))
 
     def squares(self, weight: np.ndarray, center: bool) -> Part:
-        means = None
-        if center:
-            means = transposed_product(self._living, weight[:, np.newaxis])[:, 0]
-        squares = column_squares(self._living, weight, means)
-        return Part(self._own, squares[:, np.newaxis])
+        moments = raw_moments(self._living, weight, center)
+        return Part(self._own, squares_about_mean(moments))
 
     def restrict(self, alive: np.ndarray) -> None:
         self.alive = alive

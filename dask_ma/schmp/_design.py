@@ -17,6 +17,8 @@ from dask_ma.data import Shard
 from dask_ma.kernels import column_squares, column_store, take_columns
 
 _CHUNK_BYTES = 8 * 2**20
+_FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
+_ROUNDING = 1e-13  # of a sum of squares, when the square of the mean is taken off
 
 
 class Part(NamedTuple):
@@ -81,7 +83,9 @@ class Design(ABC):
 
     @abstractmethod
     def squares(self, weight: np.ndarray, center: bool) -> Part:
-        """Weighted sums of squares of the living features; a collective call.
+        """Upper bounds of the weighted sums of squares of the living features.
+
+        A collective call. They are the sums themselves but for rounding.
 
         Parameters
         ----------
@@ -198,23 +202,26 @@ def _cross(
         weighted = columns[:, right] * weight[:, np.newaxis]
         product: np.ndarray = columns[:, left].T @ weighted
         return product
-    product = _sparse_cross(columns[:, left], columns[:, right], weight)
+    product = _sparse_cross(columns, left, right, weight)
     if centers is not None:
         product -= np.outer(centers[left] * weight.sum(), centers[right])
     return product
 
 
-def _sparse_cross(left: Any, right: Any, weight: np.ndarray) -> np.ndarray:
-    """Products of sparse columns, some rows of the right ones made dense at a time."""
-    result = np.zeros((left.shape[1], right.shape[1]))
-    left, right = left.tocsr(), right.tocsr()
-    step = max(1, _CHUNK_BYTES // (8 * max(1, right.shape[1])))
-    for start in range(0, left.shape[0], step):
-        rows = slice(start, start + step)
-        dense = right[rows].toarray()
-        dense *= weight[rows, np.newaxis]
-        result += left[rows].T @ dense
-    return result
+def _sparse_cross(
+    columns: Any, left: np.ndarray, right: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Products of sparse columns, some of the right ones made dense at a time."""
+    # The transpose of CSC is CSR, for which the product is fast; taking out the left
+    # columns costs more than working out some products too many.
+    result = np.zeros((columns.shape[1], len(right)))
+    step = max(1, _CHUNK_BYTES // (8 * max(1, columns.shape[0])))
+    for start in range(0, len(right), step):
+        part = slice(start, start + step)
+        dense = columns[:, right[part]].toarray(order="C")
+        dense *= weight[:, np.newaxis]
+        result[:, part] = columns.T @ dense
+    return result[left]
 
 
 class RowDesign(Design):
@@ -236,6 +243,9 @@ class RowDesign(Design):
         ]
         self._bounds = np.cumsum([0, *(X.shape[0] for X in self._blocks)])
         self._living = self._blocks  # the living columns of the blocks
+        self._is_sparse = any(sparse.issparse(X) for X in self._blocks)
+        self._fetched = np.zeros(0, dtype=np.int64)  # sorted
+        self._columns = np.zeros((0, self.n_rows))
         self.n_stored = n_stored(self._living)
 
     def is_counted(self) -> bool:
@@ -248,16 +258,11 @@ class RowDesign(Design):
         return self._scattered(sums)
 
     def squares(self, weight: np.ndarray, center: bool) -> Part:
-        n = len(self.alive)
-        means = np.zeros(n)
-        if center:
-            for rows, X in self._rows(self._living):
-                means += transposed_product(X, weight[rows, np.newaxis])[:, 0]
-            means = allreduce(self.group, means)
-        sums = np.zeros(n)
+        sums = np.zeros((len(self.alive), 2))
         for rows, X in self._rows(self._living):
-            sums += column_squares(X, weight[rows], means if center else None)
-        return self._scattered(sums[:, np.newaxis])
+            sums += raw_moments(X, weight[rows], center)
+        part = self._scattered(sums)
+        return Part(part.features, squares_about_mean(part.values))
 
     def restrict(self, alive: np.ndarray) -> None:
         self.alive = alive
@@ -270,9 +275,25 @@ class RowDesign(Design):
         self.n_stored = n_stored(self._living)
 
     def fetch(self, features: np.ndarray) -> None:
-        """All columns are at hand."""
+        """All columns are at hand; some dense ones are laid beside each other."""
+        wanted = np.unique(features)
+        if self._is_sparse or 8 * len(wanted) * self.n_rows > _FETCHED_BYTES:
+            wanted = wanted[:0]
+        known = np.isin(wanted, self._fetched, assume_unique=True)
+        columns = np.empty((len(wanted), self.n_rows))
+        columns[known] = self._columns[np.searchsorted(self._fetched, wanted[known])]
+        new = np.flatnonzero(~known)
+        if len(new):
+            for rows, X in self._rows(self._blocks):
+                columns[new, rows] = X.take(wanted[new], axis=1).T
+        self._fetched, self._columns = wanted, columns
 
     def chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
+        if len(self._fetched):
+            places = np.searchsorted(self._fetched, features)
+            if np.array_equal(self._fetched.take(places, mode="clip"), features):
+                yield slice(0, self.n_rows), self._columns[places].T
+                return
         step = max(1, _CHUNK_BYTES // (8 * max(1, len(features))))
         for block, X in self._rows(self._blocks):
             if sparse.issparse(X):
@@ -317,6 +338,25 @@ def transposed_product(X: Any, vectors: np.ndarray) -> np.ndarray:
         rows = slice(start, start + step)
         result += X[rows].astype(np.float64).T @ vectors[rows]
     return result
+
+
+def raw_moments(X: Any, weight: np.ndarray, with_means: bool) -> np.ndarray:
+    """Weighted sums of the squares of columns, and of the columns, or zeros."""
+    moments = np.zeros((X.shape[1], 2))
+    if sparse.issparse(X) or X.dtype != np.float64:
+        moments[:, 0] = column_squares(X, weight)
+    else:  # faster, and without a copy
+        moments[:, 0] = np.einsum("ij,ij,i->j", X, X, weight)
+    if with_means:
+        moments[:, 1] = transposed_product(X, weight[:, np.newaxis])[:, 0]
+    return moments
+
+
+def squares_about_mean(moments: np.ndarray) -> np.ndarray:
+    """Upper bounds of the sums of squares about the means, from raw moments."""
+    raw, means = moments.T
+    bounds = np.maximum(raw - means**2, 0.0) + _ROUNDING * raw
+    return np.asarray(bounds[:, np.newaxis])
 
 
 def copied_columns(X: Any, index: np.ndarray) -> Any:

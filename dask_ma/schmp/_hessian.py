@@ -30,8 +30,8 @@ class HessianCache:
     def __init__(self, objective: Objective, log: RoundLog) -> None:
         self._log = log
         self._objective = objective
-        self._coordinates = np.zeros(0, dtype=np.int64)
-        self._hessian: np.ndarray = np.zeros((0, 0))
+        self._order = np.zeros(0, dtype=np.int64)  # in which coefficients have come
+        self._room = np.zeros((0, 0))  # for the Hessian in that order
         self.n_touched = 0
 
     def update(self, coordinates: np.ndarray) -> np.ndarray:
@@ -43,26 +43,37 @@ class HessianCache:
     def _extended(self, coordinates: np.ndarray) -> np.ndarray:
         """What is known of the Hessian of a quadratic loss, with what is new."""
         objective, design = self._objective, self._objective.design
-        known = np.isin(coordinates, self._coordinates, assume_unique=True)
-        new = coordinates[~known]
-        at = np.searchsorted(self._coordinates, coordinates[known])
-        self.n_touched = 0
-        hessian = np.zeros((0, 0))
-        if design.group.rank == 0:
-            hessian = np.empty((len(coordinates), len(coordinates)))
-            hessian[np.ix_(known, known)] = self._hessian[np.ix_(at, at)]
+        kept = np.isin(self._order, coordinates, assume_unique=True)
+        new = np.setdiff1d(coordinates, self._order, assume_unique=True)
+        order = np.concatenate([self._order[kept], new])
+        n, n_kept = len(order), len(order) - len(new)
+        is_root = design.group.rank == 0
+        if is_root:
+            self._make_room(kept, n)
+        self.n_touched = design.n_rows * len(new)
         if len(new):
             means = objective.means if objective.centers else None
             with self._log.computing():
-                weight = objective.loss.weight
-                cross = design.cross(coordinates, new, weight, means)
-            self.n_touched = design.n_rows * len(new)
+                cross = design.cross(order, new, objective.loss.weight, means)
             total = reduce(design.group, cross)
             if total is not None:
-                hessian[:, ~known] = total
-                hessian[~known] = total.T
-        self._coordinates, self._hessian = coordinates, hessian
-        return hessian
+                self._room[:n, n_kept:n] = total
+                self._room[n_kept:n, :n] = total.T
+        self._order = order
+        if not is_root:
+            return np.zeros((0, 0))
+        places = np.argsort(order)
+        return self._room[places, :n].take(places, axis=1)
+
+    def _make_room(self, kept: np.ndarray, n: int) -> None:
+        """Close the gaps that coefficients have left, and have room for `n`."""
+        if not kept.all():
+            self._room = self._room[: len(kept), : len(kept)][np.ix_(kept, kept)]
+        size = int(np.count_nonzero(kept))
+        if len(self._room) < n:
+            room = np.empty((2 * n, 2 * n))
+            room[:size, :size] = self._room[:size, :size]
+            self._room = room
 
     def _whole(self, coordinates: np.ndarray) -> np.ndarray:
         """Hessian at the present margins, with the intercepts in its last rows."""

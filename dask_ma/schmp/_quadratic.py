@@ -147,13 +147,13 @@ def _minimize_even(even: _Even, coef: np.ndarray, gap: float) -> np.ndarray:
             break
         coef = _sweep(even, coef)
         slope = even.gram @ coef - even.linear
-        # Where columns depend on others, each step may do no more than drop one of them.
+        # Where columns depend on others, a step may do no more than drop one of them.
         for _ in range(_NEWTON_STEPS << min(n_worse, _MOST_DOUBLINGS)):
             active = np.flatnonzero(coef)
             if not len(active):
                 break
-            values, is_whole = _newton(even, slope[active], coef[active], active)
-            slope = slope + (values - coef[active]) @ even.gram[active]
+            values, is_whole, rise = _newton(even, slope[active], coef[active], active)
+            slope += rise
             coef[active] = values
             if is_whole:
                 break
@@ -204,12 +204,12 @@ def _sweep(even: _Even, coef: np.ndarray) -> np.ndarray:
 
 def _newton(
     even: _Even, slope: np.ndarray, coef: np.ndarray, active: np.ndarray
-) -> tuple[np.ndarray, bool]:
+) -> tuple[np.ndarray, bool, np.ndarray]:
     """Go towards the minimum for the present signs, as far as the objective falls.
 
     Parameters
     ----------
-    unit : _Even
+    even : _Even
         The problem.
     slope, coef : ndarray of shape (k,)
         Slope of the quadratic, and values, of the coefficients that are not zero.
@@ -222,15 +222,19 @@ def _newton(
         New values.
     is_whole : bool
         Whether the step went all the way.
+    rise : ndarray of shape (m,)
+        What is added to the slopes of all coefficients.
     """
     signs = even.l1 * np.sign(coef)
-    step = _newton_direction(even.gram, active, slope + signs)
+    rows = even.gram[active]
+    step = _newton_direction(rows, active, slope + signs)
+    rise = step @ rows
     crossing = np.flatnonzero((coef + step) * coef < 0)
     if not len(crossing):
-        return coef + step, True
+        return coef + step, True, rise
     # The objective along the step is quadratic between the places where a coefficient
     # passes zero; its slope jumps there.
-    curvature = max(0.0, step @ (even.gram[np.ix_(active, active)] @ step))
+    curvature = max(0.0, float(rise[active] @ step))
     places = -coef[crossing] / step[crossing]
     order = np.argsort(places)
     crossing, places = crossing[order], places[order]
@@ -249,17 +253,19 @@ def _newton(
         place = min(max(-(first + jumps[piece]) / curvature, start), place)
     values = coef + place * step
     values[crossing[places == place]] = 0.0
-    return values, False
+    return values, False, place * rise
 
 
 def _newton_direction(
-    gram: np.ndarray, active: np.ndarray, slope: np.ndarray
+    rows: np.ndarray, active: np.ndarray, slope: np.ndarray
 ) -> np.ndarray:
     """Newton step for some coefficients, whose columns may depend on each other."""
     for ridge in (_RIDGE, _LARGER_RIDGE):
-        hessian = np.asfortranarray(gram[np.ix_(active, active)])
-        hessian[np.diag_indices_from(hessian)] += ridge * np.diag(hessian).max()
+        # It is symmetric, so that its transpose has the order of memory that is wanted.
+        hessian = rows.take(active, axis=1).T
+        largest = np.diag(hessian).max()
+        hessian[np.diag_indices_from(hessian)] += ridge * largest
         factor, info = lapack.dpotrf(hessian, lower=1, overwrite_a=1)
         if info == 0:
             return lapack.dpotrs(factor, -slope, lower=1)[0]
-    return -slope / np.diag(gram)[active].max() / len(active)  # a safe gradient step
+    return -slope / largest / len(active)  # a safe gradient step

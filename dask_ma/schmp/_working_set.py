@@ -222,8 +222,10 @@ class WorkingSets(Solver):
             hessian, gradient = hessian[:n, :n], gradient[:n]
             start, bounds = start[:n], bounds[:n]
         linear = hessian @ start + gradient
-        gram = hessian.copy()
-        gram[np.arange(n), np.arange(n)] += l2
+        gram = hessian
+        if l2.any():
+            gram = hessian.copy()
+            gram[np.arange(n), np.arange(n)] += l2
         problem = Quadratic(
             gram, linear, bounds, float(norm[0]), objective.penalty.positive
         )
