@@ -26,9 +26,7 @@ ESTIMATORS = [
     SchMPLasso(alpha=0.01),
     SchMPLasso(alpha=0.01, n_ranks=2, layout="columns"),
     SchMPLassoCV(cv=3, alphas=5),
-    SchMPLassoCV(cv=3, alphas=5, n_ranks=2),
     SchMPLogisticRegression(),
-    SchMPLogisticRegression(n_ranks=2),
 ]
 # With a client: one rank per worker, or two ranks on some of them.
 ON_CLUSTER = [
@@ -36,7 +34,6 @@ ON_CLUSTER = [
     MALDA(n_components=3, max_iter=3),
     MASGDClassifier(max_iter=5),
     MASGDRegressor(max_iter=5, n_ranks=5),
-    SchMPLasso(alpha=0.01),
     SchMPLogisticRegression(n_ranks=2),
 ]
 _STOCHASTIC = (

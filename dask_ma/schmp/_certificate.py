@@ -24,11 +24,14 @@ class Certificate(NamedTuple):
         Duality gap: the objective minus the best dual objective so far.
     scale : float
         Factor that makes the slopes a point of the dual problem.
+    gap_of_point : float
+        The objective minus the dual objective of that point, at least `gap`.
     """
 
     objective: float
     gap: float
     scale: float
+    gap_of_point: float
 
 
 class Solver(ABC):
@@ -99,10 +102,11 @@ class Solver(ABC):
         penalty = self.objective.penalty
         value = float(sums[0]) + penalty.of(features, self.model.coef)
         ridge = penalty.l2[features] @ self.model.coef**2
-        self.best_dual = max(self.best_dual, float(sums[1] - scale**2 * ridge / 2))
+        dual = float(sums[1] - scale**2 * ridge / 2)
+        self.best_dual = max(self.best_dual, dual)
         # Rank 0 decides, so that ranks on other processors do not decide otherwise.
         gap = max(value - self.best_dual, 0.0)
-        certificate = Certificate(value, gap, scale)
+        certificate = Certificate(value, gap, scale, max(value - dual, 0.0))
         self._certificate = Certificate(*broadcast(self._group, tuple(certificate)))
         if not np.isfinite(self._certificate.objective):
             raise ValueError(

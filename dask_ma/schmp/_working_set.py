@@ -297,7 +297,8 @@ class WorkingSets(Solver):
         features = self._part.features
         rows = np.searchsorted(self._squares.features, features)
         spread = self._squares.values[rows, 0] + penalty.l2[features]
-        gap = max(self._certificate.gap, 1e-14 * objective.null)
+        # The ball belongs to the point in its middle, which may not be the best so far.
+        gap = max(self._certificate.gap_of_point, 1e-14 * objective.null)
         radius = np.sqrt(2 * objective.loss.smoothness * gap * np.maximum(spread, 0))
         values = self._part.values if penalty.positive else np.abs(self._part.values)
         largest = values.max(axis=1, initial=-np.inf) * self._certificate.scale

@@ -76,6 +76,7 @@ def test_liblinear_without_intercept(wide, alpha, solver):
         fit_intercept=False,
         tol=1e-9,
         max_iter=10**5,
+        random_state=0,  # it shuffles
     )
     if expected.get_params()["penalty"] == "l2":
         expected.set_params(penalty="l1", l1_ratio=None)
@@ -84,7 +85,7 @@ def test_liblinear_without_intercept(wide, alpha, solver):
         alpha, tol=1e-12, fit_intercept=False, n_ranks=2
     ).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-5)
-    np.testing.assert_array_equal(model.coef_ != 0, np.abs(expected.coef_) > 1e-12)
+    np.testing.assert_array_equal(model.coef_ != 0, np.abs(expected.coef_) > 1e-6)
 
 
 @every_target

@@ -8,6 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
+from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.schmp import _working_set
@@ -132,6 +133,28 @@ def test_screening_changes_nothing(
             assert alive == sorted(alive, reverse=True)
     # It does rule out most features in the end.
     assert min(len(result[3]) for result in found[np.inf]) <= 40
+
+
+def test_the_ball_belongs_to_the_present_point(many):
+    """A better dual point of some round before says nothing about it."""
+    X, y = many["X"], many["number"]
+    penalty = make_penalty(400, 0.4)
+    solution = np.flatnonzero(SchMPLasso(0.4, tol=1e-10).fit(X, y).coef_)
+    [group] = LocalGroup.create(1)
+    design = RowDesign(
+        group, Shard([Block(X, y, None, 0, 0)], 40, 400, X.dtype, False, 0)
+    )
+    loss = SquaredError(y, np.full(40, 1 / 40))
+    objective = Objective(design, loss, penalty, fit_intercept=True)
+    log = RoundLog(RankContext(group, 0))
+    solver = WorkingSets(objective, Sparse.empty(1), log)
+    first = solver.check()
+    assert first.gap == first.gap_of_point > 0
+    solver.best_dual = first.objective
+    second = solver.check()
+    assert second.gap == 0 and second.gap_of_point == first.gap
+    solver._screen()
+    assert len(solution) and np.isin(solution, design.alive).all()
 
 
 def test_ranks_do_the_same(many, solve):
