@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from dask_ma.butterfly._batches import pass_batches
+from dask_ma.linear import pass_batches
 from dask_ma.butterfly._state import RankState, unstack
 from dask_ma.butterfly._steps import StepRule
 from dask_ma.comm import butterfly_depth, butterfly_partners
@@ -110,7 +110,7 @@ def simulate(
             for rank in range(setting.n_ranks)
         ]
         batches = [
-            pass_batches(part, n_steps, 1, rng)
+            pass_batches(part, n_steps, rng, n_problems=1)
             for part, rng in zip(parts, rngs, strict=True)
         ]
         for done in range(1, n_steps + 1):

@@ -13,9 +13,8 @@ from dask_ma.butterfly._batch_size import (
     fit_time_model,
     rounded,
 )
-from dask_ma.butterfly._batches import pass_batches
 from dask_ma.butterfly._params import ButterflyParams
-from dask_ma.butterfly._state import RankState, pass_generator, stack, unstack
+from dask_ma.butterfly._state import RankState, stack, unstack
 from dask_ma.butterfly._steps import (
     StepRule,
     make_preconditioner,
@@ -35,6 +34,8 @@ from dask_ma.linear import (
     agree_on_problem,
     describe,
     initial_model,
+    pass_batches,
+    pass_generator,
 )
 
 
@@ -213,7 +214,9 @@ def run_pass(
 ) -> RankState:
     """Go over the rows of this rank once; a collective call."""
     rng = pass_generator(context, state.n_passes) if params.shuffle else None
-    batches = pass_batches(problem.shard, plan.n_steps, problem.n_problems, rng)
+    batches = pass_batches(
+        problem.shard, plan.n_steps, rng, n_problems=problem.n_problems
+    )
     state = run_steps(
         context.group, state, batches, plan.rule, params.mixing, evaluator.computing
     )

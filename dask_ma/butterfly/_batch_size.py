@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._batches import Piece, pass_batches
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule, run_steps
 from dask_ma.comm import Group, allreduce, barrier
 from dask_ma.engine import RankContext
 from dask_ma.kernels import batch_slopes, descend
-from dask_ma.linear import Problem
+from dask_ma.linear import Piece, Problem, pass_batches
 
 # Where nothing is exchanged, and nothing can be gained by large batches.
 WITHOUT_EXCHANGE = 64
@@ -150,7 +149,7 @@ def _probe_batches(
     key = (*context.seed.spawn_key, 0, number)
     seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
     rng = np.random.default_rng(seed)
-    return pass_batches(problem.shard, n_steps, problem.n_problems, rng)
+    return pass_batches(problem.shard, n_steps, rng, n_problems=problem.n_problems)
 
 
 class Timing(NamedTuple):
@@ -283,7 +282,9 @@ def _mean_gradient(
     gradient = np.zeros(weights.shape)
     n_rows = sum(piece.n_rows for piece in batch)
     for piece in batch:
-        slopes = batch_slopes(weights, *piece, loss=rule.loss)
+        slopes = batch_slopes(
+            weights, piece.X, piece.y, piece.sample_weight, loss=rule.loss
+        )
         descend(
             gradient,
             piece.X,

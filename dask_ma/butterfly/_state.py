@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.engine import RankContext
 from dask_ma.linear import LinearModel
 
 
@@ -35,14 +34,6 @@ class RankState(NamedTuple):
     n_passes: int
     batch_size: int
     preconditioner: np.ndarray | None
-
-
-def pass_generator(context: RankContext, n_passes: int) -> np.random.Generator:
-    """Random numbers of this rank for the pass after `n_passes` passes."""
-    key = (*context.seed.spawn_key, n_passes)
-    return np.random.default_rng(
-        np.random.SeedSequence(context.seed.entropy, spawn_key=key)
-    )
 
 
 def stack(model: LinearModel) -> np.ndarray:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._batches import Piece
 from dask_ma.butterfly._mixing import start_mixing
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.butterfly._state import RankState
@@ -21,7 +20,7 @@ from dask_ma.kernels import (
     project,
     shrink,
 )
-from dask_ma.linear import Problem
+from dask_ma.linear import Piece, Problem
 
 
 class StepRule(NamedTuple):
@@ -55,7 +54,10 @@ class StepRule(NamedTuple):
         """
         weights, preconditioner = state.weights, state.preconditioner
         step_size = self.eta0 / np.sqrt(state.t)
-        slopes = [batch_slopes(weights, *piece, loss=self.loss) for piece in batch]
+        slopes = [
+            batch_slopes(weights, p.X, p.y, p.sample_weight, loss=self.loss)
+            for p in batch
+        ]
         for piece, piece_slopes in zip(batch, slopes, strict=True):
             descend(
                 weights,

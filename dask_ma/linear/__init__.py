@@ -1,6 +1,7 @@
 """What all estimators of linear models share, whatever system trains them."""
 
 from dask_ma.linear import _functions as functions
+from dask_ma.linear._batches import Piece, pass_batches, pass_generator
 from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator
 from dask_ma.linear._evaluation import Evaluator
@@ -9,7 +10,7 @@ from dask_ma.linear._params import FitResult, LinearModel, LinearParams, Problem
 from dask_ma.linear._problem import Problem, agree_on_problem
 from dask_ma.linear._regressor import LinearRegressorMixin
 from dask_ma.linear._stopping import StopRule
-from dask_ma.linear._validation import hold_out
+from dask_ma.linear._validation import hold_out, score, score_sums
 
 __all__ = [
     "Evaluator",
@@ -19,6 +20,7 @@ __all__ = [
     "LinearModel",
     "LinearParams",
     "LinearRegressorMixin",
+    "Piece",
     "Problem",
     "ProblemParams",
     "StopRule",
@@ -27,4 +29,8 @@ __all__ = [
     "functions",
     "hold_out",
     "initial_model",
+    "pass_batches",
+    "pass_generator",
+    "score",
+    "score_sums",
 ]

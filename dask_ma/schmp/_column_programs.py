@@ -21,7 +21,6 @@ from dask_ma.schmp._coordinate import CoordinateDescent, has_nonzero
 from dask_ma.schmp._layout import ColumnShard, to_columns
 from dask_ma.schmp._least_squares import LeastSquares
 from dask_ma.schmp._logistic import Logistic
-from dask_ma.schmp._program import Change
 from dask_ma.schmp._rows import RowStore
 from dask_ma.schmp._schedulers import Jobs, Schedulers
 
@@ -147,13 +146,14 @@ class ColumnDescent(CoordinateDescent):
         -------
         change : Change
         """
-        change = self.step(job, self.gradient_sums(local, job), model)
+        outcome = self.outcome(job, self.gradient_sums(local, job), model)
+        change = outcome.values
         moved = has_nonzero(change)
         if not moved.any():
-            return Change(change)
+            return outcome
         effect = np.zeros_like(local.values)
         offset = self.add_effect(effect, local, job[moved], change[moved])
-        return Change(change, [_packed(effect), offset])
+        return outcome._replace(extra=[_packed(effect), offset])
 
     def aggregate(self, results: list[Any], jobs: Jobs, model: np.ndarray) -> Any:
         """What the only rank that has worked on the job says.

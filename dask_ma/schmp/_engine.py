@@ -168,13 +168,10 @@ class DynamicEngine:
         Returns
         -------
         state : dict
-            "model", "last_change" and "iteration"; arrays are copies.
+            "model", "last_change", "due" if there is one, and "iteration"; arrays are
+            copies.
         """
-        return {
-            "model": self.model.copy(),
-            "last_change": self.last_change.copy(),
-            "iteration": self.iteration,
-        }
+        return {**self._manager.state(), "iteration": self.iteration}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from another state, which must be the same on all ranks.
@@ -190,7 +187,7 @@ class DynamicEngine:
             If the model has another shape.
         """
         self._check_state(state, self.model.shape)
-        self._manager.restore(state["model"], state["last_change"])
+        self._manager.restore(state)
         self.iteration = int(state["iteration"])
         self._refresh()
 
@@ -223,6 +220,7 @@ class DynamicEngine:
         for step in range(first, stop + self._depth):
             self._step(step, steps)
         self._group.flush()
+        self._manager.rebase()
         self.iteration = stop
         self._refresh()
         done = [b - a for a, b in zip(before, self._counted(), strict=True)]
@@ -326,7 +324,7 @@ class DynamicEngine:
             )
         manager = ParameterManager(self.program, model, self._group.rank)
         if state is not None:
-            manager.restore(model, state["last_change"])
+            manager.restore(state)
         return manager
 
     def _check_state(self, state: dict[str, Any], shape: tuple[int, ...]) -> None:

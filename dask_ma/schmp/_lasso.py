@@ -51,6 +51,8 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         "random" draws them evenly (Shotgun), "cyclic" takes them in order, "priority"
         draws those that changed most the last time, and "dynamic" also leaves out those
         that are correlated with one drawn before, as the paper does.
+        After a round that leaves more than half of the gap, these four also solve for
+        the coefficients other than zero together, so they end at the same optimum.
     layout : {"auto", "rows", "columns"}, default="auto"
         Whether rows or columns of the data are shared out over the ranks. Columns are
         copied, and sent from rank to rank once; "auto" takes them where that is less to

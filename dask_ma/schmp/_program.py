@@ -24,10 +24,18 @@ class Change(NamedTuple):
         An array, or a list, tuple or dict of arrays, that :meth:`Program.commit` gets
         on every rank, e.g. what the change does to predictions. Arrays must not be
         written to afterwards.
+    size : ndarray of float64 of shape (n_scheduled,) or None
+        What counts as the size of each change, in units in which parameters can be
+        compared; None stands for the Euclidean norm.
+    delay : ndarray of float64 of shape (n_scheduled,) or None
+        Sum of the squared sizes of changes of all parameters before which another
+        update is not worth while, from 0 on; None if that is not known.
     """
 
     values: Any
     extra: Any = None
+    size: np.ndarray | None = None
+    delay: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,17 @@ class Request:
         Those of them that are scheduled and whose change is not committed yet.
     last_change : ndarray of float64 of shape (n_parameters,), read-only
         Size of the last committed change of each parameter of the whole model, the
-        Euclidean norm for a row; infinity before the first.
+        Euclidean norm unless a :class:`Change` has said otherwise; infinity before the
+        first.
     changed : ndarray of int64 or None
-        Parameters whose `last_change` may differ from that in the previous request;
-        None stands for all.
+        Parameters whose `last_change` or `due` may differ from that in the previous
+        request; None stands for all.
+    due : ndarray of float64 of shape (n_parameters,) or None, read-only
+        What `moved` was at the last update of each parameter, with the delay that its
+        :class:`Change` had; infinity before the first. None as long as no change has
+        had delays.
+    moved : float
+        Sum of the squared sizes of all changes since the round began.
     """
 
     iteration: int
@@ -65,6 +80,8 @@ class Request:
     pending: np.ndarray
     last_change: np.ndarray
     changed: np.ndarray | None
+    due: np.ndarray | None = None
+    moved: float = 0.0
 
     def restricted(self, stop: int) -> Request:
         """The same request without the parameters from `stop` on."""

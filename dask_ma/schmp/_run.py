@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -16,17 +13,16 @@ from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import build_shard, describe, is_dask_collection
 from dask_ma.engine import (
     Job,
-    Listener,
     RankContext,
     Record,
-    fit_client,
-    run_fit,
+    check_counts,
+    identity_of,
+    run_program_job,
 )
 from dask_ma.schmp._engine import Counts, DynamicEngine
 from dask_ma.schmp._program import Program
 
 _MAX_SEED = np.iinfo(np.int32).max
-_PLAIN = (bool, int, float, str, type(None), np.generic)
 
 
 class ProgramResult(NamedTuple):
@@ -163,15 +159,13 @@ def run(
     array([1., 2., 0.])
     """
     _check_program(program)
-    numbers = {
-        "n_iterations": n_iterations,
-        "pipeline_depth": pipeline_depth,
-        "n_schedulers": n_schedulers,
-        "report_every": report_every,
-        **({} if n_ranks is None else {"n_ranks": n_ranks}),
-    }
-    for name, number in numbers.items():
-        _check_number(name, number)
+    check_counts(
+        n_iterations=n_iterations,
+        pipeline_depth=pipeline_depth,
+        n_schedulers=n_schedulers,
+        report_every=report_every,
+        n_ranks=1 if n_ranks is None else n_ranks,
+    )
     if not is_dask_collection(X):
         X = check_array(
             X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
@@ -190,7 +184,12 @@ def run(
         params=params,
         data=(X, y, sample_weight),
         name=type(program).__name__,
-        parameters=_identity(program, params),
+        parameters=identity_of(
+            program,
+            pipeline_depth=pipeline_depth,
+            n_schedulers=n_schedulers,
+            report_every=report_every,
+        ),
         n_ranks=n_ranks,
         n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
         n_rows=n_rows,
@@ -198,8 +197,7 @@ def run(
         blas_threads=1,
         is_labelled=y is not None,
     )
-    with fit_client() as client:
-        result: ProgramResult = run_fit(job, client, _follow)
+    result: ProgramResult = run_program_job(job)
     return result
 
 
@@ -281,11 +279,6 @@ def _is_over(context: RankContext, engine: DynamicEngine) -> bool:
     return bool(broadcast(context.group, over))
 
 
-def _follow() -> AbstractContextManager[Listener | None]:
-    """Nobody follows."""
-    return nullcontext()
-
-
 def _check_program(program: Any) -> None:
     """Refuse what is no program."""
     if not isinstance(program, Program):
@@ -293,29 +286,3 @@ def _check_program(program: Any) -> None:
             f"program must be an object of a subclass of dask_ma.schmp.Program, got "
             f"{program!r}"
         )
-
-
-def _check_number(name: str, number: Any) -> None:
-    """Refuse what is no integer from 1 on."""
-    if not isinstance(number, Integral) or isinstance(number, bool):
-        raise TypeError(f"{name} must be an integer, got {number!r}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-
-
-def _identity(program: Program, params: RunParams) -> dict[str, str]:
-    """What a checkpoint must share with a run that goes on from it."""
-    kind = type(program)
-    identity = {
-        "program": f"{kind.__module__}.{kind.__qualname__}",
-        "pipeline_depth": str(params.pipeline_depth),
-        "n_schedulers": str(params.n_schedulers),
-        "report_every": str(params.report_every),
-    }
-    for name, value in vars(program).items():
-        if isinstance(value, _PLAIN):
-            identity[f"program.{name}"] = repr(value)
-        elif isinstance(value, np.ndarray):
-            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-            identity[f"program.{name}"] = f"{value.shape} {value.dtype} {digest}"
-    return identity

@@ -1,5 +1,7 @@
 """Draws of parameters in proportion to the squares of their last changes.
 
+Besides, a queue of parameters in the order in which they are due.
+
 The parameters are taken in blocks, each with its sum: a draw first chooses a block and
 then a parameter in it. Only the sums of blocks in which something has changed are made
 anew, always from all their elements, so they depend on the last changes alone and not
@@ -110,6 +112,91 @@ class PrioritySampler:
         sizes = last_change[np.minimum(places, self._size - 1)]
         sizes[places >= self._size] = 0.0
         return np.asarray(sizes)
+
+
+class DueQueue:
+    """Finds the parameters that are due first, and those that are new.
+
+    Parameters
+    ----------
+    size : int
+        Number of parameters.
+    n_wanted : int, default=64
+        Parameters that are usually asked for at once.
+    """
+
+    def __init__(self, size: int, n_wanted: int = 64) -> None:
+        self._size = size
+        self._length = max(_SMALLEST_BLOCK, round((size / max(1, n_wanted)) ** 0.5))
+        n_blocks = -(-size // self._length)
+        self._keys = np.full(n_blocks * self._length, np.inf)
+        self._earliest = np.full(n_blocks, np.inf)
+        self._is_new = np.zeros(size)
+        self._new = PrioritySampler(size, n_wanted)
+
+    def update(
+        self, due: np.ndarray, last_change: np.ndarray, changed: np.ndarray | None
+    ) -> None:
+        """Take note of changes.
+
+        Parameters
+        ----------
+        due, last_change : ndarray of float64 of shape (size,)
+            As in :class:`Request`. Of two parameters that are due at the same time the
+            one that has moved more comes first: a square of its last change earlier.
+        changed : ndarray of int64 or None
+            Parameters that may differ from the last time; None stands for all.
+        """
+        index = np.arange(self._size) if changed is None else changed
+        sizes = last_change[index]
+        is_new = np.isinf(sizes)
+        self._is_new[index] = is_new
+        self._new.update(self._is_new, changed)
+        squares = np.where(is_new, 0.0, sizes) ** 2
+        self._keys[index] = np.where(is_new, np.inf, due[index] - squares)
+        blocks = np.unique(index // self._length)
+        self._earliest[blocks] = self._keys.reshape(-1, self._length)[blocks].min(
+            axis=1
+        )
+
+    def first(self, n: int, until: float = np.inf) -> np.ndarray:
+        """Parameters that are due first, in their order.
+
+        Parameters
+        ----------
+        n : int
+            How many at most.
+        until : float, default=inf
+            Those due later are left out.
+
+        Returns
+        -------
+        found : ndarray of int64
+            Never a new one.
+        """
+        blocks = np.argsort(self._earliest, kind="stable")[:n]
+        places = blocks[:, np.newaxis] * self._length + np.arange(self._length)
+        places = np.sort(places.ravel())
+        keys = self._keys[places]
+        order = np.argsort(keys, kind="stable")[:n]
+        return places[order][(keys[order] < np.inf) & (keys[order] <= until)]
+
+    def new(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Some of the new parameters, different ones in random order.
+
+        Parameters
+        ----------
+        n : int
+            How many at most.
+        rng : numpy.random.Generator
+            Random numbers.
+
+        Returns
+        -------
+        found : ndarray of int64
+        """
+        drawn = self._new.draw(self._is_new, 2 * n, rng)
+        return distinct(drawn, np.empty(0, dtype=np.int64), n)
 
 
 def probabilities(last_change: np.ndarray, floor: float = 0.0) -> np.ndarray:

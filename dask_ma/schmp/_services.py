@@ -26,11 +26,15 @@ class Commit(NamedTuple):
         What is added to them.
     extra : object
         What the program's `commit` gets besides; None for nothing.
+    size, delay : ndarray of float64 of shape (k,) or None
+        As in :class:`Change`.
     """
 
     index: np.ndarray  # type: ignore[assignment]
     change: np.ndarray
     extra: Any = None
+    size: np.ndarray | None = None
+    delay: np.ndarray | None = None
 
 
 class Scheduler:
@@ -77,6 +81,8 @@ class Scheduler:
             pending=_joined(list(self._pending.values())),
             last_change=self._manager.last_change,
             changed=self._manager.take_changed(),
+            due=self._manager.due,
+            moved=self._manager.moved,
         )
         jobs = self._program.schedule(self._manager.model, request)
         where = (
@@ -133,7 +139,7 @@ class JobExecutor:
 
     def commit(self, commit: Commit, model: np.ndarray) -> None:
         """Tell the program of a change that has been made to the model."""
-        index, change, extra = commit
+        index, change, extra, *_ = commit
         # Programs that return no extra need not take any.
         extras = () if extra is None else (extra,)
         self._program.commit(self._local, index, change, model, *extras)
@@ -157,6 +163,10 @@ class ParameterManager:
         The model, a view that follows the changes.
     last_change : ndarray of float64 of shape (n_parameters,), read-only
         Size of the last change of each parameter, a view as well.
+    due : ndarray of float64 of shape (n_parameters,) or None, read-only
+        As in :class:`Request`.
+    moved : float
+        Sum of the squared sizes of all changes since the last :meth:`rebase`.
     n_updates : int
         Changes of single parameters so far.
     """
@@ -165,15 +175,31 @@ class ParameterManager:
         self._program = program
         self._rank = rank
         self.n_updates = 0
-        self.restore(model, np.full(len(model), np.inf))
+        self.restore({"model": model, "last_change": np.full(len(model), np.inf)})
 
-    def restore(self, model: np.ndarray, last_change: np.ndarray) -> None:
-        """Take over a model and the sizes of its last changes."""
-        self._model = np.array(model)
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies of the model and of what is known of its last changes."""
+        state = {"model": self._model.copy(), "last_change": self._last_change.copy()}
+        return state if self._due is None else {**state, "due": self._due.copy()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state` has given."""
+        last_change, due = state["last_change"], state.get("due")
+        self._model = np.array(state["model"])
         self._last_change = np.array(last_change, dtype=np.float64)
         self.model = _read_only(self._model)
         self.last_change = _read_only(self._last_change)
+        self._due = None if due is None else np.array(due, dtype=np.float64)
+        self.due = None if self._due is None else _read_only(self._due)
+        self.moved = 0.0
         self._changed: list[np.ndarray] | None = None
+
+    def rebase(self) -> None:
+        """Count from here what moves, so that :meth:`state` needs no `moved`."""
+        if self._due is not None:
+            self._due -= self.moved
+            self._changed = None
+        self.moved = 0.0
 
     def aggregate(self, results: list[Any], jobs: Jobs, iteration: int) -> Commit:
         """Turn the results of an iteration into a change, which is not yet made."""
@@ -181,9 +207,10 @@ class ParameterManager:
         shape = (len(index), *self.model.shape[1:])
         if not len(index):
             return Commit(index, np.zeros(shape, dtype=self.model.dtype))
-        values, extra = self._program.aggregate(results, jobs, self.model), None
-        if isinstance(values, Change):
-            values, extra = values
+        result = self._program.aggregate(results, jobs, self.model)
+        if not isinstance(result, Change):
+            result = Change(result)
+        values, *others = result
         change = np.array(values, dtype=self.model.dtype)
         where = (
             f"aggregate of {type(self._program).__name__} at iteration {iteration} on "
@@ -202,14 +229,24 @@ class ParameterManager:
                 f"{index[first[0]]}, expected a finite number; fewer parameters in an "
                 "iteration, or a smaller pipeline_depth, keep a program from diverging"
             )
-        return Commit(index, change, extra)
+        return Commit(index, change, *others)
 
     def apply(self, commit: Commit) -> None:
         """Make a change."""
-        index, change, _ = commit
+        index, change, _, size, delay = commit
         self._model[index] += change
-        size = np.abs(change) if change.ndim == 1 else np.linalg.norm(change, axis=1)
+        if size is None:
+            size = np.linalg.norm(change.reshape(len(index), -1), axis=1)
         self._last_change[index] = size
+        if delay is not None:
+            if self._due is None:
+                self._due = np.where(np.isinf(self._last_change), np.inf, self.moved)
+                self.due = _read_only(self._due)
+                self._changed = None
+            self._due[index] = self.moved + delay
+        elif self._due is not None:
+            self._due[index] = self.moved
+        self.moved += float(size @ size)
         self.n_updates += len(index)
         if self._changed is not None:
             self._changed.append(index)

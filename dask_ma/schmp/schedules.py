@@ -27,7 +27,7 @@ from dask_ma.schmp._dependencies import (
 )
 from dask_ma.schmp._layout import ColumnShard
 from dask_ma.schmp._program import Request, Schedule
-from dask_ma.schmp._sampling import PrioritySampler, distinct
+from dask_ma.schmp._sampling import DueQueue, PrioritySampler, distinct
 from dask_ma.schmp._schedulers import Schedulers
 
 __all__ = ["Cyclic", "Dynamic", "Priority", "Random", "Schedule"]
@@ -176,20 +176,24 @@ class Priority(Schedule):
         if self._sampler is None or parameters != self._parameters:
             self._sampler = PrioritySampler(len(parameters), 2 * self.n_candidates)
             self._parameters, changed = parameters, None
-        if changed is not None:
-            inside = (changed >= parameters.start) & (changed < parameters.stop)
-            changed = changed[inside] - parameters.start
-        self._sampler.update(last_change, changed)
+        self._sampler.update(last_change, _inside(changed, parameters))
         return self._sampler
 
 
 class Dynamic(Priority):
-    """Parameters that have moved most, without those that depend on each other.
+    """Parameters that should move most, without those that depend on each other.
 
-    Candidates are drawn as by :class:`Priority`. Two of them depend on each other if
-    the correlation of their columns on a sample of rows is above a threshold; a
-    candidate that depends on one of higher priority, or on a pending parameter, is left
-    out (Algorithm 2 of [1]_). Parameter `j` of the model belongs to column `j` of X.
+    Two candidates depend on each other if the correlation of their columns on a sample
+    of rows is above a threshold; one that depends on another of higher priority, or on
+    a pending parameter, is left out (Algorithm 2 of [1]_). Parameter `j` of the model
+    belongs to column `j` of X.
+
+    Candidates are drawn as by :class:`Priority`, unless the program says how much the
+    others have to change before a parameter is worth another update, with the delays of
+    a :class:`Change`. Then those due first are candidates. :class:`LeastSquares` and
+    :class:`Logistic` do that: coefficients that are not zero are due at once, and zeros
+    sooner the nearer they are to the threshold of the penalty. Where fewer are due than
+    are wanted, others are drawn with equal probabilities.
 
     Parameters
     ----------
@@ -198,10 +202,14 @@ class Dynamic(Priority):
     threshold : float, default=0.1
         Correlation above which, in absolute value, two parameters are not updated at
         once; from 0 to 1. 1 allows everything.
-    floor : float, default=0.2
+    floor : float, default=0.3
         As in :class:`Priority`. In that fraction of the iterations, besides, candidates
         come in random order and pending parameters keep none of them out: otherwise
         parameters that move little could be kept out for ever by those they depend on.
+    new : float, default=0.8
+        Fraction of the candidates that were never updated, as long as there are such
+        parameters, from 0 to 1; where the program has delays. 1 begins with a pass over
+        all parameters, less improves those that matter meanwhile.
     n_rows : int, default=512
         Rows of the sample over all ranks, at least 2. A scheduler keeps that many
         elements per column, in single precision.
@@ -225,8 +233,9 @@ class Dynamic(Priority):
         self,
         n_candidates: int = 64,
         threshold: float = 0.1,
-        floor: float = 0.2,
+        floor: float = 0.3,
         *,
+        new: float = 0.8,
         n_rows: int = 512,
         centered: bool | None = None,
         check_pending: bool = True,
@@ -236,12 +245,17 @@ class Dynamic(Priority):
             raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
         if n_rows < 2:
             raise ValueError(f"n_rows must be at least 2, got {n_rows}")
+        if not 0 <= new <= 1:
+            raise ValueError(f"new must be from 0 to 1, got {new}")
         self.threshold = threshold
+        self.new = new
         self.n_rows = n_rows
         self.centered = centered
         self.check_pending = check_pending
         self._is_centered = bool(centered)
         self._sample: ColumnSample | None = None
+        self._queue: DueQueue | None = None
+        self._queued = range(0)
 
     def prepare(
         self,
@@ -265,7 +279,7 @@ class Dynamic(Priority):
             self._sample = gather_sample(shard, group, schedulers, self.n_rows)
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
-        """Independent parameters to update, those that have moved most first.
+        """Independent parameters to update, those of the highest priority first.
 
         Parameters
         ----------
@@ -309,6 +323,40 @@ class Dynamic(Priority):
         chosen = independent_set(edges[np.ix_(free, np.flatnonzero(free))])
         return candidates[free][chosen]
 
+    def _candidates(self, request: Request) -> np.ndarray:
+        """Candidates in the order of their priority."""
+        if request.due is None or not len(request.parameters):
+            return super()._candidates(request)
+        queue, rng, n = self._updated_queue(request), request.rng, self.n_candidates
+        start, pending = request.parameters.start, request.pending
+        # One at least: otherwise what is new would never be updated.
+        n_new = min(n, max(1, round(self.new * n)))
+        new = distinct(start + queue.new(n_new + len(pending), rng), pending, n_new)
+        wanted = n - len(new)
+        if not len(new):
+            wanted -= int(rng.binomial(n, self.floor))
+        first = start + queue.first(wanted + len(pending), request.moved)
+        first = distinct(first, pending, wanted)
+        n_even = 0 if len(new) else 2 * (n - len(first))
+        even = start + rng.integers(len(request.parameters), size=n_even)
+        return distinct(np.concatenate([new, first, even]), pending, n)
+
+    def _updated_queue(self, request: Request) -> DueQueue:
+        """The queue, with what has changed since the last iteration."""
+        parameters = request.parameters
+        inside = slice(parameters.start, parameters.stop)
+        changed = request.changed
+        if self._queue is None or parameters != self._queued:
+            self._queue = DueQueue(len(parameters), self.n_candidates)
+            self._queued, changed = parameters, None
+        assert request.due is not None
+        self._queue.update(
+            request.due[inside],
+            request.last_change[inside],
+            _inside(changed, parameters),
+        )
+        return self._queue
+
     def _edges(self, candidates: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Which candidates depend on which other parameters."""
         if self._sample is None or not len(candidates):
@@ -317,6 +365,14 @@ class Dynamic(Priority):
             candidates, others, centered=self._is_centered
         )
         return np.asarray(np.abs(alike) > self.threshold)
+
+
+def _inside(changed: np.ndarray | None, parameters: range) -> np.ndarray | None:
+    """Which of some parameters have changed, counted from the first of them."""
+    if changed is None:
+        return None
+    inside = (changed >= parameters.start) & (changed < parameters.stop)
+    return changed[inside] - parameters.start
 
 
 def _checked_number(n_candidates: int) -> int:

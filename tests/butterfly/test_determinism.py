@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from dask_ma import ButterflySGDClassifier
-from dask_ma.butterfly._state import RankState, pass_generator
+from dask_ma.butterfly._state import RankState
+from dask_ma.linear import pass_generator
 from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext
 

@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 from dask_ma.comm import LocalGroup
-from dask_ma.data import build_shard, partition
+from dask_ma.data import Block, Shard, build_shard, partition
 from dask_ma.engine import RankContext
 from dask_ma.schmp import DynamicEngine, LeastSquares, Logistic, run, schedules
 
@@ -268,3 +268,32 @@ def test_arrays_that_do_not_fit(data):
         run_program(program, X, y)
     with pytest.raises(ValueError, match="n_classes must be at least 2, got 1"):
         Logistic(schedules.Cyclic(1), ones(0), ones(0), n_classes=1)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_how_soon_to_look_again(positive):
+    """Delays are the slack of the optimality conditions, felt by 0.03 of a change."""
+    X = np.array([[3.0, 0, 1, 0], [0, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    y = np.array([4.0, -1.0, 0, 0])
+    program = LeastSquares(
+        schedules.Cyclic(4),
+        np.array([1.0, 0.8, 1.1, 1.0]),
+        np.zeros(4),
+        positive=positive,
+        fit_intercept=False,
+    )
+    shard = Shard([Block(X, y, None, 0, 0)], 4, 4, X.dtype, False, 0)
+    [group] = LocalGroup.create(1, 1)
+    local = program.prepare(shard, group)
+    model = program.initial_model(local, group)
+    program.refresh(local, model)
+    job = np.arange(4)
+    found = program.aggregate([program.update(job, local, model)], job, model)
+    curvatures, slopes = (X**2).mean(axis=0), X.T @ y / 4
+    size = np.array([2.0 / curvatures[0], 0, 0, 0]) * np.sqrt(curvatures)
+    np.testing.assert_allclose(found.size, size)
+    beyond = slopes if positive else np.abs(slopes)
+    slack = np.array([0.0, 0.8 - beyond[1], 0.1, 0.0])
+    way = slack[:3] / (0.03 * np.sqrt(curvatures[:3]))
+    np.testing.assert_allclose(found.delay[:3], way**2)
+    assert np.isinf(found.delay[3])

@@ -7,7 +7,7 @@ from dask_ma.comm import LocalGroup
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.exceptions import GroupClosedError
-from dask_ma.schmp import DynamicEngine, Program
+from dask_ma.schmp import Change, DynamicEngine, Program
 
 N_PARAMETERS = 60
 
@@ -245,6 +245,40 @@ def test_a_result_may_be_used_again(run_ranks):
 
     engines = run_engine(run_ranks, Reusing(), 3, n_schedulers=2)
     assert engines[0].model.sum() == 10
+
+
+class Delayed(Counting):
+    """Changes with sizes and delays of their own; iteration 1 has none."""
+
+    def aggregate(self, results, jobs, model):
+        change = super().aggregate(results, jobs, model)
+        if jobs[0] == 1:
+            return change
+        size = np.full(len(jobs), 3.0)
+        return Change(change, size=size, delay=np.full(len(jobs), 5.0))
+
+
+def test_delays(run_ranks):
+    def agent(group):
+        context = RankContext(group, 0)
+        engine = DynamicEngine(context, Delayed(), no_rows(), pipeline_depth=1)
+        assert "due" not in engine.state()
+        engine.run(3)
+        state = engine.state()
+        engine.run(2)
+        other = DynamicEngine(context, Delayed(), no_rows(), state=state)
+        other.run(2)
+        return state, engine.state(), other.state()
+
+    for state, last, other in run_ranks(agent, 2):
+        moved = 9 + state["last_change"][1] ** 2
+        assert state["last_change"][[0, 2]].tolist() == [3, 3]
+        # Counted from the end of the run, after another 9.
+        expected = [5 - moved - 9, 9 - moved - 9, 5 - 9]
+        np.testing.assert_allclose(state["due"][:3], expected)
+        assert np.isinf(state["due"][3:]).all()
+        for name, array in last.items():
+            np.testing.assert_array_equal(other[name], array)
 
 
 def test_state_and_restore(run_ranks):

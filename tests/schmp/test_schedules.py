@@ -263,6 +263,38 @@ def test_dynamic_leaves_out_what_depends_on_others(run_ranks, columns):
     assert job.tolist() == [2, 0, 7, 6, 5, 4]
 
 
+def test_dynamic_takes_what_is_due_first(run_ranks):
+    X = np.random.default_rng(0).normal(size=(400, 40))
+    schedule = prepared(run_ranks, schedules.Dynamic(4, 0.9, floor=0.0), X)
+    due, sizes = np.arange(40.0), np.zeros(40)
+    known = {"due": due, "last_change": sizes, "moved": 50.0}
+    assert schedule(MODEL, make_request(**known)).tolist() == [0, 1, 2, 3]
+    pending = np.array([0, 2])
+    job = schedule(MODEL, make_request(pending=pending, **known))
+    assert job.tolist() == [1, 3, 4, 5]
+    sizes[30] = 6.0  # the same as due 36 earlier
+    assert schedule(MODEL, make_request(**known)).tolist() == [30, 0, 1, 2]
+    seen = set()
+    for seed in range(100):  # where few are due, the others are drawn
+        job = schedule(MODEL, make_request(seed=seed, **{**known, "moved": 1.0}))
+        assert job[:3].tolist() == [30, 0, 1]
+        seen.update(job[3:].tolist())
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize(("new", "n_new"), [(0.0, 1), (0.5, 2), (1.0, 4)])
+def test_dynamic_takes_new_parameters_besides(run_ranks, new, n_new):
+    X = np.random.default_rng(0).normal(size=(400, 40))
+    schedule = schedules.Dynamic(4, 0.9, floor=0.0, new=new)
+    prepared(run_ranks, schedule, X)
+    due, sizes = np.arange(40.0), np.zeros(40)
+    due[20:] = sizes[20:] = np.inf
+    request = make_request(due=due, last_change=sizes, moved=50.0)
+    job = schedule(MODEL, request)
+    assert (job[:n_new] >= 20).all()
+    assert job[n_new:].tolist() == [*range(4 - n_new)]
+
+
 def test_dynamic_leaves_out_what_depends_on_pending_ones(run_ranks, columns):
     schedule = prepared(run_ranks, schedules.Dynamic(8, 0.5, floor=0.0), columns)
     request = make_request(8, pending=np.array([0, 3, 4]))
@@ -330,6 +362,7 @@ def test_a_program_prepares_its_schedules(run_ranks, columns):
         (lambda: schedules.Priority(0), "n_candidates must be at least 1, got 0"),
         (lambda: schedules.Priority(1, 1.5), "floor must be from 0 to 1, got 1.5"),
         (lambda: schedules.Dynamic(1, -1), "threshold must be from 0 to 1, got -1"),
+        (lambda: schedules.Dynamic(new=1.5), "new must be from 0 to 1, got 1.5"),
         (lambda: schedules.Dynamic(n_rows=1), "n_rows must be at least 2, got 1"),
     ],
 )

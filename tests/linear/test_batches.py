@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.butterfly import _batches
-from dask_ma.butterfly._batches import pass_batches
 from dask_ma.data import Block, Shard
+from dask_ma.linear import _batches, pass_batches
 
 
 def shard(sizes, *, is_sparse=False, weighted=True):
@@ -43,7 +42,7 @@ def chunks(request, monkeypatch):
 def test_every_row_once(chunks, sizes, n_steps, is_sparse, shuffle):
     rng = np.random.default_rng(0) if shuffle else None
     rows = shard(sizes, is_sparse=is_sparse)
-    batches = list(pass_batches(rows, n_steps, 1, rng))
+    batches = list(pass_batches(rows, n_steps, rng, n_problems=1))
     assert len(batches) == n_steps
     counts = [sum(piece.n_rows for piece in batch) for batch in batches]
     assert max(counts) - min(counts) <= 1
@@ -56,14 +55,15 @@ def test_every_row_once(chunks, sizes, n_steps, is_sparse, shuffle):
             found = np.array(numbers(piece))
             assert piece.n_rows > 0
             np.testing.assert_array_equal(piece.sample_weight, found)
-            np.testing.assert_array_equal(piece.targets[:, 0], 2 * (found % 2) - 1)
+            np.testing.assert_array_equal(piece.rows, found)
+            np.testing.assert_array_equal(piece.y[:, 0], 2 * (found % 2) - 1)
 
 
 def test_an_order_does_not_depend_on_how_rows_are_picked(monkeypatch):
     orders = []
     for size in (10**9, 240):
         monkeypatch.setattr(_batches, "_CHUNK_BYTES", size)
-        batches = pass_batches(shard((40, 30)), 7, 1, np.random.default_rng(3))
+        batches = pass_batches(shard((40, 30)), 7, np.random.default_rng(3))
         orders.append([i for b in batches for piece in b for i in numbers(piece)])
     assert orders[0] == orders[1]
 
@@ -71,19 +71,19 @@ def test_an_order_does_not_depend_on_how_rows_are_picked(monkeypatch):
 def test_blocks_are_shuffled_too():
     first = set()
     for seed in range(20):
-        batches = pass_batches(shard((5, 5, 5)), 3, 1, np.random.default_rng(seed))
+        batches = pass_batches(shard((5, 5, 5)), 3, np.random.default_rng(seed))
         first.add(numbers(next(batches)[0])[0] // 5)
     assert first == {0, 1, 2}
 
 
 def test_rows_without_weights_and_many_classes():
-    (batch,) = pass_batches(shard((6,), weighted=False), 1, 3, None)
+    (batch,) = pass_batches(shard((6,), weighted=False), 1, None, n_problems=3)
     assert batch[0].sample_weight is None
-    assert batch[0].targets.shape == (6, 3)
-    np.testing.assert_array_equal(batch[0].targets.argmax(axis=1), [0, 1] * 3)
+    assert batch[0].y.shape == (6, 3)
+    np.testing.assert_array_equal(batch[0].y.argmax(axis=1), [0, 1] * 3)
 
 
 def test_rows_in_order_are_not_copied():
     rows = shard((40,), is_sparse=True)
-    batches = list(pass_batches(rows, 5, 1, None))
+    batches = list(pass_batches(rows, 5, None))
     assert all(np.shares_memory(b[0].X.data, rows.blocks[0].X.data) for b in batches)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.data import Block, Shard
+from dask_ma.engine import RankContext
 from dask_ma.kernels import one_vs_rest_targets, row_slice
 
 # SciPy takes longer to pick the rows of a small batch than a step takes. Rows are
@@ -23,32 +24,40 @@ class Piece(NamedTuple):
     Attributes
     ----------
     X : ndarray or CSR of shape (n_rows, n_features)
-    targets : ndarray of shape (n_rows, n_problems)
-        -1 or +1.
+    y : ndarray of shape (n_rows,) or (n_rows, n_problems), or None
+        Targets as the shard has them, or -1 and +1 for each problem.
     sample_weight : ndarray of shape (n_rows,) or None
+    rows : ndarray of int64 of shape (n_rows,)
+        Which rows of the shard these are.
     """
 
     X: Any
-    targets: np.ndarray
+    y: Any
     sample_weight: np.ndarray | None
+    rows: np.ndarray
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return len(self.targets)
+        return len(self.rows)
 
-    def rows(self, start: int, stop: int) -> Piece:
+    def part(self, start: int, stop: int) -> Piece:
         """Some of the rows, as views."""
-        weight = self.sample_weight
+        y, weight = self.y, self.sample_weight
         return Piece(
             row_slice(self.X, start, stop),
-            self.targets[start:stop],
+            None if y is None else y[start:stop],
             None if weight is None else weight[start:stop],
+            self.rows[start:stop],
         )
 
 
 def pass_batches(
-    shard: Shard, n_steps: int, n_problems: int, rng: np.random.Generator | None
+    shard: Shard,
+    n_steps: int,
+    rng: np.random.Generator | None,
+    *,
+    n_problems: int | None = None,
 ) -> Iterator[list[Piece]]:
     """Cut a pass over a rank's rows into batches of nearly equal size.
 
@@ -58,20 +67,21 @@ def pass_batches(
     Parameters
     ----------
     shard : Shard
-        The rank's rows; y holds class codes.
+        The rank's rows.
     n_steps : int
         Number of batches.
-    n_problems : int
-        Number of linear functions.
     rng : Generator or None
         Shuffles the blocks, and the rows of a block; None keeps the order.
+    n_problems : int, default=None
+        Number of linear functions, where y holds class codes and the batches are to
+        hold the targets -1 and +1 of one class against the rest.
 
     Yields
     ------
     pieces : list of Piece
         The rows of a batch: of one block, or of several where it ends within a batch.
     """
-    chunks = _chunks(shard, n_problems, rng)
+    chunks = _chunks(shard, rng, n_problems)
     bounds = [shard.n_rows * step // n_steps for step in range(n_steps + 1)]
     chunk, position = None, 0
     for start, stop in pairwise(bounds):
@@ -80,37 +90,53 @@ def pass_batches(
             if chunk is None or position == chunk.n_rows:
                 chunk, position = next(chunks), 0
             taken = min(missing, chunk.n_rows - position)
-            pieces.append(chunk.rows(position, position + taken))
+            pieces.append(chunk.part(position, position + taken))
             position += taken
             missing -= taken
         yield pieces
 
 
+def pass_generator(context: RankContext, n_passes: int) -> np.random.Generator:
+    """Random numbers of this rank for the pass after `n_passes` passes."""
+    key = (*context.seed.spawn_key, n_passes)
+    return np.random.default_rng(
+        np.random.SeedSequence(context.seed.entropy, spawn_key=key)
+    )
+
+
 def _chunks(
-    shard: Shard, n_problems: int, rng: np.random.Generator | None
+    shard: Shard, rng: np.random.Generator | None, n_problems: int | None
 ) -> Iterator[Piece]:
     """The rows of a shard in the order of a pass, some thousand at a time."""
-    row_bytes = shard.nbytes // max(1, shard.n_rows) + 8 * n_problems
-    size = min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // row_bytes))
+    row_bytes = shard.nbytes // max(1, shard.n_rows) + 8 * (n_problems or 0)
+    size = min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes)))
+    firsts = np.cumsum([0, *(block.X.shape[0] for block in shard.blocks)])
     n_blocks = len(shard.blocks)
     order = range(n_blocks) if rng is None else rng.permutation(n_blocks)
     for index in order:
-        block = shard.blocks[index]
-        n_rows = len(block.y)
+        block, first = shard.blocks[index], firsts[index]
+        n_rows = block.X.shape[0]
         rows = None if rng is None else rng.permutation(n_rows)
         for start in range(0, n_rows, size):
-            yield _chunk(block, start, min(start + size, n_rows), rows, n_problems)
+            stop = min(start + size, n_rows)
+            chunk = _chunk(block, start, stop, rows, n_problems)
+            yield chunk._replace(rows=chunk.rows + first)
 
 
 def _chunk(
-    block: Block, start: int, stop: int, order: np.ndarray | None, n_problems: int
+    block: Block,
+    start: int,
+    stop: int,
+    order: np.ndarray | None,
+    n_problems: int | None,
 ) -> Piece:
     """Rows of a block: as views, or picked in a random order."""
-    rows: Any = slice(start, stop) if order is None else order[start:stop]
+    rows = np.arange(start, stop) if order is None else order[start:stop]
+    picked: Any = slice(start, stop) if order is None else rows
     X = row_slice(block.X, start, stop) if order is None else block.X[rows]
-    weight = block.sample_weight
-    return Piece(
-        X,
-        one_vs_rest_targets(block.y[rows], n_problems, X.dtype),
-        None if weight is None else weight[rows],
-    )
+    y, weight = block.y, block.sample_weight
+    if y is not None:
+        y = y[picked]
+        if n_problems is not None:
+            y = one_vs_rest_targets(y, n_problems, X.dtype)
+    return Piece(X, y, None if weight is None else weight[picked], rows)
