@@ -8,6 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ROWS ?= 100000
 PYTEST_ARGS ?=
+# Processes that run tests; a file's tests stay together, as they share clusters.
+PYTEST_WORKERS ?= 2
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -26,7 +28,7 @@ demo: $(VENV)/.installed-progress
 	$(BIN)/python examples/clinc150_intents.py
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -4,12 +4,14 @@ from dask_ma.butterfly import ButterflySGDClassifier
 from dask_ma.engine import run_spmd
 from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
 from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
+from dask_ma.sfb import SFBLogisticRegression
 
 __all__ = [
     "ButterflySGDClassifier",
     "MALDA",
     "MASGDClassifier",
     "MASGDRegressor",
+    "SFBLogisticRegression",
     "SchMPLasso",
     "SchMPLassoCV",
     "SchMPLogisticRegression",

@@ -18,6 +18,7 @@ from dask_ma import (
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBLogisticRegression,
 )
 
 DOORS = [
@@ -32,6 +33,9 @@ DOORS = [
     "dask_ma.ma",
     "dask_ma.plotting",
     "dask_ma.schmp",
+    "dask_ma.sfb",
+    "dask_ma.sfb.prox",
+    "dask_ma.sfb.topology",
 ]
 # What a user calls: estimators, run_spmd and the collectives, data sets, plots.
 PUBLIC = [
@@ -42,6 +46,7 @@ PUBLIC = [
             "MALDA",
             "MASGDClassifier",
             "MASGDRegressor",
+            "SFBLogisticRegression",
             "SchMPLasso",
             "SchMPLassoCV",
             "SchMPLogisticRegression",
@@ -71,7 +76,29 @@ PUBLIC = [
             "read_lda_c",
             "vectorize_text",
         ],
-        "dask_ma.plotting": ["ConvergenceDisplay", "GanttDisplay", "TopologyDisplay"],
+        "dask_ma.plotting": [
+            "ConvergenceDisplay",
+            "GanttDisplay",
+            "NetworkDisplay",
+            "TopologyDisplay",
+        ],
+        "dask_ma.sfb": [
+            "Batch",
+            "FactorModel",
+            "ModelResult",
+            "ParameterMatrix",
+            "run",
+        ],
+        "dask_ma.sfb.prox": [
+            "ColumnNormBall",
+            "ColumnwiseProx",
+            "L1",
+            "L2",
+            "NoPenalty",
+            "Prox",
+            "TraceNorm",
+        ],
+        "dask_ma.sfb.topology": ["Topology"],
     }.items()
     for name in names
 ]
@@ -83,6 +110,7 @@ ESTIMATORS = [
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBLogisticRegression,
 ]
 TWINS = [(MASGDClassifier, SGDClassifier), (MASGDRegressor, SGDRegressor)]
 
@@ -139,6 +167,7 @@ def test_the_package_shows_its_estimators():
         "MALDA",
         "MASGDClassifier",
         "MASGDRegressor",
+        "SFBLogisticRegression",
         "SchMPLasso",
         "SchMPLassoCV",
         "SchMPLogisticRegression",
@@ -152,6 +181,8 @@ def test_the_package_shows_its_estimators():
     schmp = importlib.import_module("dask_ma.schmp")
     for cls in (SchMPLasso, SchMPLassoCV, SchMPLogisticRegression):
         assert getattr(schmp, cls.__name__) is cls
+    sfb = importlib.import_module("dask_ma.sfb")
+    assert sfb.SFBLogisticRegression is SFBLogisticRegression
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -165,6 +196,11 @@ def test_function_is_documented_and_annotated(name):
     assert "return" in function.__annotations__
 
 
+def fitted_attributes(model):
+    """Names that scikit-learn takes for those of what was learnt."""
+    return {name for name in dir(model) if re.fullmatch("[a-z][a-z0-9_]*_", name)}
+
+
 @pytest.mark.parametrize("cls", ESTIMATORS)
 def test_parameters_and_attributes_are_documented(cls):
     names = arguments(cls.__init__)
@@ -176,7 +212,9 @@ def test_parameters_and_attributes_are_documented(cls):
     if cls.__name__.startswith("SchMP"):
         params = {"cv": 2, "alphas": [9.0]} if cls is SchMPLassoCV else {"alpha": 9.0}
     model = cls(max_iter=1, **params).fit(X, y)
-    fitted = {name for name in dir(model) if re.fullmatch("[a-z][a-z0-9_]*_", name)}
+    fitted = fitted_attributes(model)
+    if cls is SFBLogisticRegression:  # each solver has an attribute of its own
+        fitted |= fitted_attributes(cls(solver="sdca", tol=None).fit(X, y))
     assert documented(cls.__doc__, "Attributes") == fitted | {"feature_names_in_"}
     assert set(cls._parameter_constraints) == names
 

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import sparse
+from scipy import sparse, special
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, SGDClassifier
 
-from dask_ma import MASGDClassifier, SchMPLasso, SchMPLogisticRegression
+from dask_ma import (
+    MASGDClassifier,
+    SchMPLasso,
+    SchMPLogisticRegression,
+    SFBLogisticRegression,
+)
 from dask_ma.datasets import load_clinc150
 
 pytestmark = pytest.mark.slow
@@ -134,6 +139,58 @@ def test_lasso_of_genes(name, l1_ratio, share):
         )
 
 
+SCHEDULES = ["dynamic", "priority", "random", "cyclic"]
+FEW_RANKS = [(2, "rows"), (5, "columns")]
+
+
+def fit_genes(estimator, X, y, schedule, n_ranks, layout):
+    """A fit by coordinate descent to the optimum."""
+    estimator.set_params(schedule=schedule, n_ranks=n_ranks, layout=layout)
+    estimator.set_params(tol=GAP, max_iter=100, random_state=0)
+    return estimator.fit(X, y)
+
+
+@pytest.mark.parametrize("name", ["riboflavin", "eyedata", "golub"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_of_genes(name, schedule):
+    X, y = load_genes(name)
+    y = y.astype(np.float64)
+    alpha = 0.1 * np.abs(X.T @ (y - y.mean())).max() / len(y)
+    theirs = Lasso(alpha, tol=1e-12, max_iter=10**6).fit(X, y)
+    best = lasso_value(X, y, theirs, alpha, 1.0)
+    for n_ranks, layout in FEW_RANKS:
+        ours = fit_genes(SchMPLasso(alpha), X, y, schedule, n_ranks, layout)
+        found = lasso_value(X, y, ours, alpha, 1.0)
+        assert abs(found - best) <= GAP * y.var() / 2
+        assert ours.dual_gap_ <= GAP * y.var() / 2
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "fit_intercept"), [("golub", False), ("golub", True), ("gordon", True)]
+)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_of_classes_of_genes(name, schedule, fit_intercept):
+    """The answer is checked by the conditions that hold at the optimum alone."""
+    X, y = load_genes(name)
+    codes = np.searchsorted(np.unique(y), y)
+    alpha = 0.1 * np.abs(X.T @ (codes - 0.5)).max() / len(y)
+    n_ranks, layout = FEW_RANKS[SCHEDULES.index(schedule) % 2]
+    estimator = SchMPLogisticRegression(alpha, fit_intercept=fit_intercept)
+    ours = fit_genes(estimator, X, y, schedule, n_ranks, layout)
+    assert ours.dual_gap_ <= GAP * np.log(2)
+    coef = ours.coef_[0]
+    rest = codes - ours.predict_proba(X)[:, 1]
+    gradient = X.T @ rest / len(y)
+    assert np.abs(gradient).max() <= alpha * (1 + 1e-4)
+    support = coef != 0
+    np.testing.assert_allclose(
+        gradient[support], alpha * np.sign(coef[support]), rtol=1e-4
+    )
+    if fit_intercept:
+        assert abs(rest.mean()) <= 1e-8
+
+
 def logistic_value(X, y, model, alpha):
     """Objective of two classes by its formula."""
     margins = X @ model.coef_[0] + np.ravel(model.intercept_)[0]
@@ -180,3 +237,48 @@ def test_lasso_of_stars():
         found = lasso_value(X, y, ours, alpha, 1.0)
         assert abs(found - best) <= GAP * y.var() / 2
         assert ours.dual_gap_ <= GAP * y.var() / 2
+
+
+# -- Multinomial logistic regression, beside scikit-learn's optimum -------------------
+
+ALPHA = 1e-4
+
+
+def multinomial_value(X, y, model):
+    """Objective by its formula; the labels are codes from 0 on."""
+    margins = np.asarray(X @ model.coef_.T) + model.intercept_
+    losses = special.logsumexp(margins, axis=1) - margins[np.arange(len(y)), y]
+    return losses.mean() + ALPHA / 2 * (model.coef_**2).sum()
+
+
+@pytest.fixture(scope="module")
+def queries():
+    """The shipped queries, and the least objective of their logistic regression."""
+    X, y, X_test, y_test = load_queries()
+    y, y_test = (np.searchsorted(np.unique(y), labels) for labels in (y, y_test))
+    theirs = LogisticRegression(C=1 / (ALPHA * len(y)), tol=1e-5, max_iter=1000)
+    return X, y, X_test, y_test, theirs.fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "params"),
+    [
+        (1, {"solver": "sdca", "tol": 2e-5}),
+        (4, {"solver": "sdca", "tol": 2e-5}),
+        (4, {"solver": "sgd", "tol": None, "max_iter": 6}),
+    ],
+    ids=str,
+)
+def test_logistic_regression_of_queries(queries, record_property, n_ranks, params):
+    X, y, X_test, y_test, theirs = queries
+    ours = SFBLogisticRegression(
+        alpha=ALPHA, random_state=0, n_ranks=n_ranks, communication="factors", **params
+    ).fit(X, y)
+    found, best = (multinomial_value(X, y, model) for model in (ours, theirs))
+    record_property("distance", f"{found / best - 1:.1e}")
+    print(f"{ours.n_iter_} passes, distance {found / best - 1:.1e}")
+    margin = 1e-4 if params["solver"] == "sdca" else 1e-2
+    assert -1e-6 < found / best - 1 < margin
+    assert ours.score(X_test, y_test) > theirs.score(X_test, y_test) - 0.005
+    if params["solver"] == "sdca":
+        assert found - best <= ours.dual_gap_ + 1e-6

@@ -28,6 +28,14 @@ from dask_ma.kernels._documents import (
     word_statistics,
     word_weights,
 )
+from dask_ma.kernels._dual import dual_steps, row_products
+from dask_ma.kernels._feasible import (
+    FeasibleMix,
+    class_sums,
+    feasible_mix,
+    mixed_entropy_sum,
+    mixed_values,
+)
 from dask_ma.kernels._gradients import GradientSums, gradient_sums, loss_slopes
 from dask_ma.kernels._losses import LOSSES, loss_values
 from dask_ma.kernels._minibatch import (
@@ -39,12 +47,21 @@ from dask_ma.kernels._minibatch import (
     shrink,
 )
 from dask_ma.kernels._objective import loss_sums, one_vs_rest_targets
+from dask_ma.kernels._outer import subtract_product, used_columns
 from dask_ma.kernels._penalties import PENALTIES, penalty_value
 from dask_ma.kernels._predictions import chunked_predictions
 from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._softmax import (
+    entropy_sum,
+    log_loss_sum,
+    residuals,
+    softmax,
+    softmax_slopes,
+)
 
 __all__ = [
     "ColumnEntries",
+    "FeasibleMix",
     "GradientSums",
     "Inference",
     "InferenceSettings",
@@ -54,6 +71,7 @@ __all__ = [
     "add_columns",
     "batch_slopes",
     "chunked_predictions",
+    "class_sums",
     "column_entries",
     "column_products",
     "column_squares",
@@ -64,24 +82,36 @@ __all__ = [
     "digamma",
     "dirichlet_bound",
     "document_bounds",
+    "dual_steps",
+    "entropy_sum",
     "exp_digamma",
+    "feasible_mix",
     "feature_moments",
     "fit_dirichlet",
     "gradient_sums",
     "infer_documents",
     "jacobi_preconditioner",
+    "log_loss_sum",
     "loss_slopes",
     "loss_sums",
     "loss_values",
+    "mixed_entropy_sum",
+    "mixed_values",
     "one_vs_rest_targets",
     "penalty_value",
     "project",
+    "residuals",
+    "row_products",
     "row_slice",
     "segment_sums",
     "shrink",
+    "softmax",
+    "softmax_slopes",
+    "subtract_product",
     "take_columns",
     "topics_bound",
     "topics_bound_of_totals",
+    "used_columns",
     "word_statistics",
     "word_weights",
 ]

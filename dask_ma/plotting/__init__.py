@@ -2,6 +2,7 @@
 
 from dask_ma.plotting._convergence import ConvergenceDisplay
 from dask_ma.plotting._gantt import GanttDisplay
+from dask_ma.plotting._network import NetworkDisplay
 from dask_ma.plotting._topology import TopologyDisplay
 
-__all__ = ["ConvergenceDisplay", "GanttDisplay", "TopologyDisplay"]
+__all__ = ["ConvergenceDisplay", "GanttDisplay", "NetworkDisplay", "TopologyDisplay"]

@@ -1,0 +1,151 @@
+"""Feasible points of the dual of multinomial logistic regression.
+
+With an intercept, the dual asks for ``sum_i s_i a_i = 0``, and dual ascent keeps that
+only in the limit (see :mod:`dask_ma.kernels._dual` for the symbols). Only a feasible
+point bounds the optimum from below. So the vectors `q_i` are mixed with a common
+probability vector, by as little as the constraint asks for.
+
+The bound holds as far as `W` is what the `q_i` make of it: up to the rounding of all
+updates so far, which shows in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.kernels._softmax import entropy_sum
+
+
+class FeasibleMix(NamedTuple):
+    """A point of the dual that keeps the constraint of the intercept.
+
+    Attributes
+    ----------
+    share : float
+        Share of `prior` in the mixture, from 0 to 1; in the formulas, `epsilon`.
+    prior : ndarray of float64, shape (n_columns,)
+        The probability vector that is mixed in; in the formulas, `pi`.
+    """
+
+    share: float
+    prior: np.ndarray
+
+
+def feasible_mix(imbalance: np.ndarray, class_weight: np.ndarray) -> FeasibleMix:
+    """The smallest change of a dual point that makes it feasible.
+
+    Every `q_i` becomes ``(1 - epsilon) q_i + epsilon pi`` with one `pi` for all rows,
+    such that the sum of the ``s_i a_i`` is 0.
+
+    Parameters
+    ----------
+    imbalance : ndarray of shape (n_columns,)
+        ``sum_i s_i a_i`` over all rows.
+    class_weight : ndarray of shape (n_classes,)
+        Weight of the rows of each class; ``n_classes = max(2, n_columns)``. Their sum
+        is above 0.
+
+    Returns
+    -------
+    FeasibleMix
+    """
+    n = np.asarray(class_weight, dtype=np.float64)
+    r = np.asarray(imbalance, dtype=np.float64)
+    if len(r) == 1:
+        r = np.array([-r[0], r[0]])
+    surplus = np.maximum(r, 0)
+    # A class without rows and without surplus asks for nothing.
+    shares = np.divide(surplus, n + surplus, out=np.zeros_like(n), where=surplus > 0)
+    share = float(shares.max())
+    prior = n / n.sum()
+    if share > 0:
+        prior = np.maximum(prior - (1 - share) / share * r / n.sum(), 0)
+        prior /= prior.sum()
+    return FeasibleMix(share, prior[-len(imbalance) :])
+
+
+def class_sums(
+    X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_classes: int
+) -> np.ndarray:
+    """Weighted sums of the rows of each class.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows of a block.
+    y : ndarray of int, shape (n_samples,)
+        Codes of the classes, ``0 <= y < n_classes``.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the rows; None weighs each by 1.
+    n_classes : int
+        Classes, two at least.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_features, n_classes)
+    """
+    weight = np.ones(len(y)) if sample_weight is None else sample_weight
+    one_hot = sparse.csr_array(
+        (weight.astype(np.float64), y, np.arange(len(y) + 1)),
+        shape=(len(y), n_classes),
+    )
+    sums = X.T @ one_hot
+    return sums.toarray() if sparse.issparse(sums) else np.asarray(sums)
+
+
+def mixed_values(
+    values: np.ndarray, sums: np.ndarray, mix: FeasibleMix, *, scale: float
+) -> np.ndarray:
+    """Coefficients of a mixture, ``W((1 - epsilon) q + epsilon pi)``.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_features, n_columns)
+        ``W(q)``, transposed.
+    sums : ndarray of float64, shape (n_features, n_classes)
+        What :func:`class_sums` gives, summed over all data.
+    mix : FeasibleMix
+        What :func:`feasible_mix` gives.
+    scale : float
+        ``1 / (alpha * N)``.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_features, n_columns)
+    """
+    of_prior = sums[:, -values.shape[1] :] - np.outer(sums.sum(axis=1), mix.prior)
+    of_prior *= mix.share * scale
+    of_prior += (1 - mix.share) * values
+    return of_prior
+
+
+def mixed_entropy_sum(
+    dual: np.ndarray, sample_weight: np.ndarray | None, mix: FeasibleMix
+) -> float:
+    """Weighted sum of the entropies of ``(1 - epsilon) q_i + epsilon pi``.
+
+    The feasible dual value is this sum over all rows divided by `N`, less
+    ``alpha/2`` times the squared norm of :func:`mixed_values`.
+
+    Parameters
+    ----------
+    dual : ndarray of float32 or float64, shape (n_samples, n_columns)
+        The vectors `q_i` of a block.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the rows; None weighs each by 1.
+    mix : FeasibleMix
+        What :func:`feasible_mix` gives.
+
+    Returns
+    -------
+    float
+        Not negative.
+    """
+    if mix.share == 0:
+        return entropy_sum(dual, sample_weight)
+    mixed = dual * (1 - mix.share)
+    mixed += (mix.share * mix.prior).astype(dual.dtype)
+    return entropy_sum(mixed, sample_weight)

@@ -1,0 +1,77 @@
+"""Updates of a matrix by products of factors, where only some of its rows change.
+
+The matrix lies transposed, with a row for each feature: a sparse factor names the rows
+that change, and each of them is contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.kernels._rows import row_slice
+
+# Sorting the indices of few elements costs less than a look at each feature.
+_SORT_COST = 16
+# Some rows of a matrix that stay in the cache with what is taken off them.
+_CHUNK_BYTES = 2**20
+
+
+def used_columns(v: Any) -> np.ndarray:
+    """Sorted columns of a sparse matrix that have elements.
+
+    Parameters
+    ----------
+    v : CSR of shape (n_rows, n_features)
+
+    Returns
+    -------
+    columns : ndarray of int64
+    """
+    n_features = v.shape[1]
+    if v.nnz * _SORT_COST < n_features:
+        return np.unique(v.indices).astype(np.int64)
+    used = np.zeros(n_features, dtype=bool)
+    used[v.indices] = True
+    return np.flatnonzero(used)
+
+
+def subtract_product(
+    matrix: np.ndarray,
+    u: np.ndarray,
+    v: Any,
+    scale: float,
+    columns: np.ndarray | None = None,
+) -> None:
+    """Subtract ``scale * v.T @ u`` from a matrix, in place.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_features, n_outputs), C-contiguous
+        Changed in place.
+    u : ndarray of shape (n_pairs, n_outputs)
+    v : ndarray or CSR of shape (n_pairs, n_features)
+    scale : float
+    columns : ndarray of int64 of shape (n_columns,), default=None
+        For a sparse `v`, its :func:`used_columns`, if they are known already.
+    """
+    u = u * matrix.dtype.type(scale)
+    if not sparse.issparse(v):
+        matrix -= v.T @ u
+        return
+    if columns is None:
+        columns = used_columns(v)
+    places = np.searchsorted(columns, v.indices)
+    # The rows of `v` are the columns of its transpose.
+    transpose = sparse.csc_array(
+        (v.data, places, v.indptr), shape=(len(columns), v.shape[0])
+    ).tocsr()
+    size = max(1, _CHUNK_BYTES // max(1, matrix.strides[0]))
+    for start in range(0, len(columns), size):
+        part = columns[start : start + size]
+        change = row_slice(transpose, start, start + len(part)) @ u
+        # Rows of the matrix are read and written once; the rest stays in the cache.
+        np.subtract(matrix[part], change, out=change)
+        matrix[part] = change

@@ -1,0 +1,22 @@
+"""Sufficient factor broadcasting: updates of a matrix travel as pairs of vectors.
+
+A model says how the factors of some rows are computed, and names a penalty; every rank
+keeps the whole matrix, sends the factors of its batch, and rebuilds the updates of all.
+"""
+
+from dask_ma.sfb import prox, topology
+from dask_ma.sfb._classifier import SFBLogisticRegression
+from dask_ma.sfb._matrix import ParameterMatrix
+from dask_ma.sfb._model import Batch, FactorModel
+from dask_ma.sfb._run import ModelResult, run
+
+__all__ = [
+    "Batch",
+    "FactorModel",
+    "ModelResult",
+    "ParameterMatrix",
+    "SFBLogisticRegression",
+    "prox",
+    "run",
+    "topology",
+]

@@ -1,0 +1,283 @@
+"""The loop of a rank: batch, factors, exchange, update, penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import allreduce
+from dask_ma.data import Shard
+from dask_ma.engine import RankContext, RoundLog
+from dask_ma.kernels import row_slice
+from dask_ma.linear import Piece, pass_batches, pass_generator
+from dask_ma.sfb._choice import choose_communication
+from dask_ma.sfb._exchange import FactorExchange, scaled
+from dask_ma.sfb._factors import Factors, checked, stack
+from dask_ma.sfb._matrix import ParameterMatrix
+from dask_ma.sfb._model import Batch, FactorModel
+from dask_ma.sfb._packets import Packet
+from dask_ma.sfb._settings import Settings
+from dask_ma.sfb._staleness import Staleness
+from dask_ma.sfb._whole import MatrixExchange
+
+_EVALUATED = 2**18  # values of linear functions at a time in an evaluation
+
+
+class Start(NamedTuple):
+    """Where a run begins.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_features, n_outputs)
+        The matrix, transposed.
+    intercept : ndarray of shape (n_outputs,) or None
+    iteration : int
+        Iterations made.
+    n_passes : int
+        Passes made.
+    """
+
+    values: np.ndarray
+    intercept: np.ndarray | None
+    iteration: int
+    n_passes: int
+
+
+class BroadcastEngine:
+    """Runs a model on the rows of all ranks; making one is a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    model : FactorModel
+        What is trained.
+    shard : Shard
+        The rank's rows.
+    settings : Settings
+        How the ranks train and exchange.
+    log : RoundLog
+        Where computing is timed.
+    start : Start, default=None
+        What to go on from; None asks the model.
+
+    Attributes
+    ----------
+    matrix : ParameterMatrix
+        This rank's copy.
+    iteration : int
+        Iterations made.
+    n_passes : int
+        Passes made.
+    n_steps : int
+        Iterations of a pass, the same on all ranks.
+    n_rows : int
+        Rows of all ranks.
+    communication : str
+        What is sent: "factors", "full_matrix" or "server".
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        model: FactorModel,
+        shard: Shard,
+        settings: Settings,
+        log: RoundLog,
+        start: Start | None = None,
+    ) -> None:
+        self._context = context
+        self._model = model
+        self._shard = shard
+        self._settings = settings
+        self._log = log
+        group = context.group
+        topology = settings.topology(group.size)
+        self._staleness = Staleness.checked(settings.staleness)
+        model.prepare(shard, group)
+        self.matrix = self._first_matrix(start)
+        self.iteration = 0 if start is None else start.iteration
+        self.n_passes = 0 if start is None else start.n_passes
+        most = int(allreduce(group, np.array(shard.n_rows), "max"))
+        self.n_rows = int(allreduce(group, np.array(shard.n_rows)))
+        self.n_steps = -(-most // settings.batch_size)
+        self.communication = self._choose(settings)
+        self._matrices: MatrixExchange | None = None
+        if self.communication != "factors":
+            self._matrices = MatrixExchange(
+                group,
+                by_server=self.communication == "server",
+                wire_dtype=settings.wire_dtype,
+            )
+        self._factors = FactorExchange(
+            group,
+            topology,
+            self._staleness,
+            relays=settings.relay,
+            wire_dtype=settings.wire_dtype,
+            tolerance=settings.compression,
+        )
+        is_complete = topology.diameter <= 1
+        self._agrees = self._staleness.is_synchronous and is_complete
+
+    def run_pass(self) -> None:
+        """Go over the rows of all ranks once; a collective call."""
+        rng = None
+        if self._settings.shuffle:
+            rng = pass_generator(self._context, self.n_passes)
+        batches = pass_batches(self._shard, self.n_steps, rng)
+        for _ in range(self.n_steps):
+            with self._log.computing():
+                batch = merged(next(batches), self._shard)
+                factors = self._compute(batch)
+            if self._matrices is None:
+                packets = self._factors.exchange(factors, self.iteration)
+                with self._log.computing():
+                    self._apply(packets)
+            else:
+                total = self._matrices.total(factors, self.matrix)
+                with self._log.computing():
+                    scale = self._scale(self.iteration)
+                    extra = self._model.intercept_scale
+                    self.matrix.subtract_matrix(total, scale, extra)
+            with self._log.computing():
+                self.matrix.penalise(self._model.step_size(self.iteration))
+            self.iteration += 1
+        self._settle()
+        self.n_passes += 1
+
+    def measure(self) -> float:
+        """Sum of the losses of this rank's rows."""
+        matrix, model = self.matrix, self._model
+        total = 0.0
+        with self._log.computing("evaluate"):
+            for batch in self._evaluated():
+                total += float(model.loss(matrix, batch))
+        return total
+
+    def objective(self, loss: float) -> float:
+        """Objective, from the sum of the losses of all ranks."""
+        return loss / self.n_rows + self._model.penalty(self.matrix)
+
+    def state(self) -> dict[str, Any]:
+        """What a run needs to go on from here; the same on all ranks."""
+        intercept = self.matrix.intercept
+        return {
+            "values": self.matrix.whole().copy(),
+            # Both go on changing in place.
+            "intercept": None if intercept is None else intercept.copy(),
+            "iteration": self.iteration,
+        }
+
+    def _first_matrix(self, start: Start | None) -> ParameterMatrix:
+        """The matrix to start from, checked."""
+        model = self._model
+        if start is not None:
+            return ParameterMatrix(start.values.T, start.intercept, model.prox)
+        matrix = np.asarray(model.initial_matrix(self._shard.n_features))
+        name = type(model).__name__
+        if matrix.ndim != 2 or matrix.shape[1] != self._shard.n_features:
+            raise ValueError(
+                f"{name}.initial_matrix returned shape {matrix.shape}, expected "
+                f"(n_outputs, {self._shard.n_features})"
+            )
+        if not np.issubdtype(matrix.dtype, np.floating):
+            matrix = matrix.astype(np.float64)
+        if not np.isfinite(matrix).all():
+            raise ValueError(f"{name}.initial_matrix returned elements not finite")
+        intercept = None
+        if model.fit_intercept:
+            intercept = np.zeros(len(matrix), dtype=matrix.dtype)
+        return ParameterMatrix(matrix, intercept, model.prox)
+
+    def _choose(self, settings: Settings) -> str:
+        """What is sent; a collective call."""
+        if settings.communication != "auto":
+            return settings.communication
+        if settings.wants_factors or self._context.group.size == 1:
+            return "factors"
+        return choose_communication(
+            self._context.group, self._shard, self.matrix, settings
+        )
+
+    def _compute(self, batch: Batch) -> Factors:
+        """Factors of a batch, checked."""
+        n_outputs, n_features = self.matrix.shape
+        if not batch.n_rows:
+            empty = np.zeros((0, n_outputs), dtype=self.matrix.dtype)
+            return Factors(empty, np.zeros((0, n_features), dtype=self.matrix.dtype))
+        model, rank = self._model, self._context.group.rank
+        factors = model.factors(self.matrix, batch)
+        where = f"{type(model).__name__}.factors, on rank {rank} in iteration "
+        where += str(self.iteration)
+        return checked(factors, batch.n_rows, self.matrix.shape, where)
+
+    def _apply(self, packets: list[Packet]) -> None:
+        """Rebuild the updates of some packets and take them off the matrix."""
+        if not packets:
+            return
+        factors, scale = scaled(packets, self._scale)
+        self.matrix.subtract(stack(factors), scale, self._model.intercept_scale)
+
+    def _scale(self, iteration: int) -> float:
+        """What the products of factors are multiplied by."""
+        scale = self._model.step_size(iteration) * self._factors.gain
+        return scale * self.n_steps / self.n_rows if self._model.averages else scale
+
+    def _settle(self) -> None:
+        """Let all ranks have the same matrix; a collective call."""
+        if self._agrees:
+            return
+        packets = self._factors.finish()
+        with self._log.computing():
+            self._apply(packets)
+        # Those that got the same updates differ by rounding alone, but would go apart.
+        group, matrix = self._context.group, self.matrix
+        parts = [matrix.whole()]
+        if matrix.intercept is not None:
+            parts.append(matrix.intercept)
+        means = [total / group.size for total in allreduce(group, parts)]
+        matrix.replace(means[0], means[1] if len(means) > 1 else None)
+        # The last updates came without a penalty: back into a constraint.
+        with self._log.computing():
+            matrix.penalise(0.0)
+
+    def _evaluated(self) -> Iterator[Batch]:
+        """Rows of this rank, some at a time."""
+        size, first = max(64, _EVALUATED // self.matrix.shape[0]), 0
+        for block in self._shard.blocks:
+            n_rows = block.X.shape[0]
+            for start in range(0, n_rows, size):
+                stop = min(start + size, n_rows)
+                yield Batch(
+                    row_slice(block.X, start, stop),
+                    None if block.y is None else block.y[start:stop],
+                    (
+                        None
+                        if block.sample_weight is None
+                        else block.sample_weight[start:stop]
+                    ),
+                    np.arange(first + start, first + stop),
+                )
+            first += n_rows
+
+
+def merged(pieces: list[Piece], shard: Shard) -> Batch:
+    """One batch of the pieces of a step."""
+    if not pieces:
+        empty = np.zeros(0, dtype=np.int64)
+        return Batch(np.zeros((0, shard.n_features)), None, None, empty)
+    if len(pieces) == 1:
+        return Batch(*pieces[0])
+    X = [piece.X for piece in pieces]
+    weights: list[Any] = [piece.sample_weight for piece in pieces]
+    labels: list[Any] = [piece.y for piece in pieces]
+    return Batch(
+        sparse.vstack(X, format="csr") if sparse.issparse(X[0]) else np.vstack(X),
+        None if labels[0] is None else np.concatenate(labels),
+        None if weights[0] is None else np.concatenate(weights),
+        np.concatenate([piece.rows for piece in pieces]),
+    )

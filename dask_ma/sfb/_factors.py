@@ -1,0 +1,127 @@
+"""Pairs of sufficient factors, and what is done with them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+
+class Factors(NamedTuple):
+    """Pairs of factors; they stand for the update ``u.T @ v`` of the matrix.
+
+    Attributes
+    ----------
+    u : ndarray of shape (n_pairs, n_outputs)
+    v : ndarray or CSR of shape (n_pairs, n_features)
+    """
+
+    u: np.ndarray
+    v: Any
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs."""
+        return len(self.u)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether `v` is sparse."""
+        return bool(sparse.issparse(self.v))
+
+    def astype(self, dtype: Any) -> Factors:
+        """The same pairs in another type; not copied if they have it."""
+        u = self.u.astype(dtype, copy=False)
+        return Factors(u, self.v.astype(dtype, copy=False))
+
+
+def stack(parts: list[Factors]) -> Factors:
+    """All pairs of some factors, one after the other; sparse if all are.
+
+    Parameters
+    ----------
+    parts : list of Factors
+        At least one.
+
+    Returns
+    -------
+    factors : Factors
+    """
+    # Ranks without rows cannot know whether the others have sparse ones.
+    parts = [part for part in parts if part.n_pairs] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    u = np.concatenate([part.u for part in parts])
+    if all(part.is_sparse for part in parts):
+        return Factors(u, sparse.vstack([part.v for part in parts], format="csr"))
+    dense = [part.v.toarray() if part.is_sparse else part.v for part in parts]
+    return Factors(u, np.concatenate(dense))
+
+
+def checked(factors: Any, n_rows: int, shape: tuple[int, int], where: str) -> Factors:
+    """What a function for factors has returned, or an error that says what is wrong.
+
+    Parameters
+    ----------
+    factors : object
+        What it has returned.
+    n_rows : int
+        Rows of the batch; it may return another number of pairs.
+    shape : tuple of int
+        Shape of the matrix.
+    where : str
+        Names the function, the rank and the iteration.
+
+    Returns
+    -------
+    factors : Factors
+
+    Raises
+    ------
+    TypeError
+        If it is no pair of matrices of real numbers.
+    ValueError
+        If the shapes do not fit, or elements are not finite.
+    """
+    n_outputs, n_features = shape
+    try:
+        u, v = factors
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{where} must return a pair (u, v), got {type(factors).__name__}"
+        ) from None
+    if not sparse.issparse(v):
+        v = np.asarray(v)
+    elif v.format != "csr":
+        v = v.tocsr()
+    u = np.asarray(u)
+    if u.ndim != 2 or u.shape[1] != n_outputs:
+        raise ValueError(
+            f"{where} returned u of shape {u.shape}, expected (n_pairs, {n_outputs}) "
+            f"for a batch of {n_rows} rows and a matrix of shape {shape}"
+        )
+    if v.ndim != 2 or v.shape != (len(u), n_features):
+        raise ValueError(
+            f"{where} returned v of shape {v.shape}, expected ({len(u)}, {n_features}) "
+            f"for u of shape {u.shape} and a matrix of shape {shape}"
+        )
+    u, v = (_as_floats(name, part, where) for name, part in (("u", u), ("v", v)))
+    for name, values in (("u", u), ("v", v.data if sparse.issparse(v) else v)):
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{where} returned {name} with NaN or infinite elements; if the matrix "
+                "has grown without bound, lower the step size"
+            )
+    return Factors(u, v)
+
+
+def _as_floats(name: str, part: Any, where: str) -> Any:
+    """A factor as floating-point numbers: integers cannot be scaled."""
+    if np.issubdtype(part.dtype, np.floating):
+        return part
+    if not (np.issubdtype(part.dtype, np.integer) or part.dtype == bool):
+        raise TypeError(
+            f"{where} returned {name} of {part.dtype}, expected real numbers"
+        )
+    return part.astype(np.float64)

@@ -1,0 +1,30 @@
+"""What the ranks need to know to fit a logistic regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_ma.linear import LinearParams
+from dask_ma.sfb._settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFBParams(LinearParams):
+    """Parameters of one fit by sufficient factor broadcasting.
+
+    The names are those of :class:`~dask_ma.SFBLogisticRegression`.
+
+    Parameters
+    ----------
+    solver, learning_rate : str
+    eta0 : float or "auto"
+    power_t : float
+    settings : Settings
+        How the ranks train and exchange.
+    """
+
+    solver: str
+    learning_rate: str
+    eta0: float | str
+    power_t: float
+    settings: Settings

@@ -1,0 +1,348 @@
+"""Running a user's model on data of any accepted kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+from sklearn.utils import check_array, check_random_state
+
+from dask_ma.comm import allreduce, broadcast
+from dask_ma.data import build_shard, describe, is_dask_collection
+from dask_ma.engine import (
+    Job,
+    RankContext,
+    Record,
+    RoundLog,
+    State,
+    check_counts,
+    identity_of,
+    run_program_job,
+)
+from dask_ma.linear import StopRule
+from dask_ma.sfb._divergence import Watch
+from dask_ma.sfb._engine import BroadcastEngine, Start
+from dask_ma.sfb._model import FactorModel
+from dask_ma.sfb._settings import Settings
+
+_MAX_SEED = np.iinfo(np.int32).max
+_ADVICE = "lower the step size of the model, or scale the features"
+
+
+class ModelResult(NamedTuple):
+    """What a run has found.
+
+    Attributes
+    ----------
+    matrix : ndarray of shape (n_outputs, n_features)
+        The parameter matrix.
+    intercept : ndarray of shape (n_outputs,) or None
+        Intercepts, if the model has any.
+    history : list of dict
+        One record for each pass: `round`; `time`, in seconds since the start;
+        `iteration`, iterations so far; `objective`, NaN if the model has no loss; over
+        all ranks the sums `n_samples`, `bytes_sent`, `messages_sent` and
+        `bytes_shared`; and the means `seconds_computing` and `seconds_waiting`.
+    converged : bool
+        Whether the run ended by `tol`.
+    communication : str
+        What was sent: "factors", "full_matrix" or "server".
+    timeline : ndarray or None
+        What each rank has done when, see :func:`dask_ma.comm.gather_timeline`.
+    """
+
+    matrix: np.ndarray
+    intercept: np.ndarray | None
+    history: list[Record]
+    converged: bool
+    communication: str
+    timeline: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class RunParams:
+    """Parameters of :func:`run` as the ranks get them.
+
+    Parameters
+    ----------
+    model : bytes
+        The model, pickled.
+    settings : Settings
+    n_passes : int
+    tol : float or None
+    has_targets : bool
+        Whether the rows have targets.
+    """
+
+    model: bytes
+    settings: Settings
+    n_passes: int
+    tol: float | None
+    has_targets: bool
+
+
+def run(
+    model: FactorModel,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    n_passes: int,
+    batch_size: int = 100,
+    staleness: int = 0,
+    broadcast: Any = None,
+    relay: bool = True,
+    communication: str = "auto",
+    compression: float | None = None,
+    wire_dtype: str | None = None,
+    tol: float | None = None,
+    shuffle: bool = True,
+    random_state: Any = None,
+    n_ranks: int | None = None,
+) -> ModelResult:
+    """Learn a model by sufficient factor broadcasting on the rows of all workers.
+
+    Rows stay on the workers that hold them. The run uses the current Dask client, and
+    threads of this process without one. It goes on after the loss of a worker and from
+    checkpoints as fits do, from the end of the last pass.
+
+    Parameters
+    ----------
+    model : FactorModel
+        What to learn; pickled, so that the ranks do not share it with the caller.
+    X : array-like, sparse, DataFrame, dask.array or dask.dataframe
+        Rows, of shape (n_samples, n_features).
+    y : array-like or Dask column of shape (n_samples,), default=None
+        Targets, as the model wants them; None if it wants none.
+    sample_weight : array-like or Dask column, shape (n_samples,), default=None
+        Weights of the rows, not negative, for the model to use; rows of weight 0 are
+        left out.
+    n_passes : int
+        Most passes over the rows, at least 1.
+    batch_size : int, default=100
+        Rows of a batch on the rank that has most, at least 1. Ranks with fewer rows
+        have smaller batches, so that all make as many iterations in a pass.
+    staleness : int, default=0
+        How many iterations a rank may be ahead of one whose factors it gets. With 0
+        (bulk synchronous) all ranks apply the same updates in the same order, and the
+        result depends on seed and ranks alone. With more, updates are applied as they
+        arrive, and the matrices of the ranks are averaged at the end of each pass.
+    broadcast : int, Topology, array-like of shape (n_ranks, n_ranks) or None, \
+            default=None
+        To whom ranks send their factors. None: to all others. A number: to so many, by
+        the topology that brings them to all others soonest. See :mod:`~dask_ma.sfb.\
+topology` for one of your own; in an array, element (p, q) says if `p` sends to `q`.
+    relay : bool, default=True
+        Whether ranks pass on what they get until all have it. As many bytes are sent as
+        without `broadcast`, over fewer connections. False sends only a rank's own
+        factors: fewer bytes, but ranks learn of others through the mean at the end of a
+        pass alone, and updates count for those that do not arrive.
+    communication : {"auto", "factors", "full_matrix", "server"}, default="auto"
+        What is sent: pairs of factors; the sums of whole update matrices, each rank
+        adding up a part; the same by way of rank 0; or what a cost model with measured
+        bandwidth finds cheaper ("auto").
+    compression : float or None, default=None
+        Relative error, in the Frobenius norm, that may be made by sending fewer pairs;
+        from 0 to below 1. None sends all.
+    wire_dtype : {"float32", "float64"} or None, default=None
+        Type in which factors, or matrices, are sent; None sends them as they are.
+    tol : float or None, default=None
+        The run ends when two passes in a row have not lowered the objective by more
+        than this, from 0 on; the model must have a loss. None makes all passes.
+    shuffle : bool, default=True
+        Whether each rank goes over its rows in a new order in each pass.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffles.
+    n_ranks : int, default=None
+        Number of ranks. None means one per worker thread, and one without a client.
+
+    Returns
+    -------
+    result : ModelResult
+
+    Raises
+    ------
+    TypeError
+        If `model` is no :class:`FactorModel`, or its factors are no matrices.
+    ValueError
+        For a parameter that cannot be, for data that cannot be used, for factors that
+        do not fit the matrix or are not finite, and for an objective that grows
+        without bound.
+    FitFailedError
+        If a worker is lost for good, or a wait takes longer than configured.
+
+    Examples
+    --------
+    Regression with several targets, whose matrix is to have a low rank; the columns of
+    X after the first two are the targets:
+
+    >>> import numpy as np
+    >>> from dask_ma.sfb import FactorModel, prox, run
+    >>> class LowRank(FactorModel):
+    ...     prox = prox.TraceNorm(0.01)
+    ...     def initial_matrix(self, n_features):
+    ...         return np.zeros((3, n_features))
+    ...     def factors(self, matrix, batch):
+    ...         targets = batch.X @ [[1, 2, 0], [0, 0, 0]]
+    ...         return matrix.product(batch.X) - targets, batch.X
+    >>> X = np.random.default_rng(0).normal(size=(50, 2))
+    >>> result = run(LowRank(), X, n_passes=200, batch_size=10, random_state=0)
+    >>> result.matrix.round(1) + 0.0
+    array([[1., 0.],
+           [2., 0.],
+           [0., 0.]])
+    """
+    if not isinstance(model, FactorModel):
+        raise TypeError(
+            "model must be an object of a subclass of dask_ma.sfb.FactorModel, got "
+            f"{model!r}"
+        )
+    check_counts(
+        n_passes=n_passes,
+        batch_size=batch_size,
+        n_ranks=1 if n_ranks is None else n_ranks,
+    )
+    check_tol(tol)
+    settings = Settings(
+        batch_size=batch_size,
+        staleness=staleness,
+        broadcast=broadcast,
+        relay=relay,
+        communication=communication,
+        compression=compression,
+        wire_dtype=wire_dtype,
+        shuffle=shuffle,
+    )
+    settings.check()
+    if not is_dask_collection(X):
+        X = check_array(
+            X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
+        )
+    n_rows = describe(X).n_rows
+    params = RunParams(cloudpickle.dumps(model), settings, n_passes, tol, y is not None)
+    job = Job(
+        agent=run_model,
+        params=params,
+        data=(X, y, sample_weight),
+        name=type(model).__name__,
+        parameters=identity(model, settings),
+        n_ranks=n_ranks,
+        n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
+        n_rows=n_rows,
+        seed=check_random_state(random_state).randint(_MAX_SEED),
+        blas_threads=1,
+        is_labelled=y is not None,
+    )
+    result: ModelResult = run_program_job(job)
+    return result
+
+
+def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelResult:
+    """Agent: passes, each with its record.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    params : RunParams
+        Parameters of the run.
+
+    Returns
+    -------
+    result : ModelResult
+        The same on every rank, but for the times in the history and the timeline, which
+        rank 0 has.
+    """
+    kept = context.restore()
+    shard = build_shard(arguments, require_labels=params.has_targets)
+    log = RoundLog(context)
+    model = cloudpickle.loads(params.model)
+    engine = BroadcastEngine(context, model, shard, params.settings, log, start(kept))
+    rule, watch = StopRule(params.tol, 2, maximize=False), Watch(_ADVICE)
+    converged = False
+    if kept is not None:
+        rule.go_on(kept.shared["rule"])
+        converged = bool(kept.shared["converged"])
+    while engine.n_passes < params.n_passes and not converged:
+        # What overflows is found, and refused, by the checks.
+        with np.errstate(over="ignore", invalid="ignore"):
+            engine.run_pass()
+            record = report(context, engine, log, shard.n_rows)
+        check_loss(model, record, params.tol)
+        watch.check(record["objective"], engine.n_passes)
+        stop = context.record(record, {"matrix": engine.matrix})
+        done = rule.update(record["objective"])
+        # The objective is the same on all ranks but for rounding.
+        converged = bool(broadcast(context.group, done))
+        state = {**engine.state(), "rule": np.array(rule.state())}
+        state["converged"] = converged
+        is_last = engine.n_passes == params.n_passes
+        context.keep(engine.n_passes, state, done=is_last or converged or stop)
+        if stop:
+            break
+    return ModelResult(
+        np.array(engine.matrix),
+        engine.matrix.intercept,
+        context.history,
+        converged,
+        engine.communication,
+        context.timeline(),
+    )
+
+
+def identity(model: FactorModel, settings: Settings) -> dict[str, str]:
+    """What a checkpoint must share with a run that goes on from it."""
+    own = identity_of(
+        model,
+        settings=settings,
+        learning_rate=model.learning_rate,
+        fit_intercept=model.fit_intercept,
+    )
+    for name, value in identity_of(model.prox).items():
+        own[name.replace("program", "prox", 1)] = value
+    return own
+
+
+def check_tol(tol: Any) -> None:
+    """Refuse what is neither None nor a number from 0 on."""
+    if tol is None:
+        return
+    if not isinstance(tol, Real) or isinstance(tol, bool):
+        raise TypeError(f"tol must be a number or None, got {tol!r}")
+    if not 0 <= float(tol) < np.inf:
+        raise ValueError(f"tol must be finite and at least 0, got {tol}")
+
+
+def check_loss(model: FactorModel, record: Record, tol: float | None) -> None:
+    """Refuse a stopping rule where nothing can be compared."""
+    if tol is not None and np.isnan(record["objective"]):
+        raise ValueError(
+            f"tol={tol} needs objectives, but {type(model).__name__}.loss returned "
+            "NaN; define it, or set tol=None"
+        )
+
+
+def start(kept: State | None) -> Start | None:
+    """Where a run begins, from what was kept of it."""
+    if kept is None:
+        return None
+    shared = kept.shared
+    return Start(shared["values"], shared["intercept"], shared["iteration"], kept.round)
+
+
+def report(
+    context: RankContext, engine: BroadcastEngine, log: RoundLog, n_rows: int
+) -> Record:
+    """Record of a pass, from sums over all ranks; a collective call."""
+    loss = engine.measure()
+    log.note(engine.n_passes, n_rows, iteration=engine.iteration)
+    [counters] = log.counters
+    sums = allreduce(context.group, np.append(counters, loss))
+    [record] = log.finish([sums[:-1]])
+    record["objective"] = engine.objective(float(sums[-1]))
+    return record

@@ -1,0 +1,135 @@
+"""Logistic regression by proximal stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.data import Shard
+from dask_ma.kernels import log_loss_sum, softmax_slopes
+from dask_ma.linear import Problem
+from dask_ma.sfb._matrix import ParameterMatrix
+from dask_ma.sfb._model import Batch, FactorModel
+from dask_ma.sfb._params import SFBParams
+from dask_ma.sfb.prox import L1, L2, NoPenalty, Prox, TraceNorm
+
+_MOST_SAMPLED = 512  # rows whose Gram matrix is looked at
+
+
+class LogisticModel(FactorModel):
+    """What both solvers share.
+
+    Parameters
+    ----------
+    problem : Problem
+        Rows and classes.
+    params : SFBParams
+        Parameters of the fit.
+    """
+
+    def __init__(self, problem: Problem, params: SFBParams) -> None:
+        self.fit_intercept = params.fit_intercept
+        self._n_outputs = problem.n_problems
+        self._dtype = problem.dtype
+        self._n_rows = problem.total_rows
+
+    def initial_matrix(self, n_features: int) -> np.ndarray:
+        return np.zeros((self._n_outputs, n_features), dtype=self._dtype)
+
+    def loss(self, matrix: ParameterMatrix, batch: Batch) -> float:
+        margins = matrix.product(batch.X)
+        return log_loss_sum(margins, batch.y, batch.sample_weight)
+
+
+class GradientModel(LogisticModel):
+    """Logistic regression whose factors are slopes and rows (section 2.1).
+
+    Parameters
+    ----------
+    problem, params
+        As in :class:`LogisticModel`.
+    """
+
+    def __init__(self, problem: Problem, params: SFBParams) -> None:
+        super().__init__(problem, params)
+        self.prox = make_prox(params.penalty, params.alpha)
+        self._eta0 = params.eta0
+        decays = params.learning_rate == "optimal" and params.penalty == "l2"
+        self._alpha = params.alpha if decays else 0.0
+        is_constant = params.learning_rate == "constant" or self._alpha > 0
+        self._power = 0.0 if is_constant else params.power_t
+        self._batch_size = params.settings.batch_size
+        self._n_steps = 1
+
+    def prepare(self, shard: Shard, group: Group) -> None:
+        most = int(allreduce(group, np.array(shard.n_rows), "max"))
+        self._n_steps = max(1, -(-most // self._batch_size))
+        wanted = -(-shard.n_rows // self._n_steps) * group.size
+        own = np.array(_largest_eigenvalue(shard, wanted))
+        largest = float(allreduce(group, own, "max"))
+        # The intercept is a feature whose eigenvalue is 1; it gets steps of its own.
+        self.intercept_scale = largest / 2 if largest > 0 else 1.0
+        if self._eta0 == "auto":
+            # The second derivative of the loss is at most 1/4 for two classes. For more
+            # it is at most 1/2, but 1/n_classes at the start, and seldom above 1/3.
+            curvature = largest / (4 if self._n_outputs == 1 else 3)
+            self._eta0 = 2 / curvature if curvature > 0 else 1.0
+
+    @property
+    def eta0(self) -> float:
+        """Length of the first step, once :meth:`prepare` has been called."""
+        return float(self._eta0)
+
+    def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
+        margins = matrix.product(batch.X)
+        if not np.isfinite(margins).all():
+            raise OverflowError("the model is not finite")
+        return softmax_slopes(margins, batch.y, batch.sample_weight), batch.X
+
+    def step_size(self, iteration: int) -> float:
+        shorter = 1 + self.eta0 * self._alpha * iteration
+        return self.eta0 / (shorter * (1 + iteration / self._n_steps) ** self._power)
+
+
+def make_prox(penalty: str | None, alpha: float) -> Prox:
+    """Prox operator of a penalty by its name."""
+    if penalty is None or alpha == 0:
+        return NoPenalty()
+    kinds: dict[str, Callable[[float], Prox]]
+    kinds = {"l1": L1, "l2": L2, "trace": TraceNorm}
+    return kinds[penalty](alpha)
+
+
+def _largest_eigenvalue(shard: Shard, n_wanted: int) -> float:
+    """Largest eigenvalue of the second moments of the features in batches of rows.
+
+    That of a small batch is larger than that of all rows, and decides which steps are
+    stable.
+    """
+    n_sampled = min(shard.n_rows, _MOST_SAMPLED)
+    if not n_sampled:
+        return 0.0
+    # Rows of one class may lie together.
+    picked = np.linspace(0, shard.n_rows - 1, n_sampled).astype(np.int64)
+    parts, first = [], 0
+    for block in shard.blocks:
+        inside = picked[(picked >= first) & (picked < first + len(block.y))] - first
+        first += len(block.y)
+        if not len(inside):
+            continue
+        X = block.X[inside]
+        if block.sample_weight is not None:
+            root = np.sqrt(block.sample_weight[inside])[:, np.newaxis]
+            X = X.multiply(root).tocsr() if sparse.issparse(X) else X * root
+        parts.append(X)
+    rows = sparse.vstack(parts) if sparse.issparse(parts[0]) else np.vstack(parts)
+    gram = rows @ rows.T
+    gram = gram.toarray() if sparse.issparse(gram) else gram
+    gram, n_batches = gram.astype(np.float64), max(1, n_sampled // n_wanted)
+    # One batch alone may have none but short rows.
+    batches = [gram[i::n_batches, i::n_batches] for i in range(n_batches)]
+    return max(float(np.linalg.eigvalsh(b)[-1]) / len(b) for b in batches)

@@ -1,0 +1,94 @@
+"""Fits by sufficient factor broadcasting that lose a worker for good."""
+
+import os
+import signal
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from sklearn.linear_model import LogisticRegression
+
+from dask_ma import SFBLogisticRegression
+
+N_WORKERS = 3
+ALPHA = 0.05
+
+
+@pytest.fixture(scope="module")
+def cluster_client():
+    """Client of a cluster that starts no workers itself."""
+    with (
+        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(cluster_client, bare_workers, assert_usable):
+    """The current client, of three workers of which the test kills one."""
+    with bare_workers(cluster_client, N_WORKERS):
+        with (
+            cluster_client.as_current(),
+            dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
+        ):
+            yield cluster_client
+        assert len(cluster_client.nthreads()) == N_WORKERS - 1
+        assert_usable(cluster_client, N_WORKERS - 1)
+
+
+def doomed_agent(mark):
+    """The agent, whose second rank dies as it sends something in the third pass."""
+
+    def agent(context, arguments, params):
+        from dask_ma.sfb import _agent
+
+        keep, push = context.keep, context.group.push
+        now = {"round": 0, "pushes": 0}
+
+        def striking_keep(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            now["round"] = n_rounds
+
+        def striking_push(*args, **kwargs):
+            push(*args, **kwargs)
+            now["pushes"] += now["round"] == 2
+            if now["pushes"] == 5:
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if context.group.rank == 1 and not mark.exists():
+            context.keep, context.group.push = striking_keep, striking_push
+        return _agent.train(context, arguments, params)
+
+    return agent
+
+
+def value(model, X, y):
+    """Objective by its formula."""
+    p = model.predict_proba(X)[np.arange(len(y)), y]
+    return -np.log(p).mean() + ALPHA / 2 * (model.coef_**2).sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["sgd", "sdca"])
+def test_fit(client, monkeypatch, tmp_path, solver):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 300)
+    X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
+    best = value(LogisticRegression(C=1 / (300 * ALPHA), tol=1e-9).fit(X, y), X, y)
+    mark = tmp_path / "struck"
+    monkeypatch.setattr("dask_ma.sfb._classifier.train", doomed_agent(mark))
+    params = {"solver": solver, "alpha": ALPHA, "batch_size": 16, "max_iter": 40}
+    params |= {"tol": None, "random_state": 0, "communication": "factors"}
+    model = SFBLogisticRegression(**params, n_ranks=3).fit(X, y)
+    assert mark.exists()
+    rtol = 1e-2 if solver == "sgd" else 1e-4
+    assert -1e-9 < value(model, X, y) - best < rtol * best
+    assert [record["round"] for record in model.history_] == [*range(1, 41)]
+    if solver == "sdca":
+        assert value(model, X, y) - best <= model.dual_gap_ + 1e-9
+    else:
+        whole = SFBLogisticRegression(**params, n_ranks=3).fit(X, y)
+        np.testing.assert_array_equal(model.coef_, whole.coef_)

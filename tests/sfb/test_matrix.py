@@ -1,0 +1,168 @@
+"""The matrix that is penalised late, against the slow loop."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma.sfb import ParameterMatrix
+from dask_ma.sfb._factors import Factors
+from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, Prox, TraceNorm
+
+J, D = 3, 12
+PENALTIES = [NoPenalty(), L1(0.3), L2(0.5), ColumnNormBall(0.4), TraceNorm(0.3)]
+every_penalty = pytest.mark.parametrize("prox", PENALTIES, ids=repr)
+every_kind = pytest.mark.parametrize("kind", ["dense", "sparse"])
+
+
+def make_updates(kind, n_updates=15, dtype=np.float64):
+    """Factors of some iterations, and their steps; few columns at a time."""
+    rng = np.random.default_rng(3)
+    for number in range(n_updates):
+        u = rng.normal(size=(2, J)).astype(dtype)
+        v = sparse.random(2, D, 0.15, "csr", dtype=dtype, rng=rng)
+        yield Factors(u, v if kind == "sparse" else v.toarray()), 0.5 / (1 + number)
+
+
+def make_start(dtype=np.float64):
+    return np.random.default_rng(1).normal(size=(J, D)).astype(dtype)
+
+
+@every_penalty
+@every_kind
+@pytest.mark.parametrize("with_intercept", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_late_equals_eager(prox, kind, with_intercept, dtype):
+    W = make_start(dtype)
+    b = np.arange(J, dtype=dtype) if with_intercept else None
+    matrix = ParameterMatrix(W, b, prox)
+    W, b = W.astype(np.float64), np.arange(J) * 1.0 * with_intercept
+    X = np.random.default_rng(2).normal(size=(4, D)) * (np.arange(D) % 3 == 0)
+    tol = 1e-12 if dtype == np.float64 else 2e-5
+    for number, (factors, step) in enumerate(make_updates(kind, dtype=dtype)):
+        matrix.subtract(factors, 0.1, 0.5)
+        matrix.penalise(step)
+        u, v = (np.asarray(f @ np.eye(f.shape[1])) for f in factors)
+        W = prox(W - 0.1 * u.T @ v, step)
+        b = b - 0.05 * u.sum(axis=0) * with_intercept
+        if number % 4 == 3:  # only some columns are looked at
+            rows = sparse.csr_array(X.astype(dtype)) if number % 8 == 3 else X
+            np.testing.assert_allclose(matrix.product(rows), X @ W.T + b, tol, tol)
+    assert matrix.dtype == matrix.values.dtype == dtype
+    assert matrix.shape == (J, D)
+    np.testing.assert_allclose(matrix.penalty(), prox.value(W), 10 * tol)
+    np.testing.assert_allclose(np.asarray(matrix), W, tol, tol)
+    if with_intercept:
+        assert matrix.intercept.dtype == dtype
+        np.testing.assert_allclose(matrix.intercept, b, tol, tol)
+
+
+@every_penalty
+def test_whole_updates(prox):
+    W, b = make_start(), np.ones(J)
+    matrix = ParameterMatrix(W, b, prox)
+    for factors, step in make_updates("dense", 5):
+        total = np.vstack([factors.v.T @ factors.u, factors.u.sum(axis=0)])
+        matrix.subtract_matrix(total, 0.1, 2.0)
+        matrix.penalise(step)
+        W = prox(W - 0.1 * factors.u.T @ factors.v, step)
+        b = b - 0.2 * factors.u.sum(axis=0)
+    np.testing.assert_allclose(matrix, W, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(matrix.intercept, b)
+
+
+@pytest.mark.parametrize("prox", [L1(0.3), L2(0.5)], ids=repr)
+def test_an_iteration_touches_few_columns(prox):
+    matrix = ParameterMatrix(make_start(), None, prox)
+    v = sparse.csr_array(([1.0], [4], [0, 1]), shape=(1, D))
+    matrix.subtract(Factors(np.ones((1, J)), v), 0.1)
+    matrix.penalise(1.0)
+    matrix.product(v)
+    others = np.arange(D) != 4
+    np.testing.assert_array_equal(matrix.values[others], make_start().T[others])
+    used = make_start().T[4] - 0.1
+    # L1 has been applied to the column; L2 is a factor of all columns.
+    assert (matrix.values[4] != used).all() == isinstance(prox, L1)
+    assert (matrix.whole()[others] != make_start().T[others]).any(axis=1).all()
+    np.testing.assert_allclose(matrix.values[4], prox(used[np.newaxis], 1.0)[0])
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("n_pairs", [0, 2])
+def test_updates_without_elements(kind, n_pairs):
+    matrix = ParameterMatrix(make_start(), np.zeros(J), L1(0.1))
+    matrix.penalise(1.0)
+    v = sparse.csr_array((n_pairs, D)) if kind == "sparse" else np.zeros((n_pairs, D))
+    matrix.subtract(Factors(np.ones((n_pairs, J)), v), 0.5)
+    np.testing.assert_array_equal(matrix, L1(0.1)(make_start(), 1.0))
+    np.testing.assert_array_equal(matrix.intercept, np.full(J, -0.5 * n_pairs))
+
+
+def test_a_start_outside_of_a_constraint_is_pulled_in():
+    ball = ColumnNormBall(0.5)
+    matrix = ParameterMatrix(make_start(), None, ball)
+    v = sparse.csr_array(([1.0], [4], [0, 1]), shape=(1, D))
+    assert matrix.penalty() == np.inf
+    matrix.subtract(Factors(np.ones((1, J)), v), 0.1)
+    matrix.penalise(1.0)
+    assert matrix.penalty() == 0
+
+
+def test_two_updates_before_one_penalty():
+    ball = ColumnNormBall(0.5)
+    matrix = ParameterMatrix(np.zeros((J, D)), None, ball)
+    matrix.penalise(1.0)
+    for column in (4, 7):
+        v = sparse.csr_array(([1.0], [column], [0, 1]), shape=(1, D))
+        matrix.subtract(Factors(np.ones((1, J)), v), -9.0)
+    matrix.penalise(1.0)
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=0)[[4, 7]], 0.5)
+
+
+@pytest.mark.parametrize("prox", [L1(0.3), ColumnNormBall(0.4)], ids=repr)
+def test_replaced_values_are_up_to_date(prox):
+    matrix = ParameterMatrix(make_start(), np.zeros(J), prox)
+    matrix.penalise(1.0)
+    values, intercept = 0.1 * np.ones((D, J)), np.arange(J) * 1.0
+    matrix.replace(values, intercept)
+    np.testing.assert_array_equal(matrix, values.T)
+    np.testing.assert_array_equal(matrix.intercept, intercept)
+    assert not np.shares_memory(matrix.values, values)
+    assert not np.shares_memory(matrix.intercept, intercept)
+    matrix.replace(100 * values, intercept)
+    matrix.penalise(0.5)
+    np.testing.assert_allclose(matrix, prox(100 * values.T, 0.5))
+
+
+def test_the_start_is_copied_and_one_output_is_enough():
+    start, intercept = np.ones((1, D)), np.zeros(1)
+    matrix = ParameterMatrix(start, intercept, NoPenalty())
+    v = sparse.csr_array(np.eye(2, D))
+    matrix.subtract(Factors(np.ones((2, 1)), v), 1.0)
+    assert (start == 1).all() and (intercept == 0).all()
+    product = matrix.product(np.eye(D))
+    expected = np.where(np.arange(D) < 2, 0.0, 1.0) - 2
+    np.testing.assert_array_equal(product[:, 0], expected)
+    np.testing.assert_array_equal(matrix.product(sparse.csr_array(np.eye(D))), product)
+
+
+def test_copies_of_the_matrix():
+    matrix = ParameterMatrix(make_start(), None, NoPenalty())
+    copy = np.array(matrix, dtype=np.float32)
+    assert copy.dtype == np.float32
+    copy = np.array(matrix)
+    copy[:] = 0
+    np.testing.assert_array_equal(matrix, make_start())
+
+
+def test_penalties_of_users():
+    class Positive(Prox):
+        def __call__(self, matrix, step):
+            return np.maximum(matrix, 0)
+
+        def value(self, matrix):
+            return 0.0 if (matrix >= 0).all() else np.inf
+
+    matrix = ParameterMatrix(make_start(), None, Positive())
+    matrix.penalise(0.1)
+    np.testing.assert_array_equal(matrix, np.maximum(make_start(), 0))
+    assert matrix.values.flags.c_contiguous and matrix.penalty() == 0

@@ -1,0 +1,128 @@
+"""SFBLogisticRegression a pass at a time."""
+
+import pickle
+
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import SFBLogisticRegression
+
+PARAMS = {"alpha": 0.02, "random_state": 0, "n_ranks": 3, "batch_size": 8}
+PARAMS |= {"communication": "factors"}
+
+
+def make(**params):
+    return SFBLogisticRegression(**{**PARAMS, **params})
+
+
+def check_same(model, other):
+    np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(model.intercept_, other.intercept_, rtol=1e-12)
+    assert model.t_ == other.t_
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"penalty": "l1"},
+        {"penalty": "trace"},
+        {"penalty": None},
+        {"learning_rate": "invscaling"},
+        {"learning_rate": "constant", "fit_intercept": False},
+        {"broadcast": 1},
+        {"class_weight": {0: 2.0, 1: 1.0, 2: 0.5}},
+    ],
+    ids=str,
+)
+def test_calls_are_passes(labelled, params):
+    X, y = labelled[3]
+    params = {**params, "shuffle": False}
+    model = make(**params)
+    for _ in range(4):
+        model.partial_fit(X, y, classes=[0, 1, 2])
+        assert model.n_iter_ == 1 and len(model.history_) == 1
+    whole = make(**params, tol=None, max_iter=4).fit(X, y)
+    check_same(model, whole)
+    assert model.history_[-1]["objective"] == pytest.approx(
+        whole.history_[-1]["objective"]
+    )
+
+
+def test_weights(labelled):
+    X, y = labelled[3]
+    weight = (np.arange(200) % 4 > 0).astype(float)
+    kept = weight > 0
+    model = make(n_ranks=1).partial_fit(X, y, [0, 1, 2], sample_weight=weight)
+    check_same(model, make(n_ranks=1).partial_fit(X[kept], y[kept], [0, 1, 2]))
+
+
+def test_it_goes_on_after_fit_and_pickle(labelled):
+    X, y = labelled[3]
+    params = {"shuffle": False, "tol": None}
+    model = make(**params, max_iter=2).fit(X, y)
+    model = pickle.loads(pickle.dumps(model)).partial_fit(X, y)
+    check_same(model, make(**params, max_iter=3).fit(X, y))
+
+
+def test_parts_with_missing_classes(labelled, value):
+    """One class in each call, and one class that no rank ever sees."""
+    X, y = labelled[3]
+    model = make(n_ranks=2)
+    for _ in range(8):
+        for label in range(3):
+            rows = y == label
+            model.partial_fit(X[rows], 10 * y[rows], classes=[0, 10, 20, 30])
+    assert model.coef_.shape == (4, 8)
+    assert model.classes_.tolist() == [0, 10, 20, 30]
+    assert 30 not in model.predict(X)
+    assert model.predict_proba(X)[:, 3].max() < 0.2
+    assert set(model.predict(X)) > {0}
+
+
+def test_the_only_class_there_is(labelled):
+    X, y = labelled[2]
+    model = make().partial_fit(X[y == 0], y[y == 0], classes=[0, 1])
+    assert set(model.predict(X)) == {0}
+
+
+def test_batches_of_a_collection(labelled, cluster):
+    X, y = labelled[3]
+    dX, dy = da.from_array(X, chunks=(50, 8)), da.from_array(y, chunks=50)
+    model = make(n_ranks=4).partial_fit(dX, dy, classes=[0, 1, 2])
+    check_same(model, make(n_ranks=4).partial_fit(X, y, classes=[0, 1, 2]))
+    model.partial_fit(sparse.csr_array(X), y)
+    assert model.t_ > 1
+
+
+def test_classes_have_to_be_known(labelled):
+    X, y = labelled[3]
+    model = make()
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        model.partial_fit(X, y)
+    assert not hasattr(model, "coef_")
+    model.partial_fit(X, y, classes=[0, 1, 2])
+    before = model.coef_.copy()
+    with pytest.raises(ValueError, match="not the same as on last call"):
+        model.partial_fit(X, y, classes=[0, 1, 2, 3])
+    with pytest.raises(ValueError, match="7"):
+        model.partial_fit(X, np.where(y == 0, 7, y))
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :5], y)
+    np.testing.assert_array_equal(model.coef_, before)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"early_stopping": True}, "early_stopping cannot be used with partial_fit"),
+        ({"class_weight": "balanced"}, "class_weight='balanced' cannot be used"),
+        ({"eta0": -1.0}, "'eta0' parameter"),
+    ],
+)
+def test_what_it_refuses(labelled, params, message):
+    X, y = labelled[3]
+    with pytest.raises(ValueError, match=message):
+        make(**params).partial_fit(X, y, classes=[0, 1, 2])
