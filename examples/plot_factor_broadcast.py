@@ -57,7 +57,7 @@ def fit_all(order, relay):
             broadcast=topology,
             relay=relay,
             batch_size=8,
-            max_iter=6,
+            max_iter=5,
             tol=None,
             n_ranks=N_RANKS,
             random_state=0,
