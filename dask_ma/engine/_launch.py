@@ -11,6 +11,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dask_ma.comm import LocalGroup, ensure_plugin
+from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._context import Listener, RankContext
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine._threads import limited_blas
@@ -157,7 +158,7 @@ def _launch_here(
         )
         for rank in range(1, len(shards))
     ]
-    with limited_blas(blas_threads):
+    with limited_blas(blas_threads), kept_memory():
         for thread in threads:
             thread.start()
         run(0)

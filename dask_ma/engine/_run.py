@@ -12,6 +12,7 @@ from dask.sizeof import sizeof
 from distributed import Worker, get_worker, secede
 
 from dask_ma.comm import KEY_PREFIX, DaskGroup, is_aborted
+from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
@@ -136,6 +137,7 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
         stack.enter_context(group)
         stack.callback(forget_request, run.run_id)
         stack.enter_context(limited_blas(run.blas_threads))
+        stack.enter_context(kept_memory())
         listener = log = None
         if rank == 0:
             log = stack.enter_context(RecordLog(run.name, run.run_id, worker))

@@ -1,0 +1,72 @@
+"""Freed memory stays with a process while ranks run in it, and no longer."""
+
+import dask
+import numpy as np
+import pytest
+
+from dask_ma.engine import _allocator
+from dask_ma.engine._allocator import kept_memory
+
+
+class Library:
+    """Stands in for the C library."""
+
+    def __init__(self):
+        self.calls = []
+
+    def mallopt(self, option, value):
+        self.calls.append((option, value))
+
+    def malloc_trim(self, pad):
+        self.calls.append(("trim", pad))
+
+
+@pytest.fixture
+def library(monkeypatch):
+    found = Library()
+    monkeypatch.setattr(_allocator, "_library", lambda: found)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    return found
+
+
+def test_the_first_rank_sets_and_the_last_undoes(library):
+    with dask.config.set({"dask-ma.memory.keep-freed": "8 MiB"}):
+        with kept_memory(), kept_memory():
+            assert library.calls == [(-1, 2**23), (-3, 2**23)]
+            library.calls.clear()
+        assert library.calls == [(-1, 65536), (-3, 131072), ("trim", 0)]
+
+
+def test_what_the_allocator_takes(library):
+    with dask.config.set({"dask-ma.memory.keep-freed": "8 GiB"}), kept_memory():
+        assert library.calls == [(-1, 2**31 - 1), (-3, 2**25)]
+
+
+@pytest.mark.parametrize("value", [None, "-1", "much"])
+def test_an_allocator_that_nobody_has_set_up_is_left_alone(library, monkeypatch, value):
+    if value is None:
+        monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_")
+    else:
+        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", value)
+    with kept_memory():
+        pass
+    assert not library.calls
+
+
+def test_zero_leaves_it_alone(library):
+    with dask.config.set({"dask-ma.memory.keep-freed": 0}), kept_memory():
+        assert not library.calls
+
+
+def test_without_such_a_library(library, monkeypatch):
+    monkeypatch.setattr(_allocator, "_library", lambda: None)
+    with kept_memory():
+        assert np.zeros(10).sum() == 0
+    assert not library.calls
+
+
+def test_errors_undo_it_too(library):
+    with pytest.raises(RuntimeError, match="stop"), kept_memory():
+        raise RuntimeError("stop")
+    assert library.calls[-1] == ("trim", 0)
