@@ -79,7 +79,7 @@ def test_fit(client, monkeypatch, tmp_path, solver):
     X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
     best = value(LogisticRegression(C=1 / (300 * ALPHA), tol=1e-9).fit(X, y), X, y)
     mark = tmp_path / "struck"
-    monkeypatch.setattr("dask_ma.sfb._classifier.train", doomed_agent(mark))
+    monkeypatch.setattr("dask_ma.sfb._estimator.train", doomed_agent(mark))
     params = {"solver": solver, "alpha": ALPHA, "batch_size": 16, "max_iter": 40}
     params |= {"tol": None, "random_state": 0, "communication": "factors"}
     model = SFBLogisticRegression(**params, n_ranks=3).fit(X, y)
