@@ -8,11 +8,15 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_array, check_random_state
 
+from dask_ma.data import describe, is_dask_collection
 from dask_ma.engine._client import fit_client
 from dask_ma.engine._context import Listener
 from dask_ma.engine._fit import Job, run_fit
+from dask_ma.engine._run import Agent
 
+_MAX_SEED = np.iinfo(np.int32).max
 _PLAIN = (bool, int, float, str, type(None), np.generic)
 
 
@@ -62,8 +66,59 @@ def identity_of(program: Any, **settings: Any) -> dict[str, str]:
     return identity
 
 
-def run_program_job(job: Job) -> Any:
-    """Run a job that no callback follows, and return what rank 0 returns."""
+def run_program_job(
+    agent: Agent,
+    params: Any,
+    data: tuple[Any, Any, Any],
+    *,
+    name: str,
+    identity: dict[str, str],
+    n_ranks: int | None,
+    random_state: Any,
+) -> Any:
+    """Run a user's program on the rows of all ranks; no callback follows it.
+
+    Parameters
+    ----------
+    agent : callable
+        What each rank runs.
+    params : object
+        What all ranks get.
+    data : tuple
+        X, y and the sample weights, as the user gave them; the last two may be None.
+    name : str
+        Name for the dashboard and for errors.
+    identity : dict of str
+        What a checkpoint must share with a run that goes on from it.
+    n_ranks : int or None
+        Number of ranks that the user wants.
+    random_state : int, RandomState instance or None
+        Seed of the run.
+
+    Returns
+    -------
+    result : object
+        What rank 0 returns.
+    """
+    X, y, sample_weight = data
+    if not is_dask_collection(X):
+        X = check_array(
+            X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
+        )
+    n_rows = describe(X).n_rows
+    job = Job(
+        agent=agent,
+        params=params,
+        data=(X, y, sample_weight),
+        name=name,
+        parameters=identity,
+        n_ranks=n_ranks,
+        n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
+        n_rows=n_rows,
+        seed=check_random_state(random_state).randint(_MAX_SEED),
+        blas_threads=1,
+        is_labelled=y is not None,
+    )
     with fit_client() as client:
         return run_fit(job, client, _follow)
 

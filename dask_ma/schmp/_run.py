@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-from sklearn.utils import check_array, check_random_state
 
 from dask_ma.comm import allreduce, broadcast
-from dask_ma.data import build_shard, describe, is_dask_collection
+from dask_ma.data import build_shard
 from dask_ma.engine import (
-    Job,
     RankContext,
     Record,
     check_counts,
@@ -21,8 +19,6 @@ from dask_ma.engine import (
 )
 from dask_ma.schmp._engine import Counts, DynamicEngine
 from dask_ma.schmp._program import Program
-
-_MAX_SEED = np.iinfo(np.int32).max
 
 
 class ProgramResult(NamedTuple):
@@ -166,11 +162,6 @@ def run(
         report_every=report_every,
         n_ranks=1 if n_ranks is None else n_ranks,
     )
-    if not is_dask_collection(X):
-        X = check_array(
-            X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
-        )
-    n_rows = describe(X).n_rows
     params = RunParams(
         cloudpickle.dumps(program),
         n_iterations,
@@ -179,25 +170,20 @@ def run(
         report_every,
         y is not None,
     )
-    job = Job(
-        agent=run_program,
-        params=params,
-        data=(X, y, sample_weight),
+    result: ProgramResult = run_program_job(
+        run_program,
+        params,
+        (X, y, sample_weight),
         name=type(program).__name__,
-        parameters=identity_of(
+        identity=identity_of(
             program,
             pipeline_depth=pipeline_depth,
             n_schedulers=n_schedulers,
             report_every=report_every,
         ),
         n_ranks=n_ranks,
-        n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
-        n_rows=n_rows,
-        seed=check_random_state(random_state).randint(_MAX_SEED),
-        blas_threads=1,
-        is_labelled=y is not None,
+        random_state=random_state,
     )
-    result: ProgramResult = run_program_job(job)
     return result
 
 

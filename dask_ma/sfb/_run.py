@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-from sklearn.utils import check_array, check_random_state
 
 from dask_ma.comm import allreduce, broadcast
-from dask_ma.data import build_shard, describe, is_dask_collection
+from dask_ma.data import build_shard
 from dask_ma.engine import (
-    Job,
     RankContext,
     Record,
     RoundLog,
@@ -28,7 +26,6 @@ from dask_ma.sfb._engine import BroadcastEngine, Start
 from dask_ma.sfb._model import FactorModel
 from dask_ma.sfb._settings import Settings
 
-_MAX_SEED = np.iinfo(np.int32).max
 _ADVICE = "lower the step size of the model, or scale the features"
 
 
@@ -217,26 +214,15 @@ topology` for one of your own; in an array, element (p, q) says if `p` sends to 
         shuffle=shuffle,
     )
     settings.check()
-    if not is_dask_collection(X):
-        X = check_array(
-            X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
-        )
-    n_rows = describe(X).n_rows
-    params = RunParams(cloudpickle.dumps(model), settings, n_passes, tol, y is not None)
-    job = Job(
-        agent=run_model,
-        params=params,
-        data=(X, y, sample_weight),
+    result: ModelResult = run_program_job(
+        run_model,
+        RunParams(cloudpickle.dumps(model), settings, n_passes, tol, y is not None),
+        (X, y, sample_weight),
         name=type(model).__name__,
-        parameters=identity(model, settings),
+        identity=identity(model, settings),
         n_ranks=n_ranks,
-        n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
-        n_rows=n_rows,
-        seed=check_random_state(random_state).randint(_MAX_SEED),
-        blas_threads=1,
-        is_labelled=y is not None,
+        random_state=random_state,
     )
-    result: ModelResult = run_program_job(job)
     return result
 
 
