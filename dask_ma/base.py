@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import dask
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state, get_tags
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
@@ -79,6 +80,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         )
         with fit_client() as client:
             return run_fit(job, client, follow)
+
+    @property
+    def _row_dtypes(self) -> tuple[Any, ...]:
+        """Types that rows in memory may have; any other becomes the first."""
+        return np.float64, np.float32
 
     @property
     def _may_end_early(self) -> bool:
@@ -162,6 +168,111 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             for name, value in vars(self).items()
             if name.endswith("_") and not name.startswith("_")
         }
+
+
+class DistributedClassifierMixin(ClassifierMixin):
+    """Checks of labels, and the score, at once or block by block.
+
+    Goes before :class:`DistributedEstimator`; needs `class_weight`.
+    """
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy on the rows given.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+        y : array-like or Dask collection of shape (n_samples,)
+            True labels.
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        accuracy : float
+            For Dask input it is worked out where the rows are.
+        """
+        if is_dask_collection(X):
+            return blockwise_accuracy(self.predict(X), y, sample_weight)
+        return super().score(X, y, sample_weight)
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """scikit-learn's checks of data in memory."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
+            dtype=list(self._row_dtypes),
+            order="C",
+            reset=reset,
+        )
+        check_classification_targets(y)
+        return X, y
+
+    def _check_classes(self, classes: Any) -> np.ndarray:
+        """Labels that `partial_fit` is to know."""
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' cannot be used with partial_fit, which does "
+                "not know how frequent the classes will be; pass a dict"
+            )
+        known = getattr(self, "classes_", None)
+        if classes is None:
+            if known is None:
+                raise ValueError(
+                    "classes must be passed on the first call to partial_fit."
+                )
+            return known
+        classes = unique_labels(classes)
+        if known is not None and not np.array_equal(classes, known):
+            raise ValueError(
+                f"classes={classes.tolist()} is not the same as on last call to "
+                f"partial_fit, was: {known.tolist()}"
+            )
+        return classes
+
+
+class DistributedRegressorMixin(RegressorMixin):
+    """Checks of targets, and the score, at once or block by block.
+
+    Goes before :class:`DistributedEstimator`.
+    """
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination on the rows given.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+        y : array-like or Dask collection of shape (n_samples,)
+            True values.
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        r2 : float
+            For Dask input it is worked out where the rows are.
+        """
+        if is_dask_collection(X):
+            return blockwise_r2(self.predict(X), y, sample_weight)
+        return super().score(X, y, sample_weight)
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """scikit-learn's checks of data in memory."""
+        return validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
+            dtype=list(self._row_dtypes),
+            order="C",
+            y_numeric=True,
+            reset=reset,
+        )
 
 
 def _as_text(value: Any) -> str:

@@ -6,7 +6,13 @@ from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._model import describe, initial_model
-from dask_ma.linear._params import FitResult, LinearModel, LinearParams, ProblemParams
+from dask_ma.linear._params import (
+    FitResult,
+    LinearModel,
+    LinearParams,
+    ProblemParams,
+    ValidationParams,
+)
 from dask_ma.linear._problem import Problem, agree_on_problem
 from dask_ma.linear._regressor import LinearRegressorMixin
 from dask_ma.linear._stopping import StopRule
@@ -24,6 +30,7 @@ __all__ = [
     "Problem",
     "ProblemParams",
     "StopRule",
+    "ValidationParams",
     "agree_on_problem",
     "describe",
     "functions",

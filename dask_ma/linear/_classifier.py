@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dask_ma.base import blockwise_accuracy
-from dask_ma.data import is_dask_collection
+from dask_ma.base import DistributedClassifierMixin
 from dask_ma.linear import _functions
 
 
@@ -26,8 +23,8 @@ def _has_probabilities(estimator: Any) -> bool:
     )
 
 
-class LinearClassifierMixin(ClassifierMixin):
-    """Checks of labels, and predictions, at once or lazily.
+class LinearClassifierMixin(DistributedClassifierMixin):
+    """Predictions of linear classifiers, at once or lazily.
 
     Goes before :class:`LinearEstimator`; needs `loss` and `class_weight`.
     """
@@ -107,63 +104,6 @@ class LinearClassifierMixin(ClassifierMixin):
             n_outputs=len(self.classes_),
             dtype=np.float64,
         )
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on the rows given.
-
-        Parameters
-        ----------
-        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
-            Rows.
-        y : array-like or Dask collection of shape (n_samples,)
-            True labels.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows.
-
-        Returns
-        -------
-        accuracy : float
-            For Dask input it is worked out where the rows are.
-        """
-        if is_dask_collection(X):
-            return blockwise_accuracy(self.predict(X), y, sample_weight)
-        return super().score(X, y, sample_weight)
-
-    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
-        """scikit-learn's checks of data in memory."""
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            order="C",
-            reset=reset,
-        )
-        check_classification_targets(y)
-        return X, y
-
-    def _check_classes(self, classes: Any) -> np.ndarray:
-        """Labels that `partial_fit` is to know."""
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' cannot be used with partial_fit, which does "
-                "not know how frequent the classes will be; pass a dict"
-            )
-        known = getattr(self, "classes_", None)
-        if classes is None:
-            if known is None:
-                raise ValueError(
-                    "classes must be passed on the first call to partial_fit."
-                )
-            return known
-        classes = unique_labels(classes)
-        if known is not None and not np.array_equal(classes, known):
-            raise ValueError(
-                f"classes={classes.tolist()} is not the same as on last call to "
-                f"partial_fit, was: {known.tolist()}"
-            )
-        return classes
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         return {**super()._to_attributes(fitted), "classes_": fitted["classes"]}

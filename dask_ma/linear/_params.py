@@ -28,7 +28,23 @@ class ProblemParams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearParams(ProblemParams):
+class ValidationParams(ProblemParams):
+    """What the ranks need to know to hold rows out.
+
+    Parameters
+    ----------
+    early_stopping : bool
+        Whether rows are held out.
+    validation_fraction : float
+        Part of the rows, above 0 and below 1.
+    """
+
+    early_stopping: bool
+    validation_fraction: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearParams(ValidationParams):
     """Parameters that all fits of linear models by SGD share.
 
     The names are those of the estimators; the rest is listed here.
@@ -51,8 +67,6 @@ class LinearParams(ProblemParams):
     tol: float | None
     shuffle: bool
     epsilon: float
-    early_stopping: bool
-    validation_fraction: float
     n_iter_no_change: int
     coef: np.ndarray | None = field(default=None, repr=False)
     intercept: np.ndarray | None = field(default=None, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -71,7 +72,12 @@ class Problem:
 
 
 def agree_on_problem(
-    group: Group, arguments: Any, params: ProblemParams, *, drop_weightless: bool = True
+    group: Group,
+    arguments: Any,
+    params: ProblemParams,
+    *,
+    dtypes: Sequence[Any] = (np.float64, np.float32),
+    drop_weightless: bool = True,
 ) -> Problem:
     """Check this rank's data and settle with the other ranks what is to be trained.
 
@@ -86,6 +92,8 @@ def agree_on_problem(
         Data of the rank's shard as the data layer lays them out.
     params : ProblemParams
         Parameters of the fit.
+    dtypes : sequence of dtypes, default=(float64, float32)
+        Types that X may have; any other becomes the first.
     drop_weightless : bool, default=True
         Whether rows of weight 0 are left out.
 
@@ -93,7 +101,7 @@ def agree_on_problem(
     -------
     problem : Problem
     """
-    shard, own = _inspect(arguments, params, drop_weightless)
+    shard, own = _inspect(arguments, params, dtypes, drop_weightless)
     summaries: list[Summary] = allgather(group, own)
     for summary in summaries:
         if summary.error is not None:
@@ -107,11 +115,11 @@ def agree_on_problem(
 
 
 def _inspect(
-    arguments: Any, params: ProblemParams, drop_weightless: bool
+    arguments: Any, params: ProblemParams, dtypes: Sequence[Any], drop_weightless: bool
 ) -> tuple[Shard | None, Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
-        shard = build_shard(arguments, drop_weightless=drop_weightless)
+        shard = build_shard(arguments, dtype=dtypes, drop_weightless=drop_weightless)
         labels = weights = None
         if params.is_classifier:
             labels = unique_labels_of(shard)

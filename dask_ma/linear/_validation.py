@@ -11,14 +11,14 @@ from dask_ma.comm import allreduce
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
 from dask_ma.kernels import chunked_predictions
-from dask_ma.linear._params import LinearModel, LinearParams
+from dask_ma.linear._params import LinearModel, ValidationParams
 from dask_ma.linear._problem import Problem
 
 N_SCORE_SUMS = 4
 
 
 def hold_out(
-    context: RankContext, problem: Problem, params: LinearParams
+    context: RankContext, problem: Problem, params: ValidationParams
 ) -> tuple[Problem, Shard | None]:
     """Set rows aside for validation if early stopping asks for it; collective then.
 
@@ -28,7 +28,7 @@ def hold_out(
         This rank.
     problem : Problem
         All rows.
-    params : LinearParams
+    params : ValidationParams
         Parameters of the fit.
 
     Returns
