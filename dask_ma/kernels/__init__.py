@@ -46,7 +46,22 @@ from dask_ma.kernels._minibatch import (
     project,
     shrink,
 )
+from dask_ma.kernels._mlp import (
+    MLPLayout,
+    MLPWorkspace,
+    mlp_initial_values,
+    mlp_loss_and_gradient,
+    mlp_outputs,
+    mlp_unpack,
+)
 from dask_ma.kernels._objective import loss_sums, one_vs_rest_targets
+from dask_ma.kernels._optimizers import (
+    SGD,
+    Adam,
+    Optimizer,
+    add_distance,
+    shift_towards,
+)
 from dask_ma.kernels._outer import subtract_product, used_columns
 from dask_ma.kernels._penalties import PENALTIES, penalty_value
 from dask_ma.kernels._predictions import chunked_predictions
@@ -60,15 +75,21 @@ from dask_ma.kernels._softmax import (
 )
 
 __all__ = [
+    "Adam",
     "ColumnEntries",
     "FeasibleMix",
     "GradientSums",
     "Inference",
     "InferenceSettings",
     "LOSSES",
+    "MLPLayout",
+    "MLPWorkspace",
+    "Optimizer",
     "PENALTIES",
+    "SGD",
     "WordWeights",
     "add_columns",
+    "add_distance",
     "batch_slopes",
     "chunked_predictions",
     "class_sums",
@@ -97,6 +118,10 @@ __all__ = [
     "loss_values",
     "mixed_entropy_sum",
     "mixed_values",
+    "mlp_initial_values",
+    "mlp_loss_and_gradient",
+    "mlp_outputs",
+    "mlp_unpack",
     "one_vs_rest_targets",
     "penalty_value",
     "project",
@@ -104,6 +129,7 @@ __all__ = [
     "row_products",
     "row_slice",
     "segment_sums",
+    "shift_towards",
     "shrink",
     "softmax",
     "softmax_slopes",
