@@ -7,8 +7,9 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 from distributed.protocol import to_serialize
 
@@ -29,6 +30,40 @@ def node_of(address: str) -> str:
     Workers of one process have addresses ``inproc://<host>/<pid>/<number>``.
     """
     return address.rpartition("/")[0] if address.startswith("inproc://") else address
+
+
+class Pace:
+    """Keeps a worker from sending faster than it may.
+
+    Parameters
+    ----------
+    bytes_per_second : float
+        Of the arrays in all messages of the worker, above 0.
+    """
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+
+    async def wait(self, nbytes: int) -> None:
+        """Wait as long as a message of some bytes takes, after those before it."""
+        now = monotonic()
+        self._free_at = max(now, self._free_at) + nbytes / self._rate
+        await asyncio.sleep(self._free_at - now)
+
+
+_paces: WeakKeyDictionary[Worker, tuple[int, Pace]] = WeakKeyDictionary()
+
+
+def pace_of(worker: Worker) -> Pace | None:
+    """The pace of a worker, shared by its ranks; None if it may send at any rate."""
+    rate = _config.get_bytes("comm.max-bandwidth")
+    if rate == 0:
+        return None
+    known = _paces.get(worker)
+    if known is None or known[0] != rate:
+        known = _paces[worker] = rate, Pace(rate)
+    return known[1]
 
 
 class DaskGroup(Group):
@@ -58,8 +93,16 @@ class DaskGroup(Group):
         self._bytes_under_way = 0
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._push_buffer = _config.get_bytes("comm.push-buffer")
+        self._pace = pace_of(worker)
 
     # Thread of the rank ------------------------------------------------------------
+
+    def twin(self) -> Self:
+        """The same rank for a second thread; see :meth:`Group.twin`."""
+        twin = super().twin()
+        twin._under_way = deque()
+        twin._bytes_under_way = 0
+        return twin
 
     def flush(self) -> None:
         """Wait until everything pushed so far lies in the mailboxes of its receivers.
@@ -126,6 +169,8 @@ class DaskGroup(Group):
         try:
             # One at a time to each rank: two connections could overtake each other.
             async with self._turns[dest]:
+                if self._pace is not None:
+                    await self._pace.wait(payload_nbytes(payload))
                 await self._worker.rpc(address).dask_ma_receive(
                     run_id=self.run_id,
                     source=self.rank,

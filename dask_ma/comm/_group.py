@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from time import perf_counter
 from types import TracebackType
@@ -252,6 +253,62 @@ class Group(ABC):
         if arrived:
             self._count_received(source, payload)
         return arrived, payload
+
+    def wait_any(
+        self,
+        wanted: Sequence[tuple[int, Hashable]],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Wait until one of several messages has arrived, which :meth:`poll` then gets.
+
+        Parameters
+        ----------
+        wanted : sequence of (int, hashable)
+            Rank and tag of each message.
+        timeout : float, default=None
+            Seconds to wait; ``dask-ma.comm.timeout`` if None.
+
+        Raises
+        ------
+        CommTimeoutError
+            If none came in time.
+        """
+        if timeout is None:
+            timeout = _config.get_timeout("comm.timeout")
+        start = perf_counter()
+        try:
+            self._mailbox.wait_any(wanted, timeout)
+        finally:
+            stop = perf_counter()
+            self.counters.seconds_waiting += stop - start
+            self.trace.add(WAIT, start, stop, -1)
+
+    def fail(self, error: BaseException) -> None:
+        """Make every present and later call on this rank, and its twins, raise `error`.
+
+        Parameters
+        ----------
+        error : BaseException
+            What has gone wrong in another thread of the rank.
+        """
+        self._mailbox.close(error)
+
+    def twin(self) -> Self:
+        """The same rank for a second thread.
+
+        The two share the mailbox, and end together; each has counters, a trace and
+        pushed messages of its own. Messages must not be awaited by both with one tag,
+        and collective calls belong to the first.
+
+        Returns
+        -------
+        group : Group
+        """
+        twin = copy(self)
+        twin.counters = Counters()
+        twin.trace = Trace()
+        return twin
 
     @abstractmethod
     def flush(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from math import inf
 from time import monotonic
 from typing import Any
@@ -73,6 +73,24 @@ class Mailbox:
             self.raise_if_closed()
             payload = self._take(source, tag)
         return (False, None) if payload is _EMPTY else (True, payload)
+
+    def wait_any(self, wanted: Sequence[tuple[int, Hashable]], timeout: float) -> None:
+        """Wait up to `timeout` seconds until one of several messages has arrived."""
+        deadline = monotonic() + timeout
+        with self._changed:
+            while True:
+                self.raise_if_closed()
+                wait = min((self._until_due(*item) for item in wanted), default=inf)
+                if wait == 0:
+                    return
+                remaining = deadline - monotonic()
+                if remaining <= 0:
+                    raise CommTimeoutError(
+                        f"rank {self._rank} got none of the messages {list(wanted)!r} "
+                        f"(rank, tag) within {timeout:g} s; raise the configuration "
+                        "value dask-ma.comm.timeout if a rank may compute that long"
+                    )
+                self._changed.wait(min(remaining, wait))
 
     def close(self, error: BaseException) -> None:
         """Drop all messages and make every present and later call raise `error`."""

@@ -2,7 +2,8 @@
 
 A rank is in one activity at a time. An activity may interrupt another, as the wait for
 a message does within an evaluation: the outer one is cut in two around it, so the spans
-of a rank never overlap.
+of a rank never overlap. Only exchanges in the background, of the kind "exchange", go on
+beside the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from dask_ma import _config
 
 #: What a rank can be seen doing.
-KINDS = ("compute", "evaluate", "aggregate", "send", "wait")
+KINDS = ("compute", "evaluate", "aggregate", "send", "wait", "exchange")
 
 #: Of the spans of all ranks. `start` and `stop` are in seconds; `peer` is the rank at
 #: the other end, -1 where there is none; `nbytes` counts the bytes of the arrays.
@@ -86,7 +87,11 @@ class Trace:
         self._n_spans = 0
         # Memory of NumPy's zeros is not taken before it is written to.
         self._buffer = np.zeros(max_spans * _SPAN.size, dtype=np.uint8).data
-        self._activities = {kind: _Span(self, code) for kind, code in _CODES.items()}
+        self._activities = {
+            kind: _Span(self, code)
+            for kind, code in _CODES.items()
+            if kind != "exchange"
+        }
         self._open: list[tuple[int, int]] = []  # kind and peer, the innermost last
         self._mark = 0.0  # since when the innermost one has been going on
         # Clocks of different hosts are compared by the time of day, which may jump;
@@ -106,9 +111,22 @@ class Trace:
         kind : {"compute", "evaluate", "aggregate", "send", "wait"}
             What goes on in it, but for what is noted in between.
         """
-        if kind not in _CODES:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        if kind not in self._activities:
+            known = ", ".join(self._activities)
+            raise ValueError(f"kind must be one of {known}, got {kind!r}")
         return self._activities[kind]
+
+    def add_beside(self, start: float, stop: float, nbytes: int) -> None:
+        """Note an exchange in the background, whatever went on meanwhile.
+
+        Parameters
+        ----------
+        start, stop : float
+            Times of the monotonic clock.
+        nbytes : int
+            Bytes of the arrays exchanged.
+        """
+        self._put(_CODES["exchange"], start, stop, _NOBODY, nbytes)
 
     def begin(self, kind: int, peer: int = _NOBODY) -> None:
         """Begin an activity within the present one; `kind` is a position in `KINDS`."""

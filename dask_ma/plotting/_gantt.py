@@ -15,6 +15,7 @@ from dask_ma.plotting._axes import (
     GREY,
     ORANGE,
     SKY,
+    VERMILION,
     load,
     new_axes,
     rank_ticks,
@@ -26,13 +27,17 @@ _COLOURS = {
     "aggregate": GREEN,
     "send": ORANGE,
     "wait": GREY,
+    "exchange": VERMILION,
 }
 _HEIGHT = 0.8  # of a bar, in rows
+_BESIDE = 0.25  # part of it that exchanges in the background take, at the lower end
 _ROUND_GAP = 0.004  # least distance of two lines, as a part of the time shown
 
 
 class GanttDisplay:
     """Gantt chart of a fit: one row per rank, one bar per span of time.
+
+    Exchanges in the background lie over the lower edge of what goes on meanwhile.
 
     It is recommended to use :meth:`from_estimator` or :meth:`from_timeline` to create
     one.
@@ -212,7 +217,8 @@ class GanttDisplay:
         self.figure_ = self.ax_.figure
         self.bars_: dict[str, Any] = {}
         for kind in KINDS:
-            corners = self._corners(self.timeline[self.timeline["kind"] == kind])
+            spans = self.timeline[self.timeline["kind"] == kind]
+            corners = self._corners(spans, beside=kind == "exchange")
             if len(corners):
                 bars = collections.PolyCollection(
                     corners,
@@ -229,14 +235,16 @@ class GanttDisplay:
         self.legend_ = self._add_legend() if legend else None
         return self
 
-    def _corners(self, spans: np.ndarray) -> np.ndarray:
+    def _corners(self, spans: np.ndarray, *, beside: bool) -> np.ndarray:
         """Rectangles of spans, of shape (n_spans, 4, 2)."""
         row_of = {rank: row for row, rank in enumerate(self.ranks)}
         rows = np.array([row_of[rank] for rank in spans["rank"].tolist()], dtype=float)
         corners = np.empty((len(spans), 4, 2))
         corners[:, [0, 1], 0] = spans["start"][:, np.newaxis]
         corners[:, [2, 3], 0] = spans["stop"][:, np.newaxis]
-        corners[:, [0, 3], 1] = rows[:, np.newaxis] - _HEIGHT / 2
+        # Rows are numbered from top to bottom.
+        top = _HEIGHT * (0.5 - _BESIDE) if beside else -_HEIGHT / 2
+        corners[:, [0, 3], 1] = rows[:, np.newaxis] + top
         corners[:, [1, 2], 1] = rows[:, np.newaxis] + _HEIGHT / 2
         return corners
 

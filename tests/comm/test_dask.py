@@ -81,6 +81,51 @@ def test_ranks_of_a_process_share_a_node():
     assert node_of("tcp://10.0.0.1:400") != node_of("tcp://10.0.0.1:401")
 
 
+def test_a_twin_serves_in_a_second_thread(any_client):
+    """Its messages are its own, and it can be closed with the rank."""
+
+    def program(group):
+        import threading
+
+        twin, ranks = group.twin(), range(group.size)
+        n_left = [group.size]
+
+        def serve():
+            while n_left[0]:
+                twin.wait_any([(rank, "question") for rank in ranks])
+                for rank in ranks:
+                    arrived, question = twin.poll(rank, "question")
+                    if arrived and question is None:
+                        n_left[0] -= 1
+                    elif arrived:
+                        twin.push(question + group.rank, rank, "answer")
+            twin.flush()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        got = []
+        for number in range(5):
+            for rank in ranks:
+                group.push(np.full(100, number), rank, "question")
+            got.append([group.recv(rank, "answer")[0].item() for rank in ranks])
+        for rank in ranks:
+            group.push(None, rank, "question")
+        thread.join(60)
+        group.flush()
+        barrier(group)
+        own, other = group.counters, twin.counters
+        sent = [c.bytes_sent + c.bytes_shared for c in (own, other)]
+        return got, thread.is_alive(), sent, other.messages_received
+
+    with any_client.as_current():
+        results = run_spmd(program, n_ranks=3)
+    for got, is_alive, sent, n_received in results:
+        assert got == [[number, number + 1, number + 2] for number in range(5)]
+        assert not is_alive
+        assert sent[0] >= sent[1] == 15 * 800
+        assert n_received in (0, 2 * 6)  # of other processes
+
+
 def test_threads_of_a_worker_add_no_traffic(wide_client):
     def program(group):
         allreduce(group, np.ones(24_000))

@@ -36,6 +36,18 @@ def test_a_late_message_holds_up_no_other_one():
     assert mailbox.get(1, "fast", timeout=1) == "early"
 
 
+def test_any_of_several_messages_is_waited_for_until_its_time():
+    mailbox = Mailbox(rank=0)
+    start = perf_counter()
+    mailbox.put(1, "slow", "late", delay=60)
+    mailbox.put(2, "fast", "early", delay=0.05)
+    with pytest.raises(CommTimeoutError):
+        mailbox.wait_any([(1, "slow"), (2, "fast")], timeout=0.01)
+    mailbox.wait_any([(1, "slow"), (2, "fast")], timeout=30)
+    assert 0.05 <= perf_counter() - start < 10
+    assert mailbox.poll(2, "fast") == (True, "early")
+
+
 def test_the_order_is_kept_with_a_delay():
     first, second = LocalGroup.create(2, delay=0.01)
     for number in range(20):

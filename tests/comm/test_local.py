@@ -196,3 +196,102 @@ def test_abort_wakes_a_rank_that_waits(pair):
     pair[1].abort(GroupClosedError("stop"))
     thread.join(60)
     assert caught
+
+
+# Any of several messages, and a second thread -----------------------------------------
+
+
+def test_a_rank_waits_for_any_of_several_messages(pair):
+    first, second = pair
+    timer = threading.Timer(0.05, second.push, (np.ones(2), 0, "b"))
+    timer.start()
+    first.wait_any([(0, "a"), (1, "a"), (1, "b")])
+    timer.join()
+    assert 0.02 < first.counters.seconds_waiting < 30
+    assert first.counters.messages_received == 0  # the message has not been taken
+    arrived, payload = first.poll(1, "b")
+    assert arrived
+    np.testing.assert_array_equal(payload, 1)
+    (span,) = first.trace.spans()
+    assert (span["kind"], span["peer"]) == ("wait", -1)
+    assert span["stop"] - span["start"] == pytest.approx(
+        first.counters.seconds_waiting, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("by_configuration", [False, True])
+def test_a_wait_for_any_ends_in_time(pair, configured, by_configuration):
+    group = pair[0]
+    with pytest.raises(CommTimeoutError, match=r"within 0\.02 s"):
+        if by_configuration:
+            with configured({"dask-ma.comm.timeout": "20ms"}):
+                group.wait_any([(1, "a")])
+        else:
+            group.wait_any([(1, "a")], timeout=0.02)
+    assert group.counters.seconds_waiting >= 0.02
+
+
+def test_a_wait_for_any_ends_with_the_group(pair):
+    timer = threading.Timer(0.05, pair[1].abort, (GroupClosedError("stop"),))
+    timer.start()
+    with pytest.raises(GroupClosedError, match="stop"):
+        pair[0].wait_any([(1, "a")], timeout=60)
+    timer.join()
+
+
+def test_a_twin_counts_for_itself_and_shares_the_messages(pair):
+    first, second = pair
+    first.push(np.ones(3), 1, "before")
+    before = first.counters.as_dict()
+    twin = first.twin()
+    assert (twin.rank, twin.size, type(twin)) == (0, 2, type(first))
+    assert not any(twin.counters.as_dict().values())
+    assert len(twin.trace.spans()) == 0
+    second.push(np.ones(2), 0, "a")
+    second.push(np.ones(2), 0, "b")
+    twin.push(np.zeros(5), 1, "by twin")
+    np.testing.assert_array_equal(twin.recv(1, "a"), 1)
+    assert first.counters.as_dict() == before
+    assert first.poll(1, "a") == (False, None)
+    assert first.poll(1, "b")[0]
+    assert len(second.recv(0, "by twin")) == 5
+    counters = twin.counters
+    assert counters.bytes_sent + counters.bytes_shared == 40
+    assert {"send"} <= set(twin.trace.spans()["kind"]) <= {"send", "wait"}
+    assert (first.trace.spans()["kind"] == "send").sum() == 1
+
+
+def test_a_twin_serves_in_another_thread(pair):
+    first, second = pair
+    twin = first.twin()
+
+    def serve():
+        for _ in range(50):
+            twin.wait_any([(0, "question"), (1, "question")])
+            for rank in (0, 1):
+                arrived, number = twin.poll(rank, "question")
+                if arrived:
+                    twin.push(number + 1, rank, "answer")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    for number in range(25):
+        for group in (first, second):
+            group.push(number, 0, "question")
+            assert group.recv(0, "answer", timeout=60) == number + 1
+    thread.join(60)
+    assert not thread.is_alive()
+    assert twin.counters.seconds_waiting > 0
+
+
+def test_a_twin_ends_with_its_rank(pair):
+    twin = pair[0].twin()
+    pair[0].close()
+    for call in (
+        lambda: twin.wait_any([(1, "a")], timeout=60),
+        lambda: twin.poll(1, "a"),
+        lambda: twin.push("x", 1),
+        twin.flush,
+    ):
+        with pytest.raises(GroupClosedError, match="rank 0 has left"):
+            call()

@@ -54,12 +54,42 @@ def test_poll_takes_a_message_once(mailbox):
     assert mailbox.poll(0, "t") == (False, None)
 
 
-def test_close_wakes_a_waiter_in_another_thread(mailbox):
+def test_waiting_for_any_takes_nothing(mailbox):
+    mailbox.put(1, "t", "here")
+    for _ in range(2):
+        assert mailbox.wait_any([(0, "t"), (1, "t")], timeout=0) is None
+    assert mailbox.poll(1, "t") == (True, "here")
+
+
+@pytest.mark.parametrize("source", [0, 1, 2])
+def test_any_of_several_messages_ends_the_wait(mailbox, source):
+    timer = threading.Timer(0.05, mailbox.put, (source, "t", "here"))
+    timer.start()
+    mailbox.wait_any([(0, "t"), (1, "t"), (2, "t")], timeout=30)
+    assert mailbox.poll(source, "t") == (True, "here")
+    timer.join()
+
+
+@pytest.mark.parametrize("wanted", [[(0, "tag"), (1, "tag")], []])
+def test_time_out_says_which_messages_did_not_come(mailbox, wanted):
+    mailbox.put(0, "other tag", "x")
+    mailbox.put(2, "tag", "x")
+    with pytest.raises(CommTimeoutError) as caught:
+        mailbox.wait_any(wanted, timeout=0.01)
+    text = str(caught.value)
+    for part in ("rank 3", repr(wanted), "0.01 s", "dask-ma.comm.timeout"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "call", [lambda m: m.get(0, "t", 30), lambda m: m.wait_any([(0, "t")], 30)]
+)
+def test_close_wakes_a_waiter_in_another_thread(mailbox, call):
     caught = []
 
     def wait():
         with pytest.raises(GroupClosedError, match="over") as info:
-            mailbox.get(0, "t", timeout=30)
+            call(mailbox)
         caught.append(info.value)
 
     thread = threading.Thread(target=wait)
@@ -78,6 +108,7 @@ def test_close_wakes_a_waiter_in_another_thread(mailbox):
         lambda m: m.put(0, 0, "x"),
         lambda m: m.get(0, 0, 30),
         lambda m: m.poll(0, 0),
+        lambda m: m.wait_any([(0, 0)], 30),
         lambda m: m.raise_if_closed(),
     ],
 )

@@ -18,7 +18,7 @@ from dask_ma.comm import (
     reduce,
 )
 
-COMPUTE, EVALUATE, AGGREGATE, SEND, WAIT = range(len(KINDS))
+COMPUTE, EVALUATE, AGGREGATE, SEND, WAIT, EXCHANGE = range(len(KINDS))
 # Times of day are doubles of 1e9 s, which have steps of 2.4e-7 s.
 ROUNDING = 1e-6
 
@@ -137,9 +137,50 @@ def test_bad_number_of_spans(configured):
             Trace()
 
 
-def test_bad_kind():
-    with pytest.raises(ValueError, match="must be one of compute, .*, got 'sleep'"):
-        Trace().span("sleep")
+@pytest.mark.parametrize("kind", ["sleep", "exchange"])
+def test_bad_kind(kind):
+    expected = f"must be one of compute, .*, wait, got '{kind}'"
+    with pytest.raises(ValueError, match=expected):
+        Trace().span(kind)
+
+
+def test_an_exchange_in_the_background_cuts_nothing():
+    trace = Trace()
+    assert KINDS[EXCHANGE] == "exchange"
+    with trace.span("evaluate"):
+        start = perf_counter()
+        with trace.span("compute"):
+            sleep(0.002)
+            trace.add_beside(start, perf_counter(), 80)
+            sleep(0.002)
+    spans = trace.spans()
+    assert sorted(kinds(spans)) == ["compute", "evaluate", "exchange"]
+    (exchange,), (compute,) = (
+        spans[spans["kind"] == k] for k in ("exchange", "compute")
+    )
+    assert (exchange["nbytes"], exchange["peer"]) == (80, -1)
+    assert compute["stop"] - compute["start"] >= 0.004 - ROUNDING
+    assert exchange["start"] <= compute["start"] < exchange["stop"] < compute["stop"]
+    assert trace.to_time_of_day(start) == pytest.approx(exchange["start"], abs=ROUNDING)
+
+
+def test_exchanges_beside_others_are_in_the_timeline(run_ranks):
+    def program(group):
+        with group.trace.span("compute"):
+            start = perf_counter()
+            sleep(0.002)
+            group.trace.add_beside(start, perf_counter(), 8 + group.rank)
+        return gather_timeline(group)
+
+    timeline = run_ranks(program, 3)[0]
+    assert (np.diff(timeline["start"]) >= 0).all()
+    found = timeline[timeline["kind"] == "exchange"]
+    assert dict(zip(found["rank"].tolist(), found["nbytes"].tolist(), strict=True)) == {
+        0: 8,
+        1: 9,
+        2: 10,
+    }
+    assert_in_turn(timeline[timeline["kind"] != "exchange"])
 
 
 # Ranks -------------------------------------------------------------------------------

@@ -74,6 +74,33 @@ def test_kinds_have_colours_of_their_own(timeline):
     assert len(colours) == 3
 
 
+def test_exchanges_lie_as_thin_bars_over_the_others(timeline):
+    beside = np.zeros(2, dtype=TIMELINE_DTYPE)
+    beside["rank"], beside["kind"] = [0, 1], "exchange"
+    beside["start"], beside["stop"] = [0.5, 0.6], [1.5, 2.6]
+    both = np.concatenate([timeline, beside])
+    display = GanttDisplay.from_timeline(both[np.argsort(both["start"])])
+    assert corners(display, "compute") == [(0.0, 2.0, 0), (0.5, 1.0, 1)]
+    bars = display.bars_["exchange"]
+    boxes = [path.vertices for path in bars.get_paths()]
+    assert [box[:, 0].min() for box in boxes] == [0.5, 0.6]
+    assert [box[:, 0].max() for box in boxes] == [1.5, 2.6]
+    for row, box in enumerate(boxes):  # the lower quarter; rows go downwards
+        np.testing.assert_allclose(box[:, 1].min(), row + 0.2)
+        np.testing.assert_allclose(box[:, 1].max(), row + 0.4)
+    assert legend_labels(display) == ["compute", "send", "wait", "exchange"]
+    drawn = list(display.ax_.collections)
+    assert drawn.index(bars) > max(
+        drawn.index(other)
+        for kind, other in display.bars_.items()
+        if kind != "exchange"
+    )
+    orders = [other.get_zorder() for other in display.bars_.values()]
+    assert bars.get_zorder() == max(orders)
+    colours = {tuple(other.get_facecolor()[0]) for other in display.bars_.values()}
+    assert len(colours) == 4
+
+
 def test_some_ranks_in_an_order_of_one_s_own(timeline):
     display = GanttDisplay.from_timeline(timeline, ranks=[2, 0])
     assert display.ranks == [2, 0]
