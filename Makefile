@@ -10,6 +10,9 @@ ROWS ?= 100000
 PYTEST_ARGS ?=
 # Processes that run tests; a file's tests stay together, as they share clusters.
 PYTEST_WORKERS ?= 2
+# Without it (make test TORCH=), the tests of torch modules are skipped.
+TORCH ?= torch==2.13.0 safetensors
+PACKAGES-test = $(TORCH)
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -61,7 +64,8 @@ $(BIN)/python:
 # One stamp per set of extras; a change of the requirements installs them anew.
 $(VENV)/.installed-%: setup.cfg pyproject.toml | $(BIN)/python
 	@echo "Installing dask_ma[$*] into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]" \
+		$(PACKAGES-$*)
 	@touch $@
 
 clean:

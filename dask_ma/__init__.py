@@ -3,6 +3,7 @@
 from dask_ma.butterfly import ButterflySGDClassifier
 from dask_ma.engine import run_spmd
 from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
+from dask_ma.mpca import MPCAClassifier, MPCARegressor
 from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
 from dask_ma.sfb import SFBLogisticRegression
 
@@ -11,6 +12,8 @@ __all__ = [
     "MALDA",
     "MASGDClassifier",
     "MASGDRegressor",
+    "MPCAClassifier",
+    "MPCARegressor",
     "SFBLogisticRegression",
     "SchMPLasso",
     "SchMPLassoCV",

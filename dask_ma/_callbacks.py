@@ -96,7 +96,7 @@ def _all_of(listeners: list[Listener]) -> Listener:
     return listen
 
 
-_SHOWN = ("objective", "validation_score")
+_SHOWN = ("objective", "loss", "validation_score")
 
 
 def _print_record(record: Record, fetch: Callable[[], Model]) -> bool:
@@ -107,7 +107,11 @@ def _print_record(record: Record, fetch: Callable[[], Model]) -> bool:
         if not isnan(record.get(name, nan))  # not evaluated in every round
     )
     values += ", " if values else ""
-    print(f"-- Round {record['round']}: {values}{record['time']:.2f} s")
+    # Networks have several records in an epoch, of which the last is told.
+    name, number = "Round", record["round"]
+    if "epoch" in record:
+        name, number = "Epoch", int(record["epoch"])
+    print(f"-- {name} {number}: {values}{record['time']:.2f} s")
     return False
 
 

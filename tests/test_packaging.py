@@ -99,11 +99,11 @@ def test_requirements_are_what_the_package_imports(setup_cfg):
     imported = {names.get(name, name) for name in external_imports("dask_ma")}
     optional = {
         re.match(r"[\w-]+", line).group().lower()
-        for extra in ("plot", "progress")
+        for extra in ("plot", "progress", "torch")
         for line in setup_cfg["options.extras_require"][extra].split("\n")
         if line
     }
-    assert optional == {"matplotlib", "rich"}
+    assert optional == {"matplotlib", "rich", "safetensors", "torch"}
     # Users bring DataFrames and arrays of `sparse`; the package does not make them.
     assert imported - {"pandas"} - optional <= required
     assert required - {"sparse"} <= imported

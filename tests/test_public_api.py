@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import dask_ma
 from dask_ma import (
@@ -15,6 +16,8 @@ from dask_ma import (
     ButterflySGDClassifier,
     MASGDClassifier,
     MASGDRegressor,
+    MPCAClassifier,
+    MPCARegressor,
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
@@ -31,6 +34,7 @@ DOORS = [
     "dask_ma.exceptions",
     "dask_ma.kernels",
     "dask_ma.ma",
+    "dask_ma.mpca",
     "dask_ma.plotting",
     "dask_ma.schmp",
     "dask_ma.sfb",
@@ -46,6 +50,8 @@ PUBLIC = [
             "MALDA",
             "MASGDClassifier",
             "MASGDRegressor",
+            "MPCAClassifier",
+            "MPCARegressor",
             "SFBLogisticRegression",
             "SchMPLasso",
             "SchMPLassoCV",
@@ -107,12 +113,15 @@ ESTIMATORS = [
     MALDA,
     MASGDClassifier,
     MASGDRegressor,
+    MPCAClassifier,
+    MPCARegressor,
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
     SFBLogisticRegression,
 ]
 TWINS = [(MASGDClassifier, SGDClassifier), (MASGDRegressor, SGDRegressor)]
+NETWORKS = [(MPCAClassifier, MLPClassifier), (MPCARegressor, MLPRegressor)]
 
 
 def own_methods(cls):
@@ -167,6 +176,8 @@ def test_the_package_shows_its_estimators():
         "MALDA",
         "MASGDClassifier",
         "MASGDRegressor",
+        "MPCAClassifier",
+        "MPCARegressor",
         "SFBLogisticRegression",
         "SchMPLasso",
         "SchMPLassoCV",
@@ -178,6 +189,9 @@ def test_the_package_shows_its_estimators():
         assert getattr(importlib.import_module("dask_ma.ma"), cls.__name__) is cls
     butterfly = importlib.import_module("dask_ma.butterfly")
     assert butterfly.ButterflySGDClassifier is ButterflySGDClassifier
+    mpca = importlib.import_module("dask_ma.mpca")
+    for cls in (MPCAClassifier, MPCARegressor):
+        assert getattr(mpca, cls.__name__) is cls
     schmp = importlib.import_module("dask_ma.schmp")
     for cls in (SchMPLasso, SchMPLassoCV, SchMPLogisticRegression):
         assert getattr(schmp, cls.__name__) is cls
@@ -215,8 +229,11 @@ def test_parameters_and_attributes_are_documented(cls):
     fitted = fitted_attributes(model)
     if cls is SFBLogisticRegression:  # each solver has an attribute of its own
         fitted |= fitted_attributes(cls(solver="sdca", tol=None).fit(X, y))
-    assert documented(cls.__doc__, "Attributes") == fitted | {"feature_names_in_"}
-    assert set(cls._parameter_constraints) == names
+    fitted |= {"feature_names_in_"}
+    if cls in dict(NETWORKS):
+        fitted |= {"vector_"}  # of a module
+    assert documented(cls.__doc__, "Attributes") == fitted
+    assert set(cls._parameter_constraints) == names - {"kwargs"}
 
 
 @pytest.mark.parametrize(("cls", "twin"), TWINS)
@@ -323,9 +340,54 @@ def test_methods_of_topics_are_those_of_scikit_learn():
         assert ours == [n for n in theirs if n != "normalize"]
 
 
+@pytest.mark.parametrize(("cls", "twin"), NETWORKS)
+def test_networks_are_those_of_scikit_learn(cls, twin):
+    """But for the way to share what is learnt, for modules, and for L-BFGS."""
+    ours, theirs = (inspect.signature(c).parameters for c in (cls, twin))
+    assert set(ours) - set(theirs) - {"class_weight"} == {
+        "blending",
+        "criterion",
+        "device",
+        "elasticity",
+        "extrapolation",
+        "kwargs",
+        "module",
+        "n_phases",
+        "n_ranks",
+        "optimizer",
+        "penalty",
+        "penalty_form",
+        "smoothing",
+        "strategy",
+        "sync_period",
+        "weighting",
+    }
+    assert ("class_weight" in ours) == (cls is MPCAClassifier)
+    # scikit-learn 1.7 brought losses for regression; `max_fun` is for L-BFGS.
+    assert set(theirs) - set(ours) <= {"loss", "max_fun"}
+    for name in set(ours) & set(theirs):
+        assert ours[name].default == theirs[name].default, name
+    ours, theirs = (
+        {name for name in dir(c) if not name.startswith("_")} for c in (cls, twin)
+    )
+    assert theirs <= ours
+    assert ours - theirs <= {
+        "save_safetensors",
+        "set_callbacks",
+        "state_dict",
+        "to_module",
+        "to_sklearn",
+    }
+    for method in ("fit", "partial_fit", "score", "predict"):
+        parameters = [
+            list(inspect.signature(getattr(c, method)).parameters) for c in (cls, twin)
+        ]
+        assert parameters[0] == parameters[1], method
+
+
 def test_constructor_only_stores():
     marker = object()
     for cls in ESTIMATORS:
-        names = arguments(cls.__init__)
+        names = arguments(cls.__init__) - {"kwargs"}
         model = cls(**dict.fromkeys(names, marker))
         assert vars(model) == dict.fromkeys(names, marker)

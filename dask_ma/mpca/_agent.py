@@ -1,0 +1,378 @@
+"""A network as each rank trains it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import Group, allgather, barrier
+from dask_ma.data import Shard
+from dask_ma.engine import RankContext, State
+from dask_ma.exceptions import CheckpointError
+from dask_ma.linear import Problem, StopRule, agree_on_problem, hold_out
+from dask_ma.mpca._batches import Sampler
+from dask_ma.mpca._coordinated import Coordinated
+from dask_ma.mpca._evaluation import mean_state, score_sums
+from dask_ma.mpca._ledger import Ledger, Tally, Update
+from dask_ma.mpca._network import Network
+from dask_ma.mpca._params import MPCAParams, MPCAResult
+from dask_ma.mpca._schedules import CycleSchedule, LearningRate
+from dask_ma.mpca._server import Central, Elastic
+from dask_ma.mpca._strategy import Alone, Strategy, Synchronous
+
+_DEFAULT_BATCH = 200
+_ELASTICITY = 0.9  # of all ranks together (section 6.3)
+_SERVED = {"easgd", "parameter_server"}
+
+
+def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResult:
+    """Train a network on the rows of all ranks.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    params : MPCAParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    result : MPCAResult
+        The same on every rank, but for the history, which rank 0 keeps.
+    """
+    kept = context.restore()
+    if kept is not None:
+        # Rows that were lost may have been the only ones of their class.
+        params = replace(params, classes=kept.shared["classes"])
+    problem = agree_on_problem(
+        context.group, arguments, params, dtypes=params.spec.dtypes
+    )
+    problem, validation = hold_out(context, problem, params)
+    # What overflows, here or on the way, is found by the check of the loss.
+    with np.errstate(over="ignore", invalid="ignore"):
+        trainer = Trainer(context, problem, validation, params, kept)
+        while not trainer.is_done:
+            trainer.run_step()
+        return trainer.finish()
+
+
+class Trainer:
+    """The fit of a rank; making one is a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    problem : Problem
+        The rows to train on.
+    validation : Shard or None
+        Rows to score the model on.
+    params : MPCAParams
+        Parameters of the fit.
+    kept : State or None
+        State to go on from.
+
+    Attributes
+    ----------
+    is_done : bool
+        Whether the fit has ended.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        problem: Problem,
+        validation: Shard | None,
+        params: MPCAParams,
+        kept: State | None,
+    ) -> None:
+        self.is_done = False
+        self._context = context
+        self._problem = problem
+        self._validation = validation
+        self._params = params
+        group = context.group
+        self._strategy_name = params.strategy if group.size > 1 else "local"
+        random_state = np.random.RandomState()
+        random_state.set_state(params.random_state.get_state())
+        self._network = self._build(random_state)
+        twin = group.twin() if self._strategy_name in _SERVED else None
+        self._ledger = Ledger(group, twin)
+        self._sampler = self._make_sampler(random_state)
+        self._rate = LearningRate(
+            params.learning_rate, params.learning_rate_init, params.power_t
+        )
+        self._tally = self._make_tally()
+        cycles = self._take_over(kept)
+        self._learning_rate = self._rate.value
+        # The models to fall back on, and the one whose score is not known yet.
+        self._good = self._best = self._scored = self._read()
+        self._strategy = self._make_strategy(twin, cycles)
+        if kept is not None and params.early_stopping and not self.is_done:
+            self._best = kept.shared["best"]
+            # The model was kept before its score was known.
+            self._score()
+
+    def run_step(self) -> None:
+        """Make a step, and share what there is to share."""
+        ledger, sampler = self._ledger, self._sampler
+        idle = sampler is None or ledger.has_diverged
+        ends_pass = False
+        if sampler is not None and not ledger.has_diverged:
+            with ledger.computing():
+                batch = sampler.next()
+                loss = self._strategy.step(
+                    batch, self._learning_rate, self._params.penalty_form
+                )
+            ledger.note_step(len(batch.y), loss)
+            ends_pass = batch.ends_pass
+        for update in self._strategy.exchange(ends_pass=ends_pass, idle=idle):
+            self._act_on(update)
+
+    def finish(self) -> MPCAResult:
+        """Bring together what the ranks have; a collective call."""
+        context, params = self._context, self._params
+        joint = self._strategy.collect()
+        if self._end.diverged:
+            joint = self._good
+            self._tell_of_divergence()
+        elif params.early_stopping:
+            joint = self._best
+        state = None
+        if params.keep_optimizer:
+            steps = float(self._ledger.n_steps)
+            own_state = self._network.optimizer_state()
+            state = mean_state(context.group, own_state, steps)
+        timeline = context.timeline()
+        context.group.flush()
+        # Nobody leaves while parts of models are still on their way to it.
+        barrier(context.group)
+        return MPCAResult(
+            self._describe(joint), state, self._end.converged, context.history, timeline
+        )
+
+    # What updates bring ---------------------------------------------------------------
+
+    def _act_on(self, update: Update) -> None:
+        """Take note of what has become known; may be a collective call."""
+        if self.is_done:
+            return
+        self._learning_rate = update.learning_rate
+        if update.state is not None:
+            self._state = update.state
+        if update.scored and update.is_best:
+            self._best = self._scored
+        if update.is_good:
+            self._good = self._strategy.joint().copy()
+        if update.stop:
+            self.is_done, self._end = True, update
+        if update.record is not None:
+            self._record(update)
+        if update.epoch_ended:
+            self._keep(update)
+        if update.to_score:
+            self._score()
+
+    def _record(self, update: Update) -> None:
+        """Note a record; callbacks are asked at the end of an epoch."""
+        record = update.record
+        if record is None:
+            return
+        if not update.epoch_ended:
+            self._context.history.append(record)
+        elif self._context.record(record, self._describe(self._strategy.joint())):
+            self.is_done, self._end = True, update
+
+    def _score(self) -> None:
+        """Score the joint model on this rank's validation rows."""
+        self._scored = self._strategy.joint().copy()
+        if self._validation is None:
+            return
+        with self._ledger.computing("evaluate"):
+            sums = score_sums(
+                self._network,
+                self._scored,
+                self._validation,
+                is_classifier=self._params.is_classifier,
+            )
+        self._ledger.note_score(sums)
+        for update in self._strategy.share_score():
+            self._act_on(update)
+
+    def _keep(self, update: Update) -> None:
+        """Keep the state after an epoch."""
+        shared = {
+            **self._state,
+            "joint": self._strategy.joint().copy(),
+            "classes": self._problem.classes,
+            "cycles": self._strategy.cycles(),
+            "converged": update.converged,
+        }
+        if self._params.early_stopping:
+            shared["best"] = self._best
+        own = _prefixed("optimizer", self._network.optimizer_state())
+        if self._sampler is not None:
+            own |= _prefixed("sampler", self._sampler.state())
+        self._context.keep(update.epoch, shared, own, done=self.is_done)
+
+    def _tell_of_divergence(self) -> None:
+        """Have the user told which ranks have diverged; a collective call."""
+        mine = self._ledger.n_steps if self._ledger.has_diverged else -1
+        steps = allgather(self._context.group, mine)
+        where = [f"rank {r} in its step {n}" for r, n in enumerate(steps) if n >= 0]
+        self._context.note(
+            f"the loss became infinite or NaN on {', '.join(where)}; the fit has ended "
+            f"with the joint model of before, after {self._end.epoch} epochs; lower "
+            "learning_rate_init, or scale the features"
+        )
+
+    # How it begins --------------------------------------------------------------------
+
+    def _build(self, random_state: np.random.RandomState) -> Network:
+        """The network with its first values."""
+        problem, params = self._problem, self._params
+        n_classes = None if problem.classes is None else len(problem.classes)
+        if params.vector is not None:
+            # As in scikit-learn, no first values are drawn before the shuffles then.
+            random_state = deepcopy(random_state)
+        network = params.spec.build(
+            problem.shard.n_features, n_classes, problem.dtype, random_state
+        )
+        if params.vector is not None:
+            if params.vector.shape != (network.n_values,):
+                raise ValueError(
+                    f"the model to go on from has {len(params.vector)} values, "
+                    f"expected {network.n_values} for these data and parameters"
+                )
+            network.write(0, params.vector.astype(network.dtype, copy=False))
+        if params.optimizer_state is not None:
+            network.set_optimizer_state(params.optimizer_state)
+        return network
+
+    def _make_sampler(self, random_state: np.random.RandomState) -> Sampler | None:
+        """Batches of this rank; the first shard's are those of scikit-learn."""
+        params, context = self._params, self._context
+        if self._problem.shard.n_rows == 0:
+            return None
+        if context.slots[context.group.rank] != 0:
+            random_state = np.random.RandomState(np.random.MT19937(context.seed))
+        batch_size = params.batch_size
+        if isinstance(batch_size, str):
+            batch_size = _DEFAULT_BATCH
+        return Sampler(
+            self._problem.shard, batch_size, random_state if params.shuffle else None
+        )
+
+    def _make_tally(self) -> Tally:
+        """What the rank adds the counts of all ranks to."""
+        params = self._params
+        # scikit-learn ends after one epoch more than the parameter says.
+        rule = StopRule(
+            params.tol, params.n_iter_no_change + 1, maximize=params.early_stopping
+        )
+        return Tally(
+            self._problem.total_rows,
+            self._context.group.size,
+            rule,
+            self._rate,
+            max_iter=params.max_iter,
+            by_score=params.early_stopping,
+            is_classifier=params.is_classifier,
+        )
+
+    def _take_over(self, kept: State | None) -> list[int] | None:
+        """Go on from what was kept; cycles made before."""
+        self._state = self._tally.state()
+        if kept is None:
+            return None
+        shared, own, network = kept.shared, kept.own, self._network
+        joint = shared["joint"]
+        if joint.shape != (network.n_values,):
+            raise CheckpointError(
+                f"the model to go on from has {len(joint)} values, expected "
+                f"{network.n_values} for these data; choose another "
+                "dask-ma.checkpoint.path, or set dask-ma.checkpoint.resume to False"
+            )
+        network.write(0, joint)
+        self._tally.go_on(shared)
+        self._state = self._tally.state()
+        if own is not None:
+            network.set_optimizer_state(_part("optimizer", own))
+            if self._sampler is not None and "sampler.orders" in own:
+                self._sampler.go_on(_part("sampler", own))
+        at_end = self._tally.epoch >= self._params.max_iter
+        if shared["converged"] or (at_end and not self._params.early_stopping):
+            self.is_done = True
+            self._end = self._tally.last(converged=bool(shared["converged"]))
+        return list(shared["cycles"]) or None
+
+    def _make_strategy(self, twin: Group | None, cycles: list[int] | None) -> Strategy:
+        """How this rank works with the others."""
+        params, context = self._params, self._context
+        common: dict[str, Any] = {
+            "group": context.group,
+            "network": self._network,
+            "ledger": self._ledger,
+            "tally": self._tally,
+            "elapsed": context.elapsed,
+        }
+        name, period = self._strategy_name, self._period()
+        if name == "mpca":
+            schedule = CycleSchedule(
+                params.extrapolation, params.smoothing, params.penalty, params.blending
+            )
+            return Coordinated(
+                params.n_phases, schedule, params.weighting, cycles, **common
+            )
+        if name == "synchronous":
+            return Synchronous(period, **common)
+        if name == "easgd":
+            elasticity = params.elasticity or _ELASTICITY / context.group.size
+            return Elastic(period, elasticity, twin=twin, **common)
+        if name == "parameter_server":
+            return Central(twin=twin, **common)
+        return Alone(**common)
+
+    def _period(self) -> int:
+        """Steps between exchanges, not more than an epoch has."""
+        batch_size = self._params.batch_size
+        if isinstance(batch_size, str):
+            batch_size = _DEFAULT_BATCH
+        n_rows = self._problem.total_rows
+        n_steps = -(-n_rows // (batch_size * self._context.group.size))
+        return min(self._params.sync_period, n_steps)
+
+    def _read(self) -> np.ndarray:
+        """This rank's model."""
+        return self._network.read(0, self._network.n_values)
+
+    def _describe(self, vector: np.ndarray) -> dict[str, Any]:
+        """A model, with what else a fitted estimator has."""
+        return {
+            "vector": vector,
+            "classes": self._problem.classes,
+            "n_features": self._problem.shard.n_features,
+            "n_iter": self._state["epoch"],
+            "loss_curve": self._state["loss_curve"],
+            "scores": self._state["scores"],
+        }
+
+
+def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The values under longer names."""
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def _part(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that :func:`_prefixed` has given these names."""
+    start = f"{prefix}."
+    return {
+        name.removeprefix(start): value
+        for name, value in values.items()
+        if name.startswith(start)
+    }

@@ -1,0 +1,133 @@
+"""The batches of a rank, pass after pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.data import Block, Shard
+from dask_ma.mpca._strategy import Batch
+
+
+class Sampler:
+    """Gives the batches of one pass after another, without an end.
+
+    A pass goes over each row of the rank once. Its batches have the same size but for
+    the last. Where the rows lie in several blocks, the blocks come in a random order,
+    and so do the rows of each block.
+
+    Parameters
+    ----------
+    shard : Shard
+        The rank's rows, at least one.
+    batch_size : int
+        Rows of a batch; it may be more than there are.
+    random_state : RandomState or None
+        Shuffles the rows; None keeps their order.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        batch_size: int,
+        random_state: np.random.RandomState | None,
+    ) -> None:
+        self._blocks = shard.blocks
+        self._batch_size = batch_size
+        self._random_state = random_state
+        self._turn = self._row = 0
+        self._turns: list[int] = []
+        self._orders = [np.arange(len(block.y)) for block in shard.blocks]
+        self._begin_pass()
+
+    def next(self) -> Batch:
+        """The next batch."""
+        wanted, pieces = self._batch_size, []
+        while wanted and not self._is_at_end():
+            block, order = self._current()
+            rows = order[self._row : self._row + wanted]
+            pieces.append(_rows_of(block, rows, self._random_state is None))
+            wanted -= len(rows)
+            self._row += len(rows)
+            if self._row == len(order):
+                self._turn, self._row = self._turn + 1, 0
+        ends_pass = self._is_at_end()
+        if ends_pass:
+            self._begin_pass()
+        return _join(pieces, ends_pass)
+
+    def state(self) -> dict[str, Any]:
+        """What another sampler of the same rows needs to give the same batches."""
+        state: dict[str, Any] = {
+            "turns": np.array(self._turns, dtype=np.int64),
+            "at": np.array([self._turn, self._row], dtype=np.int64),
+            "orders": np.concatenate(self._orders),
+        }
+        if self._random_state is not None:
+            _, keys, position, has_normal, normal = self._random_state.get_state()
+            state["keys"] = keys
+            state["random"] = np.array([position, has_normal, normal])
+        return state
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take over the state of a sampler of the same rows."""
+        lengths = np.cumsum([len(order) for order in self._orders])[:-1]
+        self._orders = np.split(np.array(state["orders"]), lengths)
+        self._turns = np.asarray(state["turns"]).tolist()
+        self._turn, self._row = np.asarray(state["at"]).tolist()
+        if self._random_state is not None:
+            position, has_normal, normal = np.asarray(state["random"]).tolist()
+            keys = np.asarray(state["keys"], dtype=np.uint32)
+            self._random_state.set_state(
+                ("MT19937", keys, int(position), int(has_normal), normal)
+            )
+
+    def _begin_pass(self) -> None:
+        """Put blocks and rows into a new order."""
+        self._turn = self._row = 0
+        self._turns = list(range(len(self._blocks)))
+        if self._random_state is None:
+            return
+        if len(self._blocks) > 1:
+            self._turns = self._random_state.permutation(len(self._blocks)).tolist()
+        # As in scikit-learn, each order is made from the one before.
+        for turn in self._turns:
+            order = self._orders[turn]
+            self._orders[turn] = order[self._random_state.permutation(len(order))]
+
+    def _current(self) -> tuple[Block, np.ndarray]:
+        """The block whose turn it is, and the order of its rows."""
+        number = self._turns[self._turn]
+        return self._blocks[number], self._orders[number]
+
+    def _is_at_end(self) -> bool:
+        return self._turn == len(self._turns)
+
+
+def _rows_of(block: Block, rows: np.ndarray, in_order: bool) -> Batch:
+    """Some rows of a block; consecutive ones are views."""
+    picked: Any = slice(rows[0], rows[-1] + 1) if in_order else rows
+    weight = block.sample_weight
+    return Batch(
+        block.X[picked],
+        block.y[picked],
+        None if weight is None else weight[picked],
+        False,
+    )
+
+
+def _join(pieces: list[Batch], ends_pass: bool) -> Batch:
+    """One batch from its pieces."""
+    if len(pieces) == 1:
+        return pieces[0]._replace(ends_pass=ends_pass)
+    rows = [piece.X for piece in pieces]
+    X = sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else None
+    weights = [p.sample_weight for p in pieces if p.sample_weight is not None]
+    return Batch(
+        np.concatenate(rows) if X is None else X,
+        np.concatenate([piece.y for piece in pieces]),
+        np.concatenate(weights) if weights else None,
+        ends_pass,
+    )

@@ -1,0 +1,365 @@
+"""Neural network classifier by MPCA SGD."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dask_ma._callbacks import with_callbacks
+from dask_ma._sklearn import StrOptions, fit_context
+from dask_ma.base import DistributedClassifierMixin
+from dask_ma.mpca._estimator import MPCAEstimator
+from dask_ma.mpca._probabilities import ProbabilityMixin
+
+
+class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
+    """Neural network classifier whose ranks train without waiting for each other.
+
+    Each rank trains a network of its own on its own rows, by mini-batches, without a
+    pause. Meanwhile the networks are brought together in the background: the model is
+    cut into shards, which are added up over the ranks in turn, weighted by the steps
+    that each rank has made, and sent back; a penalty in each step draws the ranks
+    towards the joint model. The network is a multi-layer perceptron like
+    scikit-learn's, with the log loss as its loss, or any module of PyTorch.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : array-like of int, default=(100,)
+        Units of each hidden layer of the built-in network, each at least 1.
+    activation : {"identity", "logistic", "tanh", "relu"}, default="relu"
+        What the hidden units compute.
+    solver : {"adam", "sgd"}, default="adam"
+        Optimiser of each rank: Adam, or steps along the gradient with momentum.
+    alpha : float, default=0.0001
+        Weight of the L2 penalty on the built-in network's weights, at least 0. As in
+        scikit-learn, the penalty of a batch is divided by its rows.
+    batch_size : int or "auto", default="auto"
+        Rows of a batch on each rank, at least 1; a rank with fewer rows takes them all.
+        "auto" is 200.
+    learning_rate : {"constant", "invscaling", "adaptive", "cosine"}, \
+            default="constant"
+        How the step size changes from epoch to epoch: not at all; divided by the rows
+        seen to the power of `power_t`; divided by 5 where the fit would end otherwise;
+        along half a cosine down to 0 at `max_iter`. The second and third need
+        ``solver="sgd"``.
+    learning_rate_init : float, default=0.001
+        The first step size, above 0.
+    power_t : float, default=0.5
+        Exponent of "invscaling".
+    max_iter : int, default=200
+        Most epochs: as many rows as there are, gone over by all ranks together.
+    shuffle : bool, default=True
+        Whether each rank goes over its blocks, and over the rows of a block, in a new
+        order each time.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the first weights and of the shuffles.
+    tol : float or None, default=1e-4
+        The fit ends when more than `n_iter_no_change` epochs in a row have not lowered
+        the loss, or raised the score if `early_stopping`, by this. None makes
+        `max_iter` epochs.
+    verbose : int, default=False
+        1 shows a progress bar, in a terminal or notebook and with rich installed; a
+        higher value, or 1 elsewhere, prints a line per epoch.
+    warm_start : bool, default=False
+        Whether `fit` starts from the network of the fit before.
+    momentum : float, default=0.9
+        Of ``solver="sgd"``, from 0 to 1.
+    nesterovs_momentum : bool, default=True
+        Whether ``solver="sgd"`` looks ahead along the momentum.
+    early_stopping : bool, default=False
+        Whether to hold rows out on each rank, score the joint model on them, and end
+        with the model of the best score.
+    validation_fraction : float, default=0.1
+        Part of the rows held out, above 0 and below 1.
+    beta_1, beta_2 : float, default=0.9 and 0.999
+        Decay of the moments in ``solver="adam"``, from 0 to below 1.
+    epsilon : float, default=1e-8
+        Keeps ``solver="adam"`` from dividing by 0, above 0.
+    n_iter_no_change : int, default=10
+        Epochs without improvement before the fit ends.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes; "balanced" weights them by the inverse of their
+        frequency. They multiply the sample weights.
+    strategy : {"mpca", "synchronous", "easgd", "parameter_server", "local"}, \
+            default="mpca"
+        How ranks share what they learn. "mpca": models are exchanged in the background
+        while the ranks compute. "synchronous": all ranks stop every `sync_period`
+        steps and go on from their mean. "easgd": each rank stops every `sync_period`
+        steps and draws its model and the joint one towards each other.
+        "parameter_server": ranks send gradients, and get the model after a step made
+        where it lies. "local": each rank trains alone, and the model is the mean after
+        each pass. With one rank all are alike.
+    n_phases : {1, 2, 3}, default=3
+        Shards that the model is cut into, which are exchanged in turn by "mpca".
+    extrapolation : float, default=0.7
+        How many cycles ahead the joint model is projected before it is sent, at least
+        0; reached over 20 cycles.
+    smoothing : float, default=0.8
+        How much of its past the trajectory of the joint model keeps, from 0 to below 1.
+    penalty : float, default=0.05
+        How strongly each step draws a rank towards the joint model, from 0 to 1. It
+        begins with 0, jumps to 0.5, and decays to this value.
+    penalty_form : {"shift", "loss"}, default="shift"
+        Whether the penalty moves the model before the gradient is computed, or is a
+        part of the loss.
+    blending : float, default=0.9
+        Part of the joint model that an exchange replaces, above 0 and at most 1; it
+        begins with 1 and reaches this value over 20 cycles.
+    weighting : {"steps", "uniform"}, default="steps"
+        Whether a rank counts in an exchange by the steps that it has made since the
+        last one, or as much as any other.
+    sync_period : int, default=10
+        Steps from one exchange to the next for "synchronous" and "easgd", at least 1;
+        not more than an epoch has are made.
+    elasticity : float or None, default=None
+        Part of the distance by which "easgd" draws models together, above 0 and at most
+        1. None is 0.9 by the number of ranks.
+    module : torch.nn.Module, class or callable, default=None
+        Network of PyTorch in place of the built-in one: a module, or what makes one
+        with the arguments ``module__<name>``. Needs ``dask_ma[torch]``. The parameters
+        of the built-in network and of `solver` have no part in it.
+    criterion : class, callable, str or None, default=None
+        Loss for `module`: a class, an instance or a name in `torch.nn`, with the
+        arguments ``criterion__<name>``. None is CrossEntropyLoss.
+    optimizer : class, callable, str or None, default=None
+        Optimiser for `module`: a class or a name in `torch.optim`, with the arguments
+        ``optimizer__<name>``. None is Adam with `learning_rate_init`.
+    device : str or torch.device, default="auto"
+        Where `module` is trained; "auto" is a GPU where there is one.
+    n_ranks : int or None, default=None
+        Number of ranks. None means one per worker thread of the current client, and one
+        without a client. Without a client the ranks are threads of this process.
+    **kwargs
+        Parameters ``module__<name>``, ``criterion__<name>`` and ``optimizer__<name>``.
+
+    Attributes
+    ----------
+    coefs_ : list of ndarray of shape (fan_in, fan_out)
+        Weights of each layer after the first. Only without `module`.
+    intercepts_ : list of ndarray of shape (fan_out,)
+        Intercepts of each layer after the first. Only without `module`.
+    vector_ : ndarray of float32 of shape (n_values,)
+        All values of the module, end to end. Only with `module`; see
+        :meth:`to_module`.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels.
+    n_iter_ : int
+        Epochs made.
+    loss_ : float
+        Mean loss of the batches of the last epoch.
+    best_loss_ : float
+        Least loss of an epoch.
+    loss_curve_ : list of float
+        Loss of each epoch; of several that end with the same exchange, their mean.
+    validation_scores_ : list of float or None
+        Scores of the joint model on the rows held out, if there are any.
+    best_validation_score_ : float or None
+        The highest of them.
+    n_layers_ : int
+        Layers, the first one and the last one counted. Only without `module`.
+    n_outputs_ : int
+        Output units. Only without `module`.
+    out_activation_ : str
+        What the output units compute. Only without `module`.
+    history_ : list of dict
+        Records, in each epoch up to 50, each for the exchanges since the last: `round`,
+        their number; `time`, in seconds since rank 0 started; `epoch`, rows gone over
+        by all ranks as a multiple of the rows there are; `loss`, the mean over the
+        batches; `n_exchanges`; `tau`, steps of a rank between two exchanges of the same
+        values, a mean; `validation_score`, if there is one yet; over all ranks the sums
+        `n_samples`, `n_steps`, `bytes_sent` and `messages_sent` between processes, and
+        `bytes_shared` within processes; and the means over ranks `seconds_computing`
+        and `seconds_waiting`.
+    timeline_ : ndarray of shape (n_spans,)
+        What each rank has done when: a structured array, sorted by start, with the
+        fields `rank`; `kind`, one of "compute", "evaluate", "aggregate", "send",
+        "wait", and "exchange" for what goes on in the background; `start` and `stop`,
+        in seconds on the clock of `history_`; `peer`, the rank at the other end or -1;
+        and `nbytes`. See :class:`~dask_ma.plotting.GanttDisplay`.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X had names that are all strings.
+
+    See Also
+    --------
+    sklearn.neural_network.MLPClassifier : The same network on one machine.
+
+    Notes
+    -----
+    With "mpca", "easgd" and "parameter_server" and more than one rank, what a rank
+    learns when depends on the clock, and so does the result. "synchronous" and "local"
+    give the same result for the same seed, blocks and ranks.
+
+    References
+    ----------
+    M. Langer, A. Hall, Z. He, W. Rahayu. "MPCA SGD: a method for distributed training
+    of deep learning models on Spark." IEEE Transactions on Parallel and Distributed
+    Systems, 2018; section 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import MPCAClassifier
+    >>> X = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> y = ["even", "odd", "odd", "even"]
+    >>> classifier = MPCAClassifier(
+    ...     (16,), learning_rate_init=0.1, max_iter=50, tol=None, random_state=0
+    ... )
+    >>> classifier.fit(X, y).predict(X).tolist()
+    ['even', 'odd', 'odd', 'even']
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MPCAEstimator._parameter_constraints,
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (100,),
+        activation: str = "relu",
+        *,
+        solver: str = "adam",
+        alpha: float = 0.0001,
+        batch_size: int | str = "auto",
+        learning_rate: str = "constant",
+        learning_rate_init: float = 0.001,
+        power_t: float = 0.5,
+        max_iter: int = 200,
+        shuffle: bool = True,
+        random_state: Any = None,
+        tol: float | None = 1e-4,
+        verbose: int = False,
+        warm_start: bool = False,
+        momentum: float = 0.9,
+        nesterovs_momentum: bool = True,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        n_iter_no_change: int = 10,
+        class_weight: Any = None,
+        strategy: str = "mpca",
+        n_phases: int = 3,
+        extrapolation: float = 0.7,
+        smoothing: float = 0.8,
+        penalty: float = 0.05,
+        penalty_form: str = "shift",
+        blending: float = 0.9,
+        weighting: str = "steps",
+        sync_period: int = 10,
+        elasticity: float | None = None,
+        module: Any = None,
+        criterion: Any = None,
+        optimizer: Any = None,
+        device: Any = "auto",
+        n_ranks: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.solver = solver
+        self.alpha = alpha
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.learning_rate_init = learning_rate_init
+        self.power_t = power_t
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.tol = tol
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.momentum = momentum
+        self.nesterovs_momentum = nesterovs_momentum
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.strategy = strategy
+        self.n_phases = n_phases
+        self.extrapolation = extrapolation
+        self.smoothing = smoothing
+        self.penalty = penalty
+        self.penalty_form = penalty_form
+        self.blending = blending
+        self.weighting = weighting
+        self.sync_period = sync_period
+        self.elasticity = elasticity
+        self.module = module
+        self.criterion = criterion
+        self.optimizer = optimizer
+        self.device = device
+        self.n_ranks = n_ranks
+        self._set_extra(kwargs)
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MPCAClassifier:
+        """Fit the network.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
+            matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
+            worker memory stay there. With `module`, rows may have any shape, as images
+            have, and must be dense.
+        y : array-like or Dask collection of shape (n_samples,)
+            Labels: int, bool or str.
+        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
+            Weights of the rows, not negative. A weight multiplies the loss of the row;
+            0 counts like no row.
+
+        Returns
+        -------
+        self : MPCAClassifier
+
+        Raises
+        ------
+        ValueError
+            For data or parameters that cannot be used; the message names the block.
+        FitFailedError
+            If a worker is lost for good, or a wait takes longer than configured.
+        """
+        with self._keep_fitted_state():
+            X, y = self._validate_rows(X, y, reset=True)
+            result = self._fit_epochs(X, y, sample_weight, **self._warm_changes())
+        self._warn_unless_converged(result)
+        return self
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None
+    ) -> MPCAClassifier:
+        """Make one epoch on some rows, with the optimisers as they were.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`.
+        classes : array-like of shape (n_classes,), default=None
+            All labels that there will be; needed in the first call.
+
+        Returns
+        -------
+        self : MPCAClassifier
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`fit`, and for labels that are not among the classes.
+        """
+        with self._keep_fitted_state():
+            changes = self._partial_changes()
+            changes["classes"] = self._check_classes(classes)
+            first = not hasattr(self, "n_iter_")
+            X, y = self._validate_rows(X, y, reset=first)
+            self._fit_epochs(X, y, sample_weight, **changes)
+        return self

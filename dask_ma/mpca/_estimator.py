@@ -1,0 +1,296 @@
+"""The estimators' side of a fit: parameters, the network, and what comes back."""
+
+from __future__ import annotations
+
+import warnings
+from copy import copy, deepcopy
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dask_ma._callbacks import N_WRAPPERS
+from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.base import DistributedEstimator
+from dask_ma.data import is_dask_collection
+from dask_ma.mpca._agent import train
+from dask_ma.mpca._mlp import MLPSpec, fitted_twin, pack
+from dask_ma.mpca._module import ModuleMixin, has_no_module
+from dask_ma.mpca._network import NetworkSpec
+from dask_ma.mpca._params import MPCAParams, MPCAResult
+from dask_ma.mpca._rows import flat_rows
+
+_PASSED_ON = (
+    "strategy",
+    "n_phases",
+    "extrapolation",
+    "smoothing",
+    "penalty",
+    "penalty_form",
+    "blending",
+    "weighting",
+    "sync_period",
+    "elasticity",
+    "batch_size",
+    "learning_rate",
+    "learning_rate_init",
+    "power_t",
+    "max_iter",
+    "tol",
+    "shuffle",
+    "early_stopping",
+    "validation_fraction",
+    "n_iter_no_change",
+)
+_OF_MLP = (
+    "activation",
+    "alpha",
+    "solver",
+    "momentum",
+    "nesterovs_momentum",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+)
+
+
+class Predictor(NamedTuple):
+    """What predictions need of a fitted estimator.
+
+    Attributes
+    ----------
+    spec : NetworkSpec
+    vector : ndarray of shape (n_values,)
+    classes : ndarray of shape (n_classes,) or None
+    """
+
+    spec: NetworkSpec
+    vector: np.ndarray
+    classes: np.ndarray | None
+
+    def forward(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, or predicted values."""
+        n_classes = None if self.classes is None else len(self.classes)
+        return self.spec.forward(self.vector, X, n_classes)
+
+
+class MPCAEstimator(ModuleMixin, DistributedEstimator):
+    """Base of MPCAClassifier and MPCARegressor."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "hidden_layer_sizes": [
+            "array-like",
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "activation": [StrOptions({"identity", "logistic", "tanh", "relu"})],
+        "solver": [StrOptions({"adam", "sgd"})],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "learning_rate": [StrOptions({"constant", "invscaling", "adaptive", "cosine"})],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+        "power_t": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "shuffle": ["boolean"],
+        "random_state": ["random_state"],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "verbose": ["verbose"],
+        "warm_start": ["boolean"],
+        "momentum": [Interval(Real, 0, 1, closed="both")],
+        "nesterovs_momentum": ["boolean"],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "beta_1": [Interval(Real, 0, 1, closed="left")],
+        "beta_2": [Interval(Real, 0, 1, closed="left")],
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "strategy": [
+            StrOptions({"mpca", "synchronous", "easgd", "parameter_server", "local"})
+        ],
+        "n_phases": [Interval(Integral, 1, 3, closed="both")],
+        "extrapolation": [Interval(Real, 0, None, closed="left")],
+        "smoothing": [Interval(Real, 0, 1, closed="left")],
+        "penalty": [Interval(Real, 0, 1, closed="both")],
+        "penalty_form": [StrOptions({"shift", "loss"})],
+        "blending": [Interval(Real, 0, 1, closed="right")],
+        "weighting": [StrOptions({"steps", "uniform"})],
+        "sync_period": [Interval(Integral, 1, None, closed="left")],
+        "elasticity": [Interval(Real, 0, 1, closed="right"), None],
+        **ModuleMixin._parameter_constraints,
+        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    # A fit ----------------------------------------------------------------------------
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.module is None
+        tags.input_tags.three_d_array = self.module is not None
+        return tags
+
+    def _fit_epochs(
+        self, X: Any, y: Any, sample_weight: Any, **changes: Any
+    ) -> MPCAResult:
+        """Train on all ranks and take over the result."""
+        self._check_combination()
+        spec = self._make_spec()
+        chosen = {name: getattr(self, name) for name in _PASSED_ON}
+        params = MPCAParams(
+            **{
+                "is_classifier": is_classifier(self),
+                "class_weight": getattr(self, "class_weight", None),
+                "spec": spec,
+                "random_state": deepcopy(check_random_state(self.random_state)),
+                **chosen,
+                **changes,
+            }
+        )
+        result: MPCAResult = self._run(
+            train,
+            params,
+            X,
+            y,
+            sample_weight,
+            max_rounds=params.max_iter,
+            to_attributes=self._to_attributes,
+        )
+        for name, value in self._to_attributes(result.fitted).items():
+            setattr(self, name, value)
+        self.history_ = result.history
+        self.timeline_ = result.timeline
+        self._optimizer_state = result.optimizer_state
+        return result
+
+    def _check_combination(self) -> None:
+        """Refuse parameters that do not go together."""
+        is_fixed = self.solver != "sgd" or self.module is not None
+        if self.learning_rate in ("invscaling", "adaptive") and is_fixed:
+            raise ValueError(
+                f"learning_rate={self.learning_rate!r} needs solver='sgd' and no "
+                "module; use 'constant' or 'cosine'"
+            )
+        self._check_module()
+
+    def _make_spec(self) -> NetworkSpec:
+        """What the network is built from."""
+        if self.module is None:
+            sizes = np.atleast_1d(self.hidden_layer_sizes)
+            are_counts = sizes.ndim == 1 and (
+                sizes.dtype.kind in "iu" or not len(sizes)
+            )
+            if not are_counts or (sizes < 1).any():
+                raise ValueError(
+                    "hidden_layer_sizes must be > 0, one int for each layer, got "
+                    f"{self.hidden_layer_sizes}."
+                )
+            chosen = {name: getattr(self, name) for name in _OF_MLP}
+            return MLPSpec(tuple(int(size) for size in sizes), **chosen)
+        return self._make_torch_spec()
+
+    def _validate_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """Check the input; a module's may have more than two dimensions."""
+        if self.module is not None:
+            X, shape = flat_rows(X)
+            if reset:
+                self.input_shape_ = shape
+        return self._validate_input(X, y, reset=reset)
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """What is different in an epoch of `partial_fit`."""
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True")
+        changes: dict[str, Any] = {"max_iter": 1, "tol": None, "keep_optimizer": True}
+        if hasattr(self, "n_iter_"):
+            changes["vector"] = self._vector()
+            changes["optimizer_state"] = getattr(self, "_optimizer_state", None)
+        return changes
+
+    def _warm_changes(self) -> dict[str, Any]:
+        """The model that `fit` starts from."""
+        is_warm = self.warm_start and hasattr(self, "n_iter_")
+        return {"vector": self._vector()} if is_warm else {}
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        curve = np.asarray(fitted["loss_curve"]).tolist()
+        scores = np.asarray(fitted["scores"]).tolist()
+        attributes = {
+            "n_iter_": fitted["n_iter"],
+            "loss_curve_": curve,
+            "loss_": curve[-1] if curve else np.nan,
+            "best_loss_": min(curve, default=np.nan),
+            "validation_scores_": scores or None,
+            "best_validation_score_": max(scores, default=None),
+        }
+        if fitted["classes"] is not None:
+            attributes["classes_"] = fitted["classes"]
+        n_classes = None if fitted["classes"] is None else len(fitted["classes"])
+        return attributes | self._make_spec().attributes(
+            fitted["vector"], fitted["n_features"], n_classes
+        )
+
+    def _warn_unless_converged(self, result: MPCAResult) -> None:
+        """Warn as scikit-learn does if `tol` was not reached."""
+        at_end = result.fitted["n_iter"] >= self.max_iter
+        if self.tol is not None and at_end and not result.converged:
+            warnings.warn(
+                f"the maximum of {self.max_iter} epochs was reached before the loss "
+                "settled; raise max_iter, or set tol=None if this is wanted",
+                ConvergenceWarning,
+                stacklevel=3 + N_WRAPPERS,
+            )
+
+    # The model ------------------------------------------------------------------------
+
+    def _vector(self) -> np.ndarray:
+        """Values of the fitted network."""
+        if self.module is not None:
+            return self.vector_
+        return pack(self.coefs_, self.intercepts_)
+
+    def _predictor(self) -> Predictor:
+        return Predictor(
+            self._make_spec(), self._vector(), getattr(self, "classes_", None)
+        )
+
+    def _float_dtype(self) -> np.dtype:
+        """Type of what the network predicts."""
+        return self._vector().dtype
+
+    @available_if(has_no_module)
+    def to_sklearn(self) -> Any:
+        """A fitted scikit-learn estimator with the same network.
+
+        Returns
+        -------
+        twin : MLPClassifier or MLPRegressor
+            It shares no memory with this estimator and does not need Dask.
+        """
+        check_is_fitted(self)
+        known = (MLPClassifier if is_classifier(self) else MLPRegressor)().get_params()
+        given = {k: v for k, v in self.get_params().items() if k in known}
+        given["tol"] = self.tol or 0.0
+        if self.learning_rate == "cosine":
+            del given["learning_rate"]
+        classes = getattr(self, "classes_", None)
+        twin = fitted_twin(given, self._vector(), classes, self.n_features_in_)
+        for name in ("feature_names_in_", "n_iter_", "loss_", "loss_curve_"):
+            if hasattr(self, name):
+                setattr(twin, name, copy(getattr(self, name)))
+        return twin
+
+    def _forward_rows(self, X: Any, function: Any, **options: Any) -> Any:
+        """Apply the network to rows, lazily where they are a Dask collection."""
+        check_is_fitted(self)
+        if self.module is not None:
+            X, _ = flat_rows(X)
+            if not is_dask_collection(X):
+                X = np.asarray(X, dtype=np.float32)
+        return self._apply(X, function, **options)

@@ -1,0 +1,219 @@
+"""What the strategies ask of a network, whatever it is made of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dask_ma.kernels import Optimizer
+
+
+class Pull(NamedTuple):
+    """A penalty on the distance of some values from the joint model.
+
+    Attributes
+    ----------
+    start, stop : int
+        The values, as positions in the network's vector.
+    strength : float
+        `alpha` in equations 6 and 7 of the paper, at least 0.
+    """
+
+    start: int
+    stop: int
+    strength: float
+
+
+class Network(ABC):
+    """A network as one rank trains it: a vector of values, and what to do with them.
+
+    The vector holds all parameters end to end, and after them what else belongs to the
+    model and changes in training, such as the running means of a batch normalisation.
+
+    Attributes
+    ----------
+    n_values : int
+        Length of the vector.
+    n_parameters : int
+        How many of its values, from the first on, are trained by gradients.
+    dtype : numpy.dtype
+        Of the vector.
+    """
+
+    n_values: int
+    n_parameters: int
+    dtype: np.dtype
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Copy of the values from `start` to `stop`."""
+
+    @abstractmethod
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Replace the values from `start` on."""
+
+    @abstractmethod
+    def aim(self, start: int, values: np.ndarray) -> None:
+        """Set the joint model that pulls draw the values from `start` on towards.
+
+        The array must not change afterwards.
+        """
+
+    @abstractmethod
+    def step(
+        self,
+        X: Any,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        *,
+        learning_rate: float,
+        pulls: Sequence[Pull] = (),
+        form: str = "shift",
+    ) -> float:
+        """Make a step of the optimiser on a batch.
+
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (n_rows, n_features)
+            Rows of the batch, at least one.
+        y : ndarray of shape (n_rows,)
+            Class codes, or targets.
+        sample_weight : ndarray of shape (n_rows,) or None
+            Weights of the rows.
+        learning_rate : float
+            Step size.
+        pulls : sequence of Pull, default=()
+            Penalties; values that have never been aimed at are not pulled, nor are
+            values that are no parameters.
+        form : {"shift", "loss"}, default="shift"
+            Whether a pull moves the parameters before the gradient is computed
+            (equation 7) or adds its gradient to that of the loss (equation 6).
+
+        Returns
+        -------
+        loss : float
+            Weighted mean loss of the batch before the step, with what the network's own
+            penalty adds, without that of the pulls. It may be infinite or NaN.
+        """
+
+    @abstractmethod
+    def gradient(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> tuple[float, np.ndarray]:
+        """Loss of a batch as in :meth:`step`, and its gradient.
+
+        Returns
+        -------
+        loss : float
+        gradient : ndarray of shape (n_parameters,)
+            The network's own; it changes with the next call.
+        """
+
+    @abstractmethod
+    def outputs(self, X: Any) -> np.ndarray:
+        """Values of the output units for some rows.
+
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (n_rows, n_features)
+            Rows, at least one.
+
+        Returns
+        -------
+        outputs : ndarray of shape (n_rows,) or (n_rows, n_outputs)
+            For a classifier, larger for the likelier class; a vector, above 0 for the
+            second class, where two classes share a unit. For a regressor, predictions.
+        """
+
+    @abstractmethod
+    def slice_optimizer(self, n_values: int) -> Optimizer:
+        """An optimiser of the same kind, without history, for a part of the vector."""
+
+    @abstractmethod
+    def optimizer_state(self) -> dict[str, Any]:
+        """Copies of what the optimiser remembers: arrays, and plain numbers."""
+
+    @abstractmethod
+    def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`optimizer_state` has given."""
+
+
+class NetworkSpec(ABC):
+    """How to build a network; small enough to travel with the parameters of a fit.
+
+    Attributes
+    ----------
+    dtypes : tuple of dtypes
+        Types that rows may have; any other becomes the first.
+    """
+
+    dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
+
+    @abstractmethod
+    def build(
+        self,
+        n_features: int,
+        n_classes: int | None,
+        dtype: np.dtype,
+        random_state: np.random.RandomState,
+    ) -> Network:
+        """A network with random values.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of X.
+        n_classes : int or None
+            Number of classes, at least 2; None for regression.
+        dtype : numpy.dtype
+            Type of the rows, float32 or float64.
+        random_state : RandomState
+            Where the values come from. The same state gives the same values.
+
+        Returns
+        -------
+        network : Network
+        """
+
+    @abstractmethod
+    def forward(self, vector: np.ndarray, X: Any, n_classes: int | None) -> np.ndarray:
+        """Predictions of a trained network, without its optimiser.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of the network.
+        X : ndarray or CSR of shape (n_rows, n_features)
+            Rows; there may be none.
+        n_classes : int or None
+            As in :meth:`build`.
+
+        Returns
+        -------
+        predictions : ndarray of shape (n_rows, n_classes) or (n_rows,)
+            Probabilities of the classes, or predicted values.
+        """
+
+    @abstractmethod
+    def attributes(
+        self, vector: np.ndarray, n_features: int, n_classes: int | None
+    ) -> dict[str, Any]:
+        """What a fitted estimator shows of a trained network.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of the network.
+        n_features : int
+            Columns of X.
+        n_classes : int or None
+            As in :meth:`build`.
+
+        Returns
+        -------
+        attributes : dict
+            By name.
+        """

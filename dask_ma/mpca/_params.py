@@ -1,0 +1,80 @@
+"""What the ranks of a fit need to know besides their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.linear import ValidationParams
+from dask_ma.mpca._network import NetworkSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class MPCAParams(ValidationParams):
+    """Parameters of a fit; the names are those of the estimators.
+
+    Parameters
+    ----------
+    spec : NetworkSpec
+        How to build the network.
+    random_state : RandomState
+        Where the first values, and the shuffles of the rank of the first shard, come
+        from.
+    vector : ndarray of shape (n_values,) or None
+        Values to start from; None for random ones.
+    optimizer_state : dict or None
+        What the optimiser is to remember; None for nothing.
+    keep_optimizer : bool
+        Whether what the optimisers remember is wanted after the fit.
+    """
+
+    spec: NetworkSpec
+    random_state: np.random.RandomState
+    strategy: str
+    n_phases: int
+    extrapolation: float
+    smoothing: float
+    penalty: float
+    penalty_form: str
+    blending: float
+    weighting: str
+    sync_period: int
+    elasticity: float | None
+    batch_size: int | str
+    learning_rate: str
+    learning_rate_init: float
+    power_t: float
+    max_iter: int
+    tol: float | None
+    shuffle: bool
+    n_iter_no_change: int
+    vector: np.ndarray | None = field(default=None, repr=False)
+    optimizer_state: dict[str, Any] | None = field(default=None, repr=False)
+    keep_optimizer: bool = False
+
+
+class MPCAResult(NamedTuple):
+    """What rank 0 returns to the client.
+
+    Attributes
+    ----------
+    fitted : dict
+        `vector` of the joint model; `classes`, sorted labels or None; `n_iter`, epochs
+        made; `loss_curve` and `scores` of the epochs; `n_samples`, rows seen.
+    optimizer_state : dict or None
+        What the optimisers remember, the mean over ranks, if it is wanted.
+    converged : bool
+        Whether the fit ended by its own rules and not by `max_iter`.
+    history : list of dict
+        Records.
+    timeline : ndarray or None
+        What all ranks have done when.
+    """
+
+    fitted: dict[str, Any]
+    optimizer_state: dict[str, Any] | None
+    converged: bool
+    history: list[dict[str, Any]]
+    timeline: np.ndarray | None

@@ -1,0 +1,47 @@
+"""Rows of any shape as rows of one dimension."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dask_ma.data import is_dask_collection
+
+
+def flat_rows(X: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """Lay the values of each row end to end.
+
+    Parameters
+    ----------
+    X : array-like or Dask collection of shape (n_samples, ...)
+        A dask.array may have chunks along any axis; each row becomes one chunk wide.
+
+    Returns
+    -------
+    X : of shape (n_samples, n_features)
+        The input itself where it has two dimensions, or no shape.
+    shape : tuple of int or None
+        Shape of a row; None where it has one dimension.
+    """
+    if not hasattr(X, "ndim"):
+        X = np.asarray(X)
+    if X.ndim <= 2:
+        return X, None
+    shape = tuple(int(n) for n in X.shape[1:])
+    if not is_dask_collection(X):
+        return X.reshape(len(X), -1), shape
+    X = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+    flat = X.map_blocks(
+        _flatten,
+        chunks=(X.chunks[0], (prod(shape),)),
+        drop_axis=list(range(2, X.ndim)),
+        meta=np.empty((0, 0), dtype=X.dtype),
+    )
+    return flat, shape
+
+
+def _flatten(block: np.ndarray) -> np.ndarray:
+    """A block with rows of one dimension."""
+    return block.reshape(len(block), -1)

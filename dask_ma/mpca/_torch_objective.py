@@ -1,0 +1,167 @@
+"""What a torch criterion makes of a module's output: losses and predictions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+_ONE_UNIT = (nn.BCEWithLogitsLoss, nn.BCELoss)
+
+
+class Objective:
+    """A criterion, with the targets and the outputs that belong to it.
+
+    Parameters
+    ----------
+    criterion : callable
+        From output and target to the loss. For a classifier the target is the class
+        code of each row, but for BCEWithLogitsLoss and BCELoss 0.0 or 1.0 in the shape
+        of the output; for a regressor, the target in the shape of the output.
+    n_classes : int or None
+        Number of classes; None for regression.
+    device : torch.device
+        Where the outputs are.
+
+    Raises
+    ------
+    ValueError
+        If the criterion tells two classes apart, and there are more.
+    """
+
+    def __init__(
+        self, criterion: Any, n_classes: int | None, device: torch.device
+    ) -> None:
+        self._name = getattr(criterion, "__name__", type(criterion).__name__)
+        self._criterion = criterion
+        self._n_classes = n_classes
+        self._device = device
+        if isinstance(criterion, nn.Module):
+            # A copy, as ranks in threads share what they were given.
+            self._criterion = copy.deepcopy(criterion).float().to(device)
+        self._has_one_unit = n_classes is not None and isinstance(criterion, _ONE_UNIT)
+        if self._has_one_unit and n_classes != 2:
+            raise ValueError(
+                f"labels out of range for the criterion: {self._name} tells two "
+                f"classes apart, and there are {n_classes}; use CrossEntropyLoss"
+            )
+
+    def loss(
+        self, output: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> torch.Tensor:
+        """Loss of a batch.
+
+        Parameters
+        ----------
+        output : Tensor of shape (n_rows,) or (n_rows, n_units)
+            What the module returned.
+        y : ndarray of shape (n_rows,)
+            Class codes or targets.
+        sample_weight : ndarray of shape (n_rows,) or None
+            Weights of the rows. What the criterion weighs by itself counts on top.
+
+        Returns
+        -------
+        loss : Tensor of shape ()
+            As the criterion reduces it; a criterion that does not reduce is averaged.
+
+        Raises
+        ------
+        ValueError
+            If the output has another shape, or if there are weights and the criterion
+            has no `reduction="none"`.
+        """
+        self.check(output, len(y))
+        target = self._target(output, y)
+        if sample_weight is None:
+            return self._criterion(output, target).mean()
+        weight = torch.tensor(sample_weight, dtype=torch.float32, device=self._device)
+        return self._weighted(output, target, weight)
+
+    def check(self, output: Any, n_rows: int) -> None:
+        """Raise a ValueError unless an output has the shape that the task asks for."""
+        found = tuple(output.shape) if torch.is_tensor(output) else None
+        if self._n_classes is None or self._has_one_unit:
+            expected = [(n_rows,), (n_rows, 1)]
+        else:
+            expected = [(n_rows, self._n_classes)]
+        if found in expected:
+            return
+        wanted = " or ".join(map(str, expected))
+        if found is None:
+            raise ValueError(
+                f"the module returned a {type(output).__name__}, where a tensor of "
+                f"shape {wanted} is needed"
+            )
+        reason = ""
+        if self._n_classes is not None:
+            reason = (
+                f"labels out of range for the criterion {self._name} with "
+                f"{self._n_classes} classes: "
+            )
+        raise ValueError(f"{reason}the module's output has shape {found}, not {wanted}")
+
+    def outputs(self, output: torch.Tensor) -> torch.Tensor:
+        """What :meth:`Network.outputs` returns for what the module returned."""
+        if self._n_classes is None:
+            return output.reshape(-1)
+        if isinstance(self._criterion, nn.BCELoss):
+            return output.reshape(-1) - 0.5
+        return output.reshape(-1) if self._has_one_unit else output
+
+    def predictions(self, output: torch.Tensor) -> torch.Tensor:
+        """What :meth:`NetworkSpec.forward` returns for what the module returned.
+
+        Scores of a criterion that is not known become probabilities by a softmax, which
+        keeps their order.
+        """
+        if self._n_classes is None:
+            return output.reshape(-1)
+        if isinstance(self._criterion, nn.NLLLoss):
+            return output.exp()
+        if not self._has_one_unit:
+            return output.softmax(1)
+        output = output.reshape(-1)
+        second = output if isinstance(self._criterion, nn.BCELoss) else output.sigmoid()
+        return torch.stack([1 - second, second], dim=1)
+
+    def _target(self, output: torch.Tensor, y: np.ndarray) -> torch.Tensor:
+        if self._n_classes is None or self._has_one_unit:
+            target = torch.tensor(y, dtype=torch.float32, device=self._device)
+            return target.reshape(output.shape)
+        return torch.tensor(y, dtype=torch.int64, device=self._device)
+
+    def _weighted(
+        self, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
+        """Loss of weighted rows, reduced as the criterion reduces others."""
+        if not hasattr(self._criterion, "reduction"):
+            raise ValueError(
+                f"the criterion {self._name} has no `reduction`, which sample weights "
+                "need: weights count the loss of each row"
+            )
+        each = copy.copy(self._criterion)
+        each.reduction = "none"
+        losses = each(output, target)
+        if losses.shape[:1] != weight.shape:
+            raise ValueError(
+                f"the criterion {self._name} does not return a loss for each row with "
+                "`reduction='none'`, which sample weights need: it returned shape "
+                f"{tuple(losses.shape)} for {len(weight)} rows"
+            )
+        total = weight @ losses.reshape(len(weight), -1).mean(1)
+        if self._criterion.reduction == "sum":
+            return total
+        scale = (weight * self._class_weights(target)).sum()
+        # Rows that do not count at all neither move the network nor spoil its values.
+        return total / torch.where(scale == 0, 1.0, scale)
+
+    def _class_weights(self, target: torch.Tensor) -> torch.Tensor | float:
+        """What the criterion's own mean divides by, row by row."""
+        if isinstance(self._criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            if self._criterion.weight is not None:
+                return self._criterion.weight[target]
+        return 1.0

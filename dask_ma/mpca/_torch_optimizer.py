@@ -1,0 +1,148 @@
+"""Optimisers of torch, with a step size for each step and a state that travels."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+
+from dask_ma.kernels import Optimizer
+
+# Makes an optimiser for some parameters, at the step size that it is given.
+OptimizerBuilder = Callable[[list[Any]], Any]
+
+
+class PacedOptimizer:
+    """An optimiser of torch whose step size is set anew for each step.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        With its step sizes as given.
+    base : float
+        The `learning_rate` at which it takes its step sizes as given; at another one
+        they are larger or smaller in the same proportion.
+
+    Raises
+    ------
+    ValueError
+        If the optimiser needs to evaluate the loss by itself, as LBFGS does.
+    """
+
+    def __init__(self, optimizer: Any, base: float) -> None:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ValueError(
+                f"optimizer={type(optimizer).__name__} evaluates the loss several "
+                "times a step; choose one that makes a step with a gradient"
+            )
+        self._optimizer = optimizer
+        self._given = [group["lr"] for group in optimizer.param_groups]
+        self._base = base
+
+    def step(self, learning_rate: float) -> None:
+        """Make a step with the gradients that the parameters have."""
+        scale = learning_rate / self._base
+        for group, given in zip(self._optimizer.param_groups, self._given, strict=True):
+            group["lr"] = given * scale
+        self._optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """What the optimiser remembers.
+
+        Returns
+        -------
+        state : dict
+            Under `"0.exp_avg"` what belongs to the first parameter, and so on: arrays,
+            floats where torch has tensors without dimensions, and ints.
+        """
+        remembered = self._optimizer.state_dict()["state"]
+        return {
+            f"{index}.{name}": _to_plain(value)
+            for index, values in remembered.items()
+            for name, value in values.items()
+            if value is not None
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state` has given."""
+        remembered: dict[int, dict[str, Any]] = {}
+        for key, value in state.items():
+            index, name = key.split(".", 1)
+            remembered.setdefault(int(index), {})[name] = _to_torch(value)
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": remembered, "param_groups": groups})
+
+
+class SliceOptimizer(Optimizer):
+    """An optimiser of torch for a part of a vector that lies in an array.
+
+    Parameters
+    ----------
+    build : callable
+        From a list of parameters to an optimiser of torch.
+    n_values : int
+        Length of the part.
+    base : float
+        As for :class:`PacedOptimizer`.
+
+    Notes
+    -----
+    It equals the optimiser of the whole network as long as that one treats each value
+    by itself. One that looks at the shape of a weight, as Muon or Adafactor do, sees a
+    vector here.
+    """
+
+    def __init__(self, build: OptimizerBuilder, n_values: int, base: float) -> None:
+        self._values = torch.nn.Parameter(torch.zeros(n_values, dtype=torch.float32))
+        self._values.grad = torch.zeros_like(self._values)
+        self._optimizer = PacedOptimizer(build([self._values]), base)
+
+    def step(
+        self, values: np.ndarray, gradient: np.ndarray, learning_rate: float
+    ) -> None:
+        """Make a step, in place; see :meth:`Optimizer.step`.
+
+        Raises
+        ------
+        ValueError
+            If the vectors do not have the length that the optimiser is made for.
+        """
+        expected = tuple(self._values.shape)
+        if values.shape != expected or gradient.shape != expected:
+            raise ValueError(
+                f"the optimiser is for vectors of shape {expected}, got {values.shape} "
+                f"and {gradient.shape}"
+            )
+        ours = self._values.detach().numpy()
+        ours[...] = values
+        assert self._values.grad is not None  # set once, and never taken away
+        self._values.grad.numpy()[...] = gradient
+        self._optimizer.step(learning_rate)
+        values[...] = ours
+
+    def state(self) -> dict[str, Any]:
+        """Copies of what it remembers, as :meth:`PacedOptimizer.state`."""
+        return self._optimizer.state()
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state` has given."""
+        self._optimizer.go_on(state)
+
+
+def _to_plain(value: Any) -> Any:
+    """A copy that needs no torch: array, float or int."""
+    if not torch.is_tensor(value):
+        return value
+    return value.cpu().numpy().copy() if value.dim() else float(value)
+
+
+def _to_torch(value: Any) -> Any:
+    """Undo :func:`_to_plain`; torch itself puts tensors on the right device."""
+    if isinstance(value, Integral):
+        return int(value)
+    return torch.tensor(value)
