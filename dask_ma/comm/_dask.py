@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
@@ -66,6 +68,17 @@ def pace_of(worker: Worker) -> Pace | None:
     return known[1]
 
 
+def _clock_of_loop(worker: Worker) -> int:
+    """Number of the clock that counts a worker's event loop."""
+
+    async def find() -> int:
+        return time.pthread_getcpuclockid(threading.get_ident())
+
+    loop = worker.loop.asyncio_loop
+    timeout = _config.get_timeout("comm.timeout")
+    return asyncio.run_coroutine_threadsafe(find(), loop).result(timeout)
+
+
 class DaskGroup(Group):
     """A rank on a Dask worker; messages travel over Dask's own connections.
 
@@ -94,6 +107,7 @@ class DaskGroup(Group):
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._push_buffer = _config.get_bytes("comm.push-buffer")
         self._pace = pace_of(worker)
+        self._carrier_clock: int | None = None
 
     # Thread of the rank ------------------------------------------------------------
 
@@ -160,6 +174,14 @@ class DaskGroup(Group):
             self.counters.seconds_waiting += stop - start
             # The bytes have been counted where the message was handed over.
             self.trace.add(SEND, start, stop, dest)
+
+    def carrier_time(self) -> float:
+        """Processor time of the worker's event loop; see :meth:`Group.carrier_time`."""
+        if not hasattr(time, "pthread_getcpuclockid"):  # as on Windows
+            return 0.0
+        if self._carrier_clock is None:
+            self._carrier_clock = _clock_of_loop(self._worker)
+        return time.clock_gettime(self._carrier_clock)
 
     # Event loop of the worker --------------------------------------------------------
 

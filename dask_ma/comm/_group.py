@@ -284,6 +284,16 @@ class Group(ABC):
             self.counters.seconds_waiting += stop - start
             self.trace.add(WAIT, start, stop, -1)
 
+    def carrier_time(self) -> float:
+        """Processor time of the thread that carries this process's messages.
+
+        Returns
+        -------
+        seconds : float
+            Since that thread began; 0 where there is none, or the system does not tell.
+        """
+        return 0.0
+
     def fail(self, error: BaseException) -> None:
         """Make every present and later call on this rank, and its twins, raise `error`.
 

@@ -25,6 +25,7 @@ from dask_ma.mpca._strategy import Alone, Strategy, Synchronous
 
 _DEFAULT_BATCH = 200
 _ELASTICITY = 0.9  # of all ranks together (section 6.3)
+_LEAST_EXCHANGES = 10  # of an epoch
 _SERVED = {"easgd", "parameter_server"}
 
 
@@ -321,13 +322,21 @@ class Trainer:
             "tally": self._tally,
             "elapsed": context.elapsed,
         }
-        name, period = self._strategy_name, self._period()
+        name = self._strategy_name
+        # An epoch is not to go by without an exchange.
+        period = min(params.sync_period, self._steps_of_epoch())
         if name == "mpca":
             schedule = CycleSchedule(
                 params.extrapolation, params.smoothing, params.penalty, params.blending
             )
+            most_steps = max(1, self._steps_of_epoch() // _LEAST_EXCHANGES)
             return Coordinated(
-                params.n_phases, schedule, params.weighting, cycles, **common
+                params.n_phases,
+                schedule,
+                params.weighting,
+                cycles,
+                most_steps,
+                **common,
             )
         if name == "synchronous":
             return Synchronous(period, **common)
@@ -338,14 +347,12 @@ class Trainer:
             return Central(twin=twin, **common)
         return Alone(**common)
 
-    def _period(self) -> int:
-        """Steps between exchanges, not more than an epoch has."""
+    def _steps_of_epoch(self) -> int:
+        """Steps of a rank in an epoch, where all are alike."""
         batch_size = self._params.batch_size
         if isinstance(batch_size, str):
             batch_size = _DEFAULT_BATCH
-        n_rows = self._problem.total_rows
-        n_steps = -(-n_rows // (batch_size * self._context.group.size))
-        return min(self._params.sync_period, n_steps)
+        return -(-self._problem.total_rows // (batch_size * self._context.group.size))
 
     def _read(self) -> np.ndarray:
         """This rank's model."""

@@ -88,7 +88,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         "parameter_server": ranks send gradients, and get the model after a step made
         where it lies. "local": each rank trains alone, and the model is the mean after
         each pass. With one rank all are alike.
-    n_phases : {1, 2, 3}, default=3
+    n_phases : {1, 2, 3}, default=1
         Shards that the model is cut into, which are exchanged in turn by "mpca".
     extrapolation : float, default=0.7
         How many cycles ahead the joint model is projected before it is sent, at least
@@ -241,7 +241,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         n_iter_no_change: int = 10,
         class_weight: Any = None,
         strategy: str = "mpca",
-        n_phases: int = 3,
+        n_phases: int = 1,
         extrapolation: float = 0.7,
         smoothing: float = 0.8,
         penalty: float = 0.05,

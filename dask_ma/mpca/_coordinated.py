@@ -13,20 +13,23 @@ driver could not have.
 
 from __future__ import annotations
 
+import os
 from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 
+from dask_ma import _config
 from dask_ma.comm import allgather
 from dask_ma.mpca._joint import Cut, JointPart
 from dask_ma.mpca._ledger import N_FIELDS, Update
 from dask_ma.mpca._network import Pull
+from dask_ma.mpca._parcels import Parcels, Share
 from dask_ma.mpca._schedules import CycleSchedule
 from dask_ma.mpca._strategy import Strategy
 
-_MODEL = ("mpca", "model")
-_JOINT = ("mpca", "joint")
+_MODEL, _JOINT = "model", "joint"
+_SHORT_STEP = 1e-3  # seconds
 
 
 class Coordinated(Strategy):
@@ -43,6 +46,10 @@ class Coordinated(Strategy):
         same shard (equation 9), or as much as any other.
     cycles : sequence of int or None
         Cycles that each shard has made before; None for none.
+    most_steps : int, default=0
+        After so many steps there is an exchange whatever it costs: what all ranks have
+        done, and whether that is enough, is known from exchanges only. With 0 the cost
+        never counts.
     **common
         As for :class:`~dask_ma.mpca._strategy.Strategy`. The network holds the joint
         model to begin with.
@@ -54,9 +61,11 @@ class Coordinated(Strategy):
         schedule: CycleSchedule,
         weighting: str,
         cycles: list[int] | None = None,
+        most_steps: int = 0,
         **common: Any,
     ) -> None:
         super().__init__(**common)
+        self._most_steps = most_steps
         size, rank = self._group.size, self._group.rank
         self._cut = Cut(self._network.n_values, n_phases, size)
         self._schedule = schedule
@@ -70,26 +79,31 @@ class Coordinated(Strategy):
         self._sent_at = [0] * n_phases  # steps made at the last exchange of a shard
         self._since = [0.0] * n_phases  # when it began
         self._n_sent = self._n_reduced = self._n_received = 0
-        self._models: dict[int, Any] = {}
-        self._joints: dict[int, Any] = {}
+        self._last_step = perf_counter()
+        self._parcels = Parcels(self._group, (_MODEL, _JOINT))
+        part = float(_config.get("mpca.exchange-share"))
+        self._share = Share(part, self._group)
 
     # What the trainer calls -----------------------------------------------------------
 
     def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
         """Do all that can be done without waiting; an idle rank waits for a message."""
-        updates: list[Update] = []
         while True:
-            has_moved = self._reduce() or self._send(idle)
-            update = self._receive()
+            with self._share.exchanging():
+                self._parcels.look()
+                has_moved = self._reduce()
+                has_moved = self._send(idle) or has_moved
+                self._parcels.send()
+                update = self._receive()
             if update is not None:
-                updates.append(update)
                 # Every rank is to act on an update before it adds to the next ones.
-                return updates
-            if not has_moved:
-                if not idle:
-                    self._let_others_run()
-                    return updates
-                self._group.wait_any(self._wanted())
+                return [update]
+            if has_moved:
+                continue
+            if not idle:
+                self._let_others_run()
+                return []
+            self._parcels.wait()
 
     def joint(self) -> np.ndarray:
         """Projected joint model as all ranks know it after the latest update."""
@@ -114,11 +128,12 @@ class Coordinated(Strategy):
     def _send(self, idle: bool) -> bool:
         """Send the next shard of this rank's model if it is its turn."""
         number = self._n_sent % len(self._parts)
-        # While one shard is reduced the ones before it are on their way to the ranks.
-        is_turn = self._n_sent <= self._n_reduced
+        # While one shard is added up the one before is on its way back. With three,
+        # another one can be sent meanwhile.
+        is_turn = self._n_sent <= self._n_reduced + max(0, len(self._parts) - 2)
         is_back = self._n_sent - self._n_received < len(self._parts)
         tau = self._ledger.n_steps - self._sent_at[number]
-        if not (is_turn and is_back and (tau or idle)):
+        if not (is_turn and is_back and (idle or (tau and self._is_due()))):
             return False
         weight = float(tau if self._by_steps else tau > 0)
         if self._ledger.has_diverged:
@@ -128,44 +143,43 @@ class Coordinated(Strategy):
         self._since[number] = perf_counter()
         start, stop = self._cut.shard(number)
         values = self._network.read(start, stop)
-        for rank in self._others_first():
+        for rank in range(self._group.size):
             first, last = self._cut.part(number, rank)
             part = values[first - start : last - start]
-            # Neither is written to again.
-            self._group.push((part, header), rank, _MODEL, copy=False)
+            self._parcels.put(_MODEL, (part, header), rank)
         self._n_sent += 1
+        self._share.note_exchange(self._ledger.seconds_computing)
         return True
 
     def _reduce(self) -> bool:
         """Add up this rank's part of a shard once all ranks have sent theirs."""
-        if not self._gather(self._models, _MODEL):
+        received = self._parcels.take(_MODEL)
+        if received is None:
             return False
         number = self._n_reduced % len(self._parts)
-        received = [self._models[rank] for rank in range(self._group.size)]
-        self._models.clear()
         headers = [header for _, header in received]
         weights = [float(header[-1]) for header in headers]
         projected = self._parts[number].update(
             [model for model, _ in received], weights
         )
         counts = np.sum([header[:N_FIELDS] for header in headers], axis=0)
-        for rank in self._others_first():
-            self._group.push((projected, counts), rank, _JOINT, copy=False)
+        for rank in range(self._group.size):
+            self._parcels.put(_JOINT, (projected, counts), rank)
         self._n_reduced += 1
         return True
 
     def _receive(self) -> Update | None:
         """Take over a shard of the joint model once all its parts are here."""
-        if not self._gather(self._joints, _JOINT):
+        received = self._parcels.take(_JOINT)
+        if received is None:
             return None
         number = self._n_received % len(self._parts)
         n_bytes = 0
-        for rank, (projected, _) in self._joints.items():
+        for rank, (projected, _) in enumerate(received):
             start, stop = self._cut.part(number, rank)
             self._known[start:stop] = projected
             n_bytes += projected.nbytes
-        counts = self._joints[self._group.rank][1]
-        self._joints.clear()
+        counts = received[self._group.rank][1]
         start, stop = self._cut.shard(number)
         self._network.aim(start, self._known[start:stop].copy())
         self._cycles[number] += 1
@@ -176,37 +190,25 @@ class Coordinated(Strategy):
 
     # Helpers --------------------------------------------------------------------------
 
-    def _gather(self, messages: dict[int, Any], tag: tuple[str, str]) -> bool:
-        """Look for messages that are missing; whether all ranks have sent theirs."""
-        for rank in range(self._group.size):
-            if rank not in messages:
-                arrived, message = self._group.poll(rank, tag)
-                if arrived:
-                    messages[rank] = message
-        return len(messages) == self._group.size
+    def _is_due(self) -> bool:
+        """Whether it is time for another exchange, or one can be afforded."""
+        ledger = self._ledger
+        if ledger.n_steps - max(self._sent_at) >= self._most_steps:
+            return True
+        return self._share.is_due(ledger.seconds_computing)
 
     def _let_others_run(self) -> None:
-        """Let other threads of this process take the interpreter.
+        """Let other threads of this process take the interpreter after a short step.
 
         They are the other ranks, if there are any here, and the one that sends and
         receives. It would otherwise change hands every 5 ms only, which may be a
-        hundred steps of a small network.
+        hundred steps of a small network. Large operations let go of it anyway, and a
+        yield may cost the rest of a time slice.
         """
-        sleep(0)
-
-    def _wanted(self) -> list[tuple[int, Any]]:
-        """Messages that this rank is waiting for."""
-        return [
-            (rank, tag)
-            for messages, tag in ((self._models, _MODEL), (self._joints, _JOINT))
-            for rank in range(self._group.size)
-            if rank not in messages
-        ]
-
-    def _others_first(self) -> list[int]:
-        """All ranks, from the next one on, so that not all send to the same at once."""
-        size, rank = self._group.size, self._group.rank
-        return [(rank + 1 + offset) % size for offset in range(size)]
+        if perf_counter() - self._last_step < _SHORT_STEP:
+            # A sleep of no time takes much longer, but not all systems have a yield.
+            os.sched_yield() if hasattr(os, "sched_yield") else sleep(0)
+        self._last_step = perf_counter()
 
     def _set_pulls(self) -> None:
         """Draw this rank to what it knows of the joint model."""

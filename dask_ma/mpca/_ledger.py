@@ -38,6 +38,13 @@ class Ledger:
         The rank.
     twin : Group or None
         The same rank for another thread, whose messages count, too.
+
+    Attributes
+    ----------
+    n_steps : int
+        Steps made.
+    seconds_computing : float
+        Time spent on them, and on scores.
     """
 
     def __init__(self, group: Group, twin: Group | None = None) -> None:
@@ -47,6 +54,7 @@ class Ledger:
         self._taken = np.zeros(N_FIELDS)
         self._has_diverged = False
         self.n_steps = 0
+        self.seconds_computing = 0.0
 
     @property
     def has_diverged(self) -> bool:
@@ -61,7 +69,7 @@ class Ledger:
             with self._trace.span(kind):
                 yield
         finally:
-            self._sums[_AT["seconds_computing"]] += perf_counter() - start
+            self.seconds_computing += perf_counter() - start
 
     def note_step(self, n_rows: int, loss: float) -> None:
         """Count a step on a batch with a given mean loss."""
@@ -93,6 +101,7 @@ class Ledger:
         counts : ndarray of float64 of shape (N_FIELDS,)
         """
         now = self._sums.copy()
+        now[_AT["seconds_computing"]] = self.seconds_computing
         for name in ("bytes_sent", "bytes_shared", "messages_sent"):
             now[_AT[name]] = sum(getattr(g.counters, name) for g in self._groups)
         # A second thread waits all the time, beside the computation.

@@ -132,7 +132,7 @@ def test_every_parameter_acts(multi, change):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n_phases", 1), ("weighting", "uniform"), ("penalty_form", "loss")]
+    [("n_phases", 3), ("weighting", "uniform"), ("penalty_form", "loss")]
     + [("extrapolation", 0.2), ("smoothing", 0.3), ("penalty", 0.2)]
     + [("blending", 0.5), ("elasticity", 0.4), ("sync_period", 3)],
 )

@@ -78,6 +78,7 @@ class Rank:
             changes.pop("schedule", SCHEDULE),
             weighting,
             changes.pop("cycles", None),
+            changes.pop("most_steps", 0),
             group=group,
             network=self.network,
             ledger=self.ledger,
@@ -221,7 +222,7 @@ def test_the_next_shard_leaves_before_the_last_one_is_back():
         # The second one has added up its part, the first one has not.
         begun[n_phases] = len(second.network.reads)
         assert len(second.network.aims) == 0
-    assert begun == {1: 1, 2: 2, 3: 2}
+    assert begun == {1: 1, 2: 2, 3: 3}
 
 
 @every_weighting
@@ -269,6 +270,20 @@ def test_all_steps_are_counted_once():
         not_sent = sum(r.network.n_steps - r.network.reads[-1][2] for r in ranks)
         assert sum(record["n_steps"] for record in records) == n_steps - not_sent
         assert rank.tally.n_samples == n_steps - not_sent
+
+
+def test_an_exchange_waits_until_it_can_be_afforded(monkeypatch):
+    """But not for more steps than it may."""
+    [rank] = make_ranks(1, 1, most_steps=4)
+    monkeypatch.setattr(rank.strategy._share, "is_due", lambda computed: False)
+    for number in range(1, 13):
+        rank.step()
+        rank.exchange()
+        assert len(rank.network.reads) == number // 4
+    monkeypatch.setattr(rank.strategy._share, "is_due", lambda computed: True)
+    rank.step()
+    rank.exchange()
+    assert len(rank.network.reads) == 4
 
 
 def test_nothing_is_sent_without_a_step():
