@@ -1,12 +1,14 @@
-"""Accuracy on real text, and optima on real genes, beside scikit-learn.
+"""Accuracy on real text and images, and optima on real genes, beside scikit-learn.
 
 The larger sets are not shipped. Set the environment variable DASK_MA_DATA to a folder
 that holds ``imdb`` and ``newsgroups20`` (``X_train.npz``, ``y_train.npy`` and the same
 for the test rows, counts of words; ``rating_train.npy`` of imdb) and
 ``gene_expression`` (``riboflavin.npz``, ``eyedata.npz``, ``golub.npz`` and
-``gordon.npz`` with X and y) to run their tests.
+``gordon.npz`` with X and y) and ``fashion_mnist`` (the four files of the original) to
+run their tests.
 """
 
+import gzip
 import os
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, SGDClass
 
 from dask_ma import (
     MASGDClassifier,
+    MPCAClassifier,
     SchMPLasso,
     SchMPLogisticRegression,
     SFBLogisticRegression,
@@ -27,8 +30,8 @@ from dask_ma.datasets import load_clinc150
 pytestmark = pytest.mark.slow
 
 
-def load(name):
-    """Tf-idf rows and labels for training and for testing."""
+def folder_of(name):
+    """Where a set lies."""
     folder = os.environ.get("DASK_MA_DATA")
     if not folder:
         pytest.skip(
@@ -37,6 +40,12 @@ def load(name):
     folder = Path(folder) / name
     if not folder.is_dir():
         pytest.skip(f"there is no folder {folder}")
+    return folder
+
+
+def load(name):
+    """Tf-idf rows and labels for training and for testing."""
+    folder = folder_of(name)
     tfidf = TfidfTransformer(sublinear_tf=True)
     X, X_test = (
         sparse.load_npz(folder / f"X_{part}.npz").astype(np.float64)
@@ -282,3 +291,31 @@ def test_logistic_regression_of_queries(queries, record_property, n_ranks, param
     assert ours.score(X_test, y_test) > theirs.score(X_test, y_test) - 0.005
     if params["solver"] == "sdca":
         assert found - best <= ours.dual_gap_ + 1e-6
+
+
+def load_images(part):
+    """Pixels from 0 to 1, and labels."""
+    folder = folder_of("fashion_mnist")
+    with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as file:
+        X = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
+    with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz") as file:
+        y = np.frombuffer(file.read(), np.uint8, offset=8).astype(int)
+    return X.astype(np.float32) / 255, y
+
+
+def test_networks_of_four_ranks_learn_images(record_property):
+    X, y = load_images("train")
+    classifier = MPCAClassifier(
+        (256, 128),
+        batch_size=64,
+        learning_rate_init=2e-3,
+        extrapolation=1.5,
+        max_iter=8,
+        tol=None,
+        n_ranks=4,
+        random_state=0,
+    )
+    accuracy = classifier.fit(X, y).score(*load_images("t10k"))
+    record_property("accuracy", accuracy)
+    print(f"accuracy {accuracy:.4f}")
+    assert accuracy > 0.88
