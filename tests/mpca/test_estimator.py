@@ -167,7 +167,8 @@ def test_a_fit_that_diverges_late_keeps_what_was_good(multi):
     model = MPCAClassifier(**QUICK, n_ranks=2, warm_start=True, solver="sgd")
     good = model.fit(X, y).score(X, y)
     X[119] = 1e200
-    with pytest.warns(UserWarning, match="on rank 1 in its step"):
+    # What the rank sends before its loss is infinite may take the other one along.
+    with pytest.warns(UserWarning, match="rank 1 in its step"):
         model.fit(X, y)
     assert model.score(X[:119], y[:119]) > good - 0.2
 
