@@ -21,7 +21,6 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from dask_ma.linear import pass_batches
 from dask_ma.butterfly._state import RankState, unstack
 from dask_ma.butterfly._steps import StepRule
 from dask_ma.comm import butterfly_depth, butterfly_partners
@@ -33,6 +32,7 @@ from dask_ma.kernels import (
     penalty_value,
     row_slice,
 )
+from dask_ma.linear import pass_batches
 
 SCHEMES = ("allreduce", "butterfly", "periodic")
 EVALUATIONS = 10  # per pass
