@@ -13,7 +13,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
 
 from dask_ma import run_spmd
@@ -37,6 +37,16 @@ def _quick_starts() -> Iterator[None]:
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         get_mp_context().set_forkserver_preload(_PRELOADED)
         yield
+
+
+@pytest.fixture(scope="module")
+def cluster_client() -> Iterator[Client]:
+    """Client of a cluster that starts no workers itself."""
+    with (
+        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 @pytest.fixture

@@ -7,22 +7,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 from dask_ma import MPCAClassifier
 from dask_ma.exceptions import RowsLostWarning
 
 N_WORKERS = 4
-
-
-@pytest.fixture(scope="module")
-def cluster_client():
-    """Client of a cluster that starts no workers itself."""
-    with (
-        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture

@@ -6,23 +6,12 @@ import signal
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 from sklearn.linear_model import LogisticRegression
 
 from dask_ma import SFBLogisticRegression
 
 N_WORKERS = 3
 ALPHA = 0.05
-
-
-@pytest.fixture(scope="module")
-def cluster_client():
-    """Client of a cluster that starts no workers itself."""
-    with (
-        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture
