@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from typing import Any
 from dask.sizeof import sizeof
 from distributed import Worker, get_worker, secede
 
+from dask_ma import _config
 from dask_ma.comm import KEY_PREFIX, DaskGroup, is_aborted
 from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._client import mark_seceded
@@ -124,10 +126,32 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
     except GroupClosedError:
         if not is_aborted(run.run_id):
             raise
+        if run.ticket is not None and not _is_wanted(worker):
+            kept_states.forget(run.ticket.fit_id)
         return Outcome()  # the client, which ended the run, knows why
     if run.ticket is not None and run.ticket.keeps:
         outcome.bind(run.ticket.fit_id, run.ticket.slots[rank])
     return outcome
+
+
+def _is_wanted(worker: Worker) -> bool:
+    """Whether the scheduler still knows the task of this thread.
+
+    It forgets the tasks of a client that has gone without a word, so that nobody will
+    ask for what the ranks have kept.
+    """
+    key = worker.get_current_task()
+
+    async def ask() -> bool:
+        found = await worker.scheduler.get_task_status(keys=[key])
+        return found[key] is not None
+
+    asked = asyncio.run_coroutine_threadsafe(ask(), worker.loop.asyncio_loop)
+    try:
+        return asked.result(_config.get_timeout("launch.abort-timeout"))
+    except (OSError, TimeoutError):
+        asked.cancel()
+        return True  # perhaps: without a scheduler the worker ends, too
 
 
 def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
