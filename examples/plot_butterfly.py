@@ -16,7 +16,7 @@ from dask_ma.comm import butterfly_depth, butterfly_partners
 from dask_ma.datasets import make_sparse_classification
 
 N_RANKS = 8
-X, y, _ = make_sparse_classification(20_000, 5_000, n_nonzero=30, random_state=0)
+X, y, _ = make_sparse_classification(10_000, 5_000, n_nonzero=30, random_state=0)
 
 # %%
 # Whom rank 0 and rank 5 exchange with, step by step: after three steps they have heard

@@ -92,7 +92,7 @@ def test_newsgroups20(record_property):
 
 def test_clinc150(record_property):
     ours, theirs = accuracies(
-        load_queries(), record_property, loss="log_loss", alpha=1e-5, max_iter=8
+        load_queries(), record_property, loss="log_loss", alpha=1e-5, max_iter=5
     )
     assert ours > theirs - 0.01
     assert ours > 0.85
@@ -265,7 +265,8 @@ def queries():
     """The shipped queries, and the least objective of their logistic regression."""
     X, y, X_test, y_test = load_queries()
     y, y_test = (np.searchsorted(np.unique(y), labels) for labels in (y, y_test))
-    theirs = LogisticRegression(C=1 / (ALPHA * len(y)), tol=1e-5, max_iter=1000)
+    # The quickest of the exact ones here: 7 s, where lbfgs takes 17 s.
+    theirs = LogisticRegression(C=1 / (ALPHA * len(y)), tol=1e-5, solver="newton-cg")
     return X, y, X_test, y_test, theirs.fit(X, y)
 
 
