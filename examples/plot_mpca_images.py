@@ -116,9 +116,9 @@ cluster.close()
 # %%
 # A part of each fit. The synchronous ranks stop after each step here, and the time
 # between two steps is that of the exchange. With "mpca" step follows step, and the
-# stripe below them is an exchange in the background: from when a rank has sent its model
-# until the joint model is back. White gaps are what no note is kept of, such as preparing
-# the next batch, or the processor being busy with something else.
+# stripe below them is an exchange in the background: from when a rank has sent its
+# model until the joint model is back. White gaps are what no note is kept of, such as
+# preparing the next batch, or the processor being busy with something else.
 figure, axes = plt.subplots(2, figsize=(9, 5), layout="constrained")
 for ax, (name, model) in zip(axes, wide.items(), strict=True):
     middle = model.history_[-1]["time"] / 2

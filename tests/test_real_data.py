@@ -320,3 +320,42 @@ def test_networks_of_four_ranks_learn_images(record_property):
     record_property("accuracy", accuracy)
     print(f"accuracy {accuracy:.4f}")
     assert accuracy > 0.88
+
+
+def test_convolutions_of_four_workers_learn_images(process_client, record_property):
+    pytest.importorskip("torch", reason="modules need torch")
+
+    def make():
+        from torch import nn
+
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 49, 128),
+            nn.ReLU(),
+            nn.Linear(128, 10),
+        )
+
+    X, y = load_images("train")
+    classifier = MPCAClassifier(
+        module=make,
+        batch_size=32,
+        learning_rate="cosine",
+        learning_rate_init=2e-3,
+        extrapolation=2.5,
+        max_iter=6,
+        tol=None,
+        random_state=0,
+    )
+    with process_client.as_current():
+        classifier.fit(X.reshape(-1, 1, 28, 28), y)
+    X, y = load_images("t10k")
+    accuracy = classifier.score(X.reshape(-1, 1, 28, 28), y)
+    record_property("accuracy", accuracy)
+    print(f"accuracy {accuracy:.4f}")
+    assert accuracy > 0.90

@@ -112,8 +112,9 @@ def course(
 ) -> tuple[np.ndarray, float]:
     """Scores of a fit, and the share of the slow rank's steps in all."""
     is_disturbed, weighting = CASES[case]
-    parameters = make_model(args, seed, weighting=weighting).get_params()
-    model = SlowedClassifier(**parameters)
+    chosen = {name: getattr(args, name) for name in ("penalty", "extrapolation")}
+    common = make_model(args, seed, weighting=weighting, **chosen)
+    model = SlowedClassifier(**common.get_params())
     address = sorted(client.scheduler_info(n_workers=-1)["workers"])[-1]
     model.slowness = {
         "pause": args.pause / 1000,
@@ -200,6 +201,8 @@ def main() -> None:
     add = parser.add_argument
     add("--pause", type=float, default=10.0, help="ms that a rank sleeps in a step")
     add("--factor", type=float, default=3.0, help="of a slow step")
+    add("--penalty", type=float, default=0.05)
+    add("--extrapolation", type=float, default=0.7)
     add("--points", type=int, default=10, help="rows of a table")
     add("--output", type=Path, help="write a figure here")
     args = parse(parser)

@@ -37,7 +37,7 @@ from dask_ma import MPCAClassifier
 
 STRATEGIES = ("mpca", "synchronous", "easgd", "parameter_server", "local")
 _PARAMETERS = {
-    "mpca": ("penalty", "n_phases"),
+    "mpca": ("extrapolation", "penalty", "n_phases"),
     "synchronous": ("sync_period",),
     "easgd": ("sync_period", "elasticity"),
 }
@@ -162,6 +162,7 @@ def make_model(args: argparse.Namespace, seed: int, **parameters: Any) -> Any:
     """An estimator that makes all epochs and scores each."""
     return MPCAClassifier(
         args.hidden,
+        solver=args.solver,
         batch_size=args.batch,
         learning_rate_init=args.learning_rate,
         max_iter=args.epochs,
@@ -271,6 +272,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     )
     add("--hidden", type=int, nargs="+", default=[256, 128])
     add("--batch", type=int, default=64, help="rows of a rank")
+    add("--solver", choices=("adam", "sgd"), default="adam")
     add("--learning-rate", type=float, default=1e-3)
     add("--epochs", type=int, default=10, help="of all ranks together")
     add("--repeats", type=int, default=5)
@@ -294,8 +296,9 @@ def main() -> None:
     add = parser.add_argument
     add("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     add("--target", type=float, default=0.88, help="accuracy on the rows held out")
-    add("--penalty", type=float, nargs="+", default=[0.005, 0.02, 0.05])
-    add("--n-phases", type=int, nargs="+", default=[3])
+    add("--extrapolation", type=float, nargs="+", default=[0.7, 1.5, 2.5])
+    add("--penalty", type=float, nargs="+", default=[0.05])
+    add("--n-phases", type=int, nargs="+", default=[1])
     add("--sync-period", type=int, nargs="+", default=[5, 10, 20, 40])
     add("--elasticity", type=float, nargs="+", default=[0], help="0: the default")
     args = parse(parser)
