@@ -120,7 +120,15 @@ def interrupt_when(flag):
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def test_interrupt_from_the_keyboard(where, tmp_path):
+@pytest.fixture
+def interruptible():
+    """Python listens to Ctrl-C, which shells turn off for programs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupt_from_the_keyboard(where, tmp_path, interruptible):
     flag = tmp_path / "started"
     thread = threading.Thread(target=interrupt_when, args=(flag,))
     thread.start()
