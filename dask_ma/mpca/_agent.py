@@ -132,7 +132,9 @@ class Trainer:
                 )
             ledger.note_step(len(batch.y), loss)
             ends_pass = batch.ends_pass
-        for update in self._strategy.exchange(ends_pass=ends_pass, idle=idle):
+        with ledger.exchanging():
+            updates = self._strategy.exchange(ends_pass=ends_pass, idle=idle)
+        for update in updates:
             self._act_on(update)
 
     def finish(self) -> MPCAResult:

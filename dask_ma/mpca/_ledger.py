@@ -20,7 +20,7 @@ _COUNTS = (
     "bytes_shared",
     "messages_sent",
 )
-_TIMES = ("seconds_computing", "seconds_waiting")
+_TIMES = ("seconds_computing", "seconds_exchanging", "seconds_waiting")
 _N_SCORE = 4
 _FIELDS = (*_COUNTS, *_TIMES, "loss", "tau", "n_reports", "n_diverged", "n_scored")
 N_FIELDS = len(_FIELDS) + _N_SCORE
@@ -45,6 +45,9 @@ class Ledger:
         Steps made.
     seconds_computing : float
         Time spent on them, and on scores.
+    seconds_exchanging : float
+        Time that the thread of the rank has spent on exchanges between steps, its waits
+        in them counted.
     """
 
     def __init__(self, group: Group, twin: Group | None = None) -> None:
@@ -54,7 +57,7 @@ class Ledger:
         self._taken = np.zeros(N_FIELDS)
         self._has_diverged = False
         self.n_steps = 0
-        self.seconds_computing = 0.0
+        self.seconds_computing = self.seconds_exchanging = 0.0
 
     @property
     def has_diverged(self) -> bool:
@@ -70,6 +73,15 @@ class Ledger:
                 yield
         finally:
             self.seconds_computing += perf_counter() - start
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Count the time inside as time of exchanging."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds_exchanging += perf_counter() - start
 
     def note_step(self, n_rows: int, loss: float) -> None:
         """Count a step on a batch with a given mean loss."""
@@ -102,6 +114,7 @@ class Ledger:
         """
         now = self._sums.copy()
         now[_AT["seconds_computing"]] = self.seconds_computing
+        now[_AT["seconds_exchanging"]] = self.seconds_exchanging
         for name in ("bytes_sent", "bytes_shared", "messages_sent"):
             now[_AT[name]] = sum(getattr(g.counters, name) for g in self._groups)
         # A second thread waits all the time, beside the computation.

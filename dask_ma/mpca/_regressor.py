@@ -163,8 +163,9 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         batches; `n_exchanges`; `tau`, steps of a rank between two exchanges of the same
         values, a mean; `validation_score`, if there is one yet; over all ranks the sums
         `n_samples`, `n_steps`, `bytes_sent` and `messages_sent` between processes, and
-        `bytes_shared` within processes; and the means over ranks `seconds_computing`
-        and `seconds_waiting`.
+        `bytes_shared` within processes; and the means over ranks `seconds_computing`,
+        `seconds_exchanging`, between steps, and `seconds_waiting`, in exchanges or for
+        the others.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when: a structured array, sorted by start, with the
         fields `rank`; `kind`, one of "compute", "evaluate", "aggregate", "send",

@@ -17,7 +17,7 @@ QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_stat
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}
 KEYS = {"round", "time", "epoch", "loss", "n_exchanges", "tau", "n_samples", "n_steps"}
 KEYS |= {"bytes_sent", "messages_sent", "bytes_shared"}
-KEYS |= {"seconds_computing", "seconds_waiting"}
+KEYS |= {"seconds_computing", "seconds_exchanging", "seconds_waiting"}
 ESTIMATORS = pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
 
 
@@ -40,6 +40,9 @@ def test_history(multi, strategy, n_ranks):
         assert 0 < record["seconds_computing"] <= record["time"]
         assert 0 <= record["seconds_waiting"] <= record["time"]
         assert record["bytes_sent"] == record["messages_sent"] == 0  # one process
+    busy = [r["seconds_computing"] + r["seconds_exchanging"] for r in history]
+    assert sum(r["seconds_exchanging"] for r in history) > 0
+    assert sum(busy) <= history[-1]["time"]
     assert (history[0]["bytes_shared"] > 0) == (n_ranks > 1)
     times = [record["time"] for record in history]
     assert times == sorted(times) and times[0] > 0

@@ -85,6 +85,16 @@ def test_time_of_computing_is_that_of_the_timeline(pair):
     assert taken(ledger)["seconds_computing"] == 0
 
 
+def test_time_of_exchanging(pair):
+    ledger = Ledger(pair[0])
+    with ledger.exchanging():
+        sleep(0.02)
+        assert taken(ledger)["seconds_exchanging"] == 0  # not before it is over
+    counts = taken(ledger)
+    assert 0.02 <= counts["seconds_exchanging"] < 1
+    assert counts["seconds_computing"] == 0
+
+
 def test_messages_of_the_twin_count_too_but_not_its_waits(pair):
     group, other = pair
     twin = group.twin()
@@ -163,6 +173,7 @@ def test_a_record_says_what_has_been_done():
         "bytes_shared": 80,
         "messages_sent": 6,
         "seconds_computing": 3.0,
+        "seconds_exchanging": 2.0,
         "seconds_waiting": 1.0,
         "loss": 20,
         "tau": 12,
@@ -181,6 +192,7 @@ def test_a_record_says_what_has_been_done():
         "bytes_shared": 80,
         "messages_sent": 6,
         "seconds_computing": 1.5,
+        "seconds_exchanging": 1.0,
         "seconds_waiting": 0.5,
     }
     assert first.has_news
