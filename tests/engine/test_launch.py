@@ -122,7 +122,7 @@ def interrupt_when(flag):
 
 @pytest.fixture
 def interruptible():
-    """Python listens to Ctrl-C, which shells turn off for programs in the background."""
+    """Python listens to Ctrl-C, which shells turn off for background programs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
