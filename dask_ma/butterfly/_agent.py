@@ -93,7 +93,7 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
             "classes": problem.classes,
             "rule": np.array(stop_rule.state()),
             "stop": stop,
-            "slots": list(context.slots),
+            "n_ranks": context.group.size,
         }
         is_last = stop or state.n_passes == params.max_iter
         # The next steps change the weights in place.
@@ -191,12 +191,11 @@ def shared_state(state: RankState, model: LinearModel, plan: Plan) -> dict[str, 
     }
 
 
-def stand_in(slot: int, shared: dict[str, Any]) -> int:
-    """Shard whose rank held the same average as the rank of `slot` in the last step."""
-    slots = shared["slots"]
+def stand_in(rank: int, shared: dict[str, Any]) -> int:
+    """Rank that held the same average as `rank` after the last step."""
     last_step = shared["t"] - 2  # `t` is the next step and counts from 1
-    other = sibling(slots.index(slot), last_step, len(slots))
-    return slot if other is None else int(slots[other])
+    other = sibling(rank, last_step, shared["n_ranks"])
+    return rank if other is None else other
 
 
 def rows_of_largest_rank(group: Group, problem: Problem) -> int:

@@ -89,7 +89,7 @@ class DaskGroup(Group):
     rank : int
         This rank.
     addresses : sequence of str
-        Address of the worker of each rank; the ranks of one process are consecutive.
+        Address of the worker of each rank.
     worker : Worker
         The worker that this rank runs on.
     """

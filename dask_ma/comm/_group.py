@@ -130,7 +130,7 @@ class Group(ABC):
         return self.layout.size
 
     @property
-    def local_ranks(self) -> range:
+    def local_ranks(self) -> tuple[int, ...]:
         """Ranks in this process, this one among them."""
         return self.layout.ranks_of(self.layout.node_of(self.rank))
 

@@ -51,22 +51,19 @@ class LocalReducer:
                 high,
                 self._combine,
             )
-            for low, high in self._cover(min(self._local))
+            for low, high in self._cover(self._layout.node_of(min(self._local)))
         ]
 
     def total(self, partial: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
         """Combine the partial sums of all processes, in the order of the nodes."""
         parts: dict[Range, np.ndarray] = {}
         for node, vectors in enumerate(partial):
-            parts.update(
-                zip(self._cover(self._layout.starts[node]), vectors, strict=True)
-            )
+            parts.update(zip(self._cover(node), vectors, strict=True))
         return tree_combine(parts, 0, self._layout.size, self._combine)
 
-    def _cover(self, first: int) -> list[Range]:
-        """Subtrees that make up the ranks of the process whose first rank is given."""
-        ranks = self._layout.ranks_of(self._layout.node_of(first))
-        return tree_cover(ranks[0], ranks[-1] + 1, self._layout.size)
+    def _cover(self, node: int) -> list[Range]:
+        """Subtrees that make up the ranks of a process."""
+        return tree_cover(self._layout.ranks_of(node), self._layout.size)
 
 
 def concatenate_parts(parts: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:

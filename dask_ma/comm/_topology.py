@@ -8,6 +8,7 @@ adds up whole subtrees of that one tree and sends only their sums.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,13 +28,14 @@ def tree_split(low: int, high: int) -> int:
     return low + (1 << ((high - low - 1).bit_length() - 1))
 
 
-def tree_cover(low: int, high: int, size: int) -> list[Range]:
-    """Fewest subtrees of the tree over `size` ranks that make up ``low..high-1``."""
+def tree_cover(ranks: Sequence[int], size: int) -> list[Range]:
+    """Fewest subtrees of the tree over `size` ranks that make up sorted `ranks`."""
 
     def visit(a: int, b: int) -> list[Range]:
-        if high <= a or b <= low:
+        n_inside = bisect_left(ranks, b) - bisect_left(ranks, a)
+        if not n_inside:
             return []
-        if low <= a and b <= high:
+        if n_inside == b - a:
             return [(a, b)]
         middle = tree_split(a, b)
         return visit(a, middle) + visit(middle, b)
@@ -68,49 +70,57 @@ def _combine(
 class Layout(NamedTuple):
     """Which ranks share memory.
 
+    A node is a process. Nodes are numbered in the order of their first ranks. Where a
+    rank has moved to another process, the ranks of a node need not be consecutive.
+
     Parameters
     ----------
-    starts : tuple of int
-        ``starts[i]`` is the first rank of node `i`; the last entry is the number of
-        ranks. A node is a process, and its ranks are consecutive.
+    nodes : tuple of int
+        Node of each rank.
+    members : tuple of tuple of int
+        Ranks of each node, in ascending order.
+    places : tuple of int
+        Position of each rank among those of its node.
     """
 
-    starts: tuple[int, ...]
+    nodes: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    places: tuple[int, ...]
 
     @classmethod
-    def from_nodes(cls, nodes: Sequence[object]) -> Layout:
-        """Layout of ranks whose node names are `nodes`; equal names are adjacent."""
-        starts = [
-            rank
-            for rank, node in enumerate(nodes)
-            if rank == 0 or node != nodes[rank - 1]
-        ]
-        if len(starts) != len(set(nodes)):
-            raise ValueError(
-                f"ranks of one node must be consecutive, got the nodes {list(nodes)}"
-            )
-        return cls((*starts, len(nodes)))
+    def from_nodes(cls, names: Sequence[object]) -> Layout:
+        """Layout of ranks whose nodes have the names given."""
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        members: list[list[int]] = [[] for _ in numbers]
+        places = []
+        for rank, name in enumerate(names):
+            places.append(len(members[numbers[name]]))
+            members[numbers[name]].append(rank)
+        return cls(
+            tuple(numbers[name] for name in names),
+            tuple(map(tuple, members)),
+            tuple(places),
+        )
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self.starts[-1]
+        return len(self.nodes)
 
     @property
     def n_nodes(self) -> int:
         """Number of nodes."""
-        return len(self.starts) - 1
+        return len(self.members)
 
     def node_of(self, rank: int) -> int:
         """Node that carries `rank`."""
-        return int(np.searchsorted(self.starts, rank, side="right")) - 1
+        return self.nodes[rank]
 
-    def ranks_of(self, node: int) -> range:
-        """Ranks of `node`."""
-        return range(self.starts[node], self.starts[node + 1])
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """Ranks of `node`, in ascending order."""
+        return self.members[node]
 
     def delegate(self, rank: int, node: int) -> int:
         """Rank of `node` that handles on that node what concerns `rank`."""
-        ranks = self.ranks_of(node)
-        local = rank - self.starts[self.node_of(rank)]
-        return ranks[local % len(ranks)]
+        ranks = self.members[node]
+        return ranks[self.places[rank] % len(ranks)]

@@ -48,13 +48,11 @@ class RankContext:
         The rank among the others.
     seed : SeedSequence
         This rank's own stream of seeds; it depends on the seed and on the number of
-        the rank's shard alone.
+        the rank alone.
     history : list of dict
         The records so far.
     notes : list of str
         What the user is to be told after the run; rank 0's are.
-    slots : tuple of int
-        Number of each rank's shard. It is the rank's own number but after a restart.
     """
 
     def __init__(
@@ -69,13 +67,11 @@ class RankContext:
         run_id: str | None = None,
     ) -> None:
         if ticket is None:
-            ticket = Ticket(name="", fit_id="", slots=tuple(range(group.size)))
-        slot = ticket.slots[group.rank]
+            ticket = Ticket(name="", fit_id="")
         self.group = group
-        self.seed = np.random.SeedSequence(seed, spawn_key=(slot,))
+        self.seed = np.random.SeedSequence(seed, spawn_key=(group.rank,))
         self.history: list[Record] = []
         self.notes: list[str] = []
-        self.slots = ticket.slots
         self._keeper = StateKeeper(self, ticket, run_id)
         self._listening = listening
         self._listener = listener
@@ -128,8 +124,8 @@ class RankContext:
         Parameters
         ----------
         stand_in : callable, default=None
-            ``stand_in(slot, shared)`` names the shard whose rank gives its own state to
-            the rank of a shard that has lost its own. None: such a rank gets none.
+            ``stand_in(rank, shared)`` names the rank that gives its own state to a rank
+            that has lost its own. None: such a rank gets none.
 
         Returns
         -------

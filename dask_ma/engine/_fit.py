@@ -196,27 +196,21 @@ class _Fit:
                 logger.warning("could not clean up after a fit: %s", error)
 
     def _launch(self, listener: Listener | None) -> Any:
-        """Launch the ranks once; those of one process side by side."""
-        job, shards = self.job, self._shards()
-        order = list(range(len(shards.shards)))
-        addresses = None
-        if self.addresses is not None:
-            order.sort(key=lambda slot: self.addresses[slot])  # type: ignore[index]
-            addresses = [self.addresses[slot] for slot in order]
+        """Launch the ranks once."""
+        job = self.job
         result = launch(
             job.agent,
-            [shards.shards[slot].arguments for slot in order],
+            [shard.arguments for shard in self._shards().shards],
             job.params,
             name=job.name,
             client=self.client,
-            addresses=addresses,
+            addresses=self.addresses,
             seed=job.seed,
             blas_threads=job.blas_threads,
             listener=listener,
             ticket=Ticket(
                 name=job.name,
                 fit_id=self.fit_id,
-                slots=tuple(order),
                 parameters=job.parameters,
                 attempt=self.attempt,
                 elapsed=monotonic() - self.start,

@@ -14,7 +14,7 @@ from dask_ma.exceptions import FitFailedError
 if TYPE_CHECKING:
     from dask_ma.engine._context import RankContext
 
-#: ``stand_in(slot, shared)``: the slot whose own state serves a slot that lost its own.
+#: ``stand_in(rank, shared)``: the rank whose own state serves a rank that lost its own.
 StandIn = Callable[[int, dict[str, Any]], int]
 
 
@@ -41,10 +41,10 @@ class State(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a rank has found in the memory of its process."""
+    """What a rank has found in the memory of its process: of which round, and whose."""
 
-    slot: int
     round: int
+    is_own: bool
 
 
 class StateKeeper:
@@ -67,7 +67,7 @@ class StateKeeper:
         self._group = context.group
         self._ticket = ticket
         self._run_id = run_id
-        self._slot = ticket.slots[context.group.rank]
+        self._rank = context.group.rank
         self._saved_round = 0
 
     # Going on ----------------------------------------------------------------------
@@ -83,11 +83,12 @@ class StateKeeper:
 
     def _from_memory(self, stand_in: StandIn | None) -> State | None:
         """The newest state that some process has kept."""
-        n_slots = self._group.size
-        entry = kept_states.newest(self._ticket.fit_id, self._slot)
-        slot, kept = (-1, None) if entry is None else entry
-        fits = kept is not None and slot == self._slot and kept.n_slots == n_slots
-        mine = _Found(slot if fits else -1, -1 if kept is None else kept.round)
+        entry = kept_states.newest(self._ticket.fit_id, self._rank)
+        rank, kept = (-1, None) if entry is None else entry
+        mine = _Found(-1, is_own=False)
+        if kept is not None:
+            is_own = rank == self._rank and kept.n_ranks == self._group.size
+            mine = _Found(kept.round, is_own)
         found = [_Found(*item) for item in allgather(self._group, tuple(mine))]
         newest = max(item.round for item in found)
         if newest < 0:
@@ -98,32 +99,32 @@ class StateKeeper:
             given = kept.shared, kept.history[: kept.n_records], kept.elapsed
         shared, history, elapsed = broadcast(self._group, given, root)
         # What a rank kept of an earlier round does not go with the newest model.
-        is_current = fits and kept is not None and kept.round == newest
-        found = [i if i.round == newest else i._replace(slot=-1) for i in found]
-        own = self._own_state(kept if is_current else None, found, shared, stand_in)
+        has_own = [item.is_own and item.round == newest for item in found]
+        own = kept.own if kept is not None and has_own[self._rank] else None
+        if stand_in is not None and any(has_own):
+            own = self._exchange_own(own, has_own, shared, stand_in)
         self._take_over(history, elapsed)
         return State(newest, shared, own)
 
-    def _own_state(
+    def _exchange_own(
         self,
-        kept: Kept | None,
-        found: list[_Found],
+        own: dict[str, Any] | None,
+        has_own: list[bool],
         shared: dict[str, Any],
-        stand_in: StandIn | None,
+        stand_in: StandIn,
     ) -> dict[str, Any] | None:
-        """This rank's own state, or that of the rank that stands in for it."""
-        rank_of = {item.slot: rank for rank, item in enumerate(found) if item.slot >= 0}
-        own = None if kept is None else kept.own
-        if stand_in is None:
-            return own
-        for rank, slot in enumerate(self._ticket.slots):
-            source = rank_of.get(stand_in(slot, shared))
-            if slot in rank_of or source is None:
+        """This rank's own state, or that of the rank that stands in for it.
+
+        Own states fit the number of ranks that there are, so `stand_in` knows them all.
+        """
+        for rank in range(self._group.size):
+            source = stand_in(rank, shared)
+            if has_own[rank] or not has_own[source]:
                 continue
-            tag = ("stand-in", slot)
-            if self._group.rank == source:
+            tag = ("stand-in", rank)
+            if self._rank == source:
                 self._group.send(own, rank, tag)
-            elif self._group.rank == rank:
+            elif self._rank == rank:
                 own = self._group.recv(source, tag)
         return own
 
@@ -141,7 +142,7 @@ class StateKeeper:
         saved = Saved(**found)
         own = None
         if len(saved.own) == group.size:
-            own = saved.own[self._slot]
+            own = saved.own[self._rank]
         else:
             self._context.note(
                 f"the checkpoint in {settings.path if settings else ''} was written by "
@@ -174,14 +175,14 @@ class StateKeeper:
             history = self._context.history
             kept = Kept(
                 round=n_rounds,
-                n_slots=self._group.size,
+                n_ranks=self._group.size,
                 shared=shared,
                 own=own,
                 history=history,
                 n_records=len(history),
                 elapsed=self._context.elapsed(),
             )
-            kept_states.put(ticket.fit_id, self._slot, kept)
+            kept_states.put(ticket.fit_id, self._rank, kept)
         settings = ticket.checkpoint
         if settings is not None and n_rounds > self._saved_round:
             due = n_rounds - self._saved_round >= settings.every
@@ -195,7 +196,7 @@ class StateKeeper:
     def _save(self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """Collect what the ranks have of their own; rank 0 writes it all."""
         self._saved_round = n_rounds
-        owns = gather(self._group, (self._slot, own))
+        owns = gather(self._group, own)
         if owns is None or self._ticket.checkpoint is None:
             return
         saved = Saved(
@@ -204,7 +205,7 @@ class StateKeeper:
             round=n_rounds,
             elapsed=self._context.elapsed(),
             shared=shared,
-            own=[state for _, state in sorted(owns, key=lambda pair: pair[0])],
+            own=owns,
             history=self._context.history,
         )
         save(self._ticket.checkpoint, saved)

@@ -16,7 +16,7 @@ class Kept(NamedTuple):
     ----------
     round : int
         Number of the round.
-    n_slots : int
+    n_ranks : int
         Number of ranks then.
     shared : dict
         What is the same on all ranks.
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
     """
 
     round: int
-    n_slots: int
+    n_ranks: int
     shared: dict[str, Any]
     own: dict[str, Any]
     history: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 class KeptStates:
-    """The last state of each rank in this process, by fit and slot. Thread-safe.
+    """The last state of each rank in this process, by fit and rank. Thread-safe.
 
     An entry goes with the result of its rank, or when the client ends the fit.
     """
@@ -49,35 +49,35 @@ class KeptStates:
         self._lock = threading.Lock()
         self._fits: OrderedDict[str, dict[int, Kept]] = OrderedDict()
 
-    def put(self, fit_id: str, slot: int, state: Kept) -> None:
-        """Keep a state in place of the slot's last one."""
+    def put(self, fit_id: str, rank: int, state: Kept) -> None:
+        """Keep a state in place of the rank's last one."""
         with self._lock:
-            self._fits.setdefault(fit_id, {})[slot] = state
+            self._fits.setdefault(fit_id, {})[rank] = state
             self._fits.move_to_end(fit_id)
             while len(self._fits) > _N_FITS:
                 self._fits.popitem(last=False)
 
-    def newest(self, fit_id: str, slot: int) -> tuple[int, Kept] | None:
-        """Slot and state of a fit: the slot's own if it is here, else the newest."""
+    def newest(self, fit_id: str, rank: int) -> tuple[int, Kept] | None:
+        """Rank and state of a fit: the rank's own if it is here, else the newest."""
         with self._lock:
             states = self._fits.get(fit_id, {})
             if not states:
                 return None
-            if slot not in states:
-                slot = max(states, key=lambda s: states[s].round)
-            return slot, states[slot]
+            if rank not in states:
+                rank = max(states, key=lambda s: states[s].round)
+            return rank, states[rank]
 
-    def get(self, fit_id: str, slot: int) -> Kept | None:
-        """The slot's own last state."""
+    def get(self, fit_id: str, rank: int) -> Kept | None:
+        """The rank's own last state."""
         with self._lock:
-            return self._fits.get(fit_id, {}).get(slot)
+            return self._fits.get(fit_id, {}).get(rank)
 
-    def drop(self, fit_id: str, slot: int, state: Kept) -> None:
+    def drop(self, fit_id: str, rank: int, state: Kept) -> None:
         """Drop a state unless another has taken its place."""
         with self._lock:
             states = self._fits.get(fit_id, {})
-            if states.get(slot) is state:
-                del states[slot]
+            if states.get(rank) is state:
+                del states[rank]
             if not states:
                 self._fits.pop(fit_id, None)
 

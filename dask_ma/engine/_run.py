@@ -105,11 +105,11 @@ class Outcome:
         """Bytes of the result, which Dask takes into account."""
         return object.__sizeof__(self) + int(sizeof(self.result))
 
-    def bind(self, fit_id: str, slot: int) -> None:
-        """Have the state that a slot has kept dropped together with this object."""
-        kept = kept_states.get(fit_id, slot)
+    def bind(self, fit_id: str, rank: int) -> None:
+        """Have the state that a rank has kept dropped together with this object."""
+        kept = kept_states.get(fit_id, rank)
         if kept is not None:
-            weakref.finalize(self, kept_states.drop, fit_id, slot, kept)
+            weakref.finalize(self, kept_states.drop, fit_id, rank, kept)
 
 
 def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
@@ -130,7 +130,7 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
             kept_states.forget(run.ticket.fit_id)
         return Outcome()  # the client, which ended the run, knows why
     if run.ticket is not None and run.ticket.keeps:
-        outcome.bind(run.ticket.fit_id, run.ticket.slots[rank])
+        outcome.bind(run.ticket.fit_id, rank)
     return outcome
 
 

@@ -19,9 +19,6 @@ class Ticket:
         Its parameters as text, as far as a checkpoint must have the same.
     fit_id : str
         Identity of the fit; each of its launches has a run id besides.
-    slots : tuple of int
-        Number of each rank's shard. Ranks of one process must be consecutive, so a
-        shard may belong to another rank after a restart; its slot stays.
     attempt : int
         0 for the first launch.
     elapsed : float
@@ -38,7 +35,6 @@ class Ticket:
 
     name: str
     fit_id: str
-    slots: tuple[int, ...]
     parameters: dict[str, str] = field(default_factory=dict)
     attempt: int = 0
     elapsed: float = 0.0

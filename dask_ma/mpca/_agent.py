@@ -258,11 +258,11 @@ class Trainer:
         return network
 
     def _make_sampler(self, random_state: np.random.RandomState) -> Sampler | None:
-        """Batches of this rank; the first shard's are those of scikit-learn."""
+        """Batches of this rank; those of rank 0 are scikit-learn's."""
         params, context = self._params, self._context
         if self._problem.shard.n_rows == 0:
             return None
-        if context.slots[context.group.rank] != 0:
+        if context.group.rank != 0:
             random_state = np.random.RandomState(np.random.MT19937(context.seed))
         batch_size = params.batch_size
         if isinstance(batch_size, str):

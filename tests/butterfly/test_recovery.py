@@ -65,41 +65,40 @@ def test_other_data(multi, tmp_path):
 @pytest.mark.parametrize("n_ranks", [2, 4, 8])
 @pytest.mark.parametrize("t", [2, 3, 4, 9])
 def test_the_partner_of_the_last_step_stands_in(n_ranks, t):
-    slots = np.random.default_rng(0).permutation(n_ranks).tolist()
-    shared = {"slots": slots, "t": t}
-    for rank, slot in enumerate(slots):
+    shared = {"n_ranks": n_ranks, "t": t}
+    for rank in range(n_ranks):
         partner = butterfly_partners(rank, t - 2, n_ranks).dest
-        assert stand_in(slot, shared) == slots[partner]
+        assert stand_in(rank, shared) == partner
 
 
 def test_nobody_stands_in_among_three():
-    shared = {"slots": [0, 1, 2], "t": 5}
-    assert [stand_in(slot, shared) for slot in range(3)] == [0, 1, 2]
+    shared = {"n_ranks": 3, "t": 5}
+    assert [stand_in(rank, shared) for rank in range(3)] == [0, 1, 2]
 
 
 @pytest.fixture
 def lose(run_ranks):
-    """``lose(slots, size)``: own states that ranks go on with after a loss."""
+    """``lose(ranks, size)``: own states that ranks go on with after a loss."""
 
     def run(lost, size, behind=()):
         fit_id = "lose"
-        shared = {"slots": list(range(size)), "t": 2}
+        shared = {"n_ranks": size, "t": 2}
 
         def keep(group):
-            ticket = Ticket("Fit", fit_id, tuple(range(size)), keeps=True)
+            ticket = Ticket("Fit", fit_id, keeps=True)
             context = RankContext(group, 0, ticket=ticket)
             n_rounds = 1 if group.rank in behind else 2
             context.keep(n_rounds, shared, {"weights": np.array([group.rank])})
 
         def go_on(group):
-            ticket = Ticket("Fit", fit_id, tuple(range(size)), attempt=1)
+            ticket = Ticket("Fit", fit_id, attempt=1)
             state = RankContext(group, 0, ticket=ticket).restore(stand_in)
             return None if state.own is None else int(state.own["weights"][0])
 
         try:
             run_ranks(keep, size)
-            for slot in lost:
-                kept_states.drop(fit_id, slot, kept_states.get(fit_id, slot))
+            for rank in lost:
+                kept_states.drop(fit_id, rank, kept_states.get(fit_id, rank))
             return run_ranks(go_on, size)
         finally:
             kept_states.forget(fit_id)

@@ -18,7 +18,7 @@ from dask_ma.comm import (
     sendrecv,
     weighted_mean,
 )
-from dask_ma.comm._topology import split_bounds
+from dask_ma.comm._topology import Layout, split_bounds
 from dask_ma.exceptions import GroupClosedError
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12]
@@ -400,3 +400,47 @@ def test_collectives_of_a_closed_group(run_ranks, collective, size):
 
     with pytest.raises(GroupClosedError, match="has left its group"):
         run_ranks(program, size)
+
+
+# Ranks of a process that are not consecutive ------------------------------------
+
+
+@pytest.fixture
+def scattered(monkeypatch):
+    """Ranks go to processes at random, as after the loss of a worker."""
+    from_nodes = Layout.from_nodes
+
+    def in_disorder(names):
+        names = list(names)
+        order = np.random.default_rng(len(names)).permutation(len(names))
+        return from_nodes([names[i] for i in order])
+
+    monkeypatch.setattr(Layout, "from_nodes", staticmethod(in_disorder))
+
+
+@pytest.mark.parametrize(("size", "per_node"), [(3, 2), (5, 2), (8, 3), (12, 4)])
+def test_scattered_ranks_give_the_same(run_ranks, scattered, way, size, per_node):
+    values = [vector(rank, (31,), np.float64) for rank in range(size)]
+    total = pairwise_sum(values)
+
+    def program(group):
+        mine = values[group.rank]
+        assert len(group.local_ranks) < size
+        barrier(group)
+        return (
+            allreduce(group, mine),
+            reduce_scatter(group, mine),
+            allgather(group, mine),
+            broadcast(group, mine, root=size - 1),
+            gather(group, group.rank, root=1),
+        )
+
+    bounds = split_bounds(31, size)
+    for rank, found in enumerate(run_ranks(program, size, per_node)):
+        summed, part, gathered, given, ranks = found
+        assert_same_bits(summed, total)
+        assert_same_bits(part, total[bounds[rank] : bounds[rank + 1]])
+        for got, value in zip(gathered, values, strict=True):
+            assert_same_bits(got, value)
+        assert_same_bits(given, values[-1])
+        assert ranks == (list(range(size)) if rank == 1 else None)

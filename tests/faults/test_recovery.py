@@ -70,22 +70,22 @@ def undisturbed(rows):
 
 @pytest.fixture
 def strike(monkeypatch, tmp_path):
-    """``strike(moment, slots, sign)``: the processes of some shards die, once.
+    """``strike(moment, ranks, sign)``: the processes of some ranks die, once.
 
     With `parents` their nannies die first.
     """
 
-    def arm(moment, slots, sign=signal.SIGKILL, at_round=5, parents=False):
+    def arm(moment, ranks, sign=signal.SIGKILL, at_round=5, parents=False):
         monkeypatch.setattr(
             "dask_ma.ma._linear.train",
-            doomed_agent(moment, slots, int(sign), at_round, tmp_path, parents),
+            doomed_agent(moment, ranks, int(sign), at_round, tmp_path, parents),
         )
         return tmp_path
 
     return arm
 
 
-def doomed_agent(moment, slots, sign, at_round, directory, parents):
+def doomed_agent(moment, ranks, sign, at_round, directory, parents):
     """The agent of model averaging, with a fault at one moment of one round."""
 
     def agent(context, arguments, params):
@@ -93,9 +93,9 @@ def doomed_agent(moment, slots, sign, at_round, directory, parents):
         from dask_ma.ma._progress import Progress
         from dask_ma.ma._solver import LocalSGD
 
-        slot = context._keeper._slot
-        mark = directory / f"struck-{slot}"
-        if slot not in slots or mark.exists():
+        rank = context.group.rank
+        mark = directory / f"struck-{rank}"
+        if rank not in ranks or mark.exists():
             return _agent.train(context, arguments, params)
         now = {"round": 0}
 
@@ -149,7 +149,7 @@ def assert_same_course(model, undisturbed):
 
 
 @pytest.mark.parametrize(
-    ("moment", "slots"),
+    ("moment", "ranks"),
     [
         ("computing", [1]),
         ("computing", [0]),
@@ -161,15 +161,15 @@ def assert_same_course(model, undisturbed):
     ],
     ids=str,
 )
-def test_restart(client, rows, undisturbed, strike, moment, slots):
-    strike(moment, slots)
+def test_restart(client, rows, undisturbed, strike, moment, ranks):
+    strike(moment, ranks)
     assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
 
 
 @pytest.mark.parametrize("moment", ["computing", "after keeping", "returning"])
-@pytest.mark.parametrize("slot", [0, 3])
-def test_restart_in_the_last_round(client, rows, undisturbed, strike, moment, slot):
-    strike(moment, [slot], at_round=N_ROUNDS)
+@pytest.mark.parametrize("rank", [0, 3])
+def test_restart_in_the_last_round(client, rows, undisturbed, strike, moment, rank):
+    strike(moment, [rank], at_round=N_ROUNDS)
     assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
 
 
@@ -256,10 +256,10 @@ def test_scattered_blocks_are_lost(client, rows, undisturbed, strike):
     assert [record["round"] for record in model.history_] == list(range(1, 13))
 
 
-@pytest.mark.parametrize("slots", [[1], [0, 2]], ids=str)
-def test_continue(client, rows, undisturbed, strike, slots):
-    strike("computing", slots)
-    n_lost = 500 * len(slots)
+@pytest.mark.parametrize("ranks", [[1], [0, 2]], ids=str)
+def test_continue(client, rows, undisturbed, strike, ranks):
+    strike("computing", ranks)
+    n_lost = 500 * len(ranks)
     with (
         dask.config.set({"dask-ma.on-worker-loss": "continue"}),
         pytest.warns(RowsLostWarning, match=r"without \d+ of 2000 rows") as caught,
@@ -395,15 +395,15 @@ def undisturbed_mixing(rows):
 
 @pytest.fixture
 def strike_mixing(monkeypatch, tmp_path):
-    """``strike_mixing(moment, slots)``: processes die in the fifth pass, once."""
+    """``strike_mixing(moment, ranks)``: processes die in the fifth pass, once."""
 
-    def arm(moment, slots):
+    def arm(moment, ranks):
         def agent(context, arguments, params):
             from dask_ma.butterfly import _agent
 
-            slot = context.slots[context.group.rank]
-            mark = tmp_path / f"struck-{slot}"
-            if slot not in slots or mark.exists():
+            rank = context.group.rank
+            mark = tmp_path / f"struck-{rank}"
+            if rank not in ranks or mark.exists():
                 return _agent.train(context, arguments, params)
             now = {"pass": 1}
             keep, deliver = context.keep, context.group._deliver
@@ -432,11 +432,11 @@ def strike_mixing(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("moment", ["after keeping", "sending"])
-@pytest.mark.parametrize("slots", [[2], [0, 3]], ids=str)
+@pytest.mark.parametrize("ranks", [[2], [0, 3]], ids=str)
 def test_butterfly_mixing_restarts(
-    client, rows, undisturbed_mixing, strike_mixing, moment, slots
+    client, rows, undisturbed_mixing, strike_mixing, moment, ranks
 ):
-    strike_mixing(moment, slots)
+    strike_mixing(moment, ranks)
     model = ButterflySGDClassifier(**MIXING).fit(*rows)
     assert_same_course(model, undisturbed_mixing)
     assert model.history_[-1]["n_samples"] == 2000

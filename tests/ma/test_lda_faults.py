@@ -69,7 +69,7 @@ def strike(monkeypatch, tmp_path):
         def agent(context, arguments, params):
             from dask_ma.ma import _lda_agent, _lda_rounds
 
-            if context.slots[context.group.rank] != 1 or mark.exists():
+            if context.group.rank != 1 or mark.exists():
                 return _lda_agent.train(context, arguments, params)
             done = []
 
