@@ -11,6 +11,8 @@ __all__ = [
     "GroupClosedError",
     "NoWorkersError",
     "PeerLostError",
+    "RoundsLostWarning",
+    "RowsLostError",
     "RowsLostWarning",
     "StaleRunError",
 ]
@@ -53,12 +55,20 @@ class PeerLostError(FitFailedError):
         return str(self.args[0])
 
 
+class RowsLostError(PeerLostError):
+    """All rows of a fit were lost with workers, and nobody else has them."""
+
+
 class CommTimeoutError(TimeoutError, FitFailedError):
     """A wait for a message or for a rank to start took longer than configured."""
 
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be written or read, or belongs to another fit."""
+
+
+class RoundsLostWarning(UserWarning):
+    """A fit lost all its workers at once, and the rounds since its last checkpoint."""
 
 
 class RowsLostWarning(UserWarning):

@@ -129,6 +129,7 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         found: `seconds_per_row` and `seconds_per_exchange`, on each rank, and
         `noise_scale`, the rows of all ranks' batches together at which twice as many
         rows are needed as with small batches.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when: a structured array, sorted by start, with the
         fields `rank`; `kind`, one of "compute", "evaluate", "aggregate", "send" and

@@ -31,6 +31,7 @@ from dask_ma.comm._plugin import (
     close_run,
     ensure_plugin,
     is_aborted,
+    is_heeding,
     open_ranks,
 )
 from dask_ma.comm._rooted import broadcast_direct, reduce, run_length
@@ -66,6 +67,7 @@ __all__ = [
     "gather",
     "gather_timeline",
     "is_aborted",
+    "is_heeding",
     "open_ranks",
     "reduce",
     "reduce_scatter",

@@ -175,6 +175,20 @@ class DaskGroup(Group):
             # The bytes have been counted where the message was handed over.
             self.trace.add(SEND, start, stop, dest)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether this rank's worker closes some day by itself (``--lifetime``)."""
+        return bool(self._worker.lifetime)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this rank's worker wants to close as soon as the rank has ended."""
+        return registry.is_leaving(self._worker.address)
+
+    def heed_leaving(self) -> None:
+        """Have a worker that wants to close wait a while for this rank to end."""
+        registry.heed(self.run_id, self.rank)
+
     def carrier_time(self) -> float:
         """Processor time of the worker's event loop; see :meth:`Group.carrier_time`."""
         if not hasattr(time, "pthread_getcpuclockid"):  # as on Windows

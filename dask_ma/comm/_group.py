@@ -284,6 +284,19 @@ class Group(ABC):
             self.counters.seconds_waiting += stop - start
             self.trace.add(WAIT, start, stop, -1)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether this rank's worker closes some day by itself (``--lifetime``)."""
+        return False
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this rank's worker wants to close as soon as the rank has ended."""
+        return False
+
+    def heed_leaving(self) -> None:
+        """Have a worker that wants to close wait a while for this rank to end."""
+
     def carrier_time(self) -> float:
         """Processor time of the thread that carries this process's messages.
 

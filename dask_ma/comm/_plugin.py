@@ -32,6 +32,7 @@ KEY_PREFIX = "dask_ma-"
 _RUNNING = ("executing", "long-running")
 _N_REMEMBERED = 10_000  # closed ranks and runs whose late messages can still be named
 _OPEN_POLL = 0.002  # seconds between looks for a rank that has not started yet
+_LEAVE_POLL = 0.02  # seconds between looks for ranks that are about to end
 
 
 class RunRegistry:
@@ -45,6 +46,8 @@ class RunRegistry:
         self._changed = threading.Condition()
         self._mailboxes: dict[tuple[str, int], tuple[Mailbox, str]] = {}
         self._closed: OrderedDict[tuple[str, int | None], BaseException] = OrderedDict()
+        self._heeding: set[tuple[str, int]] = set()
+        self._leaving: set[str] = set()
 
     def open(self, run_id: str, rank: int, owner: str) -> Mailbox:
         """Make the mailbox of a rank that runs on the worker at address `owner`."""
@@ -77,6 +80,7 @@ class RunRegistry:
         error = GroupClosedError(f"rank {rank} of run {run_id} has ended")
         with self._changed:
             mailbox, _ = self._mailboxes.pop((run_id, rank), (None, ""))
+            self._heeding.discard((run_id, rank))
             self._remember((run_id, rank), error)
         if mailbox is not None:
             mailbox.close(error)
@@ -96,6 +100,7 @@ class RunRegistry:
     def abort_owner(self, owner: str) -> None:
         """End the ranks on a worker that is closing."""
         with self._changed:
+            self._leaving.discard(owner)
             mailboxes = [m for m, o in self._mailboxes.values() if o == owner]
         for mailbox in mailboxes:
             mailbox.close(GroupClosedError(f"the worker at {owner} is closing"))
@@ -104,6 +109,34 @@ class RunRegistry:
         """Whether a run was ended from outside."""
         with self._changed:
             return (run_id, None) in self._closed
+
+    def heed(self, run_id: str, rank: int) -> None:
+        """Note that a rank ends after its round when its worker wants to close."""
+        with self._changed:
+            self._heeding.add((run_id, rank))
+
+    def is_heeding(self, run_id: str) -> bool:
+        """Whether a rank of a run here ends for the sake of a closing worker."""
+        with self._changed:
+            return any(run == run_id for run, _ in self._heeding)
+
+    def leave(self, owner: str) -> None:
+        """Have the ranks on a worker that wants to close end after their round."""
+        with self._changed:
+            self._leaving.add(owner)
+
+    def is_leaving(self, owner: str) -> bool:
+        """Whether a worker waits for its ranks to end, so that it can close."""
+        with self._changed:
+            return owner in self._leaving
+
+    def n_heeding(self, owner: str) -> int:
+        """Ranks on a worker that will end after their round."""
+        with self._changed:
+            return sum(
+                key in self._heeding and o == owner
+                for key, (_, o) in self._mailboxes.items()
+            )
 
     def open_ranks(self) -> list[tuple[str, int]]:
         """Runs and ranks that are open in this process."""
@@ -172,10 +205,18 @@ class CommPlugin(WorkerPlugin):
             if parts[0].startswith(KEY_PREFIX) and len(parts) == 3:
                 close_run(parts[1], "the task of a rank was cancelled")
 
-    def teardown(self, worker: Worker) -> None:
-        """Take the handler away and end the ranks on this worker."""
+    async def teardown(self, worker: Worker) -> None:
+        """Take the handler away and end the ranks on this worker.
+
+        Ranks that look for it are given the time to end after their round.
+        """
+        owner = worker.address
+        deadline = monotonic() + _config.get_timeout("launch.leave-timeout")
+        registry.leave(owner)
+        while registry.n_heeding(owner) and monotonic() < deadline:
+            await asyncio.sleep(_LEAVE_POLL)
         worker.handlers.pop(HANDLER, None)
-        registry.abort_owner(worker.address)
+        registry.abort_owner(owner)
 
 
 # Client ----------------------------------------------------------------------------
@@ -201,6 +242,14 @@ def close_run(run_id: str, reason: str) -> int:
 def open_ranks(run_id: str) -> list[int]:
     """Ranks of a run that have started in this process; meant for ``client.run``."""
     return [rank for run, rank in registry.open_ranks() if run == run_id]
+
+
+def is_heeding(run_id: str) -> bool:
+    """Whether ranks of a run end after their round when a worker wants to close.
+
+    Meant for ``client.run``.
+    """
+    return registry.is_heeding(run_id)
 
 
 def is_aborted(run_id: str) -> bool:

@@ -11,7 +11,7 @@ from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
 from dask_ma.data._labels import encode_labels, merge_labels, unique_labels_of
 from dask_ma.data._lazy import apply_blockwise
 from dask_ma.data._partition import partition
-from dask_ma.data._recovery import drop_shards, recover_shards
+from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._shard import Block, Shard, build_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec
 
@@ -24,6 +24,7 @@ __all__ = [
     "ShardSpec",
     "apply_blockwise",
     "build_shard",
+    "can_be_had_again",
     "current_client",
     "describe",
     "drop_shards",

@@ -167,7 +167,9 @@ def wait_for_blocks(
         Whatever the computation of a block raised.
     """
     poll = _config.get_timeout("launch.poll-interval")
-    pending = [future for future in futures if future.status == "pending"]
+    # A block that was lost with a worker is computed again where its graph is known.
+    waiting = ("pending", "lost")
+    pending = [future for future in futures if future.status in waiting]
     while pending:
         try:
             # `distributed.wait` would take the default client.
@@ -175,7 +177,7 @@ def wait_for_blocks(
                 pass
         except TimeoutError:
             check_workers(client, addresses)
-        pending = [future for future in pending if future.status == "pending"]
+        pending = [future for future in pending if future.status in waiting]
     for future in futures:
         if future.status == "error":
             future.result()

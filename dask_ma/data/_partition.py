@@ -168,5 +168,5 @@ def _scatter(
     result = make_partition(info, bounds[-1], pieces)
     result.bytes_scattered = n_bytes(runs)
     result.owned += futures
-    result.resend = resend
+    result.resend, result.is_resendable = resend, True
     return result

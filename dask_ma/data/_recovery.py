@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from distributed.client import FuturesCancelledError
 
-from dask_ma.data._spec import Partition, Piece, ShardSpec
+from dask_ma.data._collections import rests_on_futures
+from dask_ma.data._inputs import is_dask_collection
+from dask_ma.data._spec import Partition, ShardSpec
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["drop_shards", "recover_shards"]
+__all__ = ["can_be_had_again", "drop_shards", "recover_shards"]
 
 _SHORT_WAIT = 0.02  # seconds between looks at blocks that are being computed again
 _GONE = ("cancelled", "error")
 
 
+def can_be_had_again(*columns: Any) -> bool:
+    """Whether an input can be partitioned once more, whatever the cluster has lost.
+
+    Parameters
+    ----------
+    *columns : array-like, Dask collection or None
+        X, y and sample weights.
+
+    Returns
+    -------
+    bool
+        False if a collection rests on data in worker memory.
+    """
+    collections = [column for column in columns if is_dask_collection(column)]
+    return not any(map(rests_on_futures, collections))
+
+
 def recover_shards(
-    shards: Partition, moved: Mapping[int, str], client: Client, timeout: float
+    shards: Partition,
+    moved: Sequence[int],
+    addresses: Sequence[str],
+    client: Client,
+    timeout: float,
 ) -> int:
     """Bring back the rows that went with lost workers.
 
     Rows of this process are sent again. Blocks that Dask has computed it computes
     again by itself, from the graph that the scheduler has; they are only waited for.
-    Blocks that were scattered, or are tied to a worker that has gone, are lost.
+    Blocks that were scattered, or whose tasks the scheduler has forgotten, are lost.
 
     Parameters
     ----------
     shards : Partition
         Changed in place.
-    moved : dict of int to str
-        New worker of each rank whose worker was lost.
+    moved : sequence of int
+        Ranks whose worker was lost.
+    addresses : sequence of str
+        Worker of each rank now.
     client : distributed.Client
         The client of the partition.
     timeout : float
@@ -44,10 +69,14 @@ def recover_shards(
     -------
     n_rows : int
         Rows that are lost for good.
+
+    Raises
+    ------
+    PeerLostError
+        If a worker goes while rows are sent to it.
     """
-    for rank, address in moved.items():
-        if shards.resend is not None:
-            shards.shards[rank] = _resent(shards, rank, address)
+    for rank in moved:
+        _resend(shards, rank, addresses)
     wanted = [future for spec in shards.shards for future in _futures(spec)]
     missing = _wait(client, wanted, timeout)
     n_lost = 0
@@ -59,12 +88,15 @@ def recover_shards(
         ]
         if len(there) == len(spec.pieces):
             continue
+        if shards.is_resendable:
+            # Gone since, with a worker or by a restart of the cluster.
+            _resend(shards, rank, addresses)
+            continue
         kept = replace(spec, pieces=there, aligned=spec.aligned if there else None)
         n_lost += spec.n_rows - kept.n_rows
         shards.shards[rank] = kept
-        if shards.resend is not None and there:
-            address = moved.get(rank) or _place(client, there[0])
-            shards.shards[rank] = _resent(shards, rank, address)
+        if there:
+            _resend(shards, rank, addresses)
     shards.n_rows -= n_lost
     return n_lost
 
@@ -80,13 +112,13 @@ def drop_shards(shards: Partition, ranks: Sequence[int]) -> int:
     return n_lost
 
 
-def _resent(shards: Partition, rank: int, address: str) -> ShardSpec:
-    """The spec of a rank after its rows in this process have been sent again."""
+def _resend(shards: Partition, rank: int, addresses: Sequence[str]) -> None:
+    """Send a rank again what this process has of its rows."""
     if shards.resend is None:
-        raise RuntimeError("nothing of the rows is in this process")
-    spec, futures = shards.resend(rank, shards.shards[rank], address)
+        return
+    spec, futures = shards.resend(rank, shards.shards[rank], addresses[rank])
+    shards.shards[rank] = spec
     shards.owned += futures
-    return spec
 
 
 def _futures(spec: ShardSpec) -> list[Future]:
@@ -120,9 +152,3 @@ def _wait(client: Client, futures: Sequence[Future], timeout: float) -> set[Any]
             break
         sleep(_SHORT_WAIT)
     return gone | {future.key for future in pending}
-
-
-def _place(client: Client, piece: Piece) -> str:
-    """A worker that holds a piece."""
-    futures = _sources(piece.source)
-    return str(next(iter(client.who_has(futures)[futures[0].key])))

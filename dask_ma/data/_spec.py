@@ -104,6 +104,8 @@ class Partition:
     resend : callable or None
         ``resend(rank, spec, address)`` sends again what this process has of the rows of
         a rank; returns the new spec of the rank, and the futures that it has made.
+    is_resendable : bool
+        Whether `resend` sends all that a rank has, X among it.
     """
 
     shards: list[ShardSpec]
@@ -115,6 +117,7 @@ class Partition:
     bytes_scattered: int = 0
     owned: list[Future] = field(default_factory=list, repr=False)
     resend: Resend | None = field(default=None, repr=False)
+    is_resendable: bool = False
 
     def release(self) -> None:
         """Give up the data on the cluster at once; what the user persisted stays.

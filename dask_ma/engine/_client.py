@@ -9,14 +9,14 @@ from time import monotonic, sleep
 
 from distributed import Client, get_client, get_worker, worker_client
 
-from dask_ma._config import get_dask_timeout
+from dask_ma import _config
 from dask_ma.data import current_client
-from dask_ma.engine._liveness import scheduler_workers
+from dask_ma.engine._liveness import is_running, scheduler_workers
 from dask_ma.exceptions import FitFailedError, NoWorkersError
 
 _thread = threading.local()
 _STARTING = ("newly-created", "connecting")
-_SHORT_WAIT = 0.01  # seconds
+_SHORT_WAIT = 0.02  # seconds
 
 
 def mark_seceded() -> None:
@@ -43,6 +43,34 @@ def fit_client(client: Client | None = None) -> Iterator[Client | None]:
             yield _checked(client or current)
         finally:
             _thread.seceded = False
+
+
+def await_workers(client: Client | None) -> None:
+    """Wait for as many workers as the configuration wants a fit to begin with.
+
+    Parameters
+    ----------
+    client : Client or None
+        None: there is nothing to wait for.
+
+    Raises
+    ------
+    NoWorkersError
+        If they are not there after ``dask-ma.launch.min-workers-timeout``.
+    """
+    wanted = int(_config.get("launch.min-workers"))
+    if client is None or wanted < 1:
+        return
+    timeout = _config.get_timeout("launch.min-workers-timeout")
+    deadline = monotonic() + timeout
+    while (found := len(running_workers(client, allow_none=True))) < wanted:
+        if monotonic() >= deadline:
+            raise NoWorkersError(
+                f"{found} workers take tasks after {timeout:g} s "
+                f"(dask-ma.launch.min-workers-timeout), expected {wanted} "
+                "(dask-ma.launch.min-workers)"
+            )
+        sleep(_SHORT_WAIT)
 
 
 def place_ranks(
@@ -95,8 +123,15 @@ def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
     return [address for address, count in counts.items() for _ in range(count)]
 
 
-def running_workers(client: Client) -> dict[str, int]:
-    """Threads of each worker that takes tasks, in an order that does not change."""
+def running_workers(client: Client, *, allow_none: bool = False) -> dict[str, int]:
+    """Threads of each worker that takes tasks, in an order that does not change.
+
+    Raises
+    ------
+    NoWorkersError
+        If the scheduler does not answer; and if there is no such worker, unless
+        `allow_none`.
+    """
     try:
         workers = scheduler_workers(client)
     except FitFailedError as error:
@@ -106,13 +141,14 @@ def running_workers(client: Client) -> dict[str, int]:
     running = {
         address: max(1, info["nthreads"])
         for address, info in workers.items()
-        if info.get("status", "running") == "running"
+        if is_running(info)
     }
-    if not running:
+    if not running and not allow_none:
         raise NoWorkersError(
             f"the cluster of the current Dask client ({client.scheduler.address}) has "
             f"{len(workers)} workers, none of them running; wait for them with "
-            "client.wait_for_workers(n), or close the client to fit in this process"
+            "client.wait_for_workers(n) or dask-ma.launch.min-workers, or close the "
+            "client to fit in this process"
         )
     # Workers of one process side by side, whatever the order they joined in.
     return dict(sorted(running.items()))
@@ -151,6 +187,8 @@ def _wait_until_connected(client: Client) -> None:
     Tasks that start together on one worker share its client, and all but the first get
     it while the first is still making it.
     """
-    deadline = monotonic() + get_dask_timeout("distributed.comm.timeouts.connect")
+    deadline = monotonic() + _config.get_dask_timeout(
+        "distributed.comm.timeouts.connect"
+    )
     while client.status in _STARTING and monotonic() < deadline:
         sleep(_SHORT_WAIT)

@@ -73,6 +73,7 @@ class RankContext:
         self.history: list[Record] = []
         self.notes: list[str] = []
         self._keeper = StateKeeper(self, ticket, run_id)
+        self._n_restarts = ticket.attempt
         self._listening = listening
         self._listener = listener
         self._log = log
@@ -177,6 +178,7 @@ class RankContext:
             Whether a callback wants the fit to end here; the same on all ranks.
         """
         stop = False
+        record["restarts"] = self._n_restarts
         self.history.append(record)
         if self._log is not None:
             self._log(record)

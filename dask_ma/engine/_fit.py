@@ -5,51 +5,48 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
-from distributed import Client, Future, KilledWorker
-from distributed.client import FutureCancelledError, FuturesCancelledError
+from distributed import Client
 
 from dask_ma import _config
-from dask_ma.data import Partition, drop_shards, partition, recover_shards
+from dask_ma.data import (
+    Partition,
+    can_be_had_again,
+    drop_shards,
+    partition,
+    recover_shards,
+)
 from dask_ma.engine._checkpoint import CheckpointSettings
-from dask_ma.engine._client import place_ranks, running_workers
+from dask_ma.engine._client import await_workers, place_ranks, running_workers
 from dask_ma.engine._context import Listener
 from dask_ma.engine._keeper import RegroupError
-from dask_ma.engine._kept import forget_fit
+from dask_ma.engine._kept import forget_fit, newest_round
 from dask_ma.engine._launch import launch
-from dask_ma.engine._liveness import (
-    Liveness,
-    remove_silent,
-    run_on,
-    scheduler_workers,
+from dask_ma.engine._liveness import run_on, scheduler_workers
+from dask_ma.engine._losses import (
+    OF_LOSSES,
+    find_lost,
+    reassign,
+    wait_for_workers,
 )
 from dask_ma.engine._run import Agent
-from dask_ma.engine._ticket import Ticket
+from dask_ma.engine._ticket import Ticket, Trail
 from dask_ma.exceptions import (
-    CommTimeoutError,
     FitFailedError,
     NoWorkersError,
-    PeerLostError,
+    RoundsLostWarning,
+    RowsLostError,
     RowsLostWarning,
 )
 
 logger = logging.getLogger("dask_ma.engine")
 
-#: What the loss of a worker may raise, here or on a rank.
-_OF_LOSSES = (
-    FitFailedError,
-    OSError,
-    FutureCancelledError,
-    FuturesCancelledError,
-    KilledWorker,
-)
 _POLICIES = ("restart", "continue", "raise")
-_SHORT_WAIT = 0.1  # seconds between looks at the cluster
 
 
 @dataclass(frozen=True)
@@ -118,6 +115,7 @@ def run_fit(
         cannot go on without it.
     """
     fit = _Fit(job, client)
+    await_workers(client)
     try:
         fit.prepare()
         with follow() as listener:
@@ -133,13 +131,15 @@ class _Fit:
     job: Job
     client: Client | None
     fit_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    addresses: list[str] | None = None  # worker of each shard
+    addresses: list[str] | None = None  # worker of each rank
     shards: Partition | None = None
     attempt: int = 0
-    n_losses: int = 0
     start: float = 0.0
-    held: list[Future] = field(default_factory=list)
-    known_workers: frozenset[str] = frozenset()
+    trail: Trail = field(default_factory=Trail)
+    known_workers: frozenset[str] = frozenset()  # those that were there for placement
+    lost: set[str] = field(default_factory=set)  # not to be used any more
+    n_losses: int = 0  # since the last round that was finished
+    round_of_last_loss: int = 0
     has_result: bool = False
 
     def __post_init__(self) -> None:
@@ -163,27 +163,26 @@ class _Fit:
             try:
                 self._share_out()
             except Exception as error:
-                self._check_recoverable(error, self.addresses or [])
+                self._note_loss(error)
 
     def run(self, listener: Listener | None) -> Any:
         """Launch the ranks until they come to an end."""
         self.start = monotonic()
         while True:
             try:
+                if self.lost:
+                    self._replace()
                 return self._launch(listener)
             except RegroupError:
-                logger.info("%s: starts again on more workers", self.job.name)
+                logger.info("%s: starts again on other workers", self.job.name)
                 self._regroup()
             except Exception as error:
-                lost = self._check_recoverable(error, self.addresses or [])
-                self._replace(lost)
+                self._note_loss(error)
             self.attempt += 1
 
     def close(self) -> None:
         """Leave nothing on the cluster, not even after an error."""
-        for future in self.held:
-            future.release()
-        self.held.clear()
+        self.trail.release()
         if self.shards is not None:
             self.shards.release()
         if self.client is None or not self.keeps or self.client.status != "running":
@@ -219,17 +218,26 @@ class _Fit:
                 checkpoint=self.checkpoint,
                 known_workers=self.known_workers,
             ),
-            held=self.held,
+            trail=self.trail,
         )
         self.has_result = True
         return result
 
     def _share_out(self) -> None:
         """Choose the workers and give them the rows."""
+        if self.client is not None:
+            if self.lost and self.addresses is not None:
+                self._wait_for_workers(len(self.addresses))
+            self.known_workers = frozenset(
+                running_workers(self.client, allow_none=True)
+            )
+        self.lost.clear()
+        self.addresses = place_ranks(self.client, self.job.n_ranks, self.job.n_rows)
+        self._partition()
+
+    def _partition(self) -> None:
+        """Give the ranks their rows."""
         job = self.job
-        if self.elastic and self.client is not None:
-            self.known_workers = frozenset(scheduler_workers(self.client))
-        self.addresses = place_ranks(self.client, job.n_ranks, job.n_rows)
         n_ranks = job.n_local_ranks if self.addresses is None else len(self.addresses)
         self.shards = partition(
             *job.data,
@@ -254,88 +262,81 @@ class _Fit:
 
     # After a loss ------------------------------------------------------------------
 
-    def _check_recoverable(
-        self, error: Exception, addresses: Sequence[str]
-    ) -> list[str]:
-        """Raise `error` unless it comes of lost workers and the fit may go on.
-
-        Returns
-        -------
-        lost : list of str
-            Workers of `addresses` that are not to be used any more.
-        """
-        may = isinstance(error, _OF_LOSSES)
-        if self.client is None or not may or isinstance(error, NoWorkersError):
+    def _note_loss(self, error: Exception) -> None:
+        """Raise `error` unless it comes of lost workers and the fit may go on."""
+        if self.client is None or not isinstance(error, OF_LOSSES):
+            raise error
+        if isinstance(error, (NoWorkersError, RowsLostError)):
             raise error
         if self.policy == "raise" or self.client.status != "running":
             raise error
-        lost = self._find_lost(error, addresses)
+        lost = find_lost(
+            self.client, error, {*self.known_workers, *(self.addresses or [])}
+        )
         if not lost:
             raise error
+        self.lost.update(lost)
+        self._count_loss(error)
+        logger.warning(
+            "%s: lost %s; policy %r", self.job.name, ", ".join(lost), self.policy
+        )
+
+    def _count_loss(self, error: Exception) -> None:
+        """Give up a fit that has lost workers again and again without a new round."""
+        if self.client is not None and self.addresses is not None:
+            there = sorted({*self.addresses} - self.lost)
+            answers = run_on(self.client, there, newest_round, self.fit_id)
+            self.trail.note_round(max(answers.values(), default=0))
+        if self.trail.newest_round > self.round_of_last_loss:
+            self.round_of_last_loss, self.n_losses = self.trail.newest_round, 0
         self.n_losses += 1
         limit = int(_config.get("recovery.max-restarts"))
         if self.n_losses > limit:
             error.add_note(
-                f"dask_ma: gave up after {limit} losses "
-                "(dask-ma.recovery.max-restarts)"
+                f"dask_ma: gave up after {limit} losses since the fit has come to "
+                f"round {self.round_of_last_loss} (dask-ma.recovery.max-restarts)"
             )
             raise error
-        logger.warning(
-            "%s: lost %s; policy %r", self.job.name, ", ".join(lost), self.policy
-        )
-        return lost
 
-    def _find_lost(self, error: Exception, addresses: Sequence[str]) -> list[str]:
-        """Workers that an error comes of, as far as the scheduler can tell."""
-        if self.client is None:
-            return []
-        named = set(error.addresses) if isinstance(error, PeerLostError) else set()
-        patience = _config.get_timeout("launch.poll-interval")
-        if isinstance(error, CommTimeoutError):
-            patience += _config.get_timeout("launch.worker-timeout")
-        deadline = monotonic() + patience
-        liveness = Liveness()
-        while True:
-            try:
-                workers = scheduler_workers(self.client)
-            except FitFailedError as failure:
-                raise error from failure
-            lost = set(liveness.lost(addresses, workers))
-            if lost or named or monotonic() >= deadline:
-                break
-            sleep(_SHORT_WAIT)
-        silent = sorted((lost | named) & set(workers))
-        if silent:
-            remove_silent(self.client, silent)
-        return sorted(lost | named)
-
-    def _replace(self, lost: Sequence[str]) -> None:
-        """Give the shards of lost workers to others, with or without their rows."""
+    def _replace(self) -> None:
+        """Give the ranks of lost workers to others, with or without their rows."""
         if self.client is None or self.addresses is None:
             raise RuntimeError("there are no workers to lose")
+        before = list(self.addresses)
+        threads = self._wait_for_workers(len(before))
+        if not set(before) & set(threads):
+            self._tell_of_lost_rounds()
+        # Others may have gone while new ones were waited for. A paused worker has not,
+        # and its rows are there, but it starts no rank.
+        there = set(scheduler_workers(self.client)) - self.lost
+        moved = [rank for rank, address in enumerate(before) if address not in there]
+        self.addresses = reassign(before, threads)
+        lost = sorted({before[rank] for rank in moved})
+        self._bring_back_rows(moved, lost)
+        # What was lost stays lost; workers that got nothing count as new ones.
+        self.known_workers = (self.known_workers & there) | set(self.addresses)
+        self.lost.clear()
+
+    def _bring_back_rows(self, moved: list[int], lost: list[str]) -> None:
+        """Give the ranks that have moved their rows, as far as possible and wanted."""
         shards = self._shards()
-        slots = [s for s, address in enumerate(self.addresses) if address in lost]
-        threads = self._wait_for_workers(len(self.addresses), lost)
-        self.known_workers |= set(threads)
-        counts = dict.fromkeys(threads, 0)
-        # A paused worker is not lost, and its rows are there, but it starts no rank.
-        idle = [s for s, a in enumerate(self.addresses) if a not in threads]
-        for address in self.addresses:
-            if address in counts:
-                counts[address] += 1
-        for slot in sorted({*slots, *idle}):
-            address = min(counts, key=lambda a: (counts[a] + 1) / threads[a])
-            counts[address] += 1
-            self.addresses[slot] = address
+        if self.client is None or self.addresses is None:
+            raise RuntimeError("there are no workers to lose")
         if self.policy == "restart":
-            moved = {slot: self.addresses[slot] for slot in slots}
             timeout = _config.get_timeout("recovery.data-timeout")
-            n_lost = recover_shards(shards, moved, self.client, timeout)
+            n_lost = recover_shards(shards, moved, self.addresses, self.client, timeout)
+            if n_lost and can_be_had_again(*self.job.data):
+                shards.release()
+                self._partition()
+                return
         else:
-            n_lost = drop_shards(shards, slots)
+            n_lost = drop_shards(shards, moved)
         if not any(shard.pieces for shard in shards.shards):
-            raise PeerLostError(
-                f"all rows of the fit of {self.job.name} were lost with their workers",
+            raise RowsLostError(
+                f"all rows of the fit of {self.job.name} were lost: they were only in "
+                "the memory of workers that have gone, or were released by a restart "
+                "of the cluster. Persist or scatter them again, or pass a collection "
+                "that can be computed",
                 lost,
             )
         if n_lost:
@@ -347,32 +348,39 @@ class _Fit:
                 stacklevel=2,
             )
 
-    def _wait_for_workers(self, n_ranks: int, lost: Sequence[str]) -> dict[str, int]:
+    def _wait_for_workers(self, n_ranks: int) -> dict[str, int]:
         """Threads of the workers there are, after waiting a while for new ones."""
         if self.client is None:
             return {}
-        patience = _config.get_timeout("recovery.wait")
-        deadline = monotonic() + (patience if self.policy == "restart" else 0.0)
-        while True:
-            try:
-                found = running_workers(self.client)
-            except NoWorkersError:
-                if self.client.status != "running" or monotonic() >= deadline:
-                    raise
-                found = {}
-            threads = {a: n for a, n in found.items() if a not in lost}
-            if threads and sum(threads.values()) >= n_ranks:
-                return threads
-            if monotonic() >= deadline:
-                if not threads:
-                    raise NoWorkersError(
-                        f"no worker is left for the fit of {self.job.name}"
-                    )
-                return threads
-            sleep(_SHORT_WAIT)
+        waits = self.policy == "restart"
+        patience = _config.get_timeout("recovery.wait") if waits else 0.0
+        return wait_for_workers(
+            self.client, self.job.name, n_ranks, self.lost, patience
+        )
+
+    def _tell_of_lost_rounds(self) -> None:
+        """Warn that nobody has kept a model in memory."""
+        begins = (
+            f"begins anew, though it had come to round {self.trail.newest_round} or "
+            "further, since there is no checkpoint (dask-ma.checkpoint.path)"
+        )
+        if self.checkpoint is not None:
+            begins = f"goes on from the last checkpoint in {self.checkpoint.path}"
+        warnings.warn(
+            f"all workers of the fit of {self.job.name} were lost at once, and what "
+            f"they had in memory with them; it {begins}",
+            RoundsLostWarning,
+            stacklevel=2,
+        )
 
     def _regroup(self) -> None:
         """Share the rows out anew over the workers that there are now."""
+        if self.client is not None and self.addresses is not None:
+            running = running_workers(self.client, allow_none=True)
+            self.lost.update(a for a in self.addresses if a not in running)
+            if not set(self.addresses) & set(running):
+                self._wait_for_workers(len(self.addresses))
+                self._tell_of_lost_rounds()
         old, self.shards = self._shards(), None
         try:
             # What the old partition holds is in memory, so little is done twice.

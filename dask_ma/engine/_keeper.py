@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_ma.comm import allgather, broadcast, gather, open_ranks
+import numpy as np
+
+from dask_ma.comm import allgather, allreduce, broadcast, gather, open_ranks
 from dask_ma.engine._checkpoint import Saved, check_identity, load, save
 from dask_ma.engine._kept import Kept, kept_states
 from dask_ma.engine._ticket import Ticket
 from dask_ma.exceptions import FitFailedError
 
 if TYPE_CHECKING:
+    from dask_ma.comm import Group
     from dask_ma.engine._context import RankContext
 
 #: ``stand_in(rank, shared)``: the rank whose own state serves a rank that lost its own.
@@ -69,13 +72,16 @@ class StateKeeper:
         self._run_id = run_id
         self._rank = context.group.rank
         self._saved_round = 0
+        self._may_regroup: bool | None = None  # not agreed yet
 
     # Going on ----------------------------------------------------------------------
 
     def restore(self, stand_in: StandIn | None) -> State | None:
         """State to go on from, None at a fresh start; a collective call."""
-        if self._ticket.attempt and (state := self._from_memory(stand_in)) is not None:
-            return state
+        if self._ticket.attempt:
+            self._context.set_elapsed(self._ticket.elapsed)
+            if (state := self._from_memory(stand_in)) is not None:
+                return state
         settings = self._ticket.checkpoint
         if settings is None or not settings.resume:
             return None
@@ -183,15 +189,29 @@ class StateKeeper:
                 elapsed=self._context.elapsed(),
             )
             kept_states.put(ticket.fit_id, self._rank, kept)
+        regroup = not done and self._agree_to_regroup()
         settings = ticket.checkpoint
         if settings is not None and n_rounds > self._saved_round:
             due = n_rounds - self._saved_round >= settings.every
-            if done or (due and settled):
+            # Whoever leaves takes along what it has in memory.
+            if done or (settled and (due or regroup)):
                 self._save(n_rounds, shared, own)
-        if ticket.elastic and not done:
-            wanted = self._group.rank == 0 and self._run_id in _regroup_wanted
-            if broadcast(self._group, wanted):
-                raise RegroupError("the ranks start again on more workers")
+        if regroup:
+            raise RegroupError("the ranks start again on other workers")
+
+    def _agree_to_regroup(self) -> bool:
+        """Whether the ranks end here to start again; a collective call."""
+        group, ticket = self._group, self._ticket
+        if not ticket.keeps:
+            return False
+        if self._may_regroup is None:
+            self._may_regroup = _any(group, ticket.elastic or group.may_leave)
+            if self._may_regroup:
+                group.heed_leaving()
+        if not self._may_regroup:
+            return False
+        is_asked = self._rank == 0 and self._run_id in _regroup_wanted
+        return _any(group, is_asked or group.is_leaving)
 
     def _save(self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """Collect what the ranks have of their own; rank 0 writes it all."""
@@ -209,6 +229,11 @@ class StateKeeper:
             history=self._context.history,
         )
         save(self._ticket.checkpoint, saved)
+
+
+def _any(group: Group, flag: bool) -> bool:
+    """Whether the flag of any rank is set; a collective call."""
+    return bool(allreduce(group, np.array(flag, dtype=np.int8), "max"))
 
 
 _regroup_wanted: set[str | None] = set()

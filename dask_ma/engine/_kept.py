@@ -67,6 +67,12 @@ class KeptStates:
                 rank = max(states, key=lambda s: states[s].round)
             return rank, states[rank]
 
+    def newest_round(self, fit_id: str) -> int:
+        """Last round of a fit, 0 if nothing is kept of it."""
+        with self._lock:
+            states = self._fits.get(fit_id, {}).values()
+            return max((state.round for state in states), default=0)
+
     def get(self, fit_id: str, rank: int) -> Kept | None:
         """The rank's own last state."""
         with self._lock:
@@ -98,3 +104,14 @@ kept_states = KeptStates()
 def forget_fit(fit_id: str) -> None:
     """Drop what this process keeps of a fit; meant for ``client.run``."""
     kept_states.forget(fit_id)
+
+
+def newest_round(fit_id: str) -> int:
+    """Last round of a fit that this process has kept; meant for ``client.run``.
+
+    Returns
+    -------
+    number : int
+        0 if it has kept none.
+    """
+    return kept_states.newest_round(fit_id)

@@ -8,14 +8,14 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client
 
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._context import Listener, RankContext
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine._threads import limited_blas
-from dask_ma.engine._ticket import Ticket
+from dask_ma.engine._ticket import Ticket, Trail
 from dask_ma.engine._watch import Watch, tell
 from dask_ma.exceptions import FitFailedError, GroupClosedError
 
@@ -35,7 +35,7 @@ def launch(
     listener: Listener | None = None,
     collect: str = "root",
     ticket: Ticket | None = None,
-    held: list[Future] | None = None,
+    trail: Trail | None = None,
 ) -> Any:
     """Run `agent` on all ranks and wait for its result.
 
@@ -65,9 +65,8 @@ def launch(
         Return the result of rank 0, or a list of the results of all ranks.
     ticket : Ticket, default=None
         The fit that this launch belongs to.
-    held : list of Future, default=None
-        Gets the tasks of the ranks instead of their being released, so that what ranks
-        that have ended keep of the fit stays until the caller releases them.
+    trail : Trail, default=None
+        Gets the tasks of the ranks, which otherwise are released.
 
     Returns
     -------
@@ -98,7 +97,7 @@ def launch(
     )
     ensure_plugin(client)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
-    with Watch(run, client, listener, held) as watch:
+    with Watch(run, client, listener, trail) as watch:
         watch.start(
             [
                 client.submit(

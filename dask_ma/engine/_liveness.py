@@ -40,6 +40,14 @@ def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
     return workers
 
 
+def is_running(info: dict[str, Any]) -> bool:
+    """Whether a worker takes tasks, by what the scheduler says of it.
+
+    Not one that is starting, is paused for want of memory, or is about to close.
+    """
+    return bool(info.get("status", "running") == "running")
+
+
 def run_on(
     client: Client, workers: Sequence[str], function: Callable[..., Any], *args: Any
 ) -> dict[str, Any]:
@@ -67,6 +75,23 @@ def run_on(
         for address, answer in answers
         if not isinstance(answer, BaseException) and address in answer
     }
+
+
+def has_retired(client: Client, address: str) -> bool:
+    """Whether a worker that has gone was retired, not lost.
+
+    The scheduler is told so by ``dask worker --lifetime`` and when a cluster shrinks.
+    """
+    try:
+        events = client.get_events(address)
+    except Exception:  # whatever a connection that has gone may raise
+        return False
+    removals = [
+        event
+        for _, event in events
+        if isinstance(event, dict) and event.get("action") == "remove-worker"
+    ]
+    return bool(removals and removals[-1].get("expected"))
 
 
 class Liveness:

@@ -8,7 +8,12 @@ from typing import Any
 import cloudpickle
 from distributed import Client
 
-from dask_ma.engine._client import fit_client, one_per_worker, place_ranks
+from dask_ma.engine._client import (
+    await_workers,
+    fit_client,
+    one_per_worker,
+    place_ranks,
+)
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._launch import launch
 
@@ -66,6 +71,7 @@ def run_spmd(
     if n_ranks is not None and n_ranks < 1:
         raise ValueError(f"n_ranks must be at least 1 or None, got {n_ranks}")
     with fit_client(client) as chosen:
+        await_workers(chosen)
         addresses: list[str] | None
         if n_ranks is None and chosen is not None:
             addresses = one_per_worker(chosen)

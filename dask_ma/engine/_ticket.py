@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from distributed import Future
+
 from dask_ma.engine._checkpoint import CheckpointSettings
 
 
@@ -30,7 +32,7 @@ class Ticket:
     checkpoint : CheckpointSettings or None
         Where the fit is saved.
     known_workers : frozenset of str
-        Workers that there were when the ranks were placed, if the fit is elastic.
+        Workers that took tasks when the ranks were placed.
     """
 
     name: str
@@ -42,3 +44,30 @@ class Ticket:
     elastic: bool = False
     checkpoint: CheckpointSettings | None = None
     known_workers: frozenset[str] = frozenset()
+
+
+@dataclass
+class Trail:
+    """What the launches of a fit leave with the client.
+
+    Parameters
+    ----------
+    held : list of Future
+        Tasks of ranks that have ended. What they keep of the fit stays in the memory of
+        their workers until these are released.
+    newest_round : int
+        The last round that the client has heard of.
+    """
+
+    held: list[Future] = field(default_factory=list)
+    newest_round: int = 0
+
+    def note_round(self, number: int) -> None:
+        """Note that a round has been kept by some rank."""
+        self.newest_round = max(self.newest_round, number)
+
+    def release(self) -> None:
+        """Let go of the tasks."""
+        for future in self.held:
+            future.release()
+        self.held.clear()

@@ -16,12 +16,20 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.comm import CommClosedError
 
 from dask_ma import _config
-from dask_ma.comm import close_run, open_ranks
+from dask_ma.comm import close_run, is_heeding, open_ranks
 from dask_ma.engine._context import Listener, Model, Record
 from dask_ma.engine._events import answer, fetch_model, subscriptions
 from dask_ma.engine._keeper import RegroupError, request_regroup
-from dask_ma.engine._liveness import Liveness, run_on, scheduler_workers
+from dask_ma.engine._kept import newest_round
+from dask_ma.engine._liveness import (
+    Liveness,
+    has_retired,
+    is_running,
+    run_on,
+    scheduler_workers,
+)
 from dask_ma.engine._run import Outcome, Run
+from dask_ma.engine._ticket import Trail
 from dask_ma.exceptions import (
     CommTimeoutError,
     FitFailedError,
@@ -49,7 +57,7 @@ class Watch:
         Client that the tasks were submitted with.
     listener : callable or None
         Called in the waiting thread for each record.
-    held : list of Future or None
+    trail : Trail or None
         Gets the tasks at the end instead of their being released.
     """
 
@@ -58,10 +66,10 @@ class Watch:
         run: Run,
         client: Client,
         listener: Listener | None,
-        held: list[Future] | None = None,
+        trail: Trail | None = None,
     ) -> None:
         self._run = run
-        self._held = held
+        self._trail = trail
         self._client = client
         self._listener = listener
         self._futures: list[Future] = []
@@ -70,6 +78,7 @@ class Watch:
         self._is_over = False
         self._liveness = Liveness()
         self._has_asked = False
+        self._leaving: dict[str, float] = {}  # retired workers, and until when they may
 
     def __enter__(self) -> Watch:
         if self._listener is not None:
@@ -81,8 +90,8 @@ class Watch:
             subscriptions.remove(self._client, self._run.run_id)
         if not self._is_over:
             self._abort(f"run of {self._run.name} was ended by its client")
-        if self._held is not None:
-            self._held += self._futures
+        if self._trail is not None:
+            self._trail.held += self._futures
         else:
             for future in self._futures:
                 future.release()
@@ -109,9 +118,9 @@ class Watch:
         heartbeat = _config.get_timeout("launch.heartbeat-interval")
         next_look = monotonic() + poll
         next_heartbeat = monotonic() + heartbeat
-        while not all(future.done() for future in self._futures):
+        while not all(future.done() for future in self._awaited()):
             self._answer(self._next_record(poll))
-            if any(future.status in _FAILED for future in self._futures):
+            if any(future.status in _FAILED for future in self._awaited()):
                 break
             if monotonic() >= next_look:
                 self._check_workers()
@@ -122,23 +131,34 @@ class Watch:
             if monotonic() >= start_deadline:
                 self._check_started()
                 start_deadline = float("inf")
-        if any(future.status != "finished" for future in self._futures):
+        if any(future.status != "finished" for future in self._awaited()):
             self._fail()
         outcomes = self._gather(poll)
         self._is_over = True
         if outcomes[0].regroup:
             raise RegroupError(f"the fit of {self._run.name} starts again")
+        if self._run.addresses[0] in self._leaving:
+            raise self._lost([0])  # and the result with it
         tell(outcomes[0].notes)
         results = [outcome.result for outcome in outcomes]
         return results if self._run.collect == "all" else results[0]
+
+    def _awaited(self) -> list[Future]:
+        """Tasks of the ranks whose outcome can come: not of those that are leaving."""
+        return [
+            future
+            for future, address in zip(self._futures, self._run.addresses, strict=True)
+            if address not in self._leaving
+        ]
 
     def _gather(self, poll: float) -> list[Outcome]:
         """Fetch the outcomes that are wanted, as long as their workers are there.
 
         A result that is lost with its worker would be waited for in vain.
         """
-        n_wanted = len(self._futures) if self._run.collect == "all" else 1
-        wanted = self._futures[:n_wanted]
+        awaited = self._awaited()
+        n_wanted = len(awaited) if self._run.collect == "all" else 1
+        wanted = awaited[:n_wanted]
 
         async def start() -> asyncio.Future[list[Outcome]]:
             return asyncio.ensure_future(self._client.gather(wanted, asynchronous=True))
@@ -209,8 +229,22 @@ class Watch:
                 f"lost the scheduler during the fit of {self._run.name}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        gone = [address for address in addresses if address not in alive]
-        self._raise_if_lost(gone, finished=finished)
+        gone = {address for address in addresses if address not in alive}
+        self._note_leaving(gone - set(self._leaving))
+        now = monotonic()
+        gone -= {a for a, deadline in self._leaving.items() if now < deadline}
+        self._raise_if_lost(sorted(gone), finished=finished)
+
+    def _note_leaving(self, gone: set[str]) -> None:
+        """Wait a while for the ranks to regroup if their workers were retired."""
+        retired = [a for a in gone if has_retired(self._client, a)]
+        others = sorted({*self._run.addresses} - gone - set(self._leaving))
+        if not retired or not others:
+            return
+        answers = run_on(self._client, others, is_heeding, self._run.run_id)
+        if any(answers.values()):
+            patience = _config.get_timeout("launch.leave-timeout")
+            self._leaving |= dict.fromkeys(retired, monotonic() + patience)
 
     def _check_heartbeats(self) -> None:
         """Raise if a worker is silent; ask the ranks to end if others have joined."""
@@ -221,13 +255,19 @@ class Watch:
                 f"lost the scheduler during the fit of {self._run.name}: {error}"
             ) from error
         silent = self._liveness.lost(self._run.addresses, workers)
-        self._raise_if_lost(silent, finished=True)
+        self._raise_if_lost(sorted(set(silent) - set(self._leaving)), finished=True)
         ticket = self._run.ticket
-        if ticket is None or not ticket.elastic or self._has_asked:
+        if ticket is None or not ticket.keeps:
             return
-        if set(workers) - ticket.known_workers:
-            root = self._run.addresses[0]
-            answers = run_on(self._client, [root], request_regroup, self._run.run_id)
+        root = [self._run.addresses[0]]
+        if self._trail is not None:
+            answers = run_on(self._client, root, newest_round, ticket.fit_id)
+            self._trail.note_round(max(answers.values(), default=0))
+        if not ticket.elastic or self._has_asked:
+            return
+        running = {a for a, info in workers.items() if is_running(info)}
+        if running - ticket.known_workers:
+            answers = run_on(self._client, root, request_regroup, self._run.run_id)
             self._has_asked = any(answers.values())
 
     def _raise_if_lost(self, addresses: Sequence[str], *, finished: bool) -> None:

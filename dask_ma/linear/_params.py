@@ -99,6 +99,7 @@ class FitResult(NamedTuple):
         Whether the fit ended by its own rules and not by `max_iter`.
     history : list of dict
         One record per round.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline : ndarray or None
         What all ranks have done when, on rank 0; None if it has not been asked for.
     """

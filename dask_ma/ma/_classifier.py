@@ -150,6 +150,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         sums `n_samples` (rows gone over in the round), `bytes_sent` and `messages_sent`
         between processes, and `bytes_shared` within processes; and the means over ranks
         `seconds_computing` and `seconds_waiting`.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when: a structured array, sorted by start, with the
         fields `rank`; `kind`, one of "compute", "evaluate", "aggregate", "send" and

@@ -76,6 +76,7 @@ class TopicResult(NamedTuple):
         training documents or None.
     history : list of dict
         One record per round.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline : ndarray or None
         What all ranks have done when, on rank 0.
     """

@@ -170,6 +170,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         `bytes_shared` within processes; and the means over ranks `seconds_computing`,
         `seconds_exchanging`, between steps, and `seconds_waiting`, in exchanges or for
         the others.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when: a structured array, sorted by start, with the
         fields `rank`; `kind`, one of "compute", "evaluate", "aggregate", "send",

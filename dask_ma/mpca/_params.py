@@ -69,6 +69,7 @@ class MPCAResult(NamedTuple):
         Whether the fit ended by its own rules and not by `max_iter`.
     history : list of dict
         Records.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline : ndarray or None
         What all ranks have done when.
     """

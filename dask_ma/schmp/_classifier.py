@@ -102,6 +102,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         `n_touched`, stored elements of the data read, `n_samples`, rows gone over,
         `bytes_sent` and `messages_sent` between processes, and `bytes_shared` within
         processes; and the means over ranks `seconds_computing` and `seconds_waiting`.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
     n_features_in_ : int

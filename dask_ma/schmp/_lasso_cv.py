@@ -85,6 +85,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         `dual_gap`, `n_nonzero` and `working_set` of its last model; `n_touched`, stored
         elements of the data read in it by all ranks; and the sums and means that
         :class:`SchMPLasso` has.
+        `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
     n_features_in_ : int

@@ -32,6 +32,7 @@ class ProgramResult(NamedTuple):
         One record for each round: its number, the iterations so far, the seconds since
         the start, what the program reports, and over all ranks the elements of the data
         and rows gone over, messages, bytes and times of computing and waiting.
+        `restarts` counts how often the ranks have had to start again until then.
     converged : bool
         Whether the program ended the run.
     timeline : ndarray or None

@@ -43,6 +43,7 @@ class ModelResult(NamedTuple):
         `iteration`, iterations so far; `objective`, NaN if the model has no loss; over
         all ranks the sums `n_samples`, `bytes_sent`, `messages_sent` and
         `bytes_shared`; and the means `seconds_computing` and `seconds_waiting`.
+        `restarts` counts how often the ranks have had to start again until then.
     converged : bool
         Whether the run ended by `tol`.
     communication : str

@@ -51,22 +51,26 @@ def cluster_client() -> Iterator[Client]:
 
 @pytest.fixture
 def bare_workers() -> Callable[..., AbstractContextManager[list[BaseProcess]]]:
-    """``with bare_workers(client, n):`` has worker processes without a nanny."""
+    """``with bare_workers(client, n, *options):`` has processes without a nanny."""
     return _bare_workers
 
 
 @contextmanager
-def _bare_workers(client: Client, n_workers: int) -> Iterator[list[BaseProcess]]:
+def _bare_workers(
+    client: Client, n_workers: int, *options: str
+) -> Iterator[list[BaseProcess]]:
     """Run ``dask worker --no-nanny`` in processes that start as quickly as others."""
-    options = [client.scheduler.address, "--no-nanny", "--nthreads=1", "--no-dashboard"]
-    code = f"from distributed.cli.dask_worker import main; main({options})"
+    always = ["--no-nanny", "--nthreads=1", "--no-dashboard"]
+    arguments = [client.scheduler.address, *always, *options]
+    code = f"from distributed.cli.dask_worker import main; main({arguments})"
+    n_before = len(client.nthreads())
     processes: list[BaseProcess] = []
     try:
         for _ in range(n_workers):
             process = get_mp_context().Process(target=exec, args=(code, {}))
             process.start()
             processes.append(process)
-        client.wait_for_workers(n_workers, timeout=60)
+        client.wait_for_workers(n_before + n_workers, timeout=60)
         yield processes
     finally:
         for process in processes:

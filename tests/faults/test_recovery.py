@@ -183,20 +183,6 @@ def test_a_new_worker_that_takes_its_time(client, rows, undisturbed, strike):
     assert_same_course(model, undisturbed)
 
 
-def test_all_workers_at_once(client, rows, undisturbed, strike):
-    """Nobody has kept anything: the fit starts anew."""
-    strike("after keeping", range(N_WORKERS))
-    assert_same_course(MASGDClassifier(**PARAMS).fit(*rows), undisturbed)
-
-
-def test_all_workers_at_once_with_a_checkpoint(client, rows, undisturbed, strike):
-    path = strike("after keeping", range(N_WORKERS)) / "saved"
-    with dask.config.set({"dask-ma.checkpoint.path": str(path)}):
-        model = MASGDClassifier(**PARAMS).fit(*rows)
-    assert_same_course(model, undisturbed)
-    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
-
-
 def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
     """One rank dies within it, while the others wait there."""
     mark = tmp_path / "struck"

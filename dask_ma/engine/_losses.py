@@ -1,0 +1,154 @@
+"""Which workers a fit has lost, and who takes over their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from time import monotonic, sleep
+
+from distributed import Client, KilledWorker
+from distributed.client import FutureCancelledError, FuturesCancelledError
+
+from dask_ma import _config
+from dask_ma.engine._client import running_workers
+from dask_ma.engine._liveness import Liveness, remove_silent, scheduler_workers
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    FitFailedError,
+    NoWorkersError,
+    PeerLostError,
+)
+
+#: What the loss of a worker may raise, on the client or on a rank.
+OF_LOSSES = (
+    FitFailedError,
+    OSError,
+    FutureCancelledError,
+    FuturesCancelledError,
+    KilledWorker,
+)
+_SHORT_WAIT = 0.1  # seconds between looks at the cluster
+
+
+def find_lost(
+    client: Client, error: Exception, addresses: Collection[str]
+) -> list[str]:
+    """Workers that an error comes of, as far as the scheduler can tell.
+
+    Those that are silent are given up, with the data they hold.
+
+    Parameters
+    ----------
+    client : Client
+        Client of the fit.
+    error : Exception
+        What has gone wrong.
+    addresses : collection of str
+        Workers that the fit has used.
+
+    Returns
+    -------
+    lost : list of str
+        Workers that are not to be used any more.
+    """
+    named = set(error.addresses) if isinstance(error, PeerLostError) else set()
+    patience = _config.get_timeout("launch.poll-interval")
+    if isinstance(error, CommTimeoutError):
+        patience += _config.get_timeout("launch.worker-timeout")
+    deadline = monotonic() + patience
+    liveness = Liveness()
+    while True:
+        try:
+            workers = scheduler_workers(client)
+        except FitFailedError as failure:
+            raise error from failure
+        lost = set(liveness.lost(addresses, workers))
+        if lost or named or monotonic() >= deadline:
+            break
+        sleep(_SHORT_WAIT)
+    silent = sorted((lost | named) & set(workers))
+    if silent:
+        remove_silent(client, silent)
+    return sorted(lost | named)
+
+
+def wait_for_workers(
+    client: Client, name: str, n_ranks: int, lost: Collection[str], patience: float
+) -> dict[str, int]:
+    """Threads of the workers there are, after waiting a while for new ones.
+
+    Parameters
+    ----------
+    client : Client
+        Client of the fit.
+    name : str
+        Name of the estimator, for errors.
+    n_ranks : int
+        Threads that are waited for.
+    lost : collection of str
+        Workers that do not count.
+    patience : float
+        Seconds to wait for so many threads. Where there is no worker at all, the fit
+        waits for ``dask-ma.recovery.wait-for-any`` if that is longer.
+
+    Returns
+    -------
+    threads : dict of str to int
+        At least one worker.
+
+    Raises
+    ------
+    NoWorkersError
+        If there is none in the end.
+    """
+    start = monotonic()
+    while True:
+        threads = {}
+        if client.status == "running":
+            threads = running_workers(client, allow_none=True)
+        threads = {a: n for a, n in threads.items() if a not in lost}
+        waited = monotonic() - start
+        if threads and (sum(threads.values()) >= n_ranks or waited >= patience):
+            return threads
+        longest = max(patience, _config.get_timeout("recovery.wait-for-any"))
+        if client.status != "running" or waited >= longest:
+            raise _nobody_left(name, waited)
+        sleep(_SHORT_WAIT)
+
+
+def _nobody_left(name: str, waited: float) -> NoWorkersError:
+    """Error of a fit that has lost all its workers."""
+    return NoWorkersError(
+        f"the fit of {name} was under way and has lost all its workers; none came "
+        f"within {waited:.3g} s. Set dask-ma.recovery.wait-for-any to the time in "
+        "which new ones start, and dask-ma.checkpoint.path to have a later fit go on "
+        "from where this one had got to"
+    )
+
+
+def reassign(addresses: Sequence[str], threads: dict[str, int]) -> list[str]:
+    """Give the ranks of workers that are not there any more to others.
+
+    Parameters
+    ----------
+    addresses : sequence of str
+        Worker of each rank.
+    threads : dict of str to int
+        Threads of each worker that there is.
+
+    Returns
+    -------
+    addresses : list of str
+        Worker of each rank; ranks on a worker that is there stay. The others go, in
+        turn, to the worker with the most free threads.
+    """
+    counts = dict.fromkeys(threads, 0)
+    for address in addresses:
+        if address in counts:
+            counts[address] += 1
+    placed = list(addresses)
+    for rank, address in enumerate(addresses):
+        if address not in threads:
+            chosen = min(counts, key=lambda a: (counts[a] + 1) / threads[a])
+            counts[chosen] += 1
+            placed[rank] = chosen
+    return placed

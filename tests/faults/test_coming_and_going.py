@@ -1,0 +1,499 @@
+"""Clusters that lose all they have, shrink in order, grow slowly, lose rows twice."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+from dask_ma import MASGDClassifier
+from dask_ma.engine import _fit
+from dask_ma.exceptions import (
+    NoWorkersError,
+    PeerLostError,
+    RoundsLostWarning,
+    RowsLostError,
+)
+
+pytestmark = pytest.mark.slow
+
+N_WORKERS = 3
+N_ROUNDS = 12
+PARAMS = {
+    "loss": "log_loss",
+    "alpha": 0.01,
+    "max_iter": N_ROUNDS,
+    "tol": None,
+    "random_state": 0,
+    "local_epochs": 1.0,
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 10))
+    return X, (X @ np.arange(10) + rng.normal(size=1500) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rows):
+    return MASGDClassifier(n_ranks=N_WORKERS, **PARAMS).fit(*rows)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_blocks(rows):
+    """The same rows in blocks, which are gone through one by one."""
+    model = MASGDClassifier(n_ranks=N_WORKERS, **PARAMS)
+    return model.fit(
+        *(da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
+    )
+
+
+@pytest.fixture(scope="module")
+def nanny_cluster():
+    """Three worker processes, which their nannies start again."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        LocalCluster(
+            n_workers=N_WORKERS,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(nanny_cluster, assert_usable):
+    """The current client, with all workers there before the test and after it."""
+    assert_usable(nanny_cluster, N_WORKERS)
+    with nanny_cluster.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
+        yield nanny_cluster
+    assert_usable(nanny_cluster, N_WORKERS)
+
+
+@pytest.fixture
+def at_round(monkeypatch, tmp_path):
+    """``at_round(number, strike, rank=0)``: a rank calls `strike` after a round, once.
+
+    `strike` is a function without arguments that is pickled by value; other ranks wait
+    there for as long as it takes.
+    """
+
+    strikes = []
+
+    def arm(number, strike, rank=0):
+        strikes.append((number, strike, rank, tmp_path / f"struck-{len(strikes)}"))
+        monkeypatch.setattr("dask_ma.ma._linear.train", _striking(strikes))
+        return strikes[-1][-1]
+
+    return arm
+
+
+def _striking(strikes):
+    """The agent of model averaging, with something happening after some rounds."""
+
+    def agent(context, arguments, params):
+        from dask_ma.ma import _agent
+
+        keep = context.keep
+
+        def striking_keep(n_rounds, *args, **kwargs):
+            keep(n_rounds, *args, **kwargs)
+            for number, strike, rank, mark in strikes:
+                hit = n_rounds == number and context.group.rank == rank
+                if hit and not mark.exists():
+                    mark.touch()
+                    strike()
+
+        context.keep = striking_keep
+        return _agent.train(context, arguments, params)
+
+    return agent
+
+
+def kill_self():
+    """A function that ends the process that calls it."""
+
+    def strike():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+def wait_until(holds):
+    """Wait a minute at most until something holds."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def pause(seconds):
+    """A function that takes its time."""
+
+    def strike():
+        import time
+
+        time.sleep(seconds)
+
+    return strike
+
+
+def assert_same_course(model, undisturbed):
+    """All rounds, once each, and the bits of a fit that nothing happened to."""
+    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
+    assert model.history_[-1]["n_samples"] == 1500
+    np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
+
+
+def as_input(kind, client, X, y):
+    """The rows as a collection of a kind."""
+    if kind == "numpy":
+        return X, y
+    lazy = [da.from_array(part, chunks=(250, *part.shape[1:])) for part in (X, y)]
+    if kind == "lazy X":
+        return lazy[0], y
+    if kind == "persisted":
+        lazy = client.persist(lazy)
+        wait(lazy)
+    return tuple(lazy)
+
+
+# Rows that are lost twice -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X"])
+@pytest.mark.parametrize("moment", ["wait_for_workers", "recover_shards"])
+def test_a_second_loss_while_the_first_is_mended(
+    client, rows, undisturbed, undisturbed_blocks, at_round, monkeypatch, kind, moment
+):
+    """The rows that the client or the graph has are there in the end."""
+    at_round(4, kill_self(), rank=1)
+    mend, pids = getattr(_fit, moment), client.run(os.getpid)
+    struck = []
+
+    def strike():
+        victim = sorted(set(pids) & set(client.nthreads()))[-1]
+        struck.append(victim)
+        os.kill(pids[victim], signal.SIGKILL)
+        while victim in client.nthreads():
+            time.sleep(0.01)
+
+    def mend_and_strike(*args):
+        if not struck and moment == "recover_shards":
+            strike()
+        result = mend(*args)
+        if not struck:
+            strike()
+        return result
+
+    monkeypatch.setattr(_fit, moment, mend_and_strike)
+    model = MASGDClassifier(**PARAMS).fit(*as_input(kind, client, *rows))
+    assert struck
+    assert_same_course(model, undisturbed if kind == "numpy" else undisturbed_blocks)
+
+
+@pytest.mark.parametrize("rank", range(N_WORKERS))
+def test_the_same_bits_whoever_takes_over(client, rows, undisturbed, at_round, rank):
+    """Though nobody starts in place of the lost worker, whose rank changes process."""
+    at_round(4, kill_self(), rank=rank)
+    with dask.config.set({"dask-ma.recovery.wait": 0}):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
+    assert [r["restarts"] for r in model.history_] == [0] * 4 + [1] * (N_ROUNDS - 4)
+
+
+@contextmanager
+def restarted_after(mark, client):
+    """Restart the cluster by another client once `mark` is there."""
+
+    def restart():
+        wait_until(mark.exists)
+        with Client(client.scheduler.address, set_as_default=False) as other:
+            other.restart(timeout=60)
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(60)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X"])
+def test_a_restart_of_the_cluster(
+    client, rows, undisturbed, undisturbed_blocks, at_round, kind
+):
+    """By another client, which makes the scheduler forget all that it knows."""
+    mark = at_round(4, pause(30))
+    with (
+        restarted_after(mark, client),
+        pytest.warns(RoundsLostWarning, match="begins anew, though it had come to"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*as_input(kind, client, *rows))
+    assert_same_course(model, undisturbed if kind == "numpy" else undisturbed_blocks)
+
+
+def test_a_restart_that_takes_persisted_rows_along(client, rows, at_round):
+    """Nobody has them any more, and the error says so."""
+    X, y = as_input("persisted", client, *rows)
+    mark = at_round(4, pause(30))
+    with (
+        restarted_after(mark, client),
+        pytest.warns(RoundsLostWarning),
+        pytest.raises(RowsLostError, match="released by a restart of the cluster"),
+    ):
+        MASGDClassifier(**PARAMS).fit(X, y)
+
+
+# All workers at once ----------------------------------------------------------------
+
+
+def kill_all(client):
+    """End all worker processes of a cluster."""
+    for pid in client.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def all_killed_after(mark, client):
+    """End all worker processes once `mark` is there."""
+
+    def strike():
+        wait_until(mark.exists)
+        kill_all(client)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(60)
+
+
+def test_all_workers_at_once(client, rows, undisturbed, at_round):
+    mark = at_round(4, pause(30))
+    with (
+        all_killed_after(mark, client),
+        pytest.warns(RoundsLostWarning, match="no checkpoint"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
+    assert {r["restarts"] for r in model.history_} == {1}
+
+
+def test_all_workers_at_once_with_a_checkpoint(
+    client, rows, undisturbed, at_round, tmp_path
+):
+    mark = at_round(4, pause(30))
+    path = str(tmp_path / "saved")
+    with (
+        all_killed_after(mark, client),
+        pytest.warns(RoundsLostWarning, match="goes on from the last checkpoint in"),
+        dask.config.set({"dask-ma.checkpoint.path": path}),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
+    assert [r["restarts"] for r in model.history_] == [0] * 4 + [1] * (N_ROUNDS - 4)
+    times = [r["time"] for r in model.history_]
+    assert times == sorted(times)
+
+
+def test_nobody_is_left(rows, at_round, cluster_client, bare_workers, assert_clean):
+    with cluster_client.as_current(), bare_workers(cluster_client, 2):
+        mark = at_round(4, pause(30))
+        with (
+            all_killed_after(mark, cluster_client),
+            dask.config.set({"dask-ma.recovery.wait-for-any": "500 ms"}),
+            pytest.raises(NoWorkersError) as caught,
+        ):
+            MASGDClassifier(**PARAMS).fit(*rows)
+    text = str(caught.value)
+    for part in ("was under way", "recovery.wait-for-any", "checkpoint.path"):
+        assert part in text
+    assert_clean(cluster_client)
+
+
+# Counting losses --------------------------------------------------------------------
+
+
+def test_losses_count_since_the_last_round(client, rows, undisturbed, at_round):
+    for number in (3, 6, 9):
+        at_round(number, kill_self(), rank=1)
+    with dask.config.set({"dask-ma.recovery.max-restarts": 1}):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
+    assert model.history_[-1]["restarts"] == 3
+
+
+def test_losses_without_a_further_round(client, rows, at_round):
+    at_round(3, kill_self(), rank=1)
+    at_round(4, kill_self(), rank=1)
+    with (
+        dask.config.set({"dask-ma.recovery.max-restarts": 0}),
+        pytest.raises(PeerLostError) as caught,
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+    assert "gave up after 0 losses since" in caught.value.__notes__[-1]
+
+
+# Waiting for workers ----------------------------------------------------------------
+
+
+def test_a_fit_waits_for_workers(rows, cluster_client, bare_workers):
+    X, y = rows
+    models = []
+
+    def fit():
+        with cluster_client.as_current():
+            models.append(MASGDClassifier(**PARAMS).fit(X, y))
+
+    thread = threading.Thread(target=fit)
+    with dask.config.set({"dask-ma.launch.min-workers": 2}):
+        thread.start()
+        with bare_workers(cluster_client, 2):
+            thread.join(60)
+    assert models
+    messages = models[0].history_[-1]["messages_sent"]
+    assert messages > 0  # there were two ranks
+
+
+def test_a_fit_does_not_wait_for_ever(rows, cluster_client, bare_workers):
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 1),
+        dask.config.set(
+            {
+                "dask-ma.launch.min-workers": 2,
+                "dask-ma.launch.min-workers-timeout": "300 ms",
+            }
+        ),
+        pytest.raises(
+            NoWorkersError, match=r"1 workers take tasks after 0.3 s .*ted 2"
+        ),
+    ):
+        MASGDClassifier(**PARAMS).fit(*rows)
+
+
+def test_a_worker_that_takes_its_time_to_join(
+    rows, cluster_client, bare_workers, at_round, monkeypatch
+):
+    """It is listed long before it takes tasks, and it gets its rank."""
+    from distributed import WorkerPlugin
+
+    class SlowStart(WorkerPlugin):
+        name = "slow-start"
+
+        async def setup(self, worker):
+            import asyncio
+
+            await asyncio.sleep(2)
+
+    def wait_for_others():
+        import time
+
+        from dask_ma.engine import _keeper
+
+        deadline = time.monotonic() + 30
+        while not _keeper._regroup_wanted:
+            assert time.monotonic() < deadline, "nobody asks to start again"
+            time.sleep(0.01)
+
+    mark = at_round(3, wait_for_others)
+    settings = {"dask-ma.elastic": True, "dask-ma.launch.heartbeat-interval": "100 ms"}
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 1),
+        dask.config.set(settings),
+    ):
+        cluster_client.register_plugin(SlowStart())
+        models = []
+        thread = threading.Thread(
+            target=lambda: models.append(_fit_with(cluster_client, rows))
+        )
+        thread.start()
+        wait_until(mark.exists)
+        try:
+            with bare_workers(cluster_client, 2):
+                thread.join(60)
+        finally:
+            cluster_client.unregister_worker_plugin("slow-start")
+    messages = [record["messages_sent"] for record in models[0].history_]
+    assert messages[0] == 0 < messages[-1]
+
+
+def _fit_with(client, rows):
+    """A fit in a thread of its own."""
+    with client.as_current():
+        return MASGDClassifier(**PARAMS).fit(*rows)
+
+
+# Workers that close in order --------------------------------------------------------
+
+
+def leave_soon():
+    """A function that has its worker close as at the end of its lifetime."""
+
+    def strike():
+        import time
+
+        from distributed import get_worker
+
+        worker = get_worker()
+        worker.loop.add_callback(worker.close_gracefully)
+        time.sleep(1)  # long after the scheduler has let the worker go
+
+    return strike
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", ["numpy", "persisted"])
+def test_a_worker_that_closes_gracefully(
+    rows, cluster_client, bare_workers, at_round, caplog, kind, rank, assert_clean
+):
+    """Its rank ends after the round, which nobody has to repeat."""
+    at_round(4, leave_soon(), rank=rank)
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 3, "--lifetime", "1 hour"),
+        dask.config.set({"dask-ma.recovery.wait": 0}),
+        caplog.at_level(logging.INFO, "dask_ma.engine"),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*as_input(kind, cluster_client, *rows))
+        assert_clean(cluster_client)
+    assert "lost" not in caplog.text
+    assert "starts again on other workers" in caplog.text
+    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
+    assert model.history_[-1]["n_samples"] == 1500
+    # The round in which the worker was asked to go is the last one of three ranks.
+    assert [r["restarts"] for r in model.history_] == [0] * 5 + [1] * (N_ROUNDS - 5)
+
+
+def test_a_worker_that_closes_without_notice(
+    rows, cluster_client, bare_workers, at_round, assert_clean
+):
+    """Where no lifetime is set, ranks do not ask each round; it counts as a loss."""
+    at_round(4, leave_soon(), rank=1)
+    with (
+        cluster_client.as_current(),
+        bare_workers(cluster_client, 3),
+        dask.config.set({"dask-ma.recovery.wait": 0}),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+        assert_clean(cluster_client)
+    assert [r["round"] for r in model.history_] == list(range(1, N_ROUNDS + 1))
+    assert model.history_[-1]["n_samples"] == 1500
