@@ -43,7 +43,8 @@ def test_bytes(configured, value, nbytes):
     [
         (
             _config.get_timeout,
-            ["comm.timeout"] + [f"launch.{k}" for k in DEFAULTS["launch"]],
+            ["comm.timeout"]
+            + [f"launch.{k}" for k in DEFAULTS["launch"] if k != "min-workers"],
         ),
         (
             _config.get_bytes,

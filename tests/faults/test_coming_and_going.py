@@ -14,6 +14,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 from dask_ma import MASGDClassifier
+from dask_ma.data import _collections
 from dask_ma.engine import _fit
 from dask_ma.exceptions import (
     NoWorkersError,
@@ -205,6 +206,31 @@ def test_a_second_loss_while_the_first_is_mended(
     model = MASGDClassifier(**PARAMS).fit(*as_input(kind, client, *rows))
     assert struck
     assert_same_course(model, undisturbed if kind == "numpy" else undisturbed_blocks)
+
+
+@pytest.mark.parametrize("moment", ["wait_for_blocks", "holders_of"])
+def test_a_loss_while_persisted_rows_are_placed(
+    client, rows, undisturbed_blocks, monkeypatch, moment
+):
+    """Dask computes them again, for which the fit waits."""
+    X, y = as_input("persisted", client, *rows)
+    place, pids = getattr(_collections, moment), client.run(os.getpid)
+    struck = []
+
+    def strike_and_place(*args):
+        if not struck:
+            victim = sorted(pids)[0]
+            struck.append(victim)
+            os.kill(pids[victim], signal.SIGKILL)
+            wait_until(lambda: victim not in client.nthreads())
+        return place(*args)
+
+    monkeypatch.setattr(_collections, moment, strike_and_place)
+    model = MASGDClassifier(**PARAMS).fit(X, y)
+    assert struck
+    assert model.history_[-1]["n_samples"] == 1500
+    wanted = undisturbed_blocks.history_[-1]["objective"]
+    assert model.history_[-1]["objective"] == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.parametrize("rank", range(N_WORKERS))
