@@ -233,6 +233,26 @@ def test_a_loss_while_persisted_rows_are_placed(
     assert model.history_[-1]["objective"] == pytest.approx(wanted, rel=0.01)
 
 
+def test_persisted_rows_that_are_being_computed_again(client, rows):
+    """Their worker has gone before the fit begins."""
+
+    def slow(block):
+        import time
+
+        time.sleep(1.5)
+        return block
+
+    X, y = as_input("lazy", client, *rows)
+    X = client.persist(X.map_blocks(slow, dtype=float, meta=np.empty((0, 0))))
+    wait(X)
+    address, pid = sorted(client.run(os.getpid).items())[0]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: address not in client.nthreads())
+    model = MASGDClassifier(**PARAMS).fit(X, y)
+    assert model.history_[-1]["n_samples"] == 1500
+    assert model.history_[-1]["restarts"] == 0
+
+
 @pytest.mark.parametrize("rank", range(N_WORKERS))
 def test_the_same_bits_whoever_takes_over(client, rows, undisturbed, at_round, rank):
     """Though nobody starts in place of the lost worker, whose rank changes process."""
