@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,9 +16,12 @@ from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
 from dask_ma.data import apply_blockwise, describe, is_dask_collection
-from dask_ma.engine import Job, fit_client, run_fit
+from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
 
 _MAX_SEED = np.iinfo(np.int32).max
+# Parts of the agents' parameters that hold a model to start from.
+_STARTS = ("coef", "intercept", "start", "vector")
+_WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fit
 
 
 class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
@@ -45,6 +47,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         *,
         max_rounds: int | None,
         to_attributes: Callable[[dict[str, Any]], dict[str, Any]],
+        is_saved: bool = True,
     ) -> Any:
         """Share out the rows, run the agent on all ranks, return rank 0's result.
 
@@ -60,18 +63,22 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             Most rounds that there can be, for progress bars; None if that is not known.
         to_attributes : callable
             Turns a model of the agent into fitted attributes, for callbacks.
+        is_saved : bool, default=True
+            Whether the fit has checkpoints if the user wants any. The steps of
+            `partial_fit` have none: the second is not the first that goes on.
         """
         n_rows = describe(X).n_rows
+        seed = check_random_state(self.random_state).randint(_MAX_SEED)
         job = Job(
             agent=agent,
             params=params,
             data=(X, y, sample_weight),
             name=type(self).__name__,
-            parameters=self._identity(),
+            identity=self._identity(params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
             n_local_ranks=_n_local_ranks(self.n_ranks, n_rows),
             n_rows=n_rows,
-            seed=check_random_state(self.random_state).randint(_MAX_SEED),
+            seed=seed,
             blas_threads=self._blas_threads,
             is_labelled=get_tags(self).target_tags.required,
         )
@@ -91,14 +98,39 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         """Whether a fit can make fewer rounds than it may."""
         return self.tol is not None
 
-    def _identity(self) -> dict[str, str]:
-        """Parameters that a checkpoint must share with a fit that goes on from it."""
-        return {
-            name: _as_text(value)
-            for name, value in self.get_params(deep=False).items()
+    def _identity(self, params: Any, seed: int) -> Identity:
+        """What tells this fit from others that are saved in the same directory.
+
+        Parameters
+        ----------
+        params : object
+            Parameters of the agent, with the model that the fit starts from.
+        seed : int
+            Seed of the fit.
+        """
+        chosen = self.get_params(deep=False)
+        parameters = {
+            name: as_text(value)
+            for name, value in chosen.items()
             if name not in self._free_to_change
             and not isinstance(value, np.random.RandomState)
         }
+        for name in _STARTS:
+            if getattr(params, name, None) is not None:
+                parameters[f"start: {name}"] = as_text(getattr(params, name))
+        random_state = getattr(self, "random_state", None)
+        if isinstance(random_state, np.random.RandomState):
+            parameters["seed"] = str(seed)
+        options = {
+            name: as_plain(chosen[name])
+            for name in self._free_to_change - _WITHOUT_EFFECT
+            if name in chosen
+        }
+        callbacks = getattr(self, "_skl_callbacks", None) or ()
+        options["callbacks"] = ", ".join(type(c).__qualname__ for c in callbacks)
+        return Identity(
+            type(self).__name__, parameters, options, is_random=random_state is None
+        )
 
     def _validate_input(self, X: Any, y: Any = None, *, reset: bool) -> tuple[Any, Any]:
         """Check what can be known on the client; a Dask collection is not computed."""
@@ -273,14 +305,6 @@ class DistributedRegressorMixin(RegressorMixin):
             y_numeric=True,
             reset=reset,
         )
-
-
-def _as_text(value: Any) -> str:
-    """A parameter as text; the `repr` of a large array leaves most of it out."""
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-    return f"array of shape {value.shape}, {value.dtype}, {digest}"
 
 
 def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:

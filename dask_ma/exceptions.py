@@ -8,6 +8,7 @@ __all__ = [
     "CheckpointError",
     "CommTimeoutError",
     "FitFailedError",
+    "FitTerminatedError",
     "GroupClosedError",
     "NoWorkersError",
     "PeerLostError",
@@ -64,7 +65,25 @@ class CommTimeoutError(TimeoutError, FitFailedError):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be written or read, or belongs to another fit."""
+    """A checkpoint cannot be written or read, is damaged, or is of another fit."""
+
+
+class FitTerminatedError(SystemExit):
+    """SIGTERM has ended a fit, which has been saved.
+
+    Like every SystemExit it ends the program unless it is caught, here with the status
+    of a process that SIGTERM has ended, and passes by ``except Exception``: a search
+    over parameters does not go on with its next fit.
+
+    Parameters
+    ----------
+    message : str
+        What has happened.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = 128 + 15
 
 
 class RoundsLostWarning(UserWarning):

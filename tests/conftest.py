@@ -25,11 +25,35 @@ from distributed.client import (
 from scipy import sparse, special
 
 from dask_ma.comm import LocalGroup
-from dask_ma.engine import _events
+from dask_ma.engine import RankContext, _events
 from dask_ma.exceptions import GroupClosedError
 
 _SETTLE = 2.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
+
+
+class FitInterruptedError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """``with interrupted(n):`` the fit inside ends badly when it has kept round n."""
+
+    @contextmanager
+    def arm(number: int) -> Iterator[None]:
+        original = RankContext.keep
+
+        def keep(self: RankContext, n_rounds: int, *args: Any, **kwargs: Any) -> None:
+            original(self, n_rounds, *args, **kwargs)
+            if n_rounds >= number and self.group.rank == 0:  # who has written it
+                raise FitInterruptedError
+
+        with monkeypatch.context() as patched, pytest.raises(FitInterruptedError):
+            patched.setattr(RankContext, "keep", keep)
+            yield
+
+    return arm
 
 
 @pytest.fixture(scope="session")

@@ -300,6 +300,7 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
                 "t": getattr(self, "t_", 1.0),
                 "max_iter": 1,
                 "classes": self._check_classes(classes),
+                "is_saved": False,
             }
             first = not hasattr(self, "coef_")
             X, y = self._validate_input(X, y, reset=first)
@@ -307,9 +308,15 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         return self
 
     def _fit_passes(
-        self, X: Any, y: Any, sample_weight: Any, **changes: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
     ) -> FitResult:
         """Fit on all ranks and take over the result."""
         chosen = {name: getattr(self, name) for name in _PASSED_ON}
         params = ButterflyParams(**{**_FIXED, **chosen, **changes})
-        return self._fit_agent(train, params, X, y, sample_weight)
+        return self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)

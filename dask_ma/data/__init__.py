@@ -7,6 +7,7 @@ them ready for the kernels. X never passes through the client.
 from __future__ import annotations
 
 from dask_ma.data._collections import current_client
+from dask_ma.data._fingerprint import ShardDigest, combine_digests, digest_shard
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
 from dask_ma.data._labels import encode_labels, merge_labels, unique_labels_of
 from dask_ma.data._lazy import apply_blockwise
@@ -21,12 +22,15 @@ __all__ = [
     "Partition",
     "Piece",
     "Shard",
+    "ShardDigest",
     "ShardSpec",
     "apply_blockwise",
     "build_shard",
     "can_be_had_again",
+    "combine_digests",
     "current_client",
     "describe",
+    "digest_shard",
     "drop_shards",
     "encode_labels",
     "is_dask_collection",

@@ -126,7 +126,7 @@ def build_shard(
         they are not accepted.
     """
     columns = arguments["n_features"] if n_features is None else n_features
-    pieces = _read_pieces(arguments)
+    pieces = read_pieces(arguments)
     kinds: dict[bool, int] = {}
     for piece in pieces:
         X = piece.raw.X
@@ -154,7 +154,7 @@ def _collect(blocks: list[Block], n_features: int, dtype: np.dtype) -> Shard:
     )
 
 
-def _read_pieces(arguments: dict[str, Any]) -> list[_Piece]:
+def read_pieces(arguments: dict[str, Any]) -> list[_Piece]:
     """Cut each piece out of its block."""
     pieces = []
     aligned = arguments["aligned"] or [(None, None)] * len(arguments["pieces"])

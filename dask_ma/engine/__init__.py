@@ -3,13 +3,15 @@
 from dask_ma.engine._client import fit_client, place_ranks
 from dask_ma.engine._context import Listener, Model, RankContext, Record
 from dask_ma.engine._fit import Job, run_fit
+from dask_ma.engine._identity import Identity, as_plain, as_text
 from dask_ma.engine._keeper import State
 from dask_ma.engine._launch import launch
-from dask_ma.engine._programs import check_counts, identity_of, run_program_job
+from dask_ma.engine._programs import check_counts, describe_program, run_program_job
 from dask_ma.engine._rounds import RoundLog
 from dask_ma.engine._spmd import run_spmd
 
 __all__ = [
+    "Identity",
     "Job",
     "Listener",
     "Model",
@@ -17,9 +19,11 @@ __all__ = [
     "Record",
     "RoundLog",
     "State",
+    "as_plain",
+    "as_text",
     "check_counts",
+    "describe_program",
     "fit_client",
-    "identity_of",
     "launch",
     "place_ranks",
     "run_fit",

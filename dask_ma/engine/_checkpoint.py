@@ -1,31 +1,30 @@
-"""States of a fit in files: arrays as npz, the rest as JSON, never a pickle.
+"""Checkpoints in a directory: a series for each fit, a pair of files for each round.
 
-A checkpoint is two files. The arrays are written first and the manifest, which holds
-their checksum, last; each appears as a whole under its name or not at all. A checkpoint
-without its manifest does not exist.
+The arrays are written first and the manifest last; each appears as a whole under its
+name or not at all. A checkpoint without its manifest does not exist.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import math
 import re
-import zipfile
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import fsspec
-import numpy as np
 
 from dask_ma import _config
+from dask_ma.engine._manifest import (
+    Saved,
+    damaged,
+    decode,
+    decode_manifest,
+    encode,
+    old_format,
+)
 from dask_ma.exceptions import CheckpointError
 
-_FORMAT = "dask_ma checkpoint"
-_VERSION = 1
 _MANIFEST = re.compile(r"round-(\d{8})\.json")
-_ARRAY, _OBJECTS = "array", "objects"  # tags of what JSON cannot hold
+_ON_MISMATCH = ("restart", "raise")
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,24 @@ class CheckpointSettings:
     path : str
         Directory, as fsspec names it.
     every : int
-        Rounds from one checkpoint to the next.
+        Least number of rounds from one checkpoint to the next.
     keep : int
         How many of them stay.
     resume : bool
-        Whether a fit goes on from the newest one in the directory.
+        Whether a fit goes on from its newest one in the directory.
+    every_seconds : float, default=0.0
+        Least time from one checkpoint to the next.
+    on_mismatch : {"restart", "raise"}, default="restart"
+        What to do where there is none of the fit, but one that was left unfinished and
+        differs in its data, or in its parameters, alone.
     """
 
     path: str
     every: int
     keep: int
     resume: bool
+    every_seconds: float = 0.0
+    on_mismatch: str = "restart"
 
     @classmethod
     def from_config(cls) -> CheckpointSettings | None:
@@ -70,217 +76,175 @@ class CheckpointSettings:
                     "expected an int of at least 1"
                 )
             numbers[key] = value
-        return cls(str(path), resume=bool(_config.get("checkpoint.resume")), **numbers)
+        on_mismatch = _config.get("checkpoint.on-mismatch")
+        if on_mismatch not in _ON_MISMATCH:
+            raise ValueError(
+                f"the configuration dask-ma.checkpoint.on-mismatch is {on_mismatch!r}, "
+                f"expected one of {', '.join(_ON_MISMATCH)}"
+            )
+        return cls(
+            str(path),
+            resume=bool(_config.get("checkpoint.resume")),
+            every_seconds=_seconds("checkpoint.every-seconds"),
+            on_mismatch=on_mismatch,
+            **numbers,
+        )
 
 
-class Saved(NamedTuple):
-    """A checkpoint.
-
-    Attributes
-    ----------
-    name : str
-        Name of the estimator.
-    parameters : dict
-        Its parameters as text.
-    round : int
-        Number of the last round.
-    elapsed : float
-        Seconds that the fit had taken.
-    shared : dict
-        State that all ranks have.
-    own : list of dict
-        State of each rank.
-    history : list of dict
-        One record per round.
-    """
-
-    name: str
-    parameters: dict[str, str]
-    round: int
-    elapsed: float
-    shared: dict[str, Any]
-    own: list[dict[str, Any]]
-    history: list[dict[str, Any]]
+def _seconds(key: str) -> float:
+    """A time of the configuration that is not negative."""
+    try:
+        seconds = _config.get_timeout(key)
+    except (ValueError, TypeError, KeyError):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(
+            f"the configuration dask-ma.{key} is {_config.get(key)!r}, expected a "
+            "number of seconds from 0 on, or a text such as '10 minutes'"
+        )
+    return seconds
 
 
-def save(settings: CheckpointSettings, saved: Saved) -> None:
-    """Write a checkpoint and remove those that are too old.
+class Store:
+    """The checkpoints in a directory.
 
     Parameters
     ----------
-    settings : CheckpointSettings
-        Where to.
-    saved : Saved
-        What.
-
-    Raises
-    ------
-    CheckpointError
-        If the directory cannot be written.
+    path : str
+        Directory, as fsspec names it. It need not be there.
     """
-    arrays: dict[str, np.ndarray] = {}
-    content = saved._asdict()
-    content["shared"] = _flatten(saved.shared, arrays)
-    content["own"] = [_flatten(state, arrays) for state in saved.own]
-    content["history"] = [_without_nan(record) for record in saved.history]
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    data = buffer.getvalue()
-    manifest = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        **content,
-    }
-    text = json.dumps(manifest, indent=1, allow_nan=False, default=_plain)
-    try:
-        fs, root = _open(settings.path)
-        fs.makedirs(root, exist_ok=True)
-        stem = f"{root}/round-{saved.round:08d}"
-        _write(fs, f"{stem}.npz", data)
-        _write(fs, f"{stem}.json", text.encode())
-        for number in sorted(_rounds(fs, root))[: -settings.keep]:
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        # A file system of its own for the sake of its transactions.
+        self._fs, root = fsspec.core.url_to_fs(path, skip_instance_cache=True)
+        self._root = root.rstrip("/")
+
+    def series(self) -> dict[str, list[int]]:
+        """Rounds of each series, sorted.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory cannot be read, or holds checkpoints of an old format.
+        """
+        try:
+            self._fs.invalidate_cache()
+            files = self._fs.find(self._root, maxdepth=2)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        found: dict[str, list[int]] = {}
+        for file in map(str, files):
+            folder, _, name = file.removeprefix(f"{self._root}/").rpartition("/")
+            match = _MANIFEST.fullmatch(name)
+            if match is None:
+                continue
+            if not folder:
+                raise old_format(file, 1)
+            found.setdefault(folder, []).append(int(match[1]))
+        return {folder: sorted(rounds) for folder, rounds in found.items()}
+
+    def manifest(self, series: str, number: int) -> dict[str, Any]:
+        """What the manifest of a round says, checked.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or is not of this round.
+        """
+        path = f"{self._stem(series, number)}.json"
+        try:
+            text = self._fs.cat_file(path)
+        except OSError as error:
+            raise damaged(path, f"{type(error).__name__}: {error}") from error
+        manifest = decode_manifest(text, path)
+        if manifest["round"] != number:
+            raise damaged(path, f"it is that of round {manifest['round']}")
+        return manifest
+
+    def load(self, series: str, number: int) -> Saved:
+        """The checkpoint of a round.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or is not of this round.
+        """
+        manifest = self.manifest(series, number)
+        path = f"{self._stem(series, number)}.npz"
+        try:
+            data = self._fs.cat_file(path)
+        except OSError as error:
+            raise damaged(path, f"{type(error).__name__}: {error}") from error
+        return decode(manifest, data, path)
+
+    def save(self, series: str, saved: Saved, keep: int) -> None:
+        """Write a checkpoint and remove those that are too old.
+
+        Rounds from this one on, which a fit that was not resumed has left, go first:
+        the newest checkpoint of a series is the one with the highest number.
+
+        Parameters
+        ----------
+        series : str
+            Which series it belongs to.
+        saved : Saved
+            What to write.
+        keep : int
+            How many checkpoints of the series stay.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory cannot be written.
+        """
+        manifest, data = encode(saved)
+        folder, stem = f"{self._root}/{series}", self._stem(series, saved.round)
+        try:
+            self._fs.makedirs(folder, exist_ok=True)
+            rounds = self._rounds(folder)
+            self._remove(series, [n for n in rounds if n >= saved.round])
+            self._write(f"{stem}.npz", data)
+            self._write(f"{stem}.json", manifest)
+            older = [n for n in rounds if n < saved.round]
+            self._remove(series, older[: max(0, len(older) + 1 - keep)])
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write a checkpoint to {self._path}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def describe(self, series: str, number: int) -> str:
+        """Where the checkpoint of a round lies, for messages."""
+        return f"{self._stem(series, number)}.json"
+
+    def _stem(self, series: str, number: int) -> str:
+        return f"{self._root}/{series}/round-{number:08d}"
+
+    def _rounds(self, folder: str) -> list[int]:
+        """Numbers of the checkpoints in a folder, sorted."""
+        self._fs.invalidate_cache()
+        names = [str(n).rpartition("/")[2] for n in self._fs.ls(folder, detail=False)]
+        found = [_MANIFEST.fullmatch(name) for name in names]
+        return sorted(int(match[1]) for match in found if match)
+
+    def _remove(self, series: str, numbers: list[int]) -> None:
+        """Remove checkpoints, which another process may do at the same time."""
+        for number in numbers:
             # The manifest first: from then on the checkpoint does not exist.
             for suffix in ("json", "npz"):
-                fs.rm_file(f"{root}/round-{number:08d}.{suffix}")
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write a checkpoint to {settings.path}: "
+                try:
+                    self._fs.rm_file(f"{self._stem(series, number)}.{suffix}")
+                except FileNotFoundError:
+                    pass
+
+    def _write(self, path: str, data: bytes) -> None:
+        """Write a file that appears under its name only when it is complete."""
+        with self._fs.transaction, self._fs.open(path, "wb") as file:
+            file.write(data)
+
+    def _unreadable(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"cannot read the checkpoints in {self._path}: "
             f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def load(settings: CheckpointSettings) -> Saved | None:
-    """Read the newest checkpoint in a directory; None where there is none.
-
-    Raises
-    ------
-    CheckpointError
-        If it is damaged, or was written by something else.
-    """
-    fs, root = _open(settings.path)
-    fs.invalidate_cache()
-    rounds = _rounds(fs, root)
-    if not rounds:
-        return None
-    stem = f"{root}/round-{max(rounds):08d}"
-    try:
-        manifest = json.loads(fs.cat_file(f"{stem}.json"))
-        if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-            raise CheckpointError(
-                f"{stem}.json is no checkpoint of dask_ma; choose another directory"
-            )
-        if manifest["version"] != _VERSION:
-            raise CheckpointError(
-                f"{stem}.json has the version {manifest['version']}, expected "
-                f"{_VERSION}; it was written by another version of dask_ma"
-            )
-        data = fs.cat_file(f"{stem}.npz")
-        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
-            raise _damaged(f"{stem}.npz", "its checksum differs from the manifest's")
-        arrays = dict(np.load(io.BytesIO(data), allow_pickle=False))
-        content = {name: manifest[name] for name in Saved._fields}
-        content["shared"] = _unflatten(content["shared"], arrays)
-        content["own"] = [_unflatten(state, arrays) for state in content["own"]]
-        content["history"] = [_with_nan(record) for record in content["history"]]
-    except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise _damaged(f"{stem}.json", f"{type(error).__name__}: {error}") from error
-    return Saved(**content)
-
-
-def check_identity(saved: Saved, name: str, parameters: dict[str, str]) -> None:
-    """Refuse a checkpoint of another estimator, or of one with other parameters."""
-    if saved.name != name:
-        raise CheckpointError(
-            f"the checkpoint is of a {saved.name}, expected one of a {name}; choose "
-            "another dask-ma.checkpoint.path, or set dask-ma.checkpoint.resume to False"
         )
-    different = [
-        f"{key} is {saved.parameters.get(key)} in the checkpoint and "
-        f"{parameters.get(key)} here"
-        for key in sorted({*saved.parameters, *parameters})
-        if saved.parameters.get(key) != parameters.get(key)
-    ]
-    if different:
-        raise CheckpointError(
-            f"the checkpoint is of a {name} with other parameters: "
-            f"{'; '.join(different)}; choose another dask-ma.checkpoint.path, or set "
-            "dask-ma.checkpoint.resume to False"
-        )
-
-
-def _open(path: str) -> tuple[Any, str]:
-    """File system of a path, of its own for the sake of its transactions."""
-    fs, root = fsspec.core.url_to_fs(path, skip_instance_cache=True)
-    return fs, root.rstrip("/")
-
-
-def _write(fs: Any, path: str, data: bytes) -> None:
-    """Write a file that appears under its name only when it is complete."""
-    with fs.transaction, fs.open(path, "wb") as file:
-        file.write(data)
-
-
-def _rounds(fs: Any, root: str) -> list[int]:
-    """Numbers of the checkpoints in a directory."""
-    if not fs.exists(root):
-        return []
-    names = [str(name).rpartition("/")[2] for name in fs.ls(root, detail=False)]
-    return [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]
-
-
-def _flatten(state: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A state as JSON, its arrays put into `arrays`."""
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        if value.dtype.hasobject:
-            return {_OBJECTS: value.tolist()}
-        name = f"a{len(arrays)}"
-        arrays[name] = value
-        return {_ARRAY: name}
-
-    return {key: convert(value) for key, value in state.items()}
-
-
-def _unflatten(state: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Undo :func:`_flatten`."""
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        if _OBJECTS in value:
-            return np.array(value[_OBJECTS], dtype=object)
-        return arrays[value[_ARRAY]]
-
-    return {key: convert(value) for key, value in state.items()}
-
-
-def _without_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """A record in which null, which JSON has, stands for NaN."""
-    return {
-        key: None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in record.items()
-    }
-
-
-def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """Undo :func:`_without_nan`."""
-    return {k: math.nan if v is None else v for k, v in record.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy number as Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"a {type(value).__name__} cannot be saved in a checkpoint")
-
-
-def _damaged(path: str, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"the checkpoint {path} is damaged ({reason}); remove it to go on from an "
-        "older one, or set dask-ma.checkpoint.resume to False to start anew"
-    )

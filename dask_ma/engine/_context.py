@@ -41,6 +41,8 @@ class RankContext:
         The fit that this run belongs to; None for one of its own.
     run_id : str, default=None
         Name of the run; None without a cluster.
+    arguments : object, default=None
+        Data of the rank's shard, which tell a checkpoint of other data.
 
     Attributes
     ----------
@@ -65,14 +67,15 @@ class RankContext:
         log: Logger | None = None,
         ticket: Ticket | None = None,
         run_id: str | None = None,
+        arguments: Any = None,
     ) -> None:
         if ticket is None:
             ticket = Ticket(name="", fit_id="")
         self.group = group
-        self.seed = np.random.SeedSequence(seed, spawn_key=(group.rank,))
+        self.set_seed(seed, group.rank)
         self.history: list[Record] = []
         self.notes: list[str] = []
-        self._keeper = StateKeeper(self, ticket, run_id)
+        self._keeper = StateKeeper(self, ticket, run_id, arguments)
         self._n_restarts = ticket.attempt
         self._listening = listening
         self._listener = listener
@@ -91,6 +94,11 @@ class RankContext:
     def set_elapsed(self, seconds: float) -> None:
         """Let the clock of this rank show `seconds` now."""
         self._start = perf_counter() - seconds
+
+    def set_seed(self, seed: int, slot: int) -> None:
+        """Draw the random numbers of a shard from a seed."""
+        self.seed: np.random.SeedSequence
+        self.seed = np.random.SeedSequence(seed, spawn_key=(slot,))
 
     def span(self, kind: str) -> AbstractContextManager[None]:
         """Context manager that notes its body in the timeline.
@@ -112,6 +120,15 @@ class RankContext:
         """
         origin = self.group.trace.to_time_of_day(self._start)
         return gather_timeline(self.group, origin=origin)
+
+    @property
+    def series(self) -> str | None:
+        """Where the fit is saved; None if it is not."""
+        return self._keeper.place
+
+    def blaming_checkpoint(self) -> AbstractContextManager[None]:
+        """Context manager for the agent: errors that a checkpoint leads to say so."""
+        return self._keeper.blaming()
 
     def note(self, message: str) -> None:
         """Have the user told something after the run; a warning on the client."""

@@ -24,6 +24,7 @@ from dask_ma.data import (
 from dask_ma.engine._checkpoint import CheckpointSettings
 from dask_ma.engine._client import await_workers, place_ranks, running_workers
 from dask_ma.engine._context import Listener
+from dask_ma.engine._identity import Identity, Session, counted, this_session
 from dask_ma.engine._keeper import RegroupError
 from dask_ma.engine._kept import forget_fit, newest_round
 from dask_ma.engine._launch import launch
@@ -35,6 +36,7 @@ from dask_ma.engine._losses import (
     wait_for_workers,
 )
 from dask_ma.engine._run import Agent
+from dask_ma.engine._termination import Termination, terminable
 from dask_ma.engine._ticket import Ticket, Trail
 from dask_ma.exceptions import (
     FitFailedError,
@@ -63,8 +65,8 @@ class Job:
         X, y and the sample weights.
     name : str
         Name of the estimator.
-    parameters : dict of str to str
-        Its parameters as text, as far as a checkpoint must have the same.
+    identity : Identity or None
+        What tells the fit from others; None if it must not be saved.
     n_ranks : int or None
         Number of ranks wanted.
     n_local_ranks : int
@@ -83,7 +85,7 @@ class Job:
     params: Any
     data: tuple[Any, Any, Any]
     name: str
-    parameters: dict[str, str]
+    identity: Identity | None
     n_ranks: int | None
     n_local_ranks: int
     n_rows: int | None
@@ -113,15 +115,18 @@ def run_fit(
     FitFailedError
         If a worker is lost and ``dask-ma.on-worker-loss`` is "raise", or the fit
         cannot go on without it.
+    FitTerminatedError
+        After SIGTERM, if the fit is saved and this is the main thread.
     """
     fit = _Fit(job, client)
     await_workers(client)
-    try:
-        fit.prepare()
-        with follow() as listener:
-            return fit.run(listener)
-    finally:
-        fit.close()
+    with counted(fit.fit_id), terminable(fit.termination):
+        try:
+            fit.prepare()
+            with follow() as listener:
+                return fit.run(listener)
+        finally:
+            fit.close()
 
 
 @dataclass
@@ -149,7 +154,11 @@ class _Fit:
                 f"the configuration dask-ma.on-worker-loss is {self.policy!r}, "
                 f"expected one of {', '.join(_POLICIES)}"
             )
-        self.checkpoint = CheckpointSettings.from_config()
+        self.checkpoint = None
+        if self.job.identity is not None:
+            self.checkpoint = CheckpointSettings.from_config()
+        path = None if self.checkpoint is None else self.checkpoint.path
+        self.termination = Termination(self.job.name, self.fit_id, path)
         self.elastic = bool(_config.get("elastic")) and self.client is not None
         self.keeps = self.client is not None and (
             self.policy != "raise" or self.elastic
@@ -170,13 +179,16 @@ class _Fit:
         self.start = monotonic()
         while True:
             try:
-                if self.lost:
-                    self._replace()
-                return self._launch(listener)
+                with self.termination.saving():
+                    if self.lost:
+                        self._replace()
+                    return self._launch(listener)
             except RegroupError:
                 logger.info("%s: starts again on other workers", self.job.name)
                 self._regroup()
             except Exception as error:
+                if self.termination.is_wanted:
+                    raise  # SIGTERM may have gone to the workers, too
                 self._note_loss(error)
             self.attempt += 1
 
@@ -210,18 +222,26 @@ class _Fit:
             ticket=Ticket(
                 name=job.name,
                 fit_id=self.fit_id,
-                parameters=job.parameters,
                 attempt=self.attempt,
                 elapsed=monotonic() - self.start,
                 keeps=self.keeps,
                 elastic=self.elastic,
                 checkpoint=self.checkpoint,
                 known_workers=self.known_workers,
+                identity=job.identity,
+                session=self._session(),
             ),
             trail=self.trail,
+            is_to_stop=lambda: self.termination.is_wanted,
         )
         self.has_result = True
         return result
+
+    def _session(self) -> Session:
+        """What this process knows of its other fits."""
+        if self.checkpoint is None:
+            return Session()
+        return this_session(self.checkpoint.path, self.job.name)
 
     def _share_out(self) -> None:
         """Choose the workers and give them the rows."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dask_ma.comm import allgather, allreduce, broadcast, gather, open_ranks
-from dask_ma.engine._checkpoint import Saved, check_identity, load, save
+from dask_ma.data import combine_digests, digest_shard
+from dask_ma.engine._blame import blaming
+from dask_ma.engine._checkpoint import Store
 from dask_ma.engine._kept import Kept, kept_states
+from dask_ma.engine._manifest import Saved
+from dask_ma.engine._series import Choice, Series, choose, place_of
 from dask_ma.engine._ticket import Ticket
 from dask_ma.exceptions import FitFailedError
 
@@ -23,6 +29,10 @@ StandIn = Callable[[int, dict[str, Any]], int]
 
 class RegroupError(FitFailedError):
     """The ranks have ended to start again on other workers."""
+
+
+class StoppedError(FitFailedError):
+    """The ranks have saved what they have and ended, as they were asked to."""
 
 
 class State(NamedTuple):
@@ -61,18 +71,36 @@ class StateKeeper:
         The fit.
     run_id : str or None
         Name of the launch; None without a cluster.
+    arguments : object
+        Data of the rank's shard.
     """
 
     def __init__(
-        self, context: RankContext, ticket: Ticket, run_id: str | None
+        self, context: RankContext, ticket: Ticket, run_id: str | None, arguments: Any
     ) -> None:
         self._context = context
         self._group = context.group
         self._ticket = ticket
         self._run_id = run_id
         self._rank = context.group.rank
+        self._arguments = arguments
+        self._series: Series | None = None
+        self._source: str | None = None  # checkpoint that has not been left behind yet
         self._saved_round = 0
+        self._saved_at = monotonic()
         self._may_regroup: bool | None = None  # not agreed yet
+
+    @property
+    def place(self) -> str | None:
+        """Where the fit is saved; None if it is not."""
+        settings = self._ticket.checkpoint
+        if settings is None or self._series is None:
+            return None
+        return place_of(settings, self._series.name)
+
+    def blaming(self) -> AbstractContextManager[None]:
+        """Have errors that a checkpoint leads to say so."""
+        return blaming(lambda: self._source)
 
     # Going on ----------------------------------------------------------------------
 
@@ -81,9 +109,9 @@ class StateKeeper:
         if self._ticket.attempt:
             self._context.set_elapsed(self._ticket.elapsed)
             if (state := self._from_memory(stand_in)) is not None:
+                self._recall_series()
                 return state
-        settings = self._ticket.checkpoint
-        if settings is None or not settings.resume:
+        if self._ticket.checkpoint is None:
             return None
         return self._from_file()
 
@@ -134,30 +162,53 @@ class StateKeeper:
                 own = self._group.recv(source, tag)
         return own
 
+    def _recall_series(self) -> None:
+        """Find out from those who know where the fit is saved; a collective call."""
+        if self._ticket.checkpoint is None:
+            return
+        entry = kept_states.newest(self._ticket.fit_id, self._rank)
+        known = allgather(self._group, None if entry is None else entry[1].series)
+        self._series = next((series for series in known if series is not None), None)
+
     def _from_file(self) -> State | None:
-        """The newest checkpoint; rank 0 reads it."""
-        settings, ticket, group = self._ticket.checkpoint, self._ticket, self._group
-        saved = None
-        if group.rank == 0 and settings is not None:
-            saved = load(settings)
-            if saved is not None:
-                check_identity(saved, ticket.name, ticket.parameters)
-        found = broadcast(group, None if saved is None else saved._asdict())
-        if found is None:
+        """The checkpoint to go on from, which rank 0 finds; a collective call."""
+        settings, group = self._ticket.checkpoint, self._group
+        digests = gather(group, digest_shard(self._arguments))
+        choice = None
+        if digests is not None:
+            choice = self._choose(combine_digests(digests))
+        choice = broadcast(group, choice)
+        if choice is None or settings is None:
             return None
-        saved = Saved(**found)
+        self._series = choice.series
+        if choice.note is not None:
+            self._context.note(choice.note)
+        saved = choice.saved
+        if saved is None:
+            return None
         own = None
         if len(saved.own) == group.size:
             own = saved.own[self._rank]
         else:
             self._context.note(
-                f"the checkpoint in {settings.path if settings else ''} was written by "
+                f"the checkpoint in {settings.path} was written by "
                 f"{len(saved.own)} ranks and goes on with {group.size}: the fit will "
-                "not give the coefficients of an uninterrupted one"
+                "not be the one that would have gone on without a stop"
             )
+        self._source = choice.path
         self._saved_round = saved.round
+        self._context.set_seed(saved.seed, self._rank)
         self._take_over(saved.history, saved.elapsed)
+        self._remember(saved.round, saved.shared, own)
         return State(saved.round, saved.shared, own)
+
+    def _choose(self, data: dict[str, Any] | None) -> Choice | None:
+        """What rank 0 finds; None where the rows cannot be used."""
+        ticket = self._ticket
+        if data is None or ticket.identity is None or ticket.checkpoint is None:
+            return None
+        fit_id = ticket.fit_id if ticket.attempt else None
+        return choose(ticket.checkpoint, ticket.identity, data, ticket.session, fit_id)
 
     def _take_over(self, history: list[dict[str, Any]], elapsed: float) -> None:
         """Go on with the history and the clock of the fit."""
@@ -176,26 +227,15 @@ class StateKeeper:
         done: bool,
     ) -> None:
         """Keep the state after a round; a collective call."""
-        ticket = self._ticket
-        if ticket.keeps:
-            history = self._context.history
-            kept = Kept(
-                round=n_rounds,
-                n_ranks=self._group.size,
-                shared=shared,
-                own=own,
-                history=history,
-                n_records=len(history),
-                elapsed=self._context.elapsed(),
-            )
-            kept_states.put(ticket.fit_id, self._rank, kept)
+        self._source = None
+        self._remember(n_rounds, shared, own)
         regroup = not done and self._agree_to_regroup()
-        settings = ticket.checkpoint
-        if settings is not None and n_rounds > self._saved_round:
-            due = n_rounds - self._saved_round >= settings.every
-            # Whoever leaves takes along what it has in memory.
-            if done or (settled and (due or regroup)):
-                self._save(n_rounds, shared, own)
+        if self._series is not None and n_rounds > self._saved_round:
+            if done:
+                self._save(n_rounds, shared, own, done=True)
+            elif settled:
+                # Whoever leaves takes along what it has in memory.
+                self._save_if_due(n_rounds, shared, own, at_once=regroup)
         if regroup:
             raise RegroupError("the ranks start again on other workers")
 
@@ -213,22 +253,76 @@ class StateKeeper:
         is_asked = self._rank == 0 and self._run_id in _regroup_wanted
         return _any(group, is_asked or group.is_leaving)
 
-    def _save(self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any]) -> None:
+    def _remember(
+        self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any] | None
+    ) -> None:
+        """Keep a state in the memory of this process."""
+        if not self._ticket.keeps:
+            return
+        history = self._context.history
+        kept = Kept(
+            round=n_rounds,
+            n_ranks=self._group.size,
+            shared=shared,
+            own=own,
+            history=history,
+            n_records=len(history),
+            elapsed=self._context.elapsed(),
+            series=self._series,
+        )
+        kept_states.put(self._ticket.fit_id, self._rank, kept)
+
+    def _save_if_due(
+        self,
+        n_rounds: int,
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        *,
+        at_once: bool,
+    ) -> None:
+        """Save, or save and end, as rank 0 says; a collective call."""
+        settings = self._ticket.checkpoint
+        is_due = is_wanted = False
+        if self._group.rank == 0 and settings is not None:
+            is_due = at_once or (
+                n_rounds - self._saved_round >= settings.every
+                and monotonic() - self._saved_at >= settings.every_seconds
+            )
+            is_wanted = not _stop_wanted.isdisjoint((self._run_id, self._ticket.fit_id))
+        is_due, is_wanted = broadcast(self._group, (is_due, is_wanted))
+        if is_due or is_wanted:
+            self._save(n_rounds, shared, own, done=False)
+        if is_wanted:
+            raise StoppedError(f"the fit of {self._ticket.name} was asked to end")
+
+    def _save(
+        self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any], *, done: bool
+    ) -> None:
         """Collect what the ranks have of their own; rank 0 writes it all."""
         self._saved_round = n_rounds
         owns = gather(self._group, own)
-        if owns is None or self._ticket.checkpoint is None:
+        ticket, context, series = self._ticket, self._context, self._series
+        settings, identity = ticket.checkpoint, ticket.identity
+        if owns is None or settings is None or identity is None or series is None:
             return
+        entropy: Any = context.seed.entropy
         saved = Saved(
-            name=self._ticket.name,
-            parameters=self._ticket.parameters,
+            name=identity.name,
+            parameters=identity.parameters,
+            options=identity.options,
+            data=series.data,
+            fit_id=ticket.fit_id,
+            writer=ticket.session.writer,
+            seed=int(entropy),
+            done=done,
             round=n_rounds,
-            elapsed=self._context.elapsed(),
+            elapsed=context.elapsed(),
             shared=shared,
             own=owns,
-            history=self._context.history,
+            history=context.history,
         )
-        save(self._ticket.checkpoint, saved)
+        Store(settings.path).save(series.name, saved, settings.keep)
+        self._saved_at = monotonic()
 
 
 def _any(group: Group, flag: bool) -> bool:
@@ -256,3 +350,31 @@ def request_regroup(run_id: str) -> bool:
 def forget_request(run_id: str) -> None:
     """Drop a request; rank 0 has ended."""
     _regroup_wanted.discard(run_id)
+
+
+# Runs on workers, and fits of this process, whose ranks are to save and end.
+_stop_wanted: set[str | None] = set()
+
+
+def want_stop(name: str) -> None:
+    """Have rank 0 of a run or fit in this process end it after the round."""
+    _stop_wanted.add(name)
+
+
+def request_stop(run_id: str) -> bool:
+    """Ask a run to save and end; meant for ``client.run`` on rank 0's worker.
+
+    Returns
+    -------
+    asked : bool
+        False if the run has not started there.
+    """
+    if not open_ranks(run_id):
+        return False
+    want_stop(run_id)
+    return True
+
+
+def forget_stop(name: str) -> None:
+    """Drop a request; the run or fit has ended."""
+    _stop_wanted.discard(name)

@@ -20,23 +20,26 @@ class Kept(NamedTuple):
         Number of ranks then.
     shared : dict
         What is the same on all ranks.
-    own : dict
-        What only this rank has.
+    own : dict or None
+        What only this rank has; None if that is not known.
     history : list of dict
         Records of the fit, to which more may be added.
     n_records : int
         How many of them there were after the round.
     elapsed : float
         Seconds that the fit had taken.
+    series : object
+        Where the fit is saved; None if it is not.
     """
 
     round: int
     n_ranks: int
     shared: dict[str, Any]
-    own: dict[str, Any]
+    own: dict[str, Any] | None
     history: list[dict[str, Any]]
     n_records: int
     elapsed: float
+    series: Any = None
 
 
 class KeptStates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributed import Client
@@ -13,6 +13,7 @@ from distributed import Client
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._context import Listener, RankContext
+from dask_ma.engine._identity import note_ended
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine._threads import limited_blas
 from dask_ma.engine._ticket import Ticket, Trail
@@ -36,6 +37,7 @@ def launch(
     collect: str = "root",
     ticket: Ticket | None = None,
     trail: Trail | None = None,
+    is_to_stop: Callable[[], bool] | None = None,
 ) -> Any:
     """Run `agent` on all ranks and wait for its result.
 
@@ -67,6 +69,8 @@ def launch(
         The fit that this launch belongs to.
     trail : Trail, default=None
         Gets the tasks of the ranks, which otherwise are released.
+    is_to_stop : callable, default=None
+        Asked now and then whether the ranks are to end after their round.
 
     Returns
     -------
@@ -97,7 +101,7 @@ def launch(
     )
     ensure_plugin(client)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
-    with Watch(run, client, listener, trail) as watch:
+    with Watch(run, client, listener, trail, is_to_stop) as watch:
         watch.start(
             [
                 client.submit(
@@ -138,6 +142,7 @@ def _launch_here(
             listening=listener is not None,
             listener=listener if group.rank == 0 else None,
             ticket=ticket,
+            arguments=shards[group.rank],
         )
         for group in groups
     ]
@@ -146,7 +151,8 @@ def _launch_here(
 
     def run(rank: int) -> None:
         try:
-            results[rank] = agent(contexts[rank], shards[rank], params)
+            with contexts[rank].blaming_checkpoint():
+                results[rank] = agent(contexts[rank], shards[rank], params)
         except BaseException as error:
             errors[rank] = error
             groups[rank].abort(GroupClosedError(f"rank {rank} of {name} failed"))
@@ -164,6 +170,7 @@ def _launch_here(
         for thread in threads:
             thread.join()
     raise_first(errors)
+    note_ended(contexts[0].series)
     tell(contexts[0].notes)
     return results if collect == "all" else results[0]
 

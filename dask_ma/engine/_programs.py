@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -14,6 +14,7 @@ from dask_ma.data import describe, is_dask_collection
 from dask_ma.engine._client import fit_client
 from dask_ma.engine._context import Listener
 from dask_ma.engine._fit import Job, run_fit
+from dask_ma.engine._identity import Identity, as_text
 from dask_ma.engine._run import Agent
 
 _MAX_SEED = np.iinfo(np.int32).max
@@ -40,7 +41,7 @@ def check_counts(**numbers: Any) -> None:
             raise ValueError(f"{name} must be at least 1, got {number}")
 
 
-def identity_of(program: Any, **settings: Any) -> dict[str, str]:
+def describe_program(program: Any, **settings: Any) -> dict[str, str]:
     """What a checkpoint must share with a run that goes on from it.
 
     Parameters
@@ -52,18 +53,15 @@ def identity_of(program: Any, **settings: Any) -> dict[str, str]:
 
     Returns
     -------
-    identity : dict of str
+    parameters : dict of str
     """
     kind = type(program)
-    identity = {"program": f"{kind.__module__}.{kind.__qualname__}"}
-    identity |= {name: str(value) for name, value in settings.items()}
+    parameters = {"program": f"{kind.__module__}.{kind.__qualname__}"}
+    parameters |= {name: str(value) for name, value in settings.items()}
     for name, value in vars(program).items():
-        if isinstance(value, _PLAIN):
-            identity[f"program.{name}"] = repr(value)
-        elif isinstance(value, np.ndarray):
-            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-            identity[f"program.{name}"] = f"{value.shape} {value.dtype} {digest}"
-    return identity
+        if isinstance(value, (*_PLAIN, np.ndarray)):
+            parameters[f"program.{name}"] = as_text(value)
+    return parameters
 
 
 def run_program_job(
@@ -71,8 +69,7 @@ def run_program_job(
     params: Any,
     data: tuple[Any, Any, Any],
     *,
-    name: str,
-    identity: dict[str, str],
+    identity: Identity,
     n_ranks: int | None,
     random_state: Any,
 ) -> Any:
@@ -86,10 +83,9 @@ def run_program_job(
         What all ranks get.
     data : tuple
         X, y and the sample weights, as the user gave them; the last two may be None.
-    name : str
-        Name for the dashboard and for errors.
-    identity : dict of str
-        What a checkpoint must share with a run that goes on from it.
+    identity : Identity
+        What tells the run from others. Its name is for the dashboard and for errors,
+        too.
     n_ranks : int or None
         Number of ranks that the user wants.
     random_state : int, RandomState instance or None
@@ -106,16 +102,24 @@ def run_program_job(
             X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
         )
     n_rows = describe(X).n_rows
+    seed = check_random_state(random_state).randint(_MAX_SEED)
+    if isinstance(random_state, np.random.RandomState):
+        random_state = seed
     job = Job(
         agent=agent,
         params=params,
         data=(X, y, sample_weight),
-        name=name,
-        parameters=identity,
+        name=identity.name,
+        identity=replace(
+            identity,
+            parameters={**identity.parameters, "random_state": repr(random_state)},
+            options={**identity.options, "n_ranks": n_ranks},
+            is_random=random_state is None,
+        ),
         n_ranks=n_ranks,
         n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
         n_rows=n_rows,
-        seed=check_random_state(random_state).randint(_MAX_SEED),
+        seed=seed,
         blas_threads=1,
         is_labelled=y is not None,
     )

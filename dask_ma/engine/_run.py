@@ -18,7 +18,12 @@ from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
-from dask_ma.engine._keeper import RegroupError, forget_request
+from dask_ma.engine._keeper import (
+    RegroupError,
+    StoppedError,
+    forget_request,
+    forget_stop,
+)
 from dask_ma.engine._kept import kept_states
 from dask_ma.engine._threads import limited_blas
 from dask_ma.engine._ticket import Ticket
@@ -92,14 +97,26 @@ class Outcome:
         What the user is to be told.
     regroup : bool
         Whether the rank has ended to start again on more workers.
+    stopped : bool
+        Whether the rank has ended because the process of the client is to end.
+    series : str or None
+        Where the fit is saved; None if it is not.
     """
 
     def __init__(
-        self, result: Any = None, notes: Sequence[str] = (), *, regroup: bool = False
+        self,
+        result: Any = None,
+        notes: Sequence[str] = (),
+        *,
+        regroup: bool = False,
+        stopped: bool = False,
+        series: str | None = None,
     ) -> None:
         self.result = result
         self.notes = list(notes)
         self.regroup = regroup
+        self.stopped = stopped
+        self.series = series
 
     def __sizeof__(self) -> int:
         """Bytes of the result, which Dask takes into account."""
@@ -123,6 +140,8 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
         outcome = _run_agent(run, rank, shard, worker)
     except RegroupError:
         return Outcome(regroup=True)
+    except StoppedError:
+        return Outcome(stopped=True)
     except GroupClosedError:
         if not is_aborted(run.run_id):
             raise
@@ -160,6 +179,7 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
         group = DaskGroup(run.run_id, rank, run.addresses, worker)
         stack.enter_context(group)
         stack.callback(forget_request, run.run_id)
+        stack.callback(forget_stop, run.run_id)
         stack.enter_context(limited_blas(run.blas_threads))
         stack.enter_context(kept_memory())
         listener = log = None
@@ -175,9 +195,11 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             log=log,
             ticket=run.ticket,
             run_id=run.run_id,
+            arguments=shard,
         )
-        result = run.agent(context, shard, run.params)
+        with context.blaming_checkpoint():
+            result = run.agent(context, shard, run.params)
         group.flush()
         if run.collect == "all" or rank == 0:
-            return Outcome(result, context.notes)
+            return Outcome(result, context.notes, series=context.series)
         return Outcome()

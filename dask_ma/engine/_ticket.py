@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from distributed import Future
 
 from dask_ma.engine._checkpoint import CheckpointSettings
+from dask_ma.engine._identity import Identity, Session
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,6 @@ class Ticket:
     ----------
     name : str
         Name of the estimator.
-    parameters : dict of str to str
-        Its parameters as text, as far as a checkpoint must have the same.
     fit_id : str
         Identity of the fit; each of its launches has a run id besides.
     attempt : int
@@ -33,17 +32,22 @@ class Ticket:
         Where the fit is saved.
     known_workers : frozenset of str
         Workers that took tasks when the ranks were placed.
+    identity : Identity or None
+        What tells the fit from others; None for one that is not saved.
+    session : Session
+        What the client's process knows of other fits.
     """
 
     name: str
     fit_id: str
-    parameters: dict[str, str] = field(default_factory=dict)
     attempt: int = 0
     elapsed: float = 0.0
     keeps: bool = False
     elastic: bool = False
     checkpoint: CheckpointSettings | None = None
     known_workers: frozenset[str] = frozenset()
+    identity: Identity | None = None
+    session: Session = field(default_factory=Session)
 
 
 @dataclass

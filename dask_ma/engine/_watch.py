@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -19,7 +19,13 @@ from dask_ma import _config
 from dask_ma.comm import close_run, is_heeding, open_ranks
 from dask_ma.engine._context import Listener, Model, Record
 from dask_ma.engine._events import answer, fetch_model, subscriptions
-from dask_ma.engine._keeper import RegroupError, request_regroup
+from dask_ma.engine._identity import note_ended
+from dask_ma.engine._keeper import (
+    RegroupError,
+    StoppedError,
+    request_regroup,
+    request_stop,
+)
 from dask_ma.engine._kept import newest_round
 from dask_ma.engine._liveness import (
     Liveness,
@@ -59,6 +65,8 @@ class Watch:
         Called in the waiting thread for each record.
     trail : Trail or None
         Gets the tasks at the end instead of their being released.
+    is_to_stop : callable or None
+        Asked now and then whether the ranks are to end after their round.
     """
 
     def __init__(
@@ -67,7 +75,9 @@ class Watch:
         client: Client,
         listener: Listener | None,
         trail: Trail | None = None,
+        is_to_stop: Callable[[], bool] | None = None,
     ) -> None:
+        self._is_to_stop = is_to_stop
         self._run = run
         self._trail = trail
         self._client = client
@@ -122,6 +132,7 @@ class Watch:
             self._answer(self._next_record(poll))
             if any(future.status in _FAILED for future in self._awaited()):
                 break
+            self._ask_to_stop()
             if monotonic() >= next_look:
                 self._check_workers()
                 next_look = monotonic() + poll
@@ -137,8 +148,11 @@ class Watch:
         self._is_over = True
         if outcomes[0].regroup:
             raise RegroupError(f"the fit of {self._run.name} starts again")
+        if outcomes[0].stopped:
+            raise StoppedError(f"the fit of {self._run.name} was asked to end")
         if self._run.addresses[0] in self._leaving:
             raise self._lost([0])  # and the result with it
+        note_ended(outcomes[0].series)
         tell(outcomes[0].notes)
         results = [outcome.result for outcome in outcomes]
         return results if self._run.collect == "all" else results[0]
@@ -178,6 +192,14 @@ class Watch:
         finally:
             self._client.loop.add_callback(fetch.cancel)
         return outcomes
+
+    def _ask_to_stop(self) -> None:
+        """Ask the ranks to end after their round if that is wanted."""
+        if self._is_to_stop is not None and self._is_to_stop():
+            root = self._run.addresses[0]
+            answers = run_on(self._client, [root], request_stop, self._run.run_id)
+            if any(answers.values()):
+                self._is_to_stop = None
 
     def _next_record(self, timeout: float) -> Record | None:
         """Next record; None if a rank has ended or nothing came in time."""

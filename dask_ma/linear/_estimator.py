@@ -105,6 +105,8 @@ class LinearEstimator(DistributedEstimator):
         X: Any,
         y: Any,
         sample_weight: Any,
+        *,
+        is_saved: bool = True,
     ) -> FitResult:
         """Run an agent on all ranks and take over the result."""
         result: FitResult = self._run(
@@ -115,6 +117,7 @@ class LinearEstimator(DistributedEstimator):
             sample_weight,
             max_rounds=params.max_iter,
             to_attributes=self._to_attributes,
+            is_saved=is_saved,
         )
         for name, value in self._to_attributes(result.fitted).items():
             setattr(self, name, value)

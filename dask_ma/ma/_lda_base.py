@@ -93,6 +93,7 @@ class TopicEstimator(FittedTopics):
             None,
             max_rounds=self._most_rounds(X, max_iter, partial=partial),
             to_attributes=self._to_attributes,
+            is_saved=not partial,
         )
         for name, value in self._to_attributes(result.fitted).items():
             setattr(self, name, value)

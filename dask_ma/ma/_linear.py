@@ -83,13 +83,19 @@ class LinearMA(LinearEstimator):
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
     def _fit_rounds(
-        self, X: Any, y: Any, sample_weight: Any, **changes: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
     ) -> FitResult:
         """Fit on all ranks and take over the result."""
         names = {name: getattr(self, name) for name in _PASSED_ON}
         names["class_weight"] = getattr(self, "class_weight", None)
         params = FitParams(**{**names, **changes}, is_classifier=is_classifier(self))
-        return self._fit_agent(train, params, X, y, sample_weight)
+        return self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
 
     def _run(self, *args: Any, max_rounds: int | None, **kwargs: Any) -> Any:
         """Each evaluation of the refinement is a round, too."""
@@ -119,6 +125,7 @@ class LinearMA(LinearEstimator):
             "t": getattr(self, "t_", 1.0),
             "max_iter": 1,
             "local_epochs": 1.0,
+            "is_saved": False,
         }
 
     def _warn_unless_converged(self, result: FitResult) -> None:

@@ -137,7 +137,13 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         return tags
 
     def _fit_epochs(
-        self, X: Any, y: Any, sample_weight: Any, **changes: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
     ) -> MPCAResult:
         """Train on all ranks and take over the result."""
         self._check_combination()
@@ -161,6 +167,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             sample_weight,
             max_rounds=params.max_iter,
             to_attributes=self._to_attributes,
+            is_saved=is_saved,
         )
         for name, value in self._to_attributes(result.fitted).items():
             setattr(self, name, value)
@@ -208,6 +215,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True")
         changes: dict[str, Any] = {"max_iter": 1, "tol": None, "keep_optimizer": True}
+        changes["is_saved"] = False
         if hasattr(self, "n_iter_"):
             changes["vector"] = self._vector()
             changes["optimizer_state"] = getattr(self, "_optimizer_state", None)

@@ -8,6 +8,8 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dask_ma.engine import Identity, as_text
+
 _PREFIXES = ("module__", "criterion__", "optimizer__")
 _NEED_MODULE = ("criterion", "optimizer")
 
@@ -46,6 +48,17 @@ class ModuleMixin:
     def _row_dtypes(self) -> tuple[Any, ...]:
         """A module has values of 32 bits, so its rows need no more."""
         return (np.float32,) if self.module is not None else (np.float64, np.float32)
+
+    def _identity(self, params: Any, seed: int) -> Identity:
+        """What tells this fit from others; training starts from a module's values."""
+        identity: Identity = super()._identity(params, seed)  # type: ignore[misc]
+        if self.module is None or isinstance(self.module, type):
+            return identity
+        if hasattr(self.module, "state_dict"):
+            values = self.module.state_dict()
+            text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
+            identity.parameters["start: module"] = text
+        return identity
 
     def _set_extra(self, extra: dict[str, Any]) -> None:
         """Take over parameters of the module, the criterion and the optimiser."""

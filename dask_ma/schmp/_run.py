@@ -11,10 +11,11 @@ import numpy as np
 from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import build_shard
 from dask_ma.engine import (
+    Identity,
     RankContext,
     Record,
     check_counts,
-    identity_of,
+    describe_program,
     run_program_job,
 )
 from dask_ma.schmp._engine import Counts, DynamicEngine
@@ -175,12 +176,17 @@ def run(
         run_program,
         params,
         (X, y, sample_weight),
-        name=type(program).__name__,
-        identity=identity_of(
-            program,
-            pipeline_depth=pipeline_depth,
-            n_schedulers=n_schedulers,
-            report_every=report_every,
+        identity=Identity(
+            type(program).__name__,
+            describe_program(
+                program,
+                pipeline_depth=pipeline_depth,
+                n_schedulers=n_schedulers,
+                report_every=report_every,
+            ),
+            {"n_iterations": int(n_iterations)},
+            prolongs="n_iterations",
+            step=int(report_every),  # the pipeline runs empty at the end of a round
         ),
         n_ranks=n_ranks,
         random_state=random_state,

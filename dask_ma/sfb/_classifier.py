@@ -302,6 +302,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
                 "t": getattr(self, "t_", 1.0),
                 "max_iter": 1,
                 "classes": self._check_classes(classes),
+                "is_saved": False,
             }
             first = not hasattr(self, "coef_")
             X, y = self._validate_input(X, y, reset=first)

@@ -88,7 +88,13 @@ class SFBEstimator(LinearEstimator):
     }
 
     def _fit_passes(
-        self, X: Any, y: Any, sample_weight: Any, **changes: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
     ) -> FitResult:
         """Fit on all ranks and take over the result."""
         settings = Settings(**{name: getattr(self, name) for name in _SETTINGS})
@@ -97,7 +103,7 @@ class SFBEstimator(LinearEstimator):
             self._check_dual()
         chosen = {name: getattr(self, name) for name in _PASSED_ON}
         params = SFBParams(**{**_FIXED, **chosen, "settings": settings, **changes})
-        result = self._fit_agent(train, params, X, y, sample_weight)
+        result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
         self.communication_ = result.fitted["communication"]
         # The solver before may have been the other one.
         for name in {"dual_gap", "eta0"} - set(result.fitted):

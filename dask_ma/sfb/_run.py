@@ -12,12 +12,13 @@ import numpy as np
 from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import build_shard
 from dask_ma.engine import (
+    Identity,
     RankContext,
     Record,
     RoundLog,
     State,
     check_counts,
-    identity_of,
+    describe_program,
     run_program_job,
 )
 from dask_ma.linear import StopRule
@@ -219,8 +220,12 @@ topology` for one of your own; in an array, element (p, q) says if `p` sends to 
         run_model,
         RunParams(cloudpickle.dumps(model), settings, n_passes, tol, y is not None),
         (X, y, sample_weight),
-        name=type(model).__name__,
-        identity=identity(model, settings),
+        identity=Identity(
+            type(model).__name__,
+            describe_model(model, settings),
+            {"n_passes": int(n_passes), "tol": None if tol is None else float(tol)},
+            prolongs="n_passes",
+        ),
         n_ranks=n_ranks,
         random_state=random_state,
     )
@@ -282,15 +287,15 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
     )
 
 
-def identity(model: FactorModel, settings: Settings) -> dict[str, str]:
+def describe_model(model: FactorModel, settings: Settings) -> dict[str, str]:
     """What a checkpoint must share with a run that goes on from it."""
-    own = identity_of(
+    own = describe_program(
         model,
         settings=settings,
         learning_rate=model.learning_rate,
         fit_intercept=model.fit_intercept,
     )
-    for name, value in identity_of(model.prox).items():
+    for name, value in describe_program(model.prox).items():
         own[name.replace("program", "prox", 1)] = value
     return own
 

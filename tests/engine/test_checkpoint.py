@@ -1,27 +1,47 @@
-"""States of a fit in files."""
+"""Checkpoints in files: what is written is read, what is damaged is refused."""
 
+import hashlib
+import io
 import json
 import math
-from dataclasses import replace
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+from pathlib import Path
 
 import dask
 import fsspec
 import numpy as np
 import pytest
 
-from dask_ma.engine._checkpoint import (
-    CheckpointSettings,
-    Saved,
-    check_identity,
-    load,
-    save,
-)
+from dask_ma.engine import _manifest
+from dask_ma.engine._checkpoint import CheckpointSettings, Store
+from dask_ma.engine._manifest import Saved
 from dask_ma.exceptions import CheckpointError
+
+SERIES = "Estimator-01234567-89abcdef-00000000"
+
+
+@pytest.fixture(params=["directory", "memory"])
+def any_path(request, tmp_path):
+    if request.param == "directory":
+        return str(tmp_path / "fits")
+    return f"memory://{tmp_path.name}"
 
 
 @pytest.fixture
-def settings(tmp_path):
-    return CheckpointSettings(str(tmp_path / "fit"), every=1, keep=2, resume=True)
+def path(tmp_path):
+    return tmp_path / "fits"
+
+
+@pytest.fixture(scope="module")
+def two_rounds(tmp_path_factory):
+    """Directory of a series of two checkpoints."""
+    path = tmp_path_factory.mktemp("whole")
+    save(path, 1, 2)
+    return path
 
 
 def saved_after(number):
@@ -29,33 +49,55 @@ def saved_after(number):
     return Saved(
         name="Estimator",
         parameters={"alpha": "0.1"},
+        options={"max_iter": 10, "tol": None},
+        data={"rows": 20, "classes": ["no", "yes"], "y": "00ff"},
+        fit_id="abc",
+        writer={"host": "here", "pid": 1, "started": 1.5},
+        seed=7,
+        done=False,
         round=number,
         elapsed=1.5,
         shared={
             "coef": np.arange(6, dtype=np.float32).reshape(2, 3) * number,
             "classes": np.array(["no", "yes"], dtype=object),
+            "counts": np.arange(4),
             "names": np.array(["a", "bc"]),
             "nothing": None,
             "t": np.float64(0.1),
+            "gap": math.inf,
             "stop": False,
         },
         own=[{"n_rows": rank, "w": np.full(rank, 1.5)} for rank in range(3)],
-        history=[{"round": number, "objective": math.nan, "bytes_sent": np.int64(3)}],
+        history=[
+            {"round": r, "objective": math.nan, "bytes_sent": np.int64(3)}
+            for r in range(1, number + 1)
+        ],
     )
 
 
-def files(settings):
-    fs, root = fsspec.core.url_to_fs(settings.path)
-    return sorted(name.rpartition("/")[2] for name in fs.ls(root, detail=False))
+def save(path, *numbers, keep=2):
+    for number in numbers:
+        Store(str(path)).save(SERIES, saved_after(number), keep)
 
 
-@pytest.mark.parametrize("where", ["directory", "memory://fits/one"])
-def test_what_is_saved_is_loaded(settings, where):
-    if where != "directory":
-        settings = replace(settings, path=where)
+def load(path):
+    """The newest checkpoint."""
+    store = Store(str(path))
+    return store.load(SERIES, store.series()[SERIES][-1])
+
+
+def files(path):
+    fs, root = fsspec.core.url_to_fs(str(path))
+    return sorted(name.rpartition("/")[2] for name in fs.find(root))
+
+
+# What is written ----------------------------------------------------------------------
+
+
+def test_what_is_saved_is_loaded(any_path):
     wanted = saved_after(3)
-    save(settings, wanted)
-    found = load(settings)
+    save(any_path, 3)
+    found = load(any_path)
     assert found._replace(shared={}, own=[], history=[]) == wanted._replace(
         shared={}, own=[], history=[]
     )
@@ -66,113 +108,403 @@ def test_what_is_saved_is_loaded(settings, where):
     for ours, theirs in zip(found.own, wanted.own, strict=True):
         assert ours["n_rows"] == theirs["n_rows"]
         np.testing.assert_array_equal(ours["w"], theirs["w"])
-    assert math.isnan(found.history[0].pop("objective"))
-    assert found.history == [{"round": 3, "bytes_sent": 3}]
+    assert all(math.isnan(record.pop("objective")) for record in found.history)
+    assert found.history == [{"round": r, "bytes_sent": 3} for r in (1, 2, 3)]
 
 
-def test_nothing_there(settings):
-    assert load(settings) is None
+def test_a_state_says_what_it_lacks(path):
+    save(path, 1)
+    with pytest.raises(CheckpointError, match=r"round-00000001.*'more' is missing"):
+        load(path).shared["more"]
 
 
-def test_the_newest_is_loaded_and_old_ones_go(settings):
-    for number in (1, 2, 10):
-        save(settings, saved_after(number))
-    assert load(settings).round == 10
-    assert files(settings) == [
+def test_nothing_there(any_path):
+    assert Store(any_path).series() == {}
+
+
+def test_several_series(any_path):
+    store = Store(any_path)
+    for number, name in enumerate(("one", "two"), start=1):
+        store.save(name, saved_after(number), 2)
+        store.save(name, saved_after(number + 2), 2)
+    assert store.series() == {"one": [1, 3], "two": [2, 4]}
+
+
+def test_the_newest_is_loaded_and_old_ones_go(any_path):
+    save(any_path, 1, 2, 10)
+    assert load(any_path).round == 10
+    assert files(any_path) == [
         f"round-{number:08d}.{suffix}"
         for number in (2, 10)
         for suffix in ("json", "npz")
     ]
 
 
-def test_a_checkpoint_without_its_manifest_does_not_exist(settings):
-    for number in (1, 2):
-        save(settings, saved_after(number))
-    fs, root = fsspec.core.url_to_fs(settings.path)
-    fs.rm_file(f"{root}/round-00000002.json")
-    assert load(settings).round == 1
+def test_a_fit_that_starts_anew_removes_what_is_ahead_of_it(path):
+    save(path, 8, 9)
+    save(path, 1)
+    assert load(path).round == 1
+    assert len(files(path)) == 2
 
 
-def test_a_write_that_fails_leaves_the_old_one(settings, monkeypatch):
-    save(settings, saved_after(1))
+def test_removed_by_another_process_at_the_same_time(path, monkeypatch):
+    save(path, 1, 2)
+    remove = type(fsspec.filesystem("file")).rm_file
+
+    def twice(self, name):
+        remove(self, name)
+        remove(self, name)
+
+    monkeypatch.setattr(type(fsspec.filesystem("file")), "rm_file", twice)
+    save(path, 3)
+    assert load(path).round == 3
+
+
+def test_a_checkpoint_without_its_manifest_does_not_exist(path):
+    save(path, 1, 2)
+    (path / SERIES / "round-00000002.json").unlink()
+    assert load(path).round == 1
+
+
+def test_a_write_that_fails_leaves_the_old_one(path, monkeypatch):
+    save(path, 1)
 
     def fail(*args, **kwargs):
         raise OSError("no space left on device")
 
-    local = type(fsspec.filesystem("file"))
-    monkeypatch.setattr(local, "open", fail)
+    monkeypatch.setattr(type(fsspec.filesystem("file")), "open", fail)
     with pytest.raises(CheckpointError, match="no space left"):
-        save(settings, saved_after(2))
+        save(path, 2)
     monkeypatch.undo()
-    assert load(settings).round == 1
-    assert files(settings) == ["round-00000001.json", "round-00000001.npz"]
+    assert load(path).round == 1
+    assert files(path) == ["round-00000001.json", "round-00000001.npz"]
 
 
-def test_no_pickle_is_read(settings):
-    """An array of objects that somebody smuggled in is refused, not unpickled."""
-    save(settings, saved_after(1))
-    fs, root = fsspec.core.url_to_fs(settings.path)
-    path = f"{root}/round-00000001"
-    with fs.open(f"{path}.npz", "wb") as file:
-        np.savez(file, a0=np.array([print], dtype=object), allow_pickle=True)
-    manifest = json.loads(fs.cat_file(f"{path}.json"))
-    import hashlib
-
-    manifest["sha256"] = hashlib.sha256(fs.cat_file(f"{path}.npz")).hexdigest()
-    fs.pipe_file(f"{path}.json", json.dumps(manifest).encode())
-    with pytest.raises(CheckpointError, match="damaged.*allow_pickle"):
-        load(settings)
+def test_other_files_do_not_matter(path):
+    save(path, 1)
+    (path / "notes.json").write_text("mine")
+    (path / SERIES / "round-1.json").write_text("mine")
+    assert load(path).round == 1
 
 
-@pytest.mark.parametrize(
-    ("suffix", "content", "message"),
-    [
-        ("npz", b"", "checksum"),
-        ("npz", b"PK\x03\x04", "checksum"),
-        ("json", b"", "damaged"),
-        ("json", b"[]", "no checkpoint of dask_ma"),
-        ("json", b'{"format": "another"}', "no checkpoint of dask_ma"),
-        ("json", b'{"format": "dask_ma checkpoint", "version": 7}', "version 7"),
-        ("json", b'{"format": "dask_ma checkpoint", "version": 1}', "damaged"),
-    ],
-)
-def test_damaged_and_foreign_files(settings, suffix, content, message):
-    save(settings, saved_after(1))
-    fs, root = fsspec.core.url_to_fs(settings.path)
-    fs.pipe_file(f"{root}/round-00000001.{suffix}", content)
-    with pytest.raises(CheckpointError, match=message):
-        load(settings)
-
-
-def test_a_missing_array_file(settings):
-    save(settings, saved_after(1))
-    fs, root = fsspec.core.url_to_fs(settings.path)
-    fs.rm_file(f"{root}/round-00000001.npz")
-    with pytest.raises(CheckpointError, match="damaged.*FileNotFound"):
-        load(settings)
-
-
-def test_other_files_do_not_matter(settings):
-    save(settings, saved_after(1))
-    fs, root = fsspec.core.url_to_fs(settings.path)
-    fs.pipe_file(f"{root}/notes.json", b"mine")
-    assert load(settings).round == 1
-
-
-def test_identity():
-    saved = saved_after(1)
-    check_identity(saved, "Estimator", {"alpha": "0.1"})
-    with pytest.raises(CheckpointError, match="of a Estimator, expected one of a Oth"):
-        check_identity(saved, "Other", {"alpha": "0.1"})
-    with pytest.raises(CheckpointError, match=r"alpha is 0\.1 in .* and 0\.2 here"):
-        check_identity(saved, "Estimator", {"alpha": "0.2"})
-
-
-def test_what_cannot_be_saved(settings):
-    saved = saved_after(1)
+def test_what_cannot_be_saved(path):
+    saved = saved_after(1)._replace(shared={"labels": {1, 2}})
     with pytest.raises(TypeError, match="a set cannot be saved"):
-        save(settings, saved._replace(shared={"labels": {1, 2}}))
-    assert load(settings) is None
+        Store(str(path)).save(SERIES, saved, 2)
+    assert Store(str(path)).series() == {}
+
+
+def test_an_old_format_is_refused(path):
+    path.mkdir()
+    file = path / "round-00000004.json"
+    file.write_text('{"format": "dask_ma checkpoint", "version": 1}')
+    with pytest.raises(
+        CheckpointError, match=r"round-00000004\.json has the version 1.*remove it"
+    ):
+        Store(str(path)).series()
+
+
+# What is damaged ----------------------------------------------------------------------
+
+
+class Evil:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+class Files:
+    """The newest checkpoint of a series, to be tampered with."""
+
+    def __init__(self, folder, *, is_crafted):
+        self.folder = Path(folder)
+        self.is_crafted = is_crafted  # with checksums that are right
+        numbers = sorted(file.stem for file in self.folder.glob("*.json"))
+        self.stem, self.before = numbers[-1], numbers[-2]
+        self.mark = self.folder / "mark"
+        self.json = self.folder / f"{self.stem}.json"
+        self.npz = self.folder / f"{self.stem}.npz"
+
+    def edit(self, change):
+        """Change the manifest."""
+        manifest = json.loads(self.json.read_bytes())
+        changed = change(manifest)
+        manifest = manifest if changed is None else changed
+        if self.is_crafted:
+            manifest.pop("checksum", None)
+            manifest["checksum"] = _manifest._checksum(manifest)
+        self.json.write_text(json.dumps(manifest))
+
+    def put(self, data):
+        """Replace the arrays, and their checksum with them."""
+        self.npz.write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        self.edit(lambda manifest: manifest.update(sha256=digest))
+
+    def arrays(self):
+        return dict(np.load(self.npz))
+
+    def swap(self, *suffixes):
+        """Let two rounds change their files."""
+        for suffix in suffixes:
+            one, two = (
+                self.folder / f"{stem}.{suffix}" for stem in (self.stem, self.before)
+            )
+            content = one.read_bytes()
+            one.write_bytes(two.read_bytes())
+            two.write_bytes(content)
+
+    def replace(self, convert):
+        """Convert each array."""
+        changed = {name: convert(array) for name, array in self.arrays().items()}
+        self.put(packed(**changed))
+
+
+def packed(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def pickled_array(mark):
+    buffer = io.BytesIO()
+    array = np.array([Evil(mark)], dtype=object)
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def zipped(files, names, header, compression=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name in names:
+            archive.writestr(f"{name}.npy", header)
+    files.put(buffer.getvalue())
+
+
+def huge(files):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"
+    header += b" " * (117 - len(header)) + b"\n"
+    start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header))
+    zipped(files, files.arrays(), start + header + b"0" * 64)
+
+
+def patched(place, value):
+    """Change a byte of the first entry in the directory of the archive."""
+
+    def change(files):
+        data = bytearray(files.npz.read_bytes())
+        data[data.find(b"PK\x01\x02") + place] = value
+        files.put(bytes(data))
+
+    return change
+
+
+def flipped(files):
+    data = bytearray(files.npz.read_bytes())
+    data[len(data) // 2] ^= 1
+    files.npz.write_bytes(bytes(data))
+
+
+def within(files):
+    data = bytearray(files.npz.read_bytes())
+    data[200] ^= 0xFF
+    files.put(bytes(data))
+
+
+def halved(name):
+    def change(files):
+        file = getattr(files, name)
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    return change
+
+
+def written(name, content):
+    return lambda files: getattr(files, name).write_bytes(content)
+
+
+def entry(key, value):
+    return lambda files: files.edit(lambda manifest: manifest.update({key: value}))
+
+
+def without(key):
+    return lambda files: files.edit(lambda manifest: manifest.pop(key) and None)
+
+
+def edited(change):
+    return lambda files: files.edit(change)
+
+
+def deep(files):
+    text = json.dumps(json.loads(files.json.read_bytes()))
+    nested = "[" * 50_000 + "]" * 50_000
+    files.json.write_text(text.replace('"shared": {', f'"shared": {{"z": {nested},', 1))
+
+
+def in_the_way(files):
+    files.json.unlink()
+    (files.folder / "round-00000099.json").mkdir()
+
+
+def linked(files):
+    files.npz.unlink()
+    files.npz.symlink_to("/etc/passwd")
+
+
+def rotated(manifest):
+    tables = [k for k, v in manifest["shared"].items() if isinstance(v, dict)]
+    values = [manifest["shared"][k] for k in tables]
+    manifest["shared"].update(zip(tables, values[1:] + values[:1], strict=True))
+
+
+def scalars(manifest):
+    for key, value in manifest["shared"].items():
+        if not isinstance(value, dict):
+            manifest["shared"][key] = "boo"
+
+
+def first_shared(manifest):
+    del manifest["shared"][min(manifest["shared"])]
+
+
+def to_float32(array):
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def to_nan(array):
+    return np.full_like(array, np.nan) if array.dtype.kind == "f" else array
+
+
+def to_large(array):
+    return np.full_like(array, 2**31 - 5) if array.dtype.kind in "iu" else array
+
+
+def shorter(array):
+    return array[..., :-1] if array.ndim and array.shape[-1] > 1 else array
+
+
+TAMPERED = {
+    "flipped": flipped,
+    "half npz": halved("npz"),
+    "half json": halved("json"),
+    "empty json": written("json", b""),
+    "empty npz": written("npz", b""),
+    "no npz": lambda files: files.npz.unlink(),
+    "list": written("json", b"[1]"),
+    "random": written("json", bytes(range(256))),
+    "deep": written("json", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+    "deep shared": deep,
+    "folder": in_the_way,
+    "npz of two rounds": lambda files: files.swap("npz"),
+    "json of two rounds": lambda files: files.swap("json"),
+    "both of two rounds": lambda files: files.swap("npz", "json"),
+    "pickle in npz": lambda files: files.put(
+        packed(**files.arrays(), z=np.array([Evil(files.mark)], dtype=object))
+    ),
+    "pickle for npz": lambda files: files.put(pickle.dumps(Evil(files.mark))),
+    "pickle in npy": lambda files: files.put(pickled_array(files.mark)),
+    "npy for npz": lambda files: files.put(b"\x93NUMPY\x01\x00v\x00"),
+    "no arrays": lambda files: files.put(packed(z=np.arange(3))),
+    "other shapes": lambda files: files.replace(lambda _: np.zeros((3, 3, 3))),
+    "shorter": lambda files: files.replace(shorter),
+    "texts": lambda files: files.replace(lambda array: array.astype("U8")),
+    "complex": lambda files: files.replace(
+        lambda array: array.astype(complex) if array.dtype.kind in "fiu" else array
+    ),
+    "nan": lambda files: files.replace(to_nan),
+    "float32": lambda files: files.replace(to_float32),
+    "large integers": lambda files: files.replace(to_large),
+    "huge": huge,
+    "method": patched(10, 99),
+    "encrypted": patched(8, 1),
+    "byte within": within,
+    "deflated": lambda files: zipped(
+        files, files.arrays(), b"0" * 5000, zipfile.ZIP_DEFLATED
+    ),
+    "shared dropped": edited(first_shared),
+    "shared rotated": edited(rotated),
+    "shared scalars": edited(scalars),
+    "own reversed": edited(lambda m: m.update(own=m["own"][::-1])),
+    "own empty": edited(lambda m: m.update(own=[{} for _ in m["own"]])),
+    "own objects": edited(
+        lambda m: m.update(own=[{k: {"objects": ["x"]} for k in o} for o in m["own"]])
+    ),
+    "other records": edited(
+        lambda m: m.update(history=[{"objective": "x"} for _ in m["history"]])
+    ),
+    "fewer records": edited(lambda m: m.update(history=m["history"][:1])),
+    "other parameters": edited(lambda m: m["parameters"].update(alpha="17")),
+    "other rows": edited(lambda m: m["data"].update(rows=17)),
+    "stray": lambda files: (files.folder / "round-00000050.json").write_text("{}"),
+    "linked": linked,
+    **{
+        f"{key}={value!r}": entry(key, value)
+        for key, values in {
+            "round": ["abc", -5, 10**9, 1.5, None, True],
+            "elapsed": ["x", None, 1e300, -1],
+            "own": [[], {}, [1, 2]],
+            "shared": [{}, [], "abc"],
+            "history": [[1, 2], "abc", []],
+            "parameters": [[1], None],
+            "name": [5, "SVC"],
+            "sha256": [5],
+            "version": [1, 3],
+            "seed": [-1, None],
+            "done": [1],
+            "data": [[]],
+        }.items()
+        for value in values
+    },
+    **{
+        f"without {key}": without(key)
+        for key in ("version", "own", "history", "sha256", "checksum", "data")
+    },
+}
+#: What changes nothing that is read.
+HARMLESS = {"folder"}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+@pytest.mark.parametrize("is_crafted", [False, True], ids=["", "crafted"])
+def test_tampered(two_rounds, path, name, is_crafted):
+    """Refused in words that help, or read; never anything else, and nothing is run."""
+    shutil.copytree(two_rounds, path)
+    files = Files(path / SERIES, is_crafted=is_crafted)
+    TAMPERED[name](files)
+    try:
+        load(path)
+        assert is_crafted or name in HARMLESS
+    except CheckpointError as error:
+        assert str(path / SERIES) in str(error)
+        assert "remove it" in str(error)
+    assert not files.mark.exists()
+
+
+@pytest.mark.parametrize("suffix", ["json", "npz"])
+def test_any_byte_may_be_damaged(path, suffix):
+    save(path, 1, 2)
+    file = path / SERIES / f"round-00000002.{suffix}"
+    original, wanted = file.read_bytes(), _manifest.encode(saved_after(2))
+    rng = np.random.default_rng(0)
+    n_refused = 0
+    for _ in range(100):
+        data = bytearray(original)
+        data[rng.integers(len(data))] ^= int(rng.integers(1, 256))
+        file.write_bytes(bytes(data))
+        try:
+            # White space has no meaning: what is read is what was saved.
+            assert _manifest.encode(load(path))[0] == wanted[0]
+        except CheckpointError as error:
+            assert str(file.with_suffix("")) in str(error)
+            n_refused += 1
+    assert n_refused > 60
+
+
+# Settings -----------------------------------------------------------------------------
 
 
 def test_settings():
@@ -180,10 +512,17 @@ def test_settings():
     with dask.config.set({"dask-ma.checkpoint.path": "memory://x"}):
         found = CheckpointSettings.from_config()
         assert found == CheckpointSettings("memory://x", every=1, keep=2, resume=True)
-        for key in ("every", "keep"):
-            for value in (0, 1.5, True, "two"):
+        for key, values in {
+            "every": (0, 1.5, True, "two"),
+            "keep": (0, 1.5, True, "two"),
+            "every-seconds": (-1, "soon", None, math.inf),
+            "on-mismatch": ("warn", None),
+        }.items():
+            for value in values:
                 with (
                     dask.config.set({f"dask-ma.checkpoint.{key}": value}),
                     pytest.raises(ValueError, match=rf"checkpoint\.{key} is {value!r}"),
                 ):
                     CheckpointSettings.from_config()
+        with dask.config.set({"dask-ma.checkpoint.every-seconds": "10 minutes"}):
+            assert CheckpointSettings.from_config().every_seconds == 600

@@ -46,7 +46,7 @@ def test_all_ranks_keep_the_records(run_ranks):
         stops = [context.record({"round": number}, {}) for number in range(3)]
         return context.history, stops, group.counters.bytes_shared
 
-    records = [{"round": number} for number in range(3)]
+    records = [{"round": number, "restarts": 0} for number in range(3)]
     no_stop = [False] * 3
     assert run_ranks(program, 3) == [(records, no_stop, 0)] * 3
 

@@ -58,7 +58,7 @@ def test_records_arrive_in_order_in_the_thread_that_called(client):
         heard.append((record, threading.current_thread()))
 
     results = follow(client, listener)
-    expected = [{"round": n, "loss": 1 / n} for n in range(1, 7)]
+    expected = [{"round": n, "loss": 1 / n, "restarts": 0} for n in range(1, 7)]
     assert [record for record, _ in heard] == expected
     assert {thread for _, thread in heard} == {threading.current_thread()}
     assert [number for number, _ in results] == [6] * N_RANKS
@@ -279,7 +279,7 @@ def test_records_are_logged_whether_or_not_somebody_follows(any_client):
         event, *others = new()
         assert others == []
         assert event["estimator"] == "Followed"
-        assert event["record"] == {"round": 1, "objective": 0.5}
+        assert event["record"] == {"round": 1, "objective": 0.5, "restarts": 0}
         assert len(event["run"]) == 32
 
 

@@ -49,7 +49,7 @@ def fit(client, tmp_path):
 
 def newest_round(path):
     """Number of the last round that is saved, 0 for none."""
-    found = [re.fullmatch(r"round-(\d+)\.json", file.name) for file in path.glob("*")]
+    found = [re.fullmatch(r"round-(\d+)\.json", file.name) for file in path.glob("*/*")]
     return max((int(match[1]) for match in found if match), default=0)
 
 

@@ -8,7 +8,6 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import MPCAClassifier, MPCARegressor
-from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca import _agent
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
@@ -143,10 +142,11 @@ def test_the_best_model_goes_on(multi, saved, check_same):
     check_same(resumed, whole)
 
 
-def test_a_checkpoint_of_other_data(multi, saved):
+def test_other_data_and_parameters(multi, tmp_path, check_same):
     X, y = multi
-    fit(multi, max_iter=1)
-    with pytest.raises(CheckpointError, match="has 92 values, expected 76"):
-        fit((X[:, :4], y))
-    with pytest.raises(CheckpointError, match=r"alpha is 0.0001 in the checkpoint"):
-        fit(multi, alpha=0.1)
+    others = [((X[:, :4], y), {}), (multi, {"alpha": 0.1})]
+    plain = [fit(data, **params) for data, params in others]
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(multi, max_iter=1)
+        for (data, params), expected in zip(others, plain, strict=True):
+            check_same(fit(data, **params), expected)

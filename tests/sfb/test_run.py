@@ -243,15 +243,22 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(
     ids=str,
 )
 def test_a_checkpoint_of_another_run(
-    tmp_path, configured, make_model, rows, change, name
+    tmp_path, configured, interrupted, make_model, rows, change, name
 ):
     settings = {k: v for k, v in change.items() if k == "batch_size"}
     other = {"prox": L1(0.02), **change}
     other.pop("batch_size", None)
-    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
-        fit(make_model(prox=L1(0.02)), rows, n_passes=1)
+    plain = fit(make_model(**other), rows, **settings)
+    values = {"dask-ma.checkpoint.path": str(tmp_path)}
+    with configured({**values, "dask-ma.checkpoint.on-mismatch": "raise"}):
+        with interrupted(1):
+            fit(make_model(prox=L1(0.02)), rows, n_passes=3)
         with pytest.raises(CheckpointError, match=re.escape(name)):
             fit(make_model(**other), rows, **settings)
+    with configured(values):
+        with pytest.warns(UserWarning, match=re.escape(name)):
+            anew = fit(make_model(**other), rows, **settings)
+    check_same(anew, plain)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, configured, make_model, rows):

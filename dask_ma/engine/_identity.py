@@ -1,0 +1,228 @@
+"""What tells a fit from others, and what this process knows of its fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import psutil
+
+_DIGITS = 8  # of each checksum in the name of a series
+_NAME = re.compile(rf"(.+)-([0-9a-f]{{{_DIGITS}}})-([0-9a-f]{{{_DIGITS}}})-.+")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_MOST_ENDED = 10_000  # fits of this process that are remembered
+_ABOUT = 0.1  # seconds by which two times of one start may differ
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells a fit from others, but for its data.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator.
+    parameters : dict of str to str
+        Parameters that make it another fit if they change, as text.
+    options : dict
+        Parameters that may change before the fit goes on: numbers, text or None.
+    prolongs : str, default="max_iter"
+        Option that says how many rounds there may be. Up to its end a fit goes the same
+        way as one of which it allows more.
+    step : int, default=1
+        The former holds for multiples of this number.
+    is_random : bool, default=False
+        Whether a second fit, with the same data, is meant to have another result.
+    """
+
+    name: str
+    parameters: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    prolongs: str = "max_iter"
+    step: int = 1
+    is_random: bool = False
+
+    def series(self, data: dict[str, Any]) -> str:
+        """Name for the checkpoints of this fit with some data."""
+        parts = [self.name, self.parameters], data, self.options
+        return "-".join([self.name, *map(_checksum, parts)])
+
+    def allows_more(self, options: dict[str, Any]) -> bool:
+        """Whether this fit goes the way of one with other options, only further."""
+        free = {self.prolongs, "n_ranks"}
+        if _without(options, free) != _without(self.options, free):
+            return False
+        theirs, ours = options.get(self.prolongs), self.options.get(self.prolongs)
+        if not isinstance(theirs, int) or not isinstance(ours, int):
+            return False
+        return theirs < ours and theirs % self.step == 0
+
+
+def as_text(value: Any) -> str:
+    """A parameter as text, the same in every process.
+
+    The `repr` of a large array leaves most of it out, and that of a function or of many
+    an object holds an address.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            return f"array of {as_text(value.tolist())}"
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"array of shape {value.shape}, {value.dtype}, {digest}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(as_text, value))})"
+    if isinstance(value, dict):
+        pairs = (f"{as_text(key)}: {as_text(item)}" for key, item in value.items())
+        return f"dict({', '.join(pairs)})"
+    if isinstance(value, FunctionType):
+        return f"{value.__module__}.{value.__qualname__}, {_code(value)}"
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return _ADDRESS.sub("", repr(value))
+
+
+def _code(function: FunctionType) -> str:
+    """Checksum of what a function does, which its name alone does not tell."""
+
+    def text(code: CodeType) -> str:
+        constants = [
+            text(item) if isinstance(item, CodeType) else repr(item)
+            for item in code.co_consts
+        ]
+        return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    plain = [c for c in cells if not isinstance(c, FunctionType)]
+    outside = as_text([plain, function.__defaults__, function.__kwdefaults__])
+    return hashlib.sha256(f"{text(function.__code__)} {outside}".encode()).hexdigest()
+
+
+def as_plain(value: Any) -> Any:
+    """An option as JSON knows it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, bool | int | float | None) else as_text(value)
+
+
+def parts_of(series: str) -> tuple[str, str, str] | None:
+    """Estimator, parameters and data in the name of a series; None for other names."""
+    found = _NAME.fullmatch(series)
+    return None if found is None else (found[1], found[2], found[3])
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """What is not the same in two descriptions, in words."""
+    return [
+        f"{key} is {_short(theirs.get(key))} in the checkpoint and "
+        f"{_short(ours.get(key))} here"
+        for key in sorted({*ours, *theirs})
+        if ours.get(key) != theirs.get(key)
+    ]
+
+
+def _short(value: Any) -> str:
+    """A value for a message."""
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _without(options: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def _checksum(content: Any) -> str:
+    """Checksum of what JSON knows."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+# -- This process --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the process of the client knows of its fits.
+
+    Parameters
+    ----------
+    writer : dict
+        The process: its host, its id, and when it started.
+    running : frozenset of str
+        Fits under way.
+    ended : frozenset of str
+        Where the checkpoints of fits lie that have come to their end here.
+    """
+
+    writer: dict[str, Any] = field(default_factory=dict)
+    running: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+
+
+_lock = threading.Lock()
+_running: set[str] = set()
+_ended: OrderedDict[str, None] = OrderedDict()
+
+
+@contextmanager
+def counted(fit_id: str) -> Iterator[None]:
+    """Count a fit among those that are under way."""
+    with _lock:
+        _running.add(fit_id)
+    try:
+        yield
+    finally:
+        with _lock:
+            _running.discard(fit_id)
+
+
+def note_ended(place: str | None) -> None:
+    """Remember where the checkpoints of a fit lie that has come to its end."""
+    if place is None:
+        return
+    with _lock:
+        _ended[place] = None
+        _ended.move_to_end(place)
+        while len(_ended) > _MOST_ENDED:
+            _ended.popitem(last=False)
+
+
+def this_session(path: str, name: str) -> Session:
+    """What there is to know for a fit of an estimator with checkpoints in `path`."""
+    start = f"{path}/{name}-"
+    with _lock:
+        ended = frozenset(place for place in _ended if place.startswith(start))
+        return Session(_this_process(), frozenset(_running), ended)
+
+
+def is_alive(writer: dict[str, Any]) -> bool:
+    """Whether a process is on this host and has not ended."""
+    if writer.get("host") != socket.gethostname():
+        return False
+    try:
+        started = psutil.Process(int(writer["pid"])).create_time()
+        return abs(started - float(writer["started"])) < _ABOUT
+    except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
+        return False
+
+
+@cache
+def _process(pid: int) -> dict[str, Any]:
+    """How others may find a process of this host."""
+    started = psutil.Process(pid).create_time()
+    return {"host": socket.gethostname(), "pid": pid, "started": started}
+
+
+def _this_process() -> dict[str, Any]:
+    return _process(os.getpid())

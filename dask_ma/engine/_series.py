@@ -1,0 +1,231 @@
+"""Which of the checkpoints in a directory a fit goes on from, and where it saves.
+
+Each fit has a series of its own, named by its estimator and by checksums of parameters,
+data, and options (which may change before it goes on). So several fits of a program,
+a cross-validation or a search over parameters never meet.
+
+A fit without checkpoints of its own goes on from another series with the same
+parameters and data if that fit has gone the same way, only less far, or was left
+unfinished by a process that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from dask_ma.engine._checkpoint import CheckpointSettings, Store
+from dask_ma.engine._identity import (
+    Identity,
+    Session,
+    differences,
+    is_alive,
+    parts_of,
+)
+from dask_ma.engine._manifest import Saved
+from dask_ma.exceptions import CheckpointError
+
+_MOST_READ = 16  # manifests of other fits
+
+
+class Series(NamedTuple):
+    """Where a fit is saved.
+
+    Attributes
+    ----------
+    name : str
+        Name of the folder.
+    data : dict
+        What tells the data from others.
+    """
+
+    name: str
+    data: dict[str, Any]
+
+
+class Choice(NamedTuple):
+    """What a fit begins with.
+
+    Attributes
+    ----------
+    series : Series
+        Where it is saved.
+    saved : Saved or None
+        What it goes on from.
+    path : str or None
+        Where that lies.
+    note : str or None
+        What the user is to be told.
+    """
+
+    series: Series
+    saved: Saved | None = None
+    path: str | None = None
+    note: str | None = None
+
+
+def choose(
+    settings: CheckpointSettings,
+    identity: Identity,
+    data: dict[str, Any],
+    session: Session,
+    fit_id: str | None = None,
+) -> Choice:
+    """Find the checkpoint that a fit goes on from.
+
+    Parameters
+    ----------
+    settings : CheckpointSettings
+        Where to look.
+    identity : Identity
+        The fit.
+    data : dict
+        What tells its data from others.
+    session : Session
+        What its process knows of other fits.
+    fit_id : str or None, default=None
+        The fit, if it has been launched before: then it may go on from what it has
+        saved itself, whatever the settings say.
+
+    Raises
+    ------
+    CheckpointError
+        If a checkpoint is damaged, or if one belongs to something else and the settings
+        ask for an error.
+    """
+    return _Choosing(settings, identity, data, session).choose(fit_id)
+
+
+class _Choosing:
+    """The way to a choice."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        identity: Identity,
+        data: dict[str, Any],
+        session: Session,
+    ) -> None:
+        self._settings, self._identity = settings, identity
+        self._data, self._session = data, session
+        self._store = Store(settings.path)
+
+    def choose(self, fit_id: str | None) -> Choice:
+        series = Series(self._own_name(), self._data)
+        if not self._settings.resume and fit_id is None:
+            return Choice(series)
+        found = self._store.series()
+        if series.name in found:
+            number = found[series.name][-1]
+            saved = self._load_own(series.name, number)
+            if not self._settings.resume and saved.fit_id != fit_id:
+                return Choice(series)
+            return Choice(series, saved, self._store.describe(series.name, number))
+        if not self._settings.resume:
+            return Choice(series)
+        other = self._find_other(found)
+        if other is None:
+            return Choice(series, note=self._mismatch(found))
+        saved = self._store.load(*other)
+        return Choice(series, saved, self._store.describe(*other))
+
+    def _own_name(self) -> str:
+        """Name of the series of this fit."""
+        first = name = self._identity.series(self._data)
+        if self._identity.is_random:
+            number = 1
+            while self._place(name) in self._session.ended:
+                number += 1
+                name = f"{first}-{number}"
+        return name
+
+    def _place(self, name: str) -> str:
+        return place_of(self._settings, name)
+
+    def _load_own(self, name: str, number: int) -> Saved:
+        """The newest checkpoint of this fit."""
+        saved = self._store.load(name, number)
+        identity = self._identity
+        ours = {**identity.parameters, **identity.options, **self._data}
+        theirs = {**saved.parameters, **saved.options, **saved.data}
+        different = differences(ours, theirs)
+        if saved.name != identity.name:
+            different.insert(0, f"it is of a {saved.name}, not of a {identity.name}")
+        if different:
+            raise CheckpointError(
+                f"the checkpoint {self._store.describe(name, number)} is not of the "
+                f"fit that its folder is named after: {'; '.join(different)}; remove "
+                "it, or set dask-ma.checkpoint.resume to False"
+            )
+        return saved
+
+    def _find_other(self, found: dict[str, list[int]]) -> tuple[str, int] | None:
+        """Series and round of the fit to go on from that has come furthest."""
+        newest: tuple[int, str] | None = None
+        wanted = parts_of(self._identity.series(self._data))
+        names = [name for name in sorted(found) if parts_of(name) == wanted]
+        for name in names:
+            number = found[name][-1]
+            if newest is not None and number <= newest[0]:
+                continue
+            manifest = self._store.manifest(name, number)
+            is_shorter = self._identity.allows_more(manifest["options"])
+            if is_shorter or self._is_left(name, manifest):
+                newest = number, name
+        return None if newest is None else (newest[1], newest[0])
+
+    def _is_left(self, name: str, manifest: dict[str, Any]) -> bool:
+        """Whether a fit was left unfinished."""
+        if manifest["done"] or self._place(name) in self._session.ended:
+            return False
+        writer = manifest["writer"]
+        if writer == self._session.writer:
+            return manifest["fit_id"] not in self._session.running
+        return not is_alive(writer)
+
+    def _mismatch(self, found: dict[str, list[int]]) -> str | None:
+        """Words on a fit left unfinished that differs in its data, or parameters."""
+        for name, manifest in islice(self._neighbours(found), _MOST_READ):
+            if manifest is None or not self._is_left(name, manifest):
+                continue
+            identity = self._identity
+            different = differences(
+                {**identity.parameters, **self._data},
+                {**manifest["parameters"], **manifest["data"]},
+            )
+            path = self._store.describe(name, manifest["round"])
+            text = (
+                f"the fit of {identity.name} starts anew: {path} was left unfinished "
+                f"by a fit that is not the same: {'; '.join(different)}"
+            )
+            if self._settings.on_mismatch == "raise":
+                raise CheckpointError(
+                    f"{text}; remove {path.rpartition('/')[0]} if it is not wanted any "
+                    "more, choose another dask-ma.checkpoint.path, or set "
+                    "dask-ma.checkpoint.on-mismatch to restart"
+                )
+            return text
+        return None
+
+    def _neighbours(
+        self, found: dict[str, list[int]]
+    ) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        """Newest manifests of fits with other data, or with other parameters."""
+        wanted = parts_of(self._identity.series(self._data))
+        for name in sorted(found):
+            parts = parts_of(name)
+            if parts is None or wanted is None or parts[0] != wanted[0]:
+                continue
+            is_near = (parts[1] == wanted[1]) != (parts[2] == wanted[2])
+            if not is_near or self._place(name) in self._session.ended:
+                continue
+            try:
+                yield name, self._store.manifest(name, found[name][-1])
+            except CheckpointError:  # none of this fit's business
+                yield name, None
+
+
+def place_of(settings: CheckpointSettings, name: str) -> str:
+    """Where a series lies."""
+    return f"{settings.path}/{name}"
