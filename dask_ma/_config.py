@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,14 @@ import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
 _FILE = Path(__file__).with_name("dask_ma.yaml")
+
+
+class _Kept:
+    """The setting that :func:`partitions_kept` has made, and how many rely on it."""
+
+    lock = threading.Lock()
+    users = 0
+    setting: Any = None
 
 
 def load_defaults() -> None:
@@ -36,6 +47,29 @@ def get_dask_timeout(key: str) -> float:
 def get_bytes(key: str) -> int:
     """Value of ``dask-ma.<key>`` in bytes."""
     return int(parse_bytes(get(key)))
+
+
+@contextmanager
+def partitions_kept() -> Iterator[None]:
+    """Let dask.dataframe lower expressions without joining their partitions.
+
+    By default it joins small partitions of files, more of them the fewer columns are
+    read. X and y of one frame then have other blocks than `npartitions` says, and other
+    blocks than each other.
+    """
+    # The configuration is that of the process: where threads are in here at the same
+    # time, the first one sets it and the last one puts it back.
+    with _Kept.lock:
+        _Kept.users += 1
+        if _Kept.users == 1:
+            _Kept.setting = dask.config.set({"optimization.tune.active": False})
+    try:
+        yield
+    finally:
+        with _Kept.lock:
+            _Kept.users -= 1
+            if not _Kept.users:
+                _Kept.setting.__exit__(None, None, None)
 
 
 load_defaults()

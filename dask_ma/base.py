@@ -15,7 +15,12 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
-from dask_ma.data import apply_blockwise, describe, is_dask_collection
+from dask_ma.data import (
+    apply_blockwise,
+    as_arrays,
+    describe,
+    is_dask_collection,
+)
 from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
 
 _MAX_SEED = np.iinfo(np.int32).max
@@ -391,8 +396,9 @@ def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]
     """
     import dask.array as da  # loads numba, which not every session needs
 
-    if np.isnan(sum(predicted.chunks[0])):
-        predicted = da.from_array(predicted.compute(), chunks=-1)
+    predicted, y, sample_weight = _with_known_lengths(predicted, y, sample_weight)
+    if not is_dask_collection(predicted):
+        predicted = da.from_array(predicted, chunks=-1)
     if sample_weight is None:
         weight = da.ones_like(predicted, dtype=np.float64)
     else:
@@ -400,14 +406,27 @@ def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]
     return predicted, _as_column(y, predicted, "y"), weight
 
 
+def _with_known_lengths(*columns: Any) -> list[Any]:
+    """The same columns; those of unknown length computed, all at once.
+
+    Series are turned into arrays together, so that their rows belong together.
+    """
+    known = list(columns)
+    lazy = [place for place, c in enumerate(columns) if is_dask_collection(c)]
+    arrays = as_arrays([columns[place] for place in lazy])
+    for place, array in zip(lazy, arrays, strict=True):
+        known[place] = array
+    unknown = [place for place in lazy if np.isnan(sum(known[place].chunks[0]))]
+    computed = dask.compute(*(known[place] for place in unknown))
+    for place, values in zip(unknown, computed, strict=True):
+        known[place] = values
+    return known
+
+
 def _as_column(values: Any, like: Any, name: str) -> Any:
     """A vector in the chunks of another, which are known."""
     import dask.array as da
 
-    if hasattr(values, "to_dask_array"):
-        values = values.to_dask_array()
-    if is_dask_collection(values) and np.isnan(sum(values.chunks[0])):
-        values = values.compute()
     if not is_dask_collection(values):
         values = da.from_array(np.asarray(values), chunks=-1)
     if values.shape != like.shape:

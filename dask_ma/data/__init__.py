@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import ShardDigest, combine_digests, digest_shard
+from dask_ma.data._frames import as_arrays
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
 from dask_ma.data._labels import encode_labels, merge_labels, unique_labels_of
 from dask_ma.data._lazy import apply_blockwise
@@ -25,6 +26,7 @@ __all__ = [
     "ShardDigest",
     "ShardSpec",
     "apply_blockwise",
+    "as_arrays",
     "build_shard",
     "can_be_had_again",
     "combine_digests",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,23 +29,58 @@ def is_frame(block: Any) -> bool:
 
 
 def frame_to_array(frame: Any) -> np.ndarray:
-    """NumPy array of a pandas DataFrame, Series or Index."""
+    """NumPy array of a pandas DataFrame, Series or Index.
+
+    Columns of numbers, booleans and categories that are numbers get the dtype that
+    holds them all; a missing value becomes NaN, which the check for finite values then
+    names.
+    """
     if frame.ndim == 1:
         return _series_to_array(frame)
-    plain = all(isinstance(dtype, np.dtype) for dtype in frame.dtypes)
-    if plain or not len(frame.columns):
+    dtype = common_dtype(frame.dtypes)
+    if dtype == object:
         return frame.to_numpy()
-    numeric = all(holds_numbers(dtype) for dtype in frame.dtypes)
-    if not numeric:
-        return frame.to_numpy()
-    # Extension columns would become objects; a missing value becomes NaN, which the
-    # check for finite values then names.
-    return frame.to_numpy(dtype=np.float64, na_value=np.nan)
+    if all(isinstance(kind, np.dtype) for kind in frame.dtypes):
+        return frame.to_numpy(dtype=dtype)
+    if not any(hasattr(kind, "categories") for kind in frame.dtypes):
+        return frame.to_numpy(dtype=dtype, na_value=np.nan)
+    array = np.empty(frame.shape, dtype=dtype)
+    for place, (_, column) in enumerate(frame.items()):
+        array[:, place] = _numbers_of(column, dtype)
+    return array
+
+
+def features_to_array(frame: Any, index: int) -> np.ndarray:
+    """NumPy array of a pandas DataFrame of numbers, which is block `index` of X."""
+    array = frame_to_array(frame)
+    if array.dtype == object:
+        raise words_in_block(frame, index)
+    return array
+
+
+def words_in_block(frame: Any, index: int) -> ValueError:
+    """Error of a block of X with columns that hold no numbers."""
+    refused = {str(n): str(d) for n, d in frame.dtypes.items() if not holds_numbers(d)}
+    return ValueError(
+        f"Block {index} of X has columns that hold no numbers: {refused}. Drop or "
+        "encode them before fit."
+    )
+
+
+def _numbers_of(column: Any, dtype: np.dtype) -> np.ndarray:
+    """A column of numbers in some dtype."""
+    if hasattr(column.dtype, "categories"):
+        return column.astype(dtype).to_numpy()
+    if isinstance(column.dtype, np.dtype):
+        return column.to_numpy(dtype=dtype)
+    return column.to_numpy(dtype=dtype, na_value=np.nan)
 
 
 def _series_to_array(series: Any) -> np.ndarray:
-    """NumPy array of a pandas Series; missing numbers become NaN."""
-    if isinstance(series.dtype, np.dtype) or not holds_numbers(series.dtype):
+    """NumPy array of a pandas Series or Index; missing numbers become NaN."""
+    if isinstance(series.dtype, np.dtype) or hasattr(series.dtype, "categories"):
+        return series.to_numpy()
+    if not holds_numbers(series.dtype):
         return series.to_numpy()
     if series.isna().any():
         return series.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -55,9 +91,28 @@ def holds_numbers(dtype: Any) -> bool:
     """Whether a pandas or NumPy dtype holds numbers or booleans."""
     if isinstance(dtype, np.dtype):
         return dtype.kind in "biuf"
-    return bool(
-        getattr(dtype, "_is_numeric", False) or getattr(dtype, "_is_boolean", False)
-    )
+    if hasattr(dtype, "categories"):
+        return dtype.categories is not None and holds_numbers(dtype.categories.dtype)
+    from pandas.api import types  # who has such a dtype has loaded it
+
+    is_number = types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype)
+    return bool(is_number) and dtype.kind != "c"
+
+
+def common_dtype(dtypes: Iterable[Any]) -> np.dtype:
+    """NumPy dtype that holds columns of some dtypes; object where there is none."""
+    dtypes = set(dtypes)
+    if not dtypes or not all(map(holds_numbers, dtypes)):
+        return np.dtype(object)
+    return np.result_type(*map(_numpy_dtype, dtypes))
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype:
+    """NumPy dtype of a column of numbers; floating where a value may be missing."""
+    if isinstance(dtype, np.dtype):
+        return dtype
+    plain = np.dtype(getattr(dtype, "numpy_dtype", np.float64))
+    return plain if plain.kind == "f" else np.dtype(np.float64)
 
 
 def to_csr(block: Any) -> Any:
@@ -113,6 +168,15 @@ def take_rows(block: Any, start: int, stop: int) -> Any:
     if start == 0 and stop == block.shape[0]:
         return block
     return block.iloc[start:stop] if is_frame(block) else block[start:stop]
+
+
+def join_rows(blocks: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Rows of y or weights from several blocks; each range is of one of them."""
+    parts = [
+        (frame_to_array(block) if is_frame(block) else np.asarray(block))[start:stop]
+        for block, (start, stop) in zip(blocks, ranges, strict=True)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def align(block: Any) -> Any:

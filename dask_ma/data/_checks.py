@@ -13,6 +13,7 @@ from dask_ma.data._blocks import (
     is_frame,
     is_sparse,
     take_rows,
+    words_in_block,
 )
 
 __all__: list[str] = []
@@ -94,12 +95,8 @@ def check_columns(X: Any, index: int, n_features: int) -> None:
 def check_numbers(X: Any, index: int) -> None:
     """Refuse a block that does not hold real numbers."""
     if is_frame(X):
-        refused = {str(n): str(d) for n, d in X.dtypes.items() if not holds_numbers(d)}
-        if refused:
-            raise ValueError(
-                f"Block {index} of X has columns that hold no numbers: {refused}. Drop "
-                "or encode them before fit."
-            )
+        if not all(map(holds_numbers, X.dtypes)):
+            raise words_in_block(X, index)
     elif not holds_numbers(X.dtype):
         raise ValueError(
             f"Block {index} of X has dtype {X.dtype}, expected real numbers; convert X "

@@ -5,6 +5,8 @@ Private parts of Dask used here and nowhere else in ``dask_ma.data``:
 * ``dask._task_spec.Alias`` and ``DataNode``: a persisted DataFrame refers to its
   futures through aliases, and a locally persisted collection wraps its blocks; no
   public function follows either.
+* ``dependencies`` of the tasks of that module: ``dask.core.get_dependencies`` needs a
+  whole graph of one format, and leaves out keys that the graph lacks.
 * ``Client.scheduler``: ``ncores`` for some addresses only, since the public
   ``scheduler_info`` describes the whole cluster, by default a few workers of it.
 """
@@ -13,19 +15,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
 import dask
 import numpy as np
 from dask._task_spec import Alias, DataNode
-from dask.core import flatten
+from dask.core import flatten, get_dependencies
 from distributed import Client, Future, as_completed
 
 from dask_ma import _config
-from dask_ma.data._blocks import frame_to_array
-from dask_ma.data._inputs import is_dask_array
+from dask_ma.data._blocks import join_rows
+from dask_ma.data._placement import Segment, cut_at
 from dask_ma.exceptions import NoWorkersError, PeerLostError
 
 __all__: list[str] = []
@@ -39,6 +41,10 @@ _LOCAL_SCHEDULERS = {
     "processes",
     "multiprocessing",
 }
+
+
+#: Beginning of the names of arrays whose blocks are taken from tasks that give several.
+COLUMN = "dask_ma-column"
 
 
 # -- Looking at graphs ---------------------------------------------------------------
@@ -69,23 +75,21 @@ def rests_on_futures(collection: Any) -> bool:
     return any(isinstance(v, Future) for v in collection.__dask_graph__().values())
 
 
-def as_array(collection: Any) -> Any:
-    """A dask.array for a DataFrame or Series, with NumPy blocks when computed."""
-    if is_dask_array(collection):
-        return collection
-    meta = frame_to_array(collection._meta)
-    return collection.map_partitions(frame_to_array, meta=meta)
+def dependencies_of(graph: Mapping[Any, Any], key: Any) -> Collection[Any]:
+    """Keys that a task refers to, also those that the graph lacks."""
+    found = getattr(graph[key], "dependencies", None)
+    return get_dependencies(graph, key) if found is None else found
 
 
 # -- Computing -----------------------------------------------------------------------
 
 
-def compute_locally(collections: Sequence[Any]) -> list[list[Any]]:
-    """Compute collections in this process; the blocks of each stay separate."""
+def compute_locally(arrays: Sequence[Any]) -> list[list[Any]]:
+    """Compute arrays in this process; the blocks of each stay separate."""
     scheduler = dask.config.get("scheduler", None)
     if not callable(scheduler) and scheduler not in _LOCAL_SCHEDULERS:
         scheduler = "threads"
-    arrays = dask.persist(*map(as_array, collections), scheduler=scheduler)
+    arrays = dask.persist(*arrays, scheduler=scheduler)
     return [
         [_follow(graph, key) for key in block_keys(array)]
         for array in arrays
@@ -104,7 +108,7 @@ def start_blocks(
     Parameters
     ----------
     client : distributed.Client
-    collections : sequence of Dask collections
+    collections : sequence of dask.array, or of persisted dask.dataframe
     pins : sequence of str or None
         Worker that computes block i of every collection; None for any.
     owned : list of Future
@@ -116,9 +120,7 @@ def start_blocks(
         One list per collection.
     """
     found = [futures_of_blocks(collection) for collection in collections]
-    lazy = [
-        as_array(c) for c, blocks in zip(collections, found, strict=True) if not blocks
-    ]
+    lazy = [c for c, blocks in zip(collections, found, strict=True) if not blocks]
     if lazy:
         persisted = _persist(client, lazy, pins)
         owned += [future for blocks in persisted for future in blocks]
@@ -137,7 +139,13 @@ def _persist(
         places: defaultdict[Any, list[str]] = defaultdict(list)
         for array in arrays:
             keys = block_keys(array)
+            if len(keys) != len(pins):
+                continue  # cut to the blocks of X later
             places.update({k: [p] for k, p in zip(keys, pins, strict=True)})
+            if array.name.startswith(COLUMN):
+                graph = array.__dask_graph__()
+                for key, pin in zip(keys, pins, strict=True):
+                    places.update({k: [pin] for k in dependencies_of(graph, key)})
         # The scheduler calls this for every key of the graph and need not have this
         # package installed: a method of a standard type can always be sent. A key that
         # is no block of ours gets an empty list, that is any worker.
@@ -260,7 +268,7 @@ def lengths_of(
     tasks = run_together(
         client,
         [
-            (_count_rows, ([blocks[i] for i in group],), worker)
+            (count_rows, ([blocks[i] for i in group],), worker)
             for worker, group in groups.items()
         ],
         strict=False,  # a paused worker would never take such a call
@@ -272,7 +280,32 @@ def lengths_of(
     return lengths
 
 
-def _count_rows(blocks: list[Any]) -> list[int]:
+def cut_like(
+    blocks: Sequence[Any], lengths: Sequence[int], wanted: Sequence[int]
+) -> list[tuple[list[Any], list[tuple[int, int]]]]:
+    """Arguments of `join_rows` that give blocks of other lengths, of as many rows."""
+    whole = [Segment(number, 0, rows) for number, rows in enumerate(lengths) if rows]
+    return [
+        ([blocks[s.block] for s in part], [(s.start, s.stop) for s in part])
+        for part in cut_at(whole, np.cumsum(wanted).tolist())
+    ]
+
+
+def cut_on_workers(
+    client: Client,
+    blocks: Sequence[Future],
+    lengths: Sequence[int],
+    wanted: Sequence[int],
+    holders: Sequence[Sequence[str]],
+) -> list[Future]:
+    """Blocks of other lengths, each on a worker that holds its block of X."""
+    cuts = cut_like(blocks, lengths, wanted)
+    places = [held_by[0] for held_by in holders]
+    calls = [(join_rows, cut, at) for cut, at in zip(cuts, places, strict=True)]
+    return run_together(client, calls, strict=False)
+
+
+def count_rows(blocks: list[Any]) -> list[int]:
     """Rows of some blocks (runs on a worker)."""
     return [int(np.shape(b)[0]) if np.ndim(b) else 0 for b in blocks]
 

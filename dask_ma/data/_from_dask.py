@@ -10,8 +10,9 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.data import _collections as cluster
-from dask_ma.data._blocks import n_bytes
+from dask_ma.data._blocks import join_rows, n_bytes
 from dask_ma.data._checks import cut_rows
+from dask_ma.data._frames import as_arrays
 from dask_ma.data._inputs import (
     InputInfo,
     check_column,
@@ -44,6 +45,12 @@ class _Columns(NamedTuple):
     arrays: tuple[np.ndarray | None, np.ndarray | None]
     is_lazy: tuple[bool, bool]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the lazy ones."""
+        both = zip(("y", "sample_weight"), self.is_lazy, strict=True)
+        return [name for name, lazy in both if lazy]
+
 
 def from_dask(
     X: Any,
@@ -59,6 +66,9 @@ def from_dask(
     columns = _sort_columns(
         check_column(y, "y", X), check_column(sample_weight, "sample_weight", X)
     )
+    here = client is None or addresses is None
+    X, *lazy = as_arrays([X, *columns.lazy], keep_persisted=not here)
+    columns = columns._replace(lazy=lazy)
     if client is None or addresses is None:
         return _compute_here(info, X, columns, n_ranks)
     return _use_workers(info, X, columns, addresses, client)
@@ -92,6 +102,8 @@ def _compute_here(
     blocks = cluster.compute_locally([X, *columns.lazy])
     lengths = [block.shape[0] for block in blocks[0]]
     _check_total(info, lengths, columns)
+    for name, column in zip(columns.names, blocks[1:], strict=True):
+        column[:] = _match_here(name, column, lengths)
     plan = plan_contiguous(lengths, n_ranks)
     firsts = _firsts(lengths)
     sources = _sources(blocks, columns)
@@ -103,6 +115,15 @@ def _compute_here(
     for shard in result.shards:
         shard.aligned = _cut_columns(columns.arrays, shard.pieces)
     return result
+
+
+def _match_here(name: str, column: list[Any], lengths: list[int]) -> list[Any]:
+    """Blocks of y or weights in memory that are as long as those of X."""
+    found = cluster.count_rows(column)
+    if found == lengths:
+        return column
+    _check_rows(name, found, lengths)
+    return [join_rows(*cut) for cut in cluster.cut_like(column, found, lengths)]
 
 
 def _use_workers(
@@ -135,20 +156,25 @@ def _place_blocks(
     if not in_place:
         pins = [addresses[rank] for rank in _planned_ranks(X, len(addresses))]
     blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
-    everything = [future for row in blocks for future in row]
-    cluster.wait_for_blocks(client, everything, addresses)
-    held = cluster.holders_of(client, everything)
-    _check_held(held, everything)
-    n_blocks = len(blocks[0])
-    lengths = _known_lengths(client, X, blocks[0], held[:n_blocks])
+    held = _locate(client, blocks, addresses)
+    counts = _known_lengths(client, [X, *columns.lazy], blocks, held)
+    lengths = counts[0]
     _check_total(info, lengths, columns)
+    for number, name in enumerate(columns.names, start=1):
+        if counts[number] != lengths:
+            _check_rows(name, counts[number], lengths)
+            blocks[number] = cluster.cut_on_workers(
+                client, blocks[number], counts[number], lengths, held[0]
+            )
+            owned += blocks[number]
+            [held[number]] = _locate(client, [blocks[number]], addresses)
     if in_place and _keeps():
         imbalance = float(_config.get("data.imbalance"))
-        plan = plan_in_place(lengths, held[:n_blocks], addresses, imbalance)
+        plan = plan_in_place(lengths, held[0], addresses, imbalance)
     else:
         plan = plan_contiguous(lengths, len(addresses))
     sources = _sources(blocks, columns)
-    pieces, moved = _move(client, plan, sources, held, lengths, addresses, owned)
+    pieces, moved = _move(client, plan, sources, held[0], lengths, addresses, owned)
     result = make_partition(info, sum(lengths), pieces)
     result.bytes_moved = moved
     result.bytes_followed = _bytes_followed(plan, held, lengths, addresses, columns)
@@ -181,24 +207,43 @@ def _planned_ranks(X: Any, n_ranks: int) -> list[int]:
     )
 
 
-def _known_lengths(
-    client: Client, X: Any, blocks: list[Future], holders: list[list[str]]
-) -> list[int]:
-    """Rows of each block, by metadata or else counted on the workers."""
-    known = [n for n in row_lengths(X) if n is not None]
-    if len(known) == len(blocks):
-        return known
-    return cluster.lengths_of(client, blocks, holders)
-
-
-def _check_held(held: list[list[str]], futures: list[Future]) -> None:
-    """Refuse blocks that no worker holds."""
-    for places, future in zip(held, futures, strict=True):
+def _locate(
+    client: Client, blocks: list[list[Future]], addresses: Sequence[str]
+) -> list[list[list[str]]]:
+    """Workers that hold each block of each collection, once all are in memory."""
+    everything = [future for row in blocks for future in row]
+    cluster.wait_for_blocks(client, everything, addresses)
+    held = cluster.holders_of(client, everything)
+    for places, future in zip(held, everything, strict=True):
         if not places:
             raise PeerLostError(
                 f"The block with key {future.key!r} is in no worker's memory any more. "
                 "Persist the input again."
             )
+    rest = iter(held)
+    return [[next(rest) for _ in row] for row in blocks]
+
+
+def _known_lengths(
+    client: Client,
+    collections: list[Any],
+    blocks: list[list[Future]],
+    held: list[list[list[str]]],
+) -> list[list[int]]:
+    """Rows of each block of each collection, by metadata or else counted."""
+    lengths = [row_lengths(collection) for collection in collections]
+    unknown = [number for number, known in enumerate(lengths) if None in known]
+    if unknown:
+        counted = iter(
+            cluster.lengths_of(
+                client,
+                [block for number in unknown for block in blocks[number]],
+                [places for number in unknown for places in held[number]],
+            )
+        )
+        for number in unknown:
+            lengths[number] = [next(counted) for _ in blocks[number]]
+    return lengths  # type: ignore[return-value]
 
 
 def _check_total(info: InputInfo, lengths: list[int], columns: _Columns) -> None:
@@ -213,6 +258,23 @@ def _check_total(info: InputInfo, lengths: list[int], columns: _Columns) -> None
                 f"{[n_rows, len(column)]}. X has {n_rows} rows and {name} has "
                 f"{len(column)}; give one {name} value per row of X."
             )
+
+
+def _check_rows(name: str, found: Sequence[int], expected: Sequence[int]) -> None:
+    """Refuse y or weights with another number of rows than X, now that it is known."""
+    if sum(found) == sum(expected):
+        return
+    where = ""
+    if len(found) == len(expected):
+        pairs = enumerate(zip(expected, found, strict=True))
+        index, (ours, theirs) = next((i, p) for i, p in pairs if p[0] != p[1])
+        where = f" They differ first in block {index}, with {ours} and {theirs} rows."
+    raise ValueError(
+        "Found input variables with inconsistent numbers of samples: "
+        f"{[sum(expected), sum(found)]}. X has {sum(expected)} rows and {name} has "
+        f"{sum(found)}; give one {name} value per row of X, and choose rows of both in "
+        f"the same way.{where}"
+    )
 
 
 def _firsts(lengths: Sequence[int]) -> list[int]:
@@ -284,22 +346,20 @@ def _count_bytes(client: Client, moving: list[tuple[Any, str]]) -> int:
 
 def _bytes_followed(
     plan: Plan,
-    held: list[list[str]],
+    held: list[list[list[str]]],
     lengths: list[int],
     addresses: Sequence[str],
     columns: _Columns,
 ) -> int:
     """Bytes of y and weights that lie elsewhere than their block of X."""
-    n_blocks = len(lengths)
     total = 0
-    for number, column in enumerate(columns.lazy, start=1):
-        places = held[number * n_blocks : (number + 1) * n_blocks]
+    for column, places in zip(columns.lazy, held[1:], strict=True):
         width = int(getattr(column.dtype, "itemsize", 8))
         wanted = {
             (address, segment.block)
             for address, segments in zip(addresses, plan, strict=True)
             for segment in segments
-            if address in held[segment.block]
+            if address in held[0][segment.block]
         }
         total += sum(
             lengths[block] * width

@@ -13,6 +13,8 @@ import scipy.sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
+from dask_ma.data._blocks import common_dtype
+
 __all__ = ["InputInfo", "describe", "is_dask_collection"]
 
 Kind = Literal["array", "frame", "memory"]
@@ -92,9 +94,7 @@ def describe(X: Any) -> InputInfo:
         return InputInfo("array", shape[0] if shape else None, columns, None, X.dtype)
     if is_dask_frame(X) and hasattr(X, "columns"):
         meta = X._meta
-        dtype = _common_dtype(
-            [np.dtype(object)] if meta.ndim != 2 else list(meta.dtypes)
-        )
+        dtype = common_dtype(_column_dtypes(X).values())
         return InputInfo("frame", None, len(meta.columns), feature_names(meta), dtype)
     if is_dask_collection(X):
         raise TypeError(
@@ -107,11 +107,35 @@ def describe(X: Any) -> InputInfo:
 def _describe_memory(X: Any) -> InputInfo:
     """Describe data that are in this process."""
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        dtype = _common_dtype(list(X.dtypes))
+        dtype = common_dtype(X.dtypes)
         return InputInfo("memory", X.shape[0], X.shape[1], feature_names(X), dtype)
     X = X if hasattr(X, "shape") and hasattr(X, "dtype") else np.asarray(X)
     columns = X.shape[1] if len(X.shape) > 1 else None
     return InputInfo("memory", X.shape[0] if X.shape else None, columns, None, X.dtype)
+
+
+def _column_dtypes(X: Any) -> dict[int, Any]:
+    """Dtype of each column of a dask.dataframe, by its number.
+
+    Categories that only the files know count as numbers; what they are shows when the
+    blocks are read.
+    """
+    if X.ndim != 2:
+        return {0: np.dtype(object)}
+    return {
+        place: dtype if has_known_categories(dtype) else np.dtype(np.float64)
+        for place, dtype in enumerate(X.dtypes)
+    }
+
+
+def has_known_categories(dtype: Any) -> bool:
+    """Whether a dtype of a dask.dataframe is no category, or names its categories."""
+    categories = getattr(dtype, "categories", ())
+    if not len(categories):
+        return True
+    from dask.dataframe.utils import UNKNOWN_CATEGORIES  # X has loaded it
+
+    return UNKNOWN_CATEGORIES not in categories
 
 
 def feature_names(frame: Any) -> np.ndarray | None:
@@ -124,24 +148,6 @@ def feature_names(frame: Any) -> np.ndarray | None:
             "none is. Rename them with X.columns = X.columns.astype(str)."
         )
     return names if len(names) and all(strings) else None
-
-
-def _common_dtype(dtypes: Sequence[Any]) -> np.dtype:
-    """NumPy dtype that holds all columns; object where there is none."""
-    plain = [
-        dtype if isinstance(dtype, np.dtype) else _numpy_dtype(dtype)
-        for dtype in dtypes
-    ]
-    if not plain or any(dtype.kind not in "biuf" for dtype in plain):
-        return np.dtype(object)
-    return np.result_type(*plain)
-
-
-def _numpy_dtype(dtype: Any) -> np.dtype:
-    """NumPy counterpart of a pandas extension dtype; object if it holds no numbers."""
-    if getattr(dtype, "_is_numeric", False) or getattr(dtype, "_is_boolean", False):
-        return np.dtype(getattr(dtype, "numpy_dtype", np.float64))
-    return np.dtype(object)
 
 
 # -- Checks of X ---------------------------------------------------------------------
@@ -163,14 +169,15 @@ def _check_frame(X: Any) -> None:
     """Check the columns of a dask.dataframe."""
     refused = {
         str(name): str(dtype)
-        for name, dtype in X._meta.dtypes.items()
-        if _common_dtype([dtype]) == object
+        for name, dtype in zip(X.columns, _column_dtypes(X).values(), strict=True)
+        if common_dtype([dtype]) == object
     }
     if refused:
         named = ", ".join(f"{name!r} ({dtype})" for name, dtype in refused.items())
         raise ValueError(
-            f"X has columns that hold no numbers: {named}. Drop or encode them, for "
-            "example with dask.dataframe.get_dummies, before fit."
+            f"X has columns that hold no numbers: {named}. Drop them, or give X as "
+            "dask.dataframe.get_dummies(X.categorize()), which has a column for each "
+            "word or category."
         )
     if not len(X._meta.columns):
         raise ValueError("X has no columns, expected at least 1 feature.")
@@ -289,7 +296,7 @@ def _check_weight_dtype(column: Any, name: str) -> None:
     """Refuse weights that are not numbers, by metadata."""
     if name == "y":
         return
-    dtype = _common_dtype([column.dtype])
+    dtype = common_dtype([column.dtype])
     if dtype == object:
         raise ValueError(
             f"{name} has dtype {column.dtype}, expected real numbers; convert it with "
@@ -328,14 +335,7 @@ def _align(column: Any, name: str, X: Any) -> Any:
     if None not in ours and None not in theirs:
         chunks = (tuple(ours),) + tuple(column.chunks[1:])
         return column.rechunk(chunks)
-    if len(ours) != len(theirs):
-        raise ValueError(
-            f"X has {len(ours)} blocks and {name} has {len(theirs)}, and the lengths "
-            "of some are not known, so their rows cannot be matched. Build both with "
-            "the same partitions, or make the lengths known with "
-            "compute_chunk_sizes() or to_dask_array(lengths=True)."
-        )
-    return column
+    return column  # matched once the blocks are computed and their rows counted
 
 
 def to_memory(X: Any) -> Any:

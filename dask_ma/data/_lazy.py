@@ -13,13 +13,13 @@ from dask.sizeof import sizeof
 from dask_ma import _config
 from dask_ma.data._blocks import (
     align,
-    frame_to_array,
-    is_frame,
+    features_to_array,
     is_sparse,
     to_csr,
 )
-from dask_ma.data._collections import as_array, current_client, scatter_one
-from dask_ma.data._inputs import check_features
+from dask_ma.data._collections import current_client, scatter_one
+from dask_ma.data._frames import as_array
+from dask_ma.data._inputs import check_features, is_dask_frame
 
 __all__ = ["apply_blockwise"]
 
@@ -52,14 +52,20 @@ def apply_blockwise(
     Returns
     -------
     dask.array of shape (n_rows,) or (n_rows, n_outputs)
-        With the row chunks of `X`; unknown ones stay unknown.
+        With the row chunks of `X`; unknown ones stay unknown. A result of one
+        dimension for a dask.dataframe is a Series with its index, so that it can be
+        assigned to the DataFrame: Dask does not let an array be assigned to one whose
+        partitions it may still join or move.
 
     Raises
     ------
     ValueError
         If the metadata show that `X` does not hold rows of numbers.
     """
-    X = as_array(check_features(X, allow_no_rows=True))
+    X = check_features(X, allow_no_rows=True)
+    if is_dask_frame(X) and n_outputs is None:
+        return _apply_to_frame(X, function, model, np.dtype(dtype))
+    X = as_array(X)
     tail = () if n_outputs is None else (n_outputs,)
     shape = {"drop_axis": 1} if n_outputs is None else {}
     return X.map_blocks(
@@ -75,6 +81,47 @@ def apply_blockwise(
     )
 
 
+def _apply_to_frame(
+    X: Any,
+    function: Callable[[Any, Any], np.ndarray],
+    model: Any,
+    dtype: np.dtype,
+) -> Any:
+    """Series of one value per row, which Dask lowers with what it is assigned to."""
+    import pandas as pd  # a Dask DataFrame cannot be without it
+
+    # Text has a dtype of its own in some versions of pandas.
+    is_text = dtype.kind in "UO"
+    kept = pd.Series(["text"]).dtype if is_text else dtype
+    return X.map_partitions(
+        _apply_to_partition,
+        function,
+        _ship(model),
+        dtype,
+        kept,
+        meta=pd.Series([], dtype=kept, index=X._meta.index[:0]),
+        enforce_metadata=False,
+        transform_divisions=False,
+        token=f"dask_ma-{_name_of(function)}",
+    )
+
+
+def _apply_to_partition(
+    frame: Any,
+    function: Callable[[Any, Any], np.ndarray],
+    model: Any,
+    dtype: np.dtype,
+    kept: Any,
+    partition_info: dict[str, Any],
+) -> Any:
+    """Result of one partition, with its index (runs on a worker)."""
+    import pandas as pd
+
+    block = features_to_array(frame, partition_info["number"])
+    values = _apply(block, function, model, (), dtype)
+    return pd.Series(values, index=frame.index, dtype=kept)
+
+
 def _apply(
     block: Any,
     function: Callable[[Any, Any], np.ndarray],
@@ -87,8 +134,6 @@ def _apply(
         return np.empty((0, *tail), dtype=dtype)
     if is_sparse(block):
         block = to_csr(block)
-    elif is_frame(block):
-        block = frame_to_array(block)
     return np.asarray(function(model, align(block))).astype(dtype, copy=False)
 
 

@@ -169,7 +169,8 @@ def _partitions(texts: Any, chunk_rows: int) -> tuple[list[Any], list[float]]:
     # A Delayed has any attribute that it is asked for.
     wrong = isinstance(texts, (str, bytes, Delayed)) or getattr(texts, "ndim", 1) != 1
     if not wrong and hasattr(texts, "to_delayed"):
-        parts = list(np.ravel(texts.to_delayed()))
+        with _config.partitions_kept():
+            parts = list(np.ravel(texts.to_delayed()))
         return parts, [np.nan] * len(parts)
     if wrong or not isinstance(texts, Iterable):
         raise TypeError(

@@ -43,7 +43,7 @@ def test_dask_dataframe():
     [
         ({"a": [1]}, np.int64),
         ({"a": [True]}, bool),
-        ({"a": pd.array([1], dtype="Int32")}, np.int32),
+        ({"a": pd.array([1], dtype="Int32")}, np.float64),
         ({"a": [1.0], "b": np.float32([1])}, np.float64),
         ({"a": ["x"]}, object),
         ({"a": pd.Categorical(["x"])}, object),

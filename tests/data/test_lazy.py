@@ -111,12 +111,40 @@ def test_column_chunks_are_joined_with_a_warning(X):
 
 
 def test_dataframe(X):
+    frame = pd.DataFrame(X, columns=list("abc"), index=np.arange(20) * 2)
+    lazy = dd.from_pandas(frame, npartitions=3)
+    result = apply_blockwise(
+        lazy, product, model=np.ones(3), n_outputs=None, dtype=np.float32
+    )
+    assert isinstance(result, dd.Series)
+    assert result.dtype == np.float32
+    assert result.divisions == lazy.divisions
+    expected = pd.Series(X.sum(axis=1), index=frame.index, dtype=np.float32)
+    pd.testing.assert_series_equal(result.compute(), expected)
+
+
+def test_several_columns_of_a_dataframe(X):
     lazy = dd.from_pandas(pd.DataFrame(X, columns=list("abc")), npartitions=3)
     result = apply_blockwise(
-        lazy, product, model=np.ones(3), n_outputs=None, dtype=float
+        lazy, product, model=np.ones((3, 2)), n_outputs=2, dtype=float
     )
     assert isinstance(result, da.Array)
-    np.testing.assert_allclose(result.compute(), X.sum(axis=1))
+    assert result.numblocks == (3, 1)
+    np.testing.assert_allclose(result.compute(), X @ np.ones((3, 2)))
+
+
+def test_words_for_a_dataframe(X):
+    def words(model, block):
+        return model[(block[:, 0] > 20).astype(int)]
+
+    lazy = dd.from_pandas(pd.DataFrame(X, columns=list("abc")), npartitions=3)
+    for labels in (np.array(["low", "high"]), np.array(["low", "high"], dtype=object)):
+        result = apply_blockwise(
+            lazy, words, model=labels, n_outputs=None, dtype=labels.dtype
+        )
+        computed = result.compute()
+        assert computed.dtype == result.dtype == pd.Series(["text"]).dtype
+        assert computed.tolist() == labels[(X[:, 0] > 20).astype(int)].tolist()
 
 
 def test_bad_input_is_refused():

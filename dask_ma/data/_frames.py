@@ -1,0 +1,147 @@
+"""From dask.dataframe to arrays with the same partitions, rows side by side.
+
+A DataFrame of Dask is an expression: what it reads, how often and in which partitions
+is decided when it is lowered to a graph. X, y and weights are often expressions of one
+DataFrame that choose other columns of it. They are lowered as one, so that files are
+read once, a shuffle is made once, and row i of y belongs to row i of X; and without
+the joining of partitions, so that block i is partition i.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from operator import getitem
+from typing import Any
+
+import numpy as np
+
+from dask_ma._config import partitions_kept
+from dask_ma.data._blocks import features_to_array, frame_to_array
+from dask_ma.data._collections import (
+    COLUMN,
+    block_keys,
+    dependencies_of,
+    futures_of_blocks,
+)
+from dask_ma.data._inputs import is_dask_frame
+
+__all__ = ["as_arrays"]
+
+
+def as_arrays(collections: Sequence[Any], *, keep_persisted: bool = False) -> list[Any]:
+    """Turn the DataFrames and Series among some collections into dask.arrays.
+
+    Parameters
+    ----------
+    collections : sequence of dask.array or dask.dataframe
+        X, or predictions, and what goes with its rows.
+    keep_persisted : bool, default=False
+        Whether a DataFrame whose partitions are on a cluster is returned as it is.
+
+    Returns
+    -------
+    list of Dask collections
+        The blocks of the arrays are NumPy arrays of unknown length.
+
+    Raises
+    ------
+    ValueError
+        If partitions of a persisted DataFrame are missing.
+    """
+    result = list(collections)
+    frames = [place for place, c in enumerate(result) if is_dask_frame(c)]
+    if keep_persisted:
+        for place in frames:
+            _check_complete(result[place])
+        frames = [place for place in frames if not futures_of_blocks(result[place])]
+    with partitions_kept():
+        together = [place for place in frames if _keeps_partitions(result[place])]
+        together = [
+            place
+            for place in together
+            if result[place].npartitions == result[together[0]].npartitions
+        ]
+        groups = [together] if together else []
+        groups += [[place] for place in frames if place not in together]
+        for group in groups:
+            arrays = _lower([result[place] for place in group], group[0] == 0)
+            for place, array in zip(group, arrays, strict=True):
+                result[place] = array
+    return result
+
+
+def as_array(collection: Any) -> Any:
+    """A dask.array for a DataFrame or Series."""
+    return as_arrays([collection])[0]
+
+
+def _keeps_partitions(frame: Any) -> bool:
+    """Whether a frame has as many partitions when it is lowered.
+
+    A filter on Parquet files can leave whole files out.
+    """
+    return bool(frame.optimize(fuse=False).npartitions == frame.npartitions)
+
+
+def _lower(frames: Sequence[Any], with_features: bool) -> list[Any]:
+    """Arrays of frames with the same number of partitions; the first one may be X."""
+    import dask.array as da  # whoever has a frame has loaded it
+    import dask.dataframe as dd
+    from dask.highlevelgraph import HighLevelGraph
+
+    joined = dd.map_partitions(
+        _to_numpy,
+        *frames,
+        with_features=with_features and frames[0].ndim == 2,
+        meta=frames[0]._meta,
+        enforce_metadata=False,
+        transform_divisions=False,
+        clear_divisions=True,
+        align_dataframes=False,
+    ).optimize()
+    _check_complete(joined)
+    graph, keys = joined.__dask_graph__(), joined.__dask_keys__()
+    source = f"dask_ma-partitions-{uuid.uuid4().hex}"
+    arrays = []
+    for number, frame in enumerate(frames):
+        meta = frame_to_array(frame._meta)
+        name = f"{COLUMN}-{uuid.uuid4().hex}"
+        tail = (0,) * (meta.ndim - 1)
+        layer = {(name, i, *tail): (getitem, key, number) for i, key in enumerate(keys)}
+        layers = {source: graph, name: layer}
+        dependencies: dict[str, set[str]] = {source: set(), name: {source}}
+        chunks = ((np.nan,) * len(keys), *((n,) for n in meta.shape[1:]))
+        arrays.append(
+            da.Array(HighLevelGraph(layers, dependencies), name, chunks, meta=meta)
+        )
+    return arrays
+
+
+def _to_numpy(
+    *frames: Any, with_features: bool, partition_info: dict[str, Any]
+) -> tuple[np.ndarray, ...]:
+    """Partitions that belong together, as arrays (runs on a worker)."""
+    arrays = []
+    if with_features:
+        arrays.append(features_to_array(frames[0], partition_info["number"]))
+    return (*arrays, *map(frame_to_array, frames[len(arrays) :]))
+
+
+def _check_complete(frame: Any) -> None:
+    """Refuse a frame that has lost partitions when it was persisted."""
+    graph, keys = frame.__dask_graph__(), block_keys(frame)
+    lost = [key for key in keys if key not in graph]
+    lost += [
+        source
+        for key in graph
+        for source in dependencies_of(graph, key)
+        if source not in graph
+    ]
+    if lost:
+        raise ValueError(
+            f"A persisted dask.dataframe refers to partitions that are not there, such "
+            f"as {lost[0]}: Dask joins small partitions of files while it persists "
+            "them, and counts them as before, so that not even compute() works. "
+            "Persist again after dask.config.set({'optimization.tune.active': False})."
+        )

@@ -1,0 +1,368 @@
+"""Frames read from files: which rows go together, and in which blocks."""
+
+from __future__ import annotations
+
+import threading
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_ma._config import partitions_kept
+from dask_ma.data import build_shard, partition
+from dask_ma.data._frames import as_arrays
+
+pytestmark = [
+    # Dask uses what the newest pandas advises against.
+    pytest.mark.filterwarnings("ignore:The inplace keyword"),
+    pytest.mark.filterwarnings("ignore:Dask currently has limited support"),
+]
+
+N = 240
+COLUMNS = ["id", "a", "b", "gap"]
+TUNED = "optimization.tune.active"
+
+
+def table():
+    """Rows whose labels, targets and weights all follow from the first column."""
+    rng = np.random.default_rng(0)
+    number = np.arange(N)
+    frame = pd.DataFrame(rng.normal(size=(N, 6)), columns=list("abcdef"))
+    frame.insert(0, "id", number.astype(float))
+    frame["gap"] = frame["a"].where(number % 5 != 0)
+    frame["word"] = np.array(["red", "green", "blue"])[number % 3]
+    frame["label"] = np.array(["no", "yes", "perhaps"])[number % 7 % 3]
+    frame["weight"] = number + 1.0
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of the table: Parquet with two row groups a file, and CSV."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "parquet").mkdir()
+    for number, start in enumerate(range(0, N, 60)):
+        part = table().iloc[start : start + 60]
+        path = folder / "parquet" / f"part-{number}.parquet"
+        part.to_parquet(path, row_group_size=30, index=False)
+        part.to_csv(folder / f"part-{number}.csv", index=False)
+    return folder
+
+
+@pytest.fixture(params=["parquet", "row groups", "arrow", "csv"])
+def files(request, folder):
+    """A DataFrame read from files."""
+    if request.param == "csv":
+        return dd.read_csv(str(folder / "part-*.csv"))
+    options = {
+        "parquet": {},
+        "row groups": {"split_row_groups": True},
+        "arrow": {"filesystem": "arrow"},
+    }[request.param]
+    return dd.read_parquet(f"file://{folder}/parquet", **options)
+
+
+@pytest.fixture
+def parquet(folder):
+    """The DataFrame read from Parquet."""
+    return dd.read_parquet(folder / "parquet")
+
+
+def persisted(d):
+    with dask.config.set({TUNED: False}):
+        return d.persist()
+
+
+def plain(d):
+    return d[["id", "a", "b"]]
+
+
+def chosen(d):
+    return d[(d.b > -1) & (d.word != "blue")]
+
+
+def shuffled(d):
+    return d.shuffle("word", npartitions=3)
+
+
+def split(d):
+    return d.random_split([0.7, 0.3], random_state=0)[0]
+
+
+CASES = {
+    "columns": lambda d: (plain(d), d["label"], d["weight"]),
+    "all numbers": lambda d: (d.drop(columns=["word", "label", "gap"]), d["label"]),
+    "filter": lambda d: (plain(chosen(d)), chosen(d)["label"], chosen(d)["weight"]),
+    "filter first": lambda d: (plain(d)[d.b > 0], d["label"][d.b > 0]),
+    "fillna": lambda d: (d[COLUMNS].fillna(0), d["label"], d["weight"]),
+    "dropna": lambda d: (d.dropna()[COLUMNS], d.dropna()["label"]),
+    "arithmetic": lambda d: (plain(d) * 1.0, d["label"], d["weight"] + 0),
+    "assign": lambda d: (plain(d).assign(z=d.a + d.b), d["label"]),
+    "dummies": lambda d: (
+        dd.get_dummies(d[["id", "a", "word"]].categorize()),
+        d["label"],
+    ),
+    "category": lambda d: (plain(d), d["label"].astype("category")),
+    "array labels": lambda d: (plain(d), d["label"].to_dask_array(), d["weight"]),
+    "array weights": lambda d: (plain(d), d["label"], d["weight"].to_dask_array()),
+    "arrays": lambda d: (plain(d).to_dask_array(), d["label"].to_dask_array()),
+    "array rows": lambda d: (plain(d).to_dask_array(), d["label"], d["weight"]),
+    "split": lambda d: (plain(split(d)), split(d)["label"], split(d)["weight"]),
+    "repartition": lambda d: (
+        plain(d.repartition(npartitions=3)),
+        d.repartition(npartitions=3)["label"],
+    ),
+    "repartition of rows": lambda d: (
+        plain(d).repartition(npartitions=3),
+        d["label"],
+        d["weight"],
+    ),
+    "set_index": lambda d: (
+        plain(d.set_index("c")),
+        d.set_index("c")["label"],
+        d.set_index("c")["weight"],
+    ),
+    "shuffle": lambda d: (
+        plain(shuffled(d)),
+        shuffled(d)["label"],
+        shuffled(d)["weight"],
+    ),
+    "partitions": lambda d: (plain(d.partitions[1:]), d.partitions[1:]["label"]),
+    "concat": lambda d: (plain(dd.concat([d, d])), dd.concat([d, d])["label"]),
+    "persisted": lambda d: (
+        plain(persisted(d)),
+        d["label"],
+        persisted(d["weight"]),
+    ),
+}
+
+
+def check_rows(shards, with_weights):
+    """Assert that labels and weights are those of the rows; return how many."""
+    frame = table()
+    blocks = [block for shard in shards for block in shard.blocks]
+    for block in blocks:
+        number = block.X[:, 0].astype(int)
+        assert block.y.tolist() == frame["label"][number].tolist()
+        if with_weights:
+            np.testing.assert_array_equal(block.sample_weight, number + 1)
+    return sum(len(block.X) for block in blocks)
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_rows_belong_together(files, case):
+    data = CASES[case](files)
+    result = partition(*data, n_ranks=3, addresses=None)
+    shards = [build_shard(spec.arguments) for spec in result.shards]
+    with dask.config.set({TUNED: False}):
+        expected = len(data[0].compute())
+    assert check_rows(shards, len(data) == 3) == result.n_rows == expected > 0
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_rows_belong_together_on_workers(client, workers, clean, build, parquet, case):
+    data = CASES[case](parquet)
+    result = partition(*data, n_ranks=4, addresses=workers, client=client)
+    shards = build(result, workers)
+    assert check_rows(shards, len(data) == 3) == result.n_rows > 0
+    assert all(shard.n_rows for shard in shards)
+    del data, result, shards
+
+
+def test_files_and_shuffles_are_read_once(parquet):
+    data = shuffled(parquet)
+    X, y, weight = as_arrays([plain(data), data["label"], data["weight"]])
+    keys = {key for array in (X, y, weight) for key in array.__dask_graph__()}
+    reads = [key for key in keys if "parquet" in str(key).replace("_", "")]
+    assert len(reads) == parquet.npartitions
+    assert X.numblocks == (3, 1)
+    assert y.numblocks == weight.numblocks == (3,)
+
+
+def test_blocks_are_where_the_plan_wants_them(client, workers, clean, parquet):
+    X, y = plain(parquet), parquet["label"]
+    result = partition(X, y, n_ranks=4, addresses=workers, client=client)
+    assert result.bytes_moved == result.bytes_followed == 0
+    assert [spec.n_rows for spec in result.shards] == [60] * 4
+    del result
+
+
+def test_partitions_are_kept_for_a_while_only(parquet):
+    changed = plain(parquet) + 1
+    with partitions_kept():
+        with partitions_kept():
+            assert changed.optimize().npartitions == 4
+        assert changed.optimize().npartitions == 4
+    assert changed.optimize().npartitions < 4
+    with dask.config.set({TUNED: False}):
+        with partitions_kept():
+            pass
+        assert dask.config.get(TUNED) is False
+
+
+def test_partitions_are_kept_by_threads_side_by_side():
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with partitions_kept():
+            inside.set()
+            leave.wait(30)
+
+    with partitions_kept():
+        thread = threading.Thread(target=hold)
+        thread.start()
+        inside.wait(30)
+    assert dask.config.get(TUNED) is False
+    leave.set()
+    thread.join(30)
+    assert dask.config.get(TUNED) is True
+
+
+# -- What cannot be matched ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_workers", [False, True])
+def test_labels_of_other_rows(client, workers, clean, parquet, on_workers):
+    X, y = plain(parquet)[parquet.b > 0], parquet["label"]
+    where = {"addresses": workers, "client": client} if on_workers else {}
+    message = r"X has \d+ rows and y has 240.*differ first in block 0, with \d+ and 60"
+    with pytest.raises(ValueError, match=message):
+        partition(X, y, n_ranks=4, **{"addresses": None, **where})
+
+
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("on_workers", [False, True])
+def test_partitions_lost_by_persist(client, workers, parquet, derived, on_workers):
+    """Dask joins the partitions, and then looks for as many as there were."""
+    if on_workers:
+        X = client.persist(plain(parquet))
+    else:
+        X = plain(parquet).persist(scheduler="threads")
+    X = X[["id", "a"]] if derived else X
+    where = {"addresses": workers, "client": client} if on_workers else {}
+    with pytest.raises(ValueError, match="partitions that are not there") as caught:
+        partition(X, np.zeros(N), n_ranks=4, **{"addresses": None, **where})
+    assert "dask.config.set({'optimization.tune.active': False})" in str(caught.value)
+    del X
+
+
+def test_advice_for_lost_partitions(parquet):
+    with dask.config.set({TUNED: False}):
+        X, y = dask.persist(plain(parquet), parquet["label"], scheduler="threads")
+    result = partition(X, y, n_ranks=3, addresses=None)
+    shards = [build_shard(spec.arguments) for spec in result.shards]
+    assert check_rows(shards, False) == N
+
+
+# -- Kinds of columns ----------------------------------------------------------------
+
+NUMBERS = {
+    "bool": lambda: pd.Series([True, False, True, False]),
+    "Int64": lambda: pd.Series([1, 2, 3, 4], dtype="Int64"),
+    "boolean": lambda: pd.Series([True, False, True, True], dtype="boolean"),
+    "Float64": lambda: pd.Series([1.5, 2, 3, 4], dtype="Float64"),
+    "double[pyarrow]": lambda: pd.Series([1.5, 2, 3, 4], dtype="double[pyarrow]"),
+    "int8[pyarrow]": lambda: pd.Series([1, 2, 3, 4], dtype="int8[pyarrow]"),
+    "bool[pyarrow]": lambda: pd.Series([True, False] * 2, dtype="bool[pyarrow]"),
+    "category of ints": lambda: pd.Series([3, 5, 5, 3], dtype="category"),
+    "category of floats": lambda: pd.Series([0.5, 2, 2, 0.5], dtype="category"),
+    "Sparse": lambda: pd.Series([0.0, 1, 0, 2], dtype="Sparse[float64]"),
+}
+WITH_GAPS = ["Int64", "boolean", "Float64", "double[pyarrow]", "category of ints"]
+
+
+def rows_of(X, n_rows=4):
+    """Rows of the only rank."""
+    result = partition(X, np.zeros(n_rows), n_ranks=1, addresses=None)
+    shard = build_shard(result.shards[0].arguments)
+    return np.concatenate([block.X for block in shard.blocks])
+
+
+@pytest.mark.parametrize("kind", sorted(NUMBERS))
+@pytest.mark.parametrize("beside", [[], ["real"], ["real", "whole", "flag"]])
+def test_columns_of_numbers(kind, beside):
+    frame = pd.DataFrame({"column": NUMBERS[kind]()})
+    more = {"real": [0.5, 1.5, 2.5, 3.5], "whole": [1, 2, 3, 4], "flag": [True] * 4}
+    frame = frame.assign(**{name: more[name] for name in beside})
+    expected = np.column_stack(
+        [np.asarray(frame[name].tolist(), dtype=float) for name in frame]
+    )
+    np.testing.assert_array_equal(rows_of(frame), expected)
+    np.testing.assert_array_equal(rows_of(dd.from_pandas(frame, 2)), expected)
+
+
+def test_categories_that_only_the_blocks_know():
+    frame = pd.DataFrame({"column": NUMBERS["category of ints"](), "real": 1.5})
+    lazy = dd.from_pandas(frame, 2).assign(
+        column=lambda d: d["column"].cat.as_unknown()
+    )
+    assert rows_of(lazy)[:, 0].tolist() == [3, 5, 5, 3]
+    words = dd.from_pandas(pd.DataFrame({"column": ["a", "b"] * 2}), 2)
+    words["column"] = words["column"].astype("category").cat.as_unknown()
+    with pytest.raises(
+        ValueError, match=r"Block \d of X .* hold no numbers: {'column'"
+    ):
+        rows_of(words)
+
+
+@pytest.mark.parametrize("kind", WITH_GAPS)
+def test_missing_values_are_named(kind):
+    series = NUMBERS[kind]()
+    series[3] = None
+    frame = pd.DataFrame({"column": series, "real": 1.0})
+    for X, block in ((frame, 0), (dd.from_pandas(frame, 2), 1)):
+        with pytest.raises(ValueError, match=f"X contains NaN in block {block}, row 3"):
+            rows_of(X)
+
+
+@pytest.mark.parametrize("dtype", ["string[pyarrow]", "category", "datetime64[ns]"])
+def test_columns_without_numbers(dtype):
+    column = pd.Series(["2020-01-01"] * 4).astype(dtype)
+    frame = dd.from_pandas(pd.DataFrame({"column": column, "real": 1.0}), 2)
+    with pytest.raises(ValueError, match="hold no numbers: 'column'.*get_dummies"):
+        rows_of(frame)
+
+
+def test_advice_for_words():
+    frame = pd.DataFrame({"word": ["a", "b", "a", "c"], "real": [0.5, 1, 2, 3]})
+    with pytest.raises(ValueError) as caught:
+        rows_of(dd.from_pandas(frame, 2))
+    assert "dask.dataframe.get_dummies(X.categorize())" in str(caught.value)
+    encoded = dd.get_dummies(dd.from_pandas(frame, 2).categorize())
+    assert rows_of(encoded).tolist() == [
+        [0.5, 1, 0, 0],
+        [1, 0, 1, 0],
+        [2, 1, 0, 0],
+        [3, 0, 0, 1],
+    ]
+
+
+LABELS = {
+    "string[pyarrow]": ["a", "b", "c", "a"],
+    "category": ["a", "b", "c", "a"],
+    "Int64": [3, 1, 2, 3],
+    "int8[pyarrow]": [3, 1, 2, 3],
+    "boolean": [True, False, False, True],
+    "bool": [True, False, False, True],
+    "bool[pyarrow]": [True, False, False, True],
+}
+
+
+@pytest.mark.parametrize("dtype", sorted(LABELS))
+def test_kinds_of_labels(dtype):
+    y = pd.Series(LABELS[dtype]).astype(dtype)
+    X = pd.DataFrame({"real": [0.5, 1, 2, 3]})
+    lazy = dd.from_pandas(y, 2)
+    result = partition(dd.from_pandas(X, 2), lazy, n_ranks=1, addresses=None)
+    shard = build_shard(result.shards[0].arguments)
+    labels = np.concatenate([block.y for block in shard.blocks])
+    assert labels.tolist() == LABELS[dtype]
+    assert (labels.dtype == object) == (dtype in ("string[pyarrow]", "category"))
+
+
+def test_arrays_stay_as_they_are():
+    X = da.ones((4, 2), chunks=2)
+    assert as_arrays([X])[0] is X
