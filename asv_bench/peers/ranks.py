@@ -1,0 +1,269 @@
+"""Is it faster? Whole fits of MASGDClassifier next to SGDClassifier, in one run.
+
+To be run in the folder asv_bench:
+
+    python -m peers.ranks                                      400,000 sparse rows
+    DASK_MA_DATA=folder python -m peers.ranks                  reviews from folder/imdb
+    python -m peers.ranks --write ../docs/measured/ranks.csv  the figures of the pages
+
+SGDClassifier makes a number of passes; the others make as many rounds as it takes to an
+objective that is not higher. All parameters but `alpha` are the defaults. The fits take
+turns, so that what else the machine does strikes all of them alike; the figures are
+medians, and processor seconds stand beside those of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sklearn
+from dask.distributed import Client, LocalCluster
+from sklearn.linear_model import SGDClassifier
+
+from benchmarks._data import load_classification, persist
+from dask_ma import MASGDClassifier
+
+from ._problem import Problem
+
+REFERENCE = "SGDClassifier"
+HEADS = ("passes", "seconds", "CPU seconds", "ratio", "objective")
+
+
+class Contestant(NamedTuple):
+    """A way to fit the problem.
+
+    Attributes
+    ----------
+    name : str
+    fit : callable
+        Called with the number of passes or rounds; returns the fitted estimator.
+    cpu_seconds : callable
+        Processor time, so far, of all processes that take part.
+    """
+
+    name: str
+    fit: Callable[[int], Any]
+    cpu_seconds: Callable[[], float]
+
+
+class Timing(NamedTuple):
+    """One fit: seconds of the clock and of the processors."""
+
+    wall: float
+    cpu: float
+
+
+class Row(NamedTuple):
+    """Medians over the turns of one contestant; `ratio` is that of the seconds."""
+
+    name: str
+    passes: float
+    wall: float
+    cpu: float
+    ratio: float
+    objective: float
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--columns", type=int, default=50_000)
+    parser.add_argument("--nonzeros", type=int, default=33, help="per row")
+    parser.add_argument("--alpha", type=float, default=1e-5)
+    parser.add_argument("--passes", type=int, default=10, help="of SGDClassifier")
+    parser.add_argument("--limit", type=int, default=20, help="of rounds")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", type=Path, help="file for the figures")
+    return parser.parse_args()
+
+
+@contextmanager
+def quiet_cluster() -> Iterator[Client]:
+    """Client of two worker processes that fits use only where they are told to."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def contestants(problem: Problem, client: Client, seed: int) -> list[Contestant]:
+    """scikit-learn, and MASGDClassifier here and on the workers of the client."""
+    X, y = problem.features, problem.labels
+    with client.as_current():
+        X_there, y_there = persist(X, y, client)
+
+    def theirs(passes: int) -> Any:
+        model = SGDClassifier(
+            alpha=problem.alpha, max_iter=passes, tol=None, random_state=seed
+        )
+        return model.fit(X, y)
+
+    def ours(rounds: int, n_ranks: int | None = None) -> MASGDClassifier:
+        return MASGDClassifier(
+            alpha=problem.alpha,
+            max_iter=rounds,
+            tol=None,
+            n_ranks=n_ranks,
+            random_state=seed,
+        )
+
+    def on_workers(rounds: int) -> MASGDClassifier:
+        with client.as_current():
+            return ours(rounds).fit(X_there, y_there)
+
+    def everywhere() -> float:
+        return time.process_time() + sum(client.run(time.process_time).values())
+
+    return [
+        Contestant(REFERENCE, theirs, time.process_time),
+        Contestant("1 rank", lambda n: ours(n, 1).fit(X, y), time.process_time),
+        Contestant("2 threads", lambda n: ours(n, 2).fit(X, y), time.process_time),
+        Contestant("2 processes", on_workers, everywhere),
+    ]
+
+
+def rounds_needed(fitted: Any, target: float) -> int:
+    """Rounds after which the objective was not above `target` for the first time."""
+    for record in fitted.history_:
+        if record["objective"] <= target:
+            return int(record["round"])
+    raise RuntimeError(
+        f"{len(fitted.history_)} rounds ended at "
+        f"{fitted.history_[-1]['objective']:.5f}, the target is {target:.5f}: raise "
+        "--limit"
+    )
+
+
+def measure(
+    problem: Problem, everybody: list[Contestant], options: argparse.Namespace
+) -> list[Row]:
+    """Fit in turns; the first fit of each, which finds the rounds, is not timed."""
+    reference, *others = everybody
+    target = problem.objective_of(reference.fit(options.passes))
+    steps = {reference.name: options.passes}
+    for contestant in others:
+        steps[contestant.name] = rounds_needed(contestant.fit(options.limit), target)
+    timings: dict[str, list[Timing]] = {one.name: [] for one in everybody}
+    passes: dict[str, float] = {}
+    objectives: dict[str, float] = {}
+    for _ in range(options.repeats):
+        for one in everybody:
+            fitted, timing = timed(one, steps[one.name])
+            timings[one.name].append(timing)
+            objectives[one.name] = problem.objective_of(fitted)
+            passes[one.name] = passes_of(fitted)
+    return [
+        summarise(name, timings, passes[name], objectives[name]) for name in timings
+    ]
+
+
+def timed(contestant: Contestant, steps: int) -> tuple[Any, Timing]:
+    """One fit, and what it took."""
+    cpu, wall = contestant.cpu_seconds(), time.perf_counter()
+    fitted = contestant.fit(steps)
+    wall = time.perf_counter() - wall
+    return fitted, Timing(wall, contestant.cpu_seconds() - cpu)
+
+
+def passes_of(fitted: Any) -> float:
+    """How often a fit has gone over all the rows."""
+    if isinstance(fitted, SGDClassifier):
+        return float(fitted.n_iter_)
+    return float(sum(record["local_epochs"] for record in fitted.history_))
+
+
+def summarise(
+    name: str, timings: dict[str, list[Timing]], passes: float, objective: float
+) -> Row:
+    """Medians over the turns."""
+    walls = {
+        key: statistics.median(timing.wall for timing in turns)
+        for key, turns in timings.items()
+    }
+    return Row(
+        name,
+        round(passes, 2),
+        walls[name],
+        statistics.median(timing.cpu for timing in timings[name]),
+        walls[name] / walls[REFERENCE],
+        objective,
+    )
+
+
+def cells_of(row: Row) -> list[str]:
+    """What a row shows, in the order of the heads."""
+    return [
+        f"{row.passes:g}",
+        f"{row.wall:.2f}",
+        f"{row.cpu:.2f}",
+        f"{row.ratio:.2f}",
+        f"{row.objective:.4f}",
+    ]
+
+
+def format_rows(rows: list[Row]) -> str:
+    """The table that is printed."""
+    lines = [f"{'':<14}" + "".join(f"{head:>13}" for head in HEADS)]
+    for row in rows:
+        lines.append(
+            f"{row.name:<14}" + "".join(f"{cell:>13}" for cell in cells_of(row))
+        )
+    return "\n".join(lines)
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """The table as CSV, with the heads that the pages show."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["fit", *HEADS])
+        for row in rows:
+            writer.writerow([row.name, *cells_of(row)])
+
+
+def main() -> None:
+    """Measure, print the table, write the figures if asked to."""
+    options = parse_arguments()
+    problem = Problem(
+        *load_classification(
+            options.rows, options.columns, options.nonzeros, options.seed
+        ),
+        options.alpha,
+    )
+    n_rows, n_columns = problem.features.shape
+    facts = {
+        "rows": n_rows,
+        "columns": n_columns,
+        "nonzeros": problem.features.nnz,
+        "alpha": options.alpha,
+        "repeats": options.repeats,
+        "cores": len(os.sched_getaffinity(0)),
+        "sklearn": sklearn.__version__,
+    }
+    print(facts, flush=True)
+    with quiet_cluster() as client:
+        everybody = contestants(problem, client, options.seed)
+        rows = measure(problem, everybody, options)
+    print(format_rows(rows))
+    if options.write:
+        write(rows, options.write)
+
+
+# Worker processes import this file again.
+if __name__ == "__main__":
+    main()
