@@ -17,7 +17,7 @@ def progress_bar(
 ) -> ProgressBar | None:
     """A progress bar, if it can be drawn here.
 
-    It can in a terminal and in a notebook, if rich is installed (`dask_ma[progress]`),
+    It can in a terminal and in a notebook, if rich is installed (the extra `progress`),
     and in the main thread: fits in other threads, and in tasks, would draw over each
     other.
 

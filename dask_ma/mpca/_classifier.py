@@ -115,7 +115,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         1. None is 0.9 by the number of ranks.
     module : torch.nn.Module, class or callable, default=None
         Network of PyTorch in place of the built-in one: a module, or what makes one
-        with the arguments ``module__<name>``. Needs ``dask_ma[torch]``. The parameters
+        with the arguments ``module__<name>``. Needs the extra `torch`. The parameters
         of the built-in network and of `solver` have no part in it.
     criterion : class, callable, str or None, default=None
         Loss for `module`: a class, an instance or a name in `torch.nn`, with the

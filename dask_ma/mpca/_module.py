@@ -175,7 +175,7 @@ class ModuleMixin:
         ----------
         path : str or path-like
             Where to; an existing file is replaced. Needs the package safetensors, which
-            ``dask_ma[torch]`` brings.
+            the extra `torch` brings.
         """
         check_is_fitted(self)
         self._make_torch_spec().save_safetensors(self.vector_, path)

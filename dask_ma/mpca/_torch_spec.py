@@ -15,8 +15,8 @@ try:
     import torch
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "module= needs PyTorch, which is not installed; install it, or dask_ma with "
-        "its extra: pip install 'dask_ma[torch]'",
+        "module= needs PyTorch, which is not installed: pip install torch, or "
+        'pip install ".[torch]" in the sources of dask_ma',
         name="torch",
     ) from error
 
@@ -235,8 +235,8 @@ class TorchSpec(NetworkSpec):
             from safetensors.torch import save_model
         except ModuleNotFoundError as error:
             raise ImportError(
-                "the format needs safetensors, which is not installed; install it, or "
-                "dask_ma with its extra: pip install 'dask_ma[torch]'"
+                "the format needs safetensors, which is not installed: pip install "
+                'safetensors, or pip install ".[torch]" in the sources of dask_ma'
             ) from error
         save_model(self.load(vector), os.fspath(path))
 

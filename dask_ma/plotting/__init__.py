@@ -1,4 +1,4 @@
-"""Pictures of what a fit has done; they need matplotlib (`dask_ma[plot]`)."""
+"""Pictures of what a fit has done; they need matplotlib (the extra `plot`)."""
 
 from dask_ma.plotting._convergence import ConvergenceDisplay
 from dask_ma.plotting._gantt import GanttDisplay

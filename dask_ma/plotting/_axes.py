@@ -32,8 +32,8 @@ def load(module: str) -> Any:
         return importlib.import_module(f"matplotlib.{module}")
     except ImportError as error:
         raise ImportError(
-            "plots need matplotlib, which is not installed; install it, or dask_ma "
-            "with its extra: pip install 'dask_ma[plot]'"
+            "plots need matplotlib, which is not installed: pip install matplotlib, "
+            'or pip install ".[plot]" in the sources of dask_ma'
         ) from error
 
 

@@ -73,7 +73,7 @@ class GanttDisplay:
 
     See Also
     --------
-    dask_ma.comm.gather_timeline : The timeline of a program of one's own.
+    dask_ma.comm.gather_timeline : The timeline of your own program.
 
     Examples
     --------

@@ -110,9 +110,9 @@ class Solver(ABC):
         self._certificate = Certificate(*broadcast(self._group, tuple(certificate)))
         if not np.isfinite(self._certificate.objective):
             raise ValueError(
-                f"the model is not finite any more (objective {value}): updates side "
-                "by side have outdone each other; choose the schedule 'working_set' or "
-                "'dynamic', or lower n_candidates, pipeline_depth or "
+                f"the model is not finite any more (objective {value}): updates made "
+                "at the same time have moved too far together; choose the schedule "
+                "'working_set' or 'dynamic', or lower n_candidates, pipeline_depth or "
                 "dependency_threshold; or scale the features"
             )
         return self._certificate

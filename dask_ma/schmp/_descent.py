@@ -211,8 +211,8 @@ class _Finish(WorkingSets):
 def _extended(model: Sparse, new: np.ndarray, changes: np.ndarray) -> Sparse:
     """A model with some new coefficients, of value zero: those of the largest changes.
 
-    Where updates side by side have outdone each other, nearly all that were touched are
-    not zero, and their values say nothing of what is needed.
+    Where updates made at the same time have moved too far together, nearly all that
+    were touched are not zero, and their values say nothing of what is needed.
     """
     new = np.setdiff1d(new, model.coordinates, assume_unique=True)
     order = np.argsort(-np.abs(changes.ravel()[new]), kind="stable")

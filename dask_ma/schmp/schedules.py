@@ -190,10 +190,11 @@ class Dynamic(Priority):
 
     Candidates are drawn as by :class:`Priority`, unless the program says how much the
     others have to change before a parameter is worth another update, with the delays of
-    a :class:`Change`. Then those due first are candidates. :class:`LeastSquares` and
-    :class:`Logistic` do that: coefficients that are not zero are due at once, and zeros
-    sooner the nearer they are to the threshold of the penalty. Where fewer are due than
-    are wanted, others are drawn with equal probabilities.
+    a :class:`~dask_ma.schmp.Change`. Then those due first are candidates.
+    :class:`~dask_ma.schmp.LeastSquares` and :class:`~dask_ma.schmp.Logistic` do that:
+    coefficients that are not zero are due at once, and zeros sooner the nearer they are
+    to the threshold of the penalty. Where fewer are due than are wanted, others are
+    drawn with equal probabilities.
 
     Parameters
     ----------
@@ -270,7 +271,7 @@ class Dynamic(Priority):
         Parameters
         ----------
         shard, group, schedulers, centered
-            As in :meth:`Schedule.prepare`.
+            As in :meth:`dask_ma.schmp.Schedule.prepare`.
         """
         self._is_centered = centered if self.centered is None else self.centered
         if isinstance(shard, ColumnShard):

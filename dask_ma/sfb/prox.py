@@ -11,7 +11,7 @@ others need not be looked at: what has to be done to them adds up and is done wh
 are used next. Such functions derive from :class:`ColumnwiseProx`; any other derives
 from :class:`Prox` and is applied to the whole matrix in every iteration.
 
-Functions of one's own derive from one of the two in the same way.
+Your own functions derive from one of the two in the same way.
 """
 
 from __future__ import annotations

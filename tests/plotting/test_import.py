@@ -22,5 +22,5 @@ def test_without_matplotlib(monkeypatch):
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'dask_ma\[plot\]'"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[plot\]"'):
         TopologyDisplay.from_group_size(4)

@@ -111,7 +111,7 @@ def test_search_proves_where_the_bound_is_not_reached(n_ranks, total):
     assert topology.total_distance == total
     assert topology.gap == total / topology.lower_bound - 1 > 0
     assert topology.is_optimal
-    assert not Topology(topology.peers).is_optimal  # nothing is known of one's own
+    assert not Topology(topology.peers).is_optimal  # nothing is known of it
     found = ExactSearch(n_ranks, 2, 10**6).run()
     assert sum_of_distances(found[None])[0] == total
 
