@@ -1,6 +1,6 @@
 """
-Four ways to mix
-================
+Exchange after every batch: ButterflySGDClassifier
+==================================================
 
 Mini-batch SGD on several ranks can mix the weights of the ranks in several ways. The
 complete way is an average over all ranks after every step. Butterfly mixing averages

@@ -1,6 +1,6 @@
 """
-Objective by round and by time
-==============================
+How many ranks? MASGDClassifier by round and by time
+====================================================
 
 Every fit leaves a record of its rounds in ``history_``. Here they show what the number
 of ranks changes. Each rank goes over its own part of the rows only, so a round makes

@@ -1,6 +1,6 @@
 """
-Rows that live on a cluster
-===========================
+A first fit on a cluster: MASGDClassifier on Dask arrays
+========================================================
 
 A fit takes Dask collections as they are: blocks that lie in the memory of a worker stay
 there, blocks that are not yet computed are computed where they are needed. Nothing is

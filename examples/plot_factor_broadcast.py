@@ -1,6 +1,6 @@
 """
-Who sends factors to whom
-=========================
+Who sends to whom: SFBLogisticRegression
+========================================
 
 In sufficient factor broadcasting a rank sends the factors of its batch to other ranks
 after every batch: to all of them, or to a few. Here are the networks in which a few

@@ -1,6 +1,6 @@
 """
-A matrix of one's own, learnt by factors
-========================================
+Your own matrix, learnt by factors: sfb.run
+===========================================
 
 In sufficient factor broadcasting every rank keeps the whole parameter matrix. The
 gradient of a row of data is the product of two vectors, and these are what the ranks

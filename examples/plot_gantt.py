@@ -1,6 +1,6 @@
 """
-Where the time of a fit goes
-============================
+Where the time of a fit goes: timelines of MASGDClassifier
+==========================================================
 
 Each rank notes what it does while it trains, and a fitted estimator has the notes of
 all ranks in ``timeline_``. Here they show why model averaging exchanges models between

@@ -1,6 +1,6 @@
 """
-Networks that train while they are exchanged
-============================================
+Neural networks on images: MPCAClassifier
+=========================================
 
 Ranks that train a neural network together have to bring their models together again and
 again. :class:`~dask_ma.MPCAClassifier` does that while they go on training. Here it is

@@ -1,6 +1,6 @@
 """
-A program of one's own on every worker
-======================================
+Your own program on every worker: run_spmd
+==========================================
 
 :func:`dask_ma.run_spmd` runs a function on every worker and hands it a group, through
 which the ranks exchange arrays: the programming model of MPI, on any Dask cluster. The

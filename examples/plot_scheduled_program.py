@@ -1,6 +1,6 @@
 """
-A scheduled program of one's own
-================================
+Your own choice of updates: schmp.run
+=====================================
 
 In scheduled model parallelism a program says which parameters to update next, what each
 rank works out for them from its rows, and how the results of all ranks change the

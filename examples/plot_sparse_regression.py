@@ -1,6 +1,6 @@
 """
-Sparse regression: a path, a choice, and schedules
-==================================================
+Sparse regression: SchMPLasso and SchMPLassoCV
+==============================================
 
 :class:`~dask_ma.SchMPLasso` finds few features among many. Here are its models for
 falling weights of the penalty, the one that cross-validation chooses, and what becomes

@@ -1,6 +1,6 @@
 """
-Topics of text
-==============
+Topics of text: MALDA
+=====================
 
 From lines of text to topics, and to pictures of them. The text comes with the package:
 queries to an assistant, each of which has one of 150 intents. Here they are put into

@@ -1,0 +1,91 @@
+"""
+A module of PyTorch: MPCAClassifier
+===================================
+
+:class:`~dask_ma.MPCAClassifier` trains a module of PyTorch on all ranks. Parameters
+that begin with ``module__``, ``criterion__`` and ``optimizer__`` go to the module, the
+loss and the optimiser. The example needs PyTorch.
+"""
+
+# %%
+# Images of digits, in the shape in which a convolution takes them: channels, height,
+# width.
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+from dask_ma import MPCAClassifier
+
+X, y = load_digits(return_X_y=True)
+images = (X / 16).reshape(-1, 1, 8, 8).astype(np.float32)
+train, test, y_train, y_test = train_test_split(images, y, random_state=0)
+
+
+# %%
+# The module moves the images about while it is in training, by a pixel at most:
+# augmentation belongs into ``forward``. When a network scores or predicts, it is in
+# evaluation mode and leaves them where they are.
+class Convolutions(nn.Module):
+    """Two convolutions and a linear layer."""
+
+    def __init__(self, n_channels=8):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, n_channels, 3, padding=1),
+            nn.BatchNorm2d(n_channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(n_channels, 2 * n_channels, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(2 * n_channels * 16, 10),
+        )
+
+    def forward(self, X):
+        if self.training:
+            right, down = torch.randint(-1, 2, (2,)).tolist()
+            X = torch.roll(X, (down, right), dims=(2, 3))
+        return self.layers(X)
+
+
+# %%
+# Two ranks, which are threads of this process; with a client there is a rank for each
+# worker thread, and nothing else to change. An epoch is as many rows as there are, gone
+# over by both ranks together. ``early_stopping`` holds rows out on each rank, and ends
+# with the network that was best on them.
+classifier = MPCAClassifier(
+    module=Convolutions,
+    module__n_channels=16,
+    optimizer="AdamW",
+    optimizer__weight_decay=1e-2,
+    learning_rate_init=0.005,
+    learning_rate="cosine",
+    batch_size=32,
+    max_iter=15,
+    early_stopping=True,
+    n_iter_no_change=15,
+    tol=None,
+    n_ranks=2,
+    random_state=0,
+)
+classifier.fit(train, y_train)
+print(f"{classifier.score(test, y_test):.3f} on the test images")
+
+# %%
+# Loss by epoch, and what the network takes the first images for.
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+left.plot(range(1, len(classifier.loss_curve_) + 1), classifier.loss_curve_, ".-")
+left.set(xlabel="epoch", ylabel="loss")
+right.imshow(np.hstack(test[:8, 0]), cmap="gray_r")
+right.set(title="  ".join(str(label) for label in classifier.predict(test[:8])))
+right.axis("off")
+plt.show()
+
+# %%
+# The result is a plain module, for use without this library and without a cluster.
+network = classifier.to_module()
+with torch.no_grad():
+    print(network(torch.from_numpy(test[:8])).argmax(dim=1).tolist())
