@@ -14,7 +14,7 @@ import dask_ma
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS / "_ext"))
 
-from inventories import intersphinx_mapping as mapping  # noqa: E402
+import inventories  # noqa: E402
 
 # The examples run one after the other on few cores; one thread each is fastest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,8 +42,9 @@ html_css_files = ["custom.css"]
 # Every reference has to lead somewhere. Without a network the inventories of other
 # libraries are those of _ext/inventories.py.
 nitpicky = True
-intersphinx_mapping = mapping(DOCS / "_build" / "inventories")
+intersphinx_mapping = inventories.intersphinx_mapping(DOCS / "_build" / "inventories")
 intersphinx_timeout = 5
+nitpick_ignore = inventories.known_names()
 
 # The figures of speed on the start page and in the user guide, from one file, which
 # asv_bench/peers/ranks.py writes.

@@ -11,10 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dask.array as da
 import numpy as np
 import pytest
-from dask.distributed import Client, LocalCluster
 from scipy import sparse
 
 import dask_ma
@@ -75,22 +73,18 @@ def test_readme_has_the_measured_figures():
     assert f"objective: {ours['ratio']} of its time" in said
 
 
-def test_rows_are_brought_to_workers_as_the_page_says():
+def test_rows_are_brought_to_workers_as_the_page_says(inproc_client):
     page = (ROOT / "docs" / "user_guide" / "ranks_and_memory.rst").read_text()
     code = page.split("   import dask\n", 1)[1].split("\n   X_there", 1)[0]
     names = {}
     exec("import dask\n" + code.replace("\n   ", "\n").lstrip(), names)
     X = sparse.random(100, 6, density=0.5, format="csr", random_state=0)
-    with (
-        LocalCluster(2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        there = names["to_workers"](client, X, 30)
-        assert isinstance(there, da.Array)
+    with inproc_client.as_current():
+        there = names["to_workers"](inproc_client, X, 30)
         assert there.chunks == ((30, 30, 30, 10), (6,))
         assert sparse.issparse(there.blocks[0].compute())
         np.testing.assert_array_equal(there.compute().toarray(), X.toarray())
-        labels = names["to_workers"](client, np.arange(100), 30)
+        labels = names["to_workers"](inproc_client, np.arange(100), 30)
         np.testing.assert_array_equal(labels.compute(), np.arange(100))
 
 
@@ -98,6 +92,15 @@ def test_examples_have_a_place_in_the_gallery(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     order = importlib.import_module("gallery_order").ORDER
     assert sorted(order) == [path.name for path in GALLERY]
+
+
+def test_names_of_other_libraries_exist(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    names = importlib.import_module("inventories").NAMES
+    for name in [name for project in names.values() for name in project]:
+        module, _, attribute = name.rpartition(".")
+        owner = importlib.import_module(module or "builtins")
+        assert getattr(owner, attribute) is not None
 
 
 @pytest.mark.slow

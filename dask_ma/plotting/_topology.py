@@ -74,7 +74,7 @@ class TopologyDisplay:
             Number of ranks, at least 1.
         pattern : {"butterfly", "allreduce", "driver", "tree"}, default="butterfly"
             "butterfly": the steps of butterfly mixing, one of which is made between two
-            updates. The others are the ways to add up arrays by one's `aggregation`.
+            updates. The others are the values of `aggregation`, ways to add up arrays.
             "allreduce": each rank adds up a part, and sends it to all (this package's
             allreduce of arrays that are not small). "driver": rank 0 adds up all arrays
             and answers each rank. "tree": as "driver", but some ranks add up first, and
