@@ -26,7 +26,7 @@ train, test, y_train, y_test = train_test_split(images, y, random_state=0)
 
 # %%
 # The module moves the images about while it is in training, by a pixel at most:
-# augmentation belongs into ``forward``. When a network scores or predicts, it is in
+# augmentation belongs in ``forward``. When a network scores or predicts, it is in
 # evaluation mode and leaves them where they are.
 class Convolutions(nn.Module):
     """Two convolutions and a linear layer."""
