@@ -160,8 +160,7 @@ def go_on(
     if shared["weights"].shape != shape:
         raise CheckpointError(
             f"the model to go on from has weights of shape {shared['weights'].shape}, "
-            f"expected {shape} for these data; choose another "
-            "dask-ma.checkpoint.path, or set dask-ma.checkpoint.resume to False"
+            f"expected {shape} for these data"
         )
     # A rank that has lost its own weights, without a sibling, begins with the mean.
     weights = shared["weights"] if kept.own is None else kept.own["weights"]

@@ -9,7 +9,8 @@ from types import TracebackType
 from dask_ma.exceptions import CheckpointError, FitFailedError
 
 # Where rows are read and checked: what goes wrong there has to do with them.
-_OF_ROWS = ("dask_ma.data.", "dask_ma.linear._problem", "dask_ma.ma._lda_corpus")
+_OF_ROWS = ("dask_ma.data._shard", "dask_ma.data._checks", "dask_ma.data._blocks")
+_OF_ALL_ROWS = {"dask_ma.linear._problem", "dask_ma.ma._lda_corpus"}
 _LIBRARIES = {"dask_ma", "numpy", "scipy", "sklearn", "torch"}
 
 
@@ -30,16 +31,20 @@ def blaming(source: Callable[[], str | None]) -> Iterator[None]:
     """
     try:
         yield
-    except (FitFailedError, CheckpointError):
+    except FitFailedError:
         raise
     except Exception as error:
-        path = source()
+        path, text = source(), str(error)[:300]
         if path is None or not _may_come_of_state(error.__traceback__):
             raise
+        if isinstance(error, CheckpointError):
+            if path.rpartition(".")[0] in str(error):
+                raise
+        else:
+            text = f"{type(error).__name__}: {text}"
         raise CheckpointError(
-            f"the fit cannot go on from the checkpoint {path}: "
-            f"{type(error).__name__}: {str(error)[:300]}; if data and parameters are "
-            "right, remove it to go on from an older one, or set "
+            f"the fit cannot go on from the checkpoint {path}: {text}; if data and "
+            "parameters are right, remove it to go on from an older one, or set "
             "dask-ma.checkpoint.resume to False to start anew"
         ) from error
 
@@ -52,4 +57,6 @@ def _may_come_of_state(traceback: TracebackType | None) -> bool:
         traceback = traceback.tb_next
     if any(module.startswith(_OF_ROWS) for module in modules):
         return False
-    return bool(modules) and modules[-1].partition(".")[0] in _LIBRARIES
+    if not modules or modules[-1] in _OF_ALL_ROWS:
+        return False
+    return modules[-1].partition(".")[0] in _LIBRARIES

@@ -293,6 +293,8 @@ class StateKeeper:
         if is_due or is_wanted:
             self._save(n_rounds, shared, own, done=False)
         if is_wanted:
+            broadcast(self._group, True)  # nobody leaves before rank 0 has written it
+            self._group.flush()
             raise StoppedError(f"the fit of {self._ticket.name} was asked to end")
 
     def _save(

@@ -205,8 +205,7 @@ class TopicFit:
         if shared["excess"].shape != rounds.topics.excess.shape:
             raise CheckpointError(
                 f"the topics to go on from have the shape {shared['excess'].shape}, "
-                f"expected {rounds.topics.excess.shape} for these data; choose another "
-                "dask-ma.checkpoint.path, or set dask-ma.checkpoint.resume to False"
+                f"expected {rounds.topics.excess.shape} for these data"
             )
         rounds.topics.reset(shared["excess"])
         rounds.prior = shared["doc_topic_prior"]

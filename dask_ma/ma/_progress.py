@@ -85,8 +85,7 @@ class Progress:
             raise CheckpointError(
                 f"the model to go on from has coefficients of shape "
                 f"{shared['coef'].shape}, expected {self.model.coef.shape} for these "
-                "data; choose another dask-ma.checkpoint.path, or set "
-                "dask-ma.checkpoint.resume to False"
+                "data"
             )
         self.model = LinearModel(shared["coef"], shared["intercept"])
         self.mean.go_on(shared["mean_coef"], shared["mean_intercept"], shared["mean"])

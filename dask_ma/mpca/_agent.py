@@ -298,8 +298,7 @@ class Trainer:
         if joint.shape != (network.n_values,):
             raise CheckpointError(
                 f"the model to go on from has {len(joint)} values, expected "
-                f"{network.n_values} for these data; choose another "
-                "dask-ma.checkpoint.path, or set dask-ma.checkpoint.resume to False"
+                f"{network.n_values} for these data"
             )
         network.write(0, joint)
         self._tally.go_on(shared)

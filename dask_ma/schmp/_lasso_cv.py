@@ -138,6 +138,8 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     random_state = 0
 
     _twin = Lasso
+    # The errors of the folds depend on these.
+    _free_to_change = L1Estimator._free_to_change - {"max_iter", "tol"}
 
     def __init__(
         self,

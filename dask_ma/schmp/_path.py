@@ -10,6 +10,7 @@ import numpy as np
 from dask_ma.comm import allgather, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
+from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import FitResult, Problem, agree_on_problem
 from dask_ma.schmp._agent import describe, lay_out, make_penalty, make_record
 from dask_ma.schmp._certificate import Certificate
@@ -128,7 +129,8 @@ def cross_validate(
     weights = np.zeros(n_folds)
     n_done = 0
     if kept is not None:
-        errors, weights = kept.shared["errors"].copy(), kept.shared["weights"].copy()
+        errors = _restored(kept.shared["errors"], errors)
+        weights = _restored(kept.shared["weights"], weights)
         n_done = kept.round
     total = len(ratios) * n_folds
     for number in range(n_done, total):
@@ -143,7 +145,7 @@ def cross_validate(
         fitted = describe(walk.solver, data.problem, walk.certificate, number + 1)
         context.record(record, fitted)
         shared = {"errors": errors.copy(), "weights": weights.copy()}
-        context.keep(number + 1, shared, done=False)
+        context.keep(number + 1, shared, done=number + 1 == total)
     best = _best(context, data, errors, weights)
     index, place = int(best[0]), int(best[1])
     final = replace(params, l1_ratio=ratios[index])
@@ -158,6 +160,16 @@ def cross_validate(
         gap_asked=params.tol * walk.solver.objective.null,
     )
     return FitResult(fitted, converged, context.history, context.timeline())
+
+
+def _restored(found: Any, expected: np.ndarray) -> np.ndarray:
+    """A copy of what was kept of the folds."""
+    if np.shape(found) != expected.shape or found.dtype != expected.dtype:
+        raise CheckpointError(
+            f"the errors of the folds have the shape {np.shape(found)} and the type "
+            f"{found.dtype}, expected {expected.shape} and {expected.dtype}"
+        )
+    return np.array(found)
 
 
 class _Data(NamedTuple):

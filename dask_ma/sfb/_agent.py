@@ -182,8 +182,7 @@ class _Fit:
             if values.shape != shape:
                 raise CheckpointError(
                     f"the model to go on from has a matrix of shape {values.shape}, "
-                    f"expected {shape} for these data; choose another "
-                    "dask-ma.checkpoint.path, or set dask-ma.checkpoint.resume to False"
+                    f"expected {shape} for these data"
                 )
             iteration, n_passes = shared["iteration"], kept.round
             own = kept.own
@@ -211,8 +210,7 @@ class _Fit:
             raise CheckpointError(
                 f"the state to go on from has dual variables of shape {found}, "
                 f"expected {expected} for the rows of rank "
-                f"{self._context.group.rank}; choose another dask-ma.checkpoint.path, "
-                "or set dask-ma.checkpoint.resume to False"
+                f"{self._context.group.rank}"
             )
 
     def _evaluate(self, n_iter: int) -> Record:
