@@ -648,6 +648,22 @@ def test_a_tampered_checkpoint_is_refused(path, interrupted, name, how):
         assert f"{series}/round-{number:08d}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change", [{"name": "SVC"}, {"parameters": {"alpha": "17"}}, {"data": {"rows": 1}}]
+)
+@pytest.mark.parametrize("max_iter", [6, 9], ids=["its own", "of fewer rounds"])
+def test_a_checkpoint_in_the_folder_of_another_fit(path, interrupted, change, max_iter):
+    with saving(path):
+        with interrupted(3):
+            FITS["MASGDClassifier"]()
+        store = Store(str(path))
+        [(series, [*_, number])] = store.series().items()
+        store.save(series, store.load(series, number)._replace(**change), 2)
+        words = "round-00000003.json is not of the fit that its folder.*remove it"
+        with pytest.raises(CheckpointError, match=words):
+            FITS["MASGDClassifier"](max_iter=max_iter)
+
+
 def test_errors_of_the_data_are_not_blamed_on_the_checkpoint(path, interrupted):
     rows = X.copy()
     with saving(path):

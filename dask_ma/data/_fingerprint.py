@@ -91,11 +91,12 @@ def _digest(arguments: dict[str, Any]) -> ShardDigest:
         X += _sum_sample(rows.X, piece.start)
         singles.append(_is_single(rows.X))
         for name, column in (("y", rows.y), ("sample_weight", rows.sample_weight)):
-            if column is not None:
-                added = _sum_column(_bits_of(column), piece.start)
-                sums[name] = sums.get(name, 0) + added
-        if rows.y is not None:
-            labels.append(_few_labels(rows.y))
+            if column is None:
+                continue
+            bits = _bits_of(column)
+            sums[name] = sums.get(name, 0) + _sum_column(bits, piece.start)
+            if name == "y":
+                labels.append(_few_labels(column, bits))
     return ShardDigest(
         n_rows=n_rows,
         n_features=int(arguments["n_features"]),
@@ -200,14 +201,14 @@ def _bits_of_text(column: np.ndarray) -> np.ndarray:
     return bits
 
 
-def _few_labels(y: np.ndarray) -> list[Any] | None:
+def _few_labels(y: np.ndarray, bits: np.ndarray) -> list[Any] | None:
     """Distinct values in order, None if they are many or no labels."""
-    if len(np.unique(_bits_of(y[:_LOOKED_AT]))) > _MOST_CLASSES:
+    first, places = np.unique(bits[:_LOOKED_AT], return_index=True)
+    if len(first) > _MOST_CLASSES:
         return None
-    if y.dtype == object:
-        found = [str(label) for label in set(y.tolist())]
-    elif y.dtype.kind in "US":
-        _, places = np.unique(_bits_of_text(y), return_index=True)
+    if y.dtype.kind in "OUS":
+        rest = np.flatnonzero(~np.isin(bits, first))
+        places = np.append(places, rest[np.unique(bits[rest], return_index=True)[1]])
         found = [str(label) for label in y[places].astype(str)]
     else:
         numbers = _few_integers(y)

@@ -146,19 +146,33 @@ class _Choosing:
     def _load_own(self, name: str, number: int) -> Saved:
         """The newest checkpoint of this fit."""
         saved = self._store.load(name, number)
-        identity = self._identity
-        ours = {**identity.parameters, **identity.options, **self._data}
-        theirs = {**saved.parameters, **saved.options, **saved.data}
-        different = differences(ours, theirs)
-        if saved.name != identity.name:
-            different.insert(0, f"it is of a {saved.name}, not of a {identity.name}")
-        if different:
-            raise CheckpointError(
-                f"the checkpoint {self._store.describe(name, number)} is not of the "
-                f"fit that its folder is named after: {'; '.join(different)}; remove "
-                "it, or set dask-ma.checkpoint.resume to False"
+        self._check_identity(name, saved._asdict())
+        if saved.options != self._identity.options:
+            raise self._foreign(
+                name, number, differences(self._identity.options, saved.options)
             )
         return saved
+
+    def _check_identity(self, name: str, manifest: dict[str, Any]) -> None:
+        """Refuse a checkpoint of something else than its folder is named after."""
+        identity = self._identity
+        different = differences(
+            {"estimator": identity.name, **identity.parameters, **self._data},
+            {
+                "estimator": manifest["name"],
+                **manifest["parameters"],
+                **manifest["data"],
+            },
+        )
+        if different:
+            raise self._foreign(name, manifest["round"], different)
+
+    def _foreign(self, name: str, number: int, different: list[str]) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint {self._store.describe(name, number)} is not of the fit "
+            f"that its folder is named after: {'; '.join(different)}; remove it, or "
+            "set dask-ma.checkpoint.resume to False"
+        )
 
     def _find_other(self, found: dict[str, list[int]]) -> tuple[str, int] | None:
         """Series and round of the fit to go on from that has come furthest."""
@@ -170,6 +184,7 @@ class _Choosing:
             if newest is not None and number <= newest[0]:
                 continue
             manifest = self._store.manifest(name, number)
+            self._check_identity(name, manifest)
             is_shorter = self._identity.allows_more(manifest["options"])
             if is_shorter or self._is_left(name, manifest):
                 newest = number, name
