@@ -8,6 +8,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ROWS ?= 100000
 PYTEST_ARGS ?=
+# Fits that "make chaos" strikes, and the seed of the first; drawn if there is none.
+N ?= 200
+SEED ?=
+CHAOS_ARGS ?=
 # Processes that run tests; a file's tests stay together, as they share clusters.
 PYTEST_WORKERS ?= 2
 # Without it (make test TORCH=), the tests of torch modules are skipped.
@@ -16,11 +20,12 @@ PACKAGES-test = $(TORCH)
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test docs bench lint format clean distclean
+.PHONY: help demo test chaos docs bench lint format clean distclean
 
 help:
 	@echo "make demo       train on real text with a local cluster of two processes"
 	@echo "make test       run the whole test suite (PYTEST_ARGS='-m \"not slow\"' for less)"
+	@echo "make chaos      strike random fits by random faults (N=$(N) SEED=...)"
 	@echo "make docs       build the documentation into docs/_build/html"
 	@echo "make bench      compare with other libraries, then run the benchmarks once (ROWS=$(ROWS))"
 	@echo "make lint       check layers, style and types"
@@ -33,6 +38,9 @@ demo: $(VENV)/.installed-progress
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
+
+chaos: $(VENV)/.installed-test
+	cd tests && $(abspath $(BIN))/python -m chaos --fits $(N) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
