@@ -95,10 +95,10 @@ class RankContext:
         """Let the clock of this rank show `seconds` now."""
         self._start = perf_counter() - seconds
 
-    def set_seed(self, seed: int, slot: int) -> None:
+    def set_seed(self, seed: int, rank: int) -> None:
         """Draw the random numbers of a shard from a seed."""
         self.seed: np.random.SeedSequence
-        self.seed = np.random.SeedSequence(seed, spawn_key=(slot,))
+        self.seed = np.random.SeedSequence(seed, spawn_key=(rank,))
 
     def span(self, kind: str) -> AbstractContextManager[None]:
         """Context manager that notes its body in the timeline.
@@ -160,6 +160,7 @@ class RankContext:
         *,
         settled: bool = True,
         done: bool = False,
+        leave: Callable[[], None] | None = None,
     ) -> None:
         """Keep the state after a round for :meth:`restore`; a collective call.
 
@@ -176,8 +177,14 @@ class RankContext:
             Whether a checkpoint may be written after this round.
         done : bool, default=False
             Whether this was the last round.
+        leave : callable, default=None
+            Called on all ranks, none of which has left by then, if they end here to
+            start again on other workers: comes to an end with what a second thread of
+            the rank still does for others.
         """
-        self._keeper.keep(n_rounds, shared, own or {}, settled=settled, done=done)
+        self._keeper.keep(
+            n_rounds, shared, own or {}, settled=settled, done=done, leave=leave
+        )
 
     def record(self, record: Record, model: Model) -> bool:
         """Note what a round has brought; a collective call if somebody listens.

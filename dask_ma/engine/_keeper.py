@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.comm import allgather, allreduce, broadcast, gather, open_ranks
+from dask_ma.comm import (
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    gather,
+    open_ranks,
+)
 from dask_ma.data import combine_digests, digest_shard
 from dask_ma.engine._blame import blaming
 from dask_ma.engine._checkpoint import Store
@@ -225,6 +232,7 @@ class StateKeeper:
         *,
         settled: bool,
         done: bool,
+        leave: Callable[[], None] | None,
     ) -> None:
         """Keep the state after a round; a collective call."""
         self._source = None
@@ -235,8 +243,9 @@ class StateKeeper:
                 self._save(n_rounds, shared, own, done=True)
             elif settled:
                 # Whoever leaves takes along what it has in memory.
-                self._save_if_due(n_rounds, shared, own, at_once=regroup)
+                self._save_if_due(n_rounds, shared, own, leave, at_once=regroup)
         if regroup:
+            self._leave(leave)
             raise RegroupError("the ranks start again on other workers")
 
     def _agree_to_regroup(self) -> bool:
@@ -252,6 +261,20 @@ class StateKeeper:
             return False
         is_asked = self._rank == 0 and self._run_id in _regroup_wanted
         return _any(group, is_asked or group.is_leaving)
+
+    def _leave(self, leave: Callable[[], None] | None) -> None:
+        """Come to an end together with all ranks; a collective call.
+
+        A rank that is ahead may not go while others have yet to send to it, or wait for
+        what a second thread of it answers.
+        """
+        if leave is not None:
+            leave()
+        self._group.flush()
+        barrier(self._group)
+        self._group.flush()
+        # The rows will be shared out anew, perhaps over as many ranks as before.
+        kept_states.forget_own(self._ticket.fit_id)
 
     def _remember(
         self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any] | None
@@ -277,6 +300,7 @@ class StateKeeper:
         n_rounds: int,
         shared: dict[str, Any],
         own: dict[str, Any],
+        leave: Callable[[], None] | None,
         *,
         at_once: bool,
     ) -> None:
@@ -293,8 +317,7 @@ class StateKeeper:
         if is_due or is_wanted:
             self._save(n_rounds, shared, own, done=False)
         if is_wanted:
-            broadcast(self._group, True)  # nobody leaves before rank 0 has written it
-            self._group.flush()
+            self._leave(leave)
             raise StoppedError(f"the fit of {self._ticket.name} was asked to end")
 
     def _save(

@@ -17,7 +17,7 @@ class Kept(NamedTuple):
     round : int
         Number of the round.
     n_ranks : int
-        Number of ranks then.
+        Number of ranks then; 0 if their rows have been shared out anew since.
     shared : dict
         What is the same on all ranks.
     own : dict or None
@@ -89,6 +89,13 @@ class KeptStates:
                 del states[rank]
             if not states:
                 self._fits.pop(fit_id, None)
+
+    def forget_own(self, fit_id: str) -> None:
+        """Drop what belongs to the rows of single ranks: they are shared out anew."""
+        with self._lock:
+            states = self._fits.get(fit_id, {})
+            for rank, state in states.items():
+                states[rank] = state._replace(n_ranks=0, own={})
 
     def forget(self, fit_id: str) -> None:
         """Drop all states of a fit."""

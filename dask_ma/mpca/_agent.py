@@ -221,7 +221,13 @@ class Trainer:
         own = _prefixed("optimizer", self._network.optimizer_state())
         if self._sampler is not None:
             own |= _prefixed("sampler", self._sampler.state())
-        self._context.keep(update.epoch, shared, own, done=self.is_done)
+        self._context.keep(
+            update.epoch,
+            shared,
+            own,
+            done=self.is_done,
+            leave=self._strategy.leave,
+        )
 
     def _tell_of_divergence(self) -> None:
         """Have the user told which ranks have diverged; a collective call."""

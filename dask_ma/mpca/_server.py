@@ -165,9 +165,13 @@ class ServerStrategy(Strategy):
 
     def collect(self) -> np.ndarray:
         """What the servers have after all ranks are done."""
+        self.leave()
+        return np.concatenate(allgather(self._group, self._server.values))
+
+    def leave(self) -> None:
+        """Wait until the server of this rank has answered all ranks."""
         self._end()
         self._server.join()
-        return np.concatenate(allgather(self._group, self._server.values))
 
     @abstractmethod
     def _share(self) -> None:

@@ -110,6 +110,9 @@ class Strategy(ABC):
         """Joint model after the last update, the same everywhere; a collective call."""
         return self.joint()
 
+    def leave(self) -> None:
+        """Leave no other rank waiting for this one; a collective call."""
+
     def cycles(self) -> list[int]:
         """Exchanges made so far, for each shard."""
         return []
