@@ -153,6 +153,7 @@ def _leftovers(client: Client) -> dict[str, Any]:
             _threads._shared._users,
             _kept.kept_states.fits(),
             list(_keeper._regroup_wanted),
+            len(registry.waiting_room),
         )
 
     tasks, subscribers = client.run_on_scheduler(on_scheduler)
@@ -167,7 +168,7 @@ def _leftovers(client: Client) -> dict[str, Any]:
     found = {
         "tasks": tasks,
         "subscribers": subscribers,
-        "ranks, links, users of the BLAS limit, states, requests": busy,
+        "ranks, links, users of the BLAS limit, states, requests, messages": busy,
         "threads": threads,
         "followed runs": list(_events.subscriptions._handlers),
     }

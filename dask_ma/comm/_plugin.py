@@ -16,8 +16,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from distributed import WorkerPlugin
+from distributed.comm import Comm, CommClosedError
 
 from dask_ma import _config
+from dask_ma.comm._group import payload_nbytes
+from dask_ma.comm._held import WaitingRoom
 from dask_ma.comm._mailbox import Mailbox
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
 
@@ -31,8 +34,8 @@ HANDLER = "dask_ma_receive"
 KEY_PREFIX = "dask_ma-"
 _RUNNING = ("executing", "long-running")
 _N_REMEMBERED = 10_000  # closed ranks and runs whose late messages can still be named
-_OPEN_POLL = 0.002  # seconds between looks for a rank that has not started yet
 _LEAVE_POLL = 0.02  # seconds between looks for ranks that are about to end
+_SENDER_LOOK = 5.0  # seconds between looks whether a sender that waits is still there
 
 
 class RunRegistry:
@@ -48,6 +51,8 @@ class RunRegistry:
         self._closed: OrderedDict[tuple[str, int | None], BaseException] = OrderedDict()
         self._heeding: set[tuple[str, int]] = set()
         self._leaving: set[str] = set()
+        #: Messages for ranks that have not started.
+        self.waiting_room = WaitingRoom()
 
     def open(self, run_id: str, rank: int, owner: str) -> Mailbox:
         """Make the mailbox of a rank that runs on the worker at address `owner`."""
@@ -56,6 +61,7 @@ class RunRegistry:
             mailbox = Mailbox(rank)
             self._mailboxes[run_id, rank] = mailbox, owner
             self._changed.notify_all()
+        self.waiting_room.wake(run_id, rank)
         return mailbox
 
     def find(self, run_id: str, rank: int) -> Mailbox | None:
@@ -82,6 +88,7 @@ class RunRegistry:
             mailbox, _ = self._mailboxes.pop((run_id, rank), (None, ""))
             self._heeding.discard((run_id, rank))
             self._remember((run_id, rank), error)
+        self.waiting_room.wake(run_id, rank)
         if mailbox is not None:
             mailbox.close(error)
 
@@ -93,6 +100,7 @@ class RunRegistry:
             ]
             self._remember((run_id, None), error)
             self._changed.notify_all()
+        self.waiting_room.wake(run_id)
         for mailbox in mailboxes:
             mailbox.close(error)
         return len(mailboxes)
@@ -175,16 +183,32 @@ def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
 
 
 async def receive(
-    run_id: str, source: int, dest: int, tag: Hashable, payload: Any
+    comm: Comm, run_id: str, source: int, dest: int, tag: Hashable, payload: Any
 ) -> None:
     """Handler: put a message into its mailbox; answer once it lies there."""
+    mailbox = registry.find(run_id, dest)
+    if mailbox is None:
+        mailbox = await _mailbox_of(comm, run_id, source, dest, payload_nbytes(payload))
+    mailbox.put(source, tag, payload)
+
+
+async def _mailbox_of(
+    comm: Comm, run_id: str, source: int, dest: int, nbytes: int
+) -> Mailbox:
+    """Mailbox of a rank that has not started, as long as the sender waits for it."""
     timeout = _config.get_timeout("launch.start-timeout")
     deadline = monotonic() + timeout
-    while (mailbox := registry.find(run_id, dest)) is None:
-        if monotonic() > deadline:
-            raise _not_started(run_id, dest, timeout)
-        await asyncio.sleep(_OPEN_POLL)
-    mailbox.put(source, tag, payload)
+    held = registry.waiting_room.enter(run_id, source, dest, nbytes)
+    try:
+        while (mailbox := registry.find(run_id, dest)) is None:
+            if (left := deadline - monotonic()) <= 0:
+                raise _not_started(run_id, dest, timeout)
+            await held.wait(min(left, _SENDER_LOOK))
+            if comm.closed():
+                raise CommClosedError(f"rank {source} of run {run_id} has gone")
+        return mailbox
+    finally:
+        registry.waiting_room.leave(held)
 
 
 class CommPlugin(WorkerPlugin):

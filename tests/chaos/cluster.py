@@ -276,10 +276,9 @@ def left_on_worker() -> dict[str, Any]:
     from dask_ma.comm._plugin import registry
     from dask_ma.engine import _events, _keeper, _kept, _threads
 
-    held = getattr(registry, "held", list)
     return {
         "open ranks": registry.open_ranks(),
-        "messages": held(),
+        "messages": len(registry.waiting_room),
         "links": list(_events._links),
         "BLAS limits": _threads._shared._users,
         "kept states": _kept.kept_states.fits(),

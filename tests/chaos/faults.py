@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.cluster import Cluster
 from distributed import Client
 
+from chaos.cluster import Cluster
 from dask_ma.exceptions import FitFailedError, NoWorkersError, PeerLostError
 
 #: Rows that only workers hold, which no graph and no client can bring back.

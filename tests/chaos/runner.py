@@ -16,11 +16,11 @@ from typing import Any
 
 import dask
 import numpy as np
+
 from chaos.cases import CASES, Case
 from chaos.cluster import Cluster, stacks_here
 from chaos.faults import FAULTS, Fault
 from chaos.inputs import KINDS, make_input
-
 from dask_ma.exceptions import RowsLostWarning
 
 _HANG = 60.0  # seconds beyond some times the undisturbed fit

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from distributed import Client, LocalCluster
+from distributed.comm import CommClosedError
 
 from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
 from dask_ma.comm._plugin import CommPlugin, RunRegistry, receive, registry
@@ -104,6 +105,19 @@ def test_old_runs_are_forgotten_in_the_end(runs, monkeypatch):
 # The handler ------------------------------------------------------------------------
 
 
+class Sender:
+    """The connection that a message has come by."""
+
+    def __init__(self):
+        self.is_closed = False
+
+    def closed(self):
+        return self.is_closed
+
+
+SENDER = Sender()
+
+
 @pytest.fixture
 def run_id():
     """A run in the registry of this process, forgotten after the test."""
@@ -117,7 +131,7 @@ def run_id():
 
 def test_a_message_waits_for_its_rank_to_start(run_id):
     async def send_before_start():
-        message = asyncio.create_task(receive(run_id, 0, 1, "tag", "payload"))
+        message = asyncio.create_task(receive(SENDER, run_id, 0, 1, "tag", "payload"))
         await asyncio.sleep(0.02)
         mailbox = registry.open(run_id, 1, "worker")
         await message
@@ -129,14 +143,70 @@ def test_a_message_waits_for_its_rank_to_start(run_id):
 def test_a_message_does_not_wait_for_ever(run_id, configured):
     with configured({"dask-ma.launch.start-timeout": "20 ms"}):
         with pytest.raises(CommTimeoutError, match=r"rank 1 of run test-run .*0\.02 s"):
-            asyncio.run(receive(run_id, 0, 1, "tag", "payload"))
+            asyncio.run(receive(SENDER, run_id, 0, 1, "tag", "payload"))
+
+
+def test_nobody_looks_for_a_rank_again_and_again(run_id, monkeypatch):
+    """A message that waits costs nothing until something changes for its rank."""
+    looks = []
+    find = registry.find
+    monkeypatch.setattr(registry, "find", lambda *args: looks.append(0) or find(*args))
+
+    async def send_before_start():
+        messages = [
+            asyncio.create_task(receive(SENDER, run_id, source, 1, "tag", source))
+            for source in range(20)
+        ]
+        await asyncio.sleep(0.3)
+        assert len(registry.waiting_room) == 20
+        n_looks = len(looks)
+        other = registry.open(run_id, 2, "worker")
+        await asyncio.sleep(0.05)
+        assert len(looks) == n_looks
+        mailbox = registry.open(run_id, 1, "worker")
+        await asyncio.gather(*messages)
+        return n_looks, other, [mailbox.poll(source, "tag") for source in range(20)]
+
+    n_looks, other, found = asyncio.run(send_before_start())
+    assert n_looks <= 40
+    assert found == [(True, source) for source in range(20)]
+    assert other.poll(0, "tag") == (False, None)
+    assert len(registry.waiting_room) == 0
+
+
+def test_a_message_does_not_outlive_its_sender(run_id, monkeypatch):
+    monkeypatch.setattr(_plugin, "_SENDER_LOOK", 0.01)
+
+    async def send_and_go():
+        sender = Sender()
+        message = asyncio.create_task(receive(sender, run_id, 0, 1, "tag", "payload"))
+        await asyncio.sleep(0.05)
+        assert not message.done()
+        sender.is_closed = True
+        await asyncio.wait_for(message, 30)
+
+    with pytest.raises(CommClosedError, match="rank 0 of run test-run has gone"):
+        asyncio.run(send_and_go())
+    assert len(registry.waiting_room) == 0
+
+
+def test_a_run_that_ends_before_a_rank_has_started(run_id):
+    async def send_and_end():
+        message = asyncio.create_task(receive(SENDER, run_id, 0, 1, "tag", "payload"))
+        await asyncio.sleep(0.02)
+        close_run(run_id, "the reason")
+        await asyncio.wait_for(message, 30)
+
+    with pytest.raises(GroupClosedError, match="the reason"):
+        asyncio.run(send_and_end())
+    assert len(registry.waiting_room) == 0
 
 
 def test_a_message_that_comes_too_late_is_refused(run_id):
     registry.open(run_id, 1, "worker")
     registry.close(run_id, 1)
     with pytest.raises(StaleRunError, match=run_id):
-        asyncio.run(receive(run_id, 0, 1, "tag", "payload"))
+        asyncio.run(receive(SENDER, run_id, 0, 1, "tag", "payload"))
 
 
 def test_what_the_client_asks_of_a_process(run_id):

@@ -48,7 +48,12 @@ def test_bytes(configured, value, nbytes):
         ),
         (
             _config.get_bytes,
-            ["comm.direct-limit", "comm.push-buffer", "data.embed-limit"],
+            [
+                "comm.direct-limit",
+                "comm.held-bytes",
+                "comm.push-buffer",
+                "data.embed-limit",
+            ],
         ),
     ],
     ids=["times", "bytes"],
