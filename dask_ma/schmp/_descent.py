@@ -190,7 +190,7 @@ class Descent(Solver):
             objective.margins = (objective.loss.y - residuals)[:, np.newaxis]
             return
         margins = engine.local.values
-        objective.margins = margins.reshape(len(margins), -1).copy()
+        objective.margins = margins.reshape(len(margins), objective.n_outputs).copy()
         assert isinstance(program, Logistic)
         self.model.intercept = np.atleast_1d(program.intercept(engine.model)).copy()
         # The certificate needs the best intercept for the coefficients.

@@ -9,7 +9,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from dask_ma import SchMPLasso
+from dask_ma import SchMPLasso, SchMPLogisticRegression
+from dask_ma.exceptions import RowsLostWarning
 from dask_ma.schmp import LeastSquares, run, schedules
 
 N_WORKERS = 3
@@ -121,6 +122,26 @@ def test_fit(client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
     rounds = [record["round"] for record in model.history_]
     assert rounds == [*range(1, model.n_iter_ + 1)]
     assert len(rounds) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_rank_without_rows(client, rows, monkeypatch, tmp_path, n_classes):
+    """It goes on beside the others, whose rows decide."""
+    X, y = rows
+    y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)
+    mark = tmp_path / "struck"
+    monkeypatch.setattr("dask_ma.schmp._estimator.train", doomed_agent(mark))
+    params = {"alpha": 0.01, "schedule": "dynamic", "tol": 1e-6, "random_state": 0}
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "continue"}),
+        pytest.warns(RowsLostWarning, match="without 100 of 300 rows"),
+    ):
+        model = SchMPLogisticRegression(**params).fit(X, y)
+    assert mark.exists()
+    left = np.r_[:100, 200:300]
+    alone = SchMPLogisticRegression(**params, n_ranks=1).fit(X[left], y[left])
+    np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-2)
 
 
 @pytest.mark.parametrize("schedule", ["working_set", "dynamic"])
