@@ -147,7 +147,7 @@ class Runner:
         seed, missed = self._seed, 0
         while len(self.results) < n_fits and missed <= 10 + n_fits:
             plan = Plan.draw(seed, *self._drawn_from)
-            result = self._strike(plan)
+            result = self._strike_if_possible(plan)
             seed += 1
             self._tell(plan, result)
             if result.struck or result.wrongs or result.hung:
@@ -159,6 +159,16 @@ class Runner:
         return wrong + max(0, n_fits - len(self.results))
 
     # One fit -----------------------------------------------------------------------
+
+    def _strike_if_possible(self, plan: Plan) -> Result:
+        """Strike a fit; what goes wrong beside it does not end the others."""
+        try:
+            return self._strike(plan)
+        except Exception as error:
+            result = Result(wrongs=[f"{type(error).__name__}: {error}"])
+            result.details = "".join(traceback.format_exception(error))
+            self._replace_cluster()
+            return result
 
     def _strike(self, plan: Plan) -> Result:
         """Make a fit, strike it, and look at what has become of it."""
