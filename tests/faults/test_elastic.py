@@ -285,7 +285,7 @@ IN_BACKGROUND = {
         {"late": "mpca._server.Central._share", "holds": True},
     ),
     "easgd": (
-        network("easgd"),
+        network("easgd", sync_period=1),
         {"late": "mpca._server.Elastic._share", "holds": True},
     ),
     "one phase": (
