@@ -1,8 +1,11 @@
 """The door through which messages enter a worker."""
 
 import asyncio
+import atexit
+import gc
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from distributed import Client, LocalCluster
@@ -244,6 +247,18 @@ def test_plugin_is_installed_once_and_on_later_workers():
         assert list(client.run(handlers).values()) == [True, True]
         client.unregister_worker_plugin(CommPlugin.name)
         assert list(client.run(handlers).values()) == [False, False]
+
+
+def test_only_a_process_with_a_nanny_is_ended_quickly(monkeypatch):
+    registered = []
+    monkeypatch.setattr(atexit, "register", registered.append)
+    _plugin._end_quickly.cache_clear()
+    CommPlugin().setup(SimpleNamespace(handlers={}, nanny=None))
+    assert registered == []
+    for _ in range(2):
+        CommPlugin().setup(SimpleNamespace(handlers={}, nanny="tcp://nanny:1"))
+    assert registered == [gc.freeze]
+    _plugin._end_quickly.cache_clear()
 
 
 def test_a_worker_that_leaves_ends_its_ranks(run_id):
