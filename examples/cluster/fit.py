@@ -40,12 +40,8 @@ def main(client: Client, options: argparse.Namespace) -> None:
         random_state=0,
         verbose=2,  # a line per round
     )
-    settings = {
-        "dask-ma.checkpoint.path": options.checkpoint,
-        # As long as a job may wait in the queue, and start, in place of a lost one.
-        "dask-ma.recovery.wait": "10 minutes",
-    }
-    with client.as_current(), dask.config.set(settings):
+    saved = dask.config.set({"dask-ma.checkpoint.path": options.checkpoint})
+    with client.as_current(), saved:
         classifier.fit(X, y)
     joblib.dump(classifier.to_sklearn(), options.model)
     print(f"Accuracy {classifier.score(X, y):.4f} on the rows of the fit", flush=True)

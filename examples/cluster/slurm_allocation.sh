@@ -11,7 +11,7 @@
 #SBATCH --time=01:00:00
 
 cd "$SLURM_SUBMIT_DIR" || exit
-export OMP_NUM_THREADS=1 PYTHONPATH=$PWD:$PYTHONPATH
+export PYTHONPATH=$PWD:$PYTHONPATH
 name=scheduler-$SLURM_JOB_ID
 network=(--scheduler-file "$PWD/$name.json" --interface "${INTERFACE:-ib0}")
 

@@ -9,8 +9,10 @@
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
 #SBATCH --time=01:00:00
-# A minute before the time is up; the client saves the fit and ends.
+# A minute before the time is up, so that the client saves the fit and ends.
 #SBATCH --signal=B:TERM@60
+# Of several that were submitted, one at a time.
+#SBATCH --dependency=singleton
 
 cd "$SLURM_SUBMIT_DIR" || exit
 # exec: signals for the shell of the job reach the client.

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queue", required=True, help="partition of the jobs")
     parser.add_argument("--interface", required=True, help="network, such as ib0")
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--lost-after", default="5s", help="replace jobs after")
+    parser.add_argument("--lost-after", default="10s", help="then a job is replaced")
     parser.add_argument("--memory", default="2GB", help="of each job")
     parser.add_argument("--walltime", default="01:00:00", help="of each job")
     parser.add_argument(
@@ -45,11 +45,8 @@ def make_cluster(options: argparse.Namespace, **more: object) -> SLURMCluster:
         walltime=options.walltime,
         local_directory=options.local_directory,
         log_directory="logs",
-        # What workers are to find: one thread for BLAS, and the module that reads rows.
-        job_script_prologue=[
-            "export OMP_NUM_THREADS=1",
-            f"export PYTHONPATH={HERE}:$PYTHONPATH",
-        ],
+        # Workers have to find the module that reads rows.
+        job_script_prologue=[f"export PYTHONPATH={HERE}:$PYTHONPATH"],
         scheduler_options={"dashboard_address": ":0"},
         **more,
     )
@@ -57,15 +54,23 @@ def make_cluster(options: argparse.Namespace, **more: object) -> SLURMCluster:
 
 def main(options: argparse.Namespace) -> None:
     """Keep so many jobs, and fit."""
-    # How long a worker may be gone before its job is replaced, 15 s if nobody says so.
+    settings = {
+        # How long a worker may be gone before its job is replaced.
+        "distributed.deploy.lost-worker-timeout": options.lost_after,
+        # How long the fit waits for another job, or for the first one if all are lost.
+        "dask-ma.recovery.wait": "10 minutes",
+        "dask-ma.recovery.wait-for-any": "1 hour",
+        # With how many it begins, and how long it waits for them.
+        "dask-ma.launch.min-workers": options.jobs,
+        "dask-ma.launch.min-workers-timeout": "1 hour",
+    }
     with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": options.lost_after}),
+        dask.config.set(settings),
         make_cluster(options) as cluster,
         Client(cluster) as client,
     ):
         # Unlike scale(), this asks for another job when one has ended.
         cluster.adapt(minimum_jobs=options.jobs, maximum_jobs=options.jobs)
-        client.wait_for_workers(options.jobs, timeout=3600)
         fit.main(client, options)
 
 

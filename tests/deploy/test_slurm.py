@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 N_NODES = 4
 N_ROUNDS = 8
 _BOUND = 120.0  # seconds that anything may take on a busy host
+_SLOW = 1000  # bytes a second, so that rounds take long enough to be met
 _OPTIONS = ["--queue=debug", "--interface=lo", "--memory=1GB", "--lost-after=1s"]
 
 
@@ -49,8 +50,6 @@ class Slurm:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": ":".join(filter(None, paths)),
             "INTERFACE": "lo",
-            # Slows the rounds down, so that they can be met.
-            "DASK_DASK_MA__COMM__MAX_BANDWIDTH": "1500",
         }
         self._clients: list[subprocess.Popen[bytes]] = []
 
@@ -76,12 +75,12 @@ class Slurm:
         self.call("bash", self._scripts / "slurm_up.sh", self._daemons, N_NODES)
         self.call(sys.executable, "rows.py", "rows")
 
-    def call(self, *command: object) -> str:
+    def call(self, *command: object, pace: int = 0) -> str:
         """Run a command; return what it prints."""
         result = subprocess.run(
             list(map(str, command)),
             cwd=self.work,
-            env=self._environment,
+            env=self._paced(pace),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -91,7 +90,7 @@ class Slurm:
         assert result.returncode == 0, result.stdout
         return result.stdout.strip()
 
-    def start(self, name: str, *arguments: object) -> Path:
+    def start(self, name: str, *arguments: object, pace: int = 0) -> Path:
         """Start a program as on a login node; return the file that it writes to."""
         output = self.work / f"{name}.out"
         with output.open("wb") as file:
@@ -99,7 +98,7 @@ class Slurm:
                 subprocess.Popen(
                     [sys.executable, "-u", name, *map(str, arguments)],
                     cwd=self.work,
-                    env=self._environment,
+                    env=self._paced(pace),
                     stdout=file,
                     stderr=subprocess.STDOUT,
                 )
@@ -112,9 +111,9 @@ class Slurm:
         assert code == 0, output.read_text()
         return output.read_text()
 
-    def submit(self, *arguments: object) -> tuple[str, Path]:
+    def submit(self, *arguments: object, pace: int = 0) -> tuple[str, Path]:
         """Submit a batch job; return its number and the file that it writes to."""
-        job = self.call("sbatch", "--parsable", *arguments)
+        job = self.call("sbatch", "--parsable", *arguments, pace=pace)
         return job, self.work / f"slurm-{job}.out"
 
     def jobs(self) -> list[str]:
@@ -140,6 +139,10 @@ class Slurm:
             return output.exists() and number in rounds(output.read_text())
 
         self.wait_until(is_told, f"round {number}", output)
+
+    def _paced(self, pace: int) -> dict[str, str]:
+        """Environment in which ranks send so many bytes a second; 0 sets no limit."""
+        return {**self._environment, "DASK_DASK_MA__COMM__MAX_BANDWIDTH": str(pace)}
 
     def _processes(self) -> list[psutil.Process]:
         """What has been started with this SLURM in its environment."""
@@ -177,11 +180,6 @@ def rounds(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"^-- Round (\d+):", text, re.M)]
 
 
-def saved_rounds(folder: Path) -> list[int]:
-    """The rounds of the checkpoints in a folder."""
-    return sorted(int(path.stem.split("-")[1]) for path in folder.glob("round-*.json"))
-
-
 def undisturbed(work: Path, n_ranks: int) -> np.ndarray:
     """Coefficients of the fit of the examples, without a cluster."""
     X, y = runpy.run_path(str(work / "rows.py"))["open_rows"](work / "rows")
@@ -203,6 +201,7 @@ def test_a_job_that_is_lost_is_replaced_and_the_fit_is_the_same(slurm):
         *_OPTIONS,
         *("--jobs=2", "--data=rows", "--checkpoint=refilling"),
         *(f"--rounds={N_ROUNDS}", "--model=refilling.joblib"),
+        pace=_SLOW,
     )
     slurm.wait_for_round(2, output)
     first, second = slurm.jobs()
@@ -220,22 +219,25 @@ def test_a_job_that_is_lost_is_replaced_and_the_fit_is_the_same(slurm):
 
 
 def test_a_client_in_a_batch_job_goes_on_with_another_number_of_ranks(slurm):
+    """Of two that are submitted at once, as a chain."""
     arguments = ["slurm_batch_client.sh", *_OPTIONS, "--data=rows", "--checkpoint=job"]
-    job, output = slurm.submit(*arguments, "--jobs=2", "--rounds=1000")
-    slurm.wait_for_round(3, output)
+    model = slurm.work / "job.joblib"
+    arguments += [f"--rounds={5 * N_ROUNDS}", f"--model={model}"]
+    job, output = slurm.submit(*arguments, "--jobs=2", pace=_SLOW)
+    slurm.wait_for_round(2, output)
+    _, following = slurm.submit(*arguments, "--jobs=1")
     # What #SBATCH --signal=B:TERM@... does before the time is up.
     slurm.call("scancel", "--batch", "--signal=TERM", job)
-    slurm.wait_for_empty_queue(output)  # those of the workers end, too
-    assert rounds(output.read_text())[-1] < 1000
-    last = saved_rounds(slurm.work / "job")[-1]
-    model = slurm.work / "job.joblib"
-    _, output = slurm.submit(
-        *arguments, "--jobs=1", f"--rounds={last + 2}", f"--model={model}"
+    slurm.wait_until(lambda: job not in slurm.jobs(), "the job ends", output)
+    assert not model.exists()
+    last = max(
+        int(path.stem.split("-")[1]) for path in slurm.work.glob("job/**/round-*.json")
     )
-    slurm.wait_for_empty_queue(output)
-    assert model.exists(), output.read_text()
-    assert rounds(output.read_text()) == [last + 1, last + 2]
-    assert "written by 2 ranks and goes on with 1" in output.read_text()
+    slurm.wait_for_empty_queue(following)
+    said = following.read_text()
+    assert rounds(said) == list(range(last + 1, 5 * N_ROUNDS + 1))
+    assert "written by 2 ranks and goes on with 1" in said
+    assert model.exists()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
