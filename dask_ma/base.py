@@ -429,6 +429,8 @@ def _as_column(values: Any, like: Any, name: str) -> Any:
 
     if not is_dask_collection(values):
         values = da.from_array(np.asarray(values), chunks=-1)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
     if values.shape != like.shape:
         raise ValueError(
             f"Found input variables with inconsistent numbers of samples: X has "

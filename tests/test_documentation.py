@@ -6,16 +6,21 @@ import csv
 import doctest
 import importlib
 import pkgutil
+import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
 import dask_ma
+from dask_ma import MASGDClassifier
 
 ROOT = Path(__file__).parent.parent
 BUILT = {"_build", "auto_examples", "generated"}
@@ -35,6 +40,8 @@ def has_example(text):
     return ">>> " in text
 
 
+# Dask uses what the newest pandas advises against.
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if has_example(page.read_text())],
@@ -52,6 +59,24 @@ def test_docstrings(name):
         pytest.importorskip("torch", reason="modules need torch")
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0
+
+
+def test_scaling_on_the_page_about_files():
+    """The one block there that needs a package of its own."""
+    pytest.importorskip("dask_ml", reason="the block uses dask-ml")
+    page = (ROOT / "docs" / "user_guide" / "files.rst").read_text()
+    [block] = re.findall(r".. code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(100, 2)) * [1000, 1] + [2000, 14])
+    table.columns = ["distance", "hour"]
+    flights = dd.from_pandas(table, npartitions=3)
+    y = flights["hour"] > 14
+    names = {"MASGDClassifier": MASGDClassifier, "flights": flights, "y": y}
+    exec(compile(textwrap.dedent(block), "files.rst", "exec"), names)
+    assert names["pipeline"].predict(table).tolist() == pytest.approx(
+        names["pipeline"].predict(names["X"]).compute().tolist()
+    )
+    assert names["pipeline"].score(table, table["hour"] > 14) > 0.9
 
 
 def test_readme_example(capsys):

@@ -40,7 +40,8 @@ class LinearClassifierMixin(DistributedClassifierMixin):
         Returns
         -------
         values : ndarray or dask.array of shape (n_samples,) or (n_samples, n_classes)
-            Lazy for Dask input. With two classes a vector, above 0 for the second one.
+            Lazy for Dask input. With two classes a vector, above 0 for the second one,
+            which is a Series for a dask.dataframe.
         """
         check_is_fitted(self)
         n_classes = len(self.classes_)
@@ -57,8 +58,8 @@ class LinearClassifierMixin(DistributedClassifierMixin):
 
         Returns
         -------
-        labels : ndarray or dask.array of shape (n_samples,)
-            Lazy for Dask input.
+        labels : ndarray, dask.array or dask Series, of shape (n_samples,)
+            Lazy for Dask input; a Series for a dask.dataframe.
         """
         check_is_fitted(self)
         return self._apply(X, _functions.predict, dtype=self.classes_.dtype)

@@ -26,8 +26,8 @@ class LinearRegressorMixin(DistributedRegressorMixin):
 
         Returns
         -------
-        values : ndarray or dask.array of shape (n_samples,)
-            Lazy for Dask input.
+        values : ndarray, dask.array or dask Series, of shape (n_samples,)
+            Lazy for Dask input; a Series for a dask.dataframe.
         """
         check_is_fitted(self)
         return self._apply(X, _functions.predict)

@@ -25,8 +25,8 @@ class ProbabilityMixin(MPCAEstimator):
 
         Returns
         -------
-        predicted : ndarray or dask.array of shape (n_samples,)
-            Lazy for Dask input.
+        predicted : ndarray, dask.array or dask Series, of shape (n_samples,)
+            Lazy for Dask input; a Series for a dask.dataframe.
         """
         check_is_fitted(self)
         return self._forward_rows(X, _labels, dtype=self.classes_.dtype)

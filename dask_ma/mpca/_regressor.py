@@ -360,8 +360,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
 
         Returns
         -------
-        predicted : ndarray or dask.array of shape (n_samples,)
-            Lazy for Dask input.
+        predicted : ndarray, dask.array or dask Series, of shape (n_samples,)
+            Lazy for Dask input; a Series for a dask.dataframe.
         """
         check_is_fitted(self)
         return self._forward_rows(X, Predictor.forward, dtype=self._float_dtype())
