@@ -4,15 +4,17 @@ The larger sets are not shipped. Set the environment variable DASK_MA_DATA to a 
 that holds ``imdb`` and ``newsgroups20`` (``X_train.npz``, ``y_train.npy`` and the same
 for the test rows, counts of words; ``rating_train.npy`` of imdb) and
 ``gene_expression`` (``riboflavin.npz``, ``eyedata.npz``, ``golub.npz`` and
-``gordon.npz`` with X and y) and ``fashion_mnist`` (the four files of the original) to
-run their tests.
+``gordon.npz`` with X and y) and ``fashion_mnist`` (the four files of the original) and
+``a9a`` (as imdb, with labels -1 and 1) to run their tests.
 """
 
 import gzip
 import os
 from pathlib import Path
 
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse, special
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
@@ -96,6 +98,35 @@ def test_clinc150(record_property):
     )
     assert ours > theirs - 0.01
     assert ours > 0.85
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_parquet_of_a9a(tmp_path, process_client, record_property):
+    """Boolean columns of a census, from Parquet files to predictions beside them."""
+    folder = folder_of("a9a")
+    tables = {}
+    for part in ("train", "test"):
+        X = sparse.load_npz(folder / f"X_{part}.npz").toarray().astype(bool)
+        table = pd.DataFrame(X).add_prefix("x")
+        income = np.load(folder / f"y_{part}.npy")
+        tables[part] = table.assign(income=np.where(income > 0, "high", "low"))
+        (tmp_path / part).mkdir()
+        for number, start in enumerate(range(0, len(table), 4000)):
+            path = tmp_path / part / f"{number:02}.parquet"
+            tables[part].iloc[start : start + 4000].to_parquet(path, index=False)
+    train, test = (dd.read_parquet(tmp_path / part) for part in tables)
+    columns = list(train.columns[:-1])
+    params = {"loss": "log_loss", "max_iter": 10, "tol": None, "random_state": 0}
+    with process_client.as_current():
+        model = MASGDClassifier(**params).fit(train[columns], train["income"])
+        accuracy = model.score(test[columns], test["income"])
+        result = test.assign(predicted=model.predict(test[columns]))
+        right = (result["predicted"] == result["income"]).mean().compute()
+    record_property("accuracy", accuracy)
+    print(f"accuracy {accuracy:.4f}")
+    assert right == pytest.approx(accuracy)
+    assert accuracy > 0.84
+    del result, train, test
 
 
 # -- L1 penalties, beside scikit-learn's exact solvers -------------------------------
