@@ -5,8 +5,8 @@ Private parts of Dask used here and nowhere else in ``dask_ma.data``:
 * ``dask._task_spec.Alias`` and ``DataNode``: a persisted DataFrame refers to its
   futures through aliases, and a locally persisted collection wraps its blocks; no
   public function follows either.
-* ``dependencies`` of the tasks of that module: ``dask.core.get_dependencies`` needs a
-  whole graph of one format, and leaves out keys that the graph lacks.
+* ``GraphNode`` of that module: ``dask.core.get_dependencies`` is for tasks in another
+  format, and leaves out keys that the graph lacks.
 * ``Client.scheduler``: ``ncores`` for some addresses only, since the public
   ``scheduler_info`` describes the whole cluster, by default a few workers of it.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import dask
 import numpy as np
-from dask._task_spec import Alias, DataNode
+from dask._task_spec import Alias, DataNode, GraphNode
 from dask.core import flatten, get_dependencies
 from distributed import Client, Future, as_completed
 
@@ -77,8 +77,9 @@ def rests_on_futures(collection: Any) -> bool:
 
 def dependencies_of(graph: Mapping[Any, Any], key: Any) -> Collection[Any]:
     """Keys that a task refers to, also those that the graph lacks."""
-    found = getattr(graph[key], "dependencies", None)
-    return get_dependencies(graph, key) if found is None else found
+    task = graph[key]
+    is_node = isinstance(task, GraphNode)
+    return task.dependencies if is_node else get_dependencies(graph, key)
 
 
 # -- Computing -----------------------------------------------------------------------

@@ -51,6 +51,8 @@ def as_arrays(collections: Sequence[Any], *, keep_persisted: bool = False) -> li
     """
     result = list(collections)
     frames = [place for place, c in enumerate(result) if is_dask_frame(c)]
+    if not frames:
+        return result
     if keep_persisted:
         for place in frames:
             _check_complete(result[place])

@@ -179,6 +179,21 @@ def test_large_model_is_scattered(client, clean):
     del result, graph
 
 
+def test_large_model_for_a_dataframe(client, clean):
+    frame = dd.from_pandas(pd.DataFrame(np.ones((40, 300))), npartitions=4)
+    result = apply_blockwise(
+        frame,
+        lambda model, block: (block @ model)[:, 0],
+        model=np.ones((300, 6000)),
+        n_outputs=None,
+        dtype=float,
+    )
+    graph = dict(result.__dask_graph__())
+    assert any(isinstance(value, Future) for value in graph.values())
+    assert result.sum().compute() == 40 * 300
+    del result, graph
+
+
 def test_small_model_stays_in_the_graph(client, clean, X):
     lazy = da.from_array(X, chunks=(5, 3))
     result = apply_blockwise(
