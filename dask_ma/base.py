@@ -18,8 +18,13 @@ from dask_ma._callbacks import CallbackSupportMixin, fit_listener
 from dask_ma.data import (
     apply_blockwise,
     as_arrays,
+    check_memory_labels,
+    checked_rows,
+    checked_vector,
     describe,
     is_dask_collection,
+    refuse_unfinished,
+    weight_per_row,
 )
 from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
 
@@ -72,6 +77,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             Whether the fit has checkpoints if the user wants any. The steps of
             `partial_fit` have none: the second is not the first that goes on.
         """
+        sample_weight = weight_per_row(sample_weight)
         n_rows = describe(X).n_rows
         seed = check_random_state(self.random_state).randint(_MAX_SEED)
         job = Job(
@@ -139,8 +145,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _validate_input(self, X: Any, y: Any = None, *, reset: bool) -> tuple[Any, Any]:
         """Check what can be known on the client; a Dask collection is not computed."""
+        refuse_unfinished(X, "X")
+        if y is not None:
+            checked_vector(y, "y")
         if not is_dask_collection(X):
-            return self._validate_memory(X, y, reset=reset)
+            return self._validate_memory(checked_rows(X), y, reset=reset)
         validate_data(self, _stand_in(X), reset=reset, skip_check_array=True)
         return X, y
 
@@ -173,6 +182,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         dtype : dtype, default=None
             Of a lazy result; None for the floating type that model and rows give.
         """
+        refuse_unfinished(X, "X")
         if is_dask_collection(X):
             self._validate_input(X, reset=False)
             if dtype is None:
@@ -181,7 +191,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
                 X, function, model=self._predictor(), n_outputs=n_outputs, dtype=dtype
             )
         X = validate_data(
-            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
+            self,
+            checked_rows(X),
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=False,
         )
         return function(self._predictor(), X)
 
@@ -222,20 +236,24 @@ class DistributedClassifierMixin(ClassifierMixin):
             Rows.
         y : array-like or Dask collection of shape (n_samples,)
             True labels.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows; a number weights all alike.
 
         Returns
         -------
         accuracy : float
             For Dask input it is worked out where the rows are.
         """
+        sample_weight = weight_per_row(sample_weight)
         if is_dask_collection(X):
             return blockwise_accuracy(self.predict(X), y, sample_weight)
         return super().score(X, y, sample_weight)
 
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """scikit-learn's checks of data in memory."""
+        if y is not None:
+            check_memory_labels(y)
         X, y = validate_data(
             self,
             X,
@@ -286,14 +304,16 @@ class DistributedRegressorMixin(RegressorMixin):
             Rows.
         y : array-like or Dask collection of shape (n_samples,)
             True values.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows; a number weights all alike.
 
         Returns
         -------
         r2 : float
             For Dask input it is worked out where the rows are.
         """
+        sample_weight = weight_per_row(sample_weight)
         if is_dask_collection(X):
             return blockwise_r2(self.predict(X), y, sample_weight)
         return super().score(X, y, sample_weight)
@@ -373,6 +393,7 @@ def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted fraction of equal labels, worked out block by block."""
     predicted, y, weight = _columns(predicted, y, sample_weight)
     right, total = dask.compute(((predicted == y) * weight).sum(), weight.sum())
+    _check_total(total)
     return float(right / total)
 
 
@@ -380,12 +401,22 @@ def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted coefficient of determination, worked out block by block."""
     predicted, y, weight = _columns(predicted, y, sample_weight)
     total, first = dask.compute(weight.sum(), (weight * y).sum())
+    _check_total(total)
     deviations = (weight * (y - first / total) ** 2).sum()
     residuals = (weight * (y - predicted) ** 2).sum()
     residuals, deviations = dask.compute(residuals, deviations)
     if deviations == 0:
         return float(residuals == 0)  # as scikit-learn's r2_score
     return float(1 - residuals / deviations)
+
+
+def _check_total(total: float) -> None:
+    """Refuse weights that no mean can be made with."""
+    if not 0 < total < np.inf:
+        raise ValueError(
+            f"sample_weight adds up to {total} over all rows, expected a finite sum "
+            "above 0"
+        )
 
 
 def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:

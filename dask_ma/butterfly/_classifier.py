@@ -249,9 +249,10 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
             Coefficients to start from.
         intercept_init : array-like of shape (1,) or (n_classes,), default=None
             Intercepts to start from.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows, not negative. A weight multiplies the gradient of the
-            row; 0 counts like no row.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative; a number weights all alike. A weight
+            multiplies the gradient of the row; 0 counts like no row.
 
         Returns
         -------

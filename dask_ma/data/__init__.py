@@ -10,8 +10,19 @@ from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import ShardDigest, combine_digests, digest_shard
 from dask_ma.data._frames import as_arrays
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
-from dask_ma.data._labels import encode_labels, merge_labels, unique_labels_of
+from dask_ma.data._labels import (
+    check_memory_labels,
+    encode_labels,
+    merge_labels,
+    unique_labels_of,
+)
 from dask_ma.data._lazy import apply_blockwise
+from dask_ma.data._memory import (
+    checked_rows,
+    checked_vector,
+    refuse_unfinished,
+    weight_per_row,
+)
 from dask_ma.data._partition import partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._shard import Block, Shard, build_shard
@@ -29,6 +40,9 @@ __all__ = [
     "as_arrays",
     "build_shard",
     "can_be_had_again",
+    "check_memory_labels",
+    "checked_rows",
+    "checked_vector",
     "combine_digests",
     "current_client",
     "describe",
@@ -39,5 +53,7 @@ __all__ = [
     "merge_labels",
     "partition",
     "recover_shards",
+    "refuse_unfinished",
     "unique_labels_of",
+    "weight_per_row",
 ]

@@ -63,7 +63,7 @@ def words_in_block(frame: Any, index: int) -> ValueError:
     refused = {str(n): str(d) for n, d in frame.dtypes.items() if not holds_numbers(d)}
     return ValueError(
         f"Block {index} of X has columns that hold no numbers: {refused}. Drop or "
-        "encode them before fit."
+        "encode them first."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from dask_ma.data._blocks import (
     as_rows,
@@ -32,11 +33,9 @@ class RawBlock(NamedTuple):
 def open_block(source: Any, rows: int, index: int) -> RawBlock:
     """Check that the parts of one block fit together; `rows` is its expected length."""
     X, y, sample_weight = source
-    if np.ma.isMaskedArray(X):
-        raise TypeError(
-            f"Block {index} of X is a masked array, expected plain numbers; fill it "
-            "with dask.array.ma.filled."
-        )
+    refuse_masked(X, f"Block {index} of X")
+    if scipy.sparse.issparse(X):
+        check_pointers(X, f"Block {index} of X")
     X = as_rows(X)
     if X.ndim != 2:
         raise ValueError(
@@ -57,6 +56,7 @@ def _open_column(column: Any, name: str, rows: int, index: int) -> np.ndarray | 
     """A 1-D array of y or weights, as long as its block of X."""
     if column is None:
         return None
+    refuse_masked(column, f"Block {index} of {name}")
     array = frame_to_array(column) if is_frame(column) else np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -71,6 +71,66 @@ def _open_column(column: Any, name: str, rows: int, index: int) -> np.ndarray | 
             f"{array.shape[0]}; give {name} the same partitions as X."
         )
     return array
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Refuse a masked array, whose mask would be lost."""
+    if np.ma.isMaskedArray(values):
+        raise TypeError(
+            f"{name} is a masked array, expected plain numbers; fill it with its "
+            "method filled, or with dask.array.ma.filled."
+        )
+
+
+def check_pointers(X: Any, name: str) -> None:
+    """Refuse a SciPy matrix that cannot even be cut: reading it could crash."""
+    if X.format != "csr":
+        check_sparse(X, name)  # it is going to be converted
+        return
+    pointers = X.indptr
+    n_stored = min(len(X.indices), len(X.data))
+    if len(pointers) != X.shape[0] + 1 or pointers[0] != 0:
+        raise _broken(name, "the row pointers do not begin with 0, or are too few")
+    if (pointers[1:] < pointers[:-1]).any() or pointers[-1] > n_stored:
+        raise _broken(name, "the row pointers fall, or go beyond the stored elements")
+
+
+def check_sparse(X: Any, name: str) -> None:
+    """Refuse a SciPy matrix whose indices lie outside of it.
+
+    Two passes over the indices, a small part of a step; code that is compiled reads
+    and writes beyond its arrays else.
+    """
+    try:
+        if X.format in ("csr", "csc", "bsr"):
+            arrays = X.data, X.indices, X.indptr
+            # A copy of the head alone: the check may change what it looks at.
+            type(X)(arrays, shape=X.shape).check_format(full_check=True)
+        elif X.format == "coo":
+            type(X)((X.data, X.coords), shape=X.shape)
+    except ValueError as error:
+        raise _broken(name, str(error)) from error
+
+
+def _broken(name: str, what: str) -> ValueError:
+    """Error of a sparse matrix that is none."""
+    return ValueError(
+        f"{name} is not a valid sparse matrix: {what}. Correct it where it is built; "
+        "its method check_format(full_check=True) tells whether it is valid."
+    )
+
+
+def without_duplicates(X: Any) -> Any:
+    """A CSR that stores each element once and in order: `X`, or a copy.
+
+    Its flags are not believed: whoever sets the arrays of a matrix can forget them.
+    """
+    head = type(X)((X.data, X.indices, X.indptr), shape=X.shape)
+    if head.has_canonical_format:
+        return X
+    head = head.copy()
+    head.sum_duplicates()
+    return head
 
 
 def cut_rows(source: Any, start: int, stop: int, rows: int, index: int) -> RawBlock:
@@ -134,7 +194,7 @@ def check_finite(values: Any, name: str, index: int, first: int | None) -> None:
     kind = "NaN" if np.isnan(data).any() else "infinity"
     raise ValueError(
         f"Input {name} contains {kind} in block {index}, {_row_text(rows, first)}. "
-        "Remove or impute these rows before fit."
+        "Remove or impute these rows first."
     )
 
 

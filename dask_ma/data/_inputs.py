@@ -99,7 +99,9 @@ def describe(X: Any) -> InputInfo:
     if is_dask_collection(X):
         raise TypeError(
             f"X is a Dask object of type {type(X).__name__}, expected a dask.array or "
-            "a dask.dataframe; convert it with to_dask_array() or to_dataframe()."
+            "a dask.dataframe; count the words of texts with "
+            "dask_ma.datasets.vectorize_text, make a dask.dataframe of records with "
+            "to_dataframe()."
         )
     return _describe_memory(X)
 

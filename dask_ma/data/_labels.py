@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from dask_ma.data._blocks import is_frame
 from dask_ma.data._shard import Shard
 
-__all__ = ["encode_labels", "merge_labels", "unique_labels_of"]
+__all__ = ["check_memory_labels", "encode_labels", "merge_labels", "unique_labels_of"]
 
 _SHOWN = 5
 
@@ -35,56 +37,96 @@ def unique_labels_of(shard: Shard) -> np.ndarray:
     found = []
     for block in shard.blocks:
         if block.y is not None:
-            _check_labels(block.y, block.index)
+            _check_labels(block.y, f" in block {block.index}")
             found.append(np.unique(block.y))
     return merge_labels(found)
 
 
-def _check_labels(y: np.ndarray, index: int) -> None:
+def check_memory_labels(y: Any) -> None:
+    """Refuse labels of this process that cannot be classes, with what is wrong.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_rows,)
+        Only labels that are neither numbers nor of one type of text are looked at;
+        scikit-learn's own checks are clear about the others.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or is neither a number nor text.
+    TypeError
+        If labels of several types are mixed.
+    """
+    labels = y.to_numpy() if is_frame(y) else np.asarray(y)
+    if isinstance(y, (list, tuple)) and labels.dtype.kind in "US":
+        labels = np.asarray(y, dtype=object)  # NumPy has made texts of all
+    if labels.dtype == object and labels.ndim == 1:
+        _check_objects(labels, "")
+
+
+def _check_labels(y: np.ndarray, where: str) -> None:
     """Refuse labels that cannot be classes."""
     if y.dtype.kind == "f":
         if np.isnan(y).any():
-            raise _missing(index)
+            raise _missing(np.isnan(y), where)
         if np.any(y != np.floor(y)) or not np.isfinite(y).all():
             raise ValueError(
                 "Unknown label type: continuous. Maybe you are trying to fit a "
                 "classifier, which expects discrete classes on a regression target "
-                f"with continuous values (block {index} of y)."
+                f"with continuous values{where.replace(' in', ' of y in')}."
             )
     elif y.dtype == object:
-        _check_objects(y, index)
+        _check_objects(y, where)
     elif y.dtype.kind not in "biuUS":
         raise ValueError(
-            f"Unknown label type: {y.dtype} in block {index} of y; expected integers, "
-            "bool or strings."
+            f"Unknown label type: {y.dtype}{where} of y; expected integers, bool or "
+            "strings."
         )
 
 
-def _check_objects(y: np.ndarray, index: int) -> None:
+def _check_objects(y: np.ndarray, where: str) -> None:
     """Refuse objects other than strings."""
-    types = {type(label) for label in y.tolist()}
-    if any(label is None or label != label for label in y.tolist()):
-        raise _missing(index)
+    labels = y.tolist()
+    missing = np.fromiter(map(_is_missing, labels), dtype=bool, count=len(labels))
+    if missing.any():
+        raise _missing(missing, where)
+    types = {type(label) for label in labels}
     strings = {kind for kind in types if issubclass(kind, str)}
     if strings and strings != types:
         names = sorted(kind.__name__ for kind in types)
         raise TypeError(
-            f"y mixes labels of several types in block {index}: {', '.join(names)}; "
+            f"y mixes labels of several types{where}: {', '.join(names)}; "
             "give all of them one type, for example with y.astype(str)."
         )
     if not strings and types:
         raise ValueError(
-            f"Unknown label type: unknown. Block {index} of y holds objects of type "
+            f"Unknown label type: unknown. y{where} holds objects of type "
             f"{', '.join(sorted(kind.__name__ for kind in types))}; convert y to "
             "integers, bool or strings."
         )
 
 
-def _missing(index: int) -> ValueError:
+def _is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas' NA."""
+    if label is None:
+        return True
+    try:
+        return bool(label != label)
+    except TypeError:
+        return True  # NA says neither yes nor no
+    except ValueError:
+        return False  # an array, which is no label, but not missing either
+
+
+def _missing(missing: np.ndarray, where: str) -> ValueError:
     """Error of a missing label."""
+    row = int(np.flatnonzero(missing)[0])
+    more = np.count_nonzero(missing) - 1
+    place = f"{where}, row {row} of the block" if where else f" in row {row}"
     return ValueError(
-        f"Input y contains NaN: a label is missing in block {index}. Remove these rows "
-        "before fit."
+        f"Input y contains NaN: a label is missing{place}"
+        f"{f' and {more} more' if more else ''}. Remove these rows first."
     )
 
 

@@ -9,13 +9,21 @@ from typing import Any
 import dask
 import numpy as np
 from dask.sizeof import sizeof
+from sklearn import config_context
 
 from dask_ma import _config
 from dask_ma.data._blocks import (
     align,
     features_to_array,
+    is_foreign_sparse,
     is_sparse,
     to_csr,
+)
+from dask_ma.data._checks import (
+    check_finite,
+    check_numbers,
+    check_sparse,
+    refuse_masked,
 )
 from dask_ma.data._collections import current_client, scatter_one
 from dask_ma.data._frames import as_array
@@ -117,8 +125,9 @@ def _apply_to_partition(
     """Result of one partition, with its index (runs on a worker)."""
     import pandas as pd
 
-    block = features_to_array(frame, partition_info["number"])
-    values = _apply(block, function, model, (), dtype)
+    index = partition_info["number"]
+    block = features_to_array(frame, index)
+    values = _apply(block, function, model, (), dtype, (index,))
     return pd.Series(values, index=frame.index, dtype=kept)
 
 
@@ -128,13 +137,23 @@ def _apply(
     model: Any,
     tail: tuple[int, ...],
     dtype: np.dtype,
+    block_id: tuple[int, ...] | None = None,
 ) -> np.ndarray:
     """Result of one block, in the promised dtype (runs on a worker)."""
     if block.shape[0] == 0:
         return np.empty((0, *tail), dtype=dtype)
+    index = 0 if block_id is None else block_id[0]
+    name = f"Block {index} of X"
+    refuse_masked(block, name)
     if is_sparse(block):
+        if not is_foreign_sparse(block):
+            check_sparse(block, name)
         block = to_csr(block)
-    return np.asarray(function(model, align(block))).astype(dtype, copy=False)
+    check_numbers(block, index)
+    check_finite(block, "X", index, None)
+    with config_context(assume_finite=True):
+        result = function(model, align(block))
+    return np.asarray(result).astype(dtype, copy=False)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -22,8 +22,10 @@ from dask_ma.data._checks import (
     check_finite,
     check_kind,
     check_numbers,
+    check_sparse,
     check_weights,
     open_block,
+    without_duplicates,
 )
 
 __all__ = ["Block", "Shard", "build_shard"]
@@ -67,6 +69,8 @@ class Shard:
         Whether the blocks of X are CSR; False for a shard without rows.
     nbytes : int
         Bytes of all blocks, with labels and weights.
+    n_weightless : int
+        Rows left out because their weight is 0.
     """
 
     blocks: list[Block]
@@ -75,6 +79,7 @@ class Shard:
     dtype: np.dtype
     is_sparse: bool
     nbytes: int
+    n_weightless: int = 0
 
 
 class _Piece(NamedTuple):
@@ -139,7 +144,9 @@ def build_shard(
             )
     target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
     blocks = [_finish(piece, target, drop_weightless) for piece in pieces]
-    return _collect([b for b in blocks if b.X.shape[0]], columns, target)
+    shard = _collect([b for b in blocks if b.X.shape[0]], columns, target)
+    shard.n_weightless = sum(p.raw.X.shape[0] for p in pieces) - shard.n_rows
+    return shard
 
 
 def _collect(blocks: list[Block], n_features: int, dtype: np.dtype) -> Shard:
@@ -191,7 +198,9 @@ def _finish(piece: _Piece, dtype: np.dtype, drop_weightless: bool) -> Block:
     """Convert one piece and check its values."""
     (X, y, weights), index, start = piece
     if is_sparse(X):
-        X = X.astype(dtype, copy=False)
+        check_sparse(X, f"Block {index} of X")
+        # Sums of duplicates may need the range of the type that they get.
+        X = without_duplicates(X.astype(dtype, copy=False))
     else:
         X = frame_to_array(X) if is_frame(X) else X
         X = np.ascontiguousarray(X, dtype=dtype)

@@ -63,10 +63,13 @@ def vectorize_text(
         ``vectorizer.input="filename"`` they are paths of files that the workers can
         open.
     vectorizer : CountVectorizer or HashingVectorizer, default=None
-        Not changed. None takes ``CountVectorizer()``. A vectorizer that has been fitted
-        is used with its vocabulary. By default a HashingVectorizer gives values of
-        either sign in rows of unit length; for counts, such as topic models need, make
-        it with ``alternate_sign=False, norm=None``.
+        Not changed, and so not fitted either: for the words of other texts, see the
+        last example. None takes ``CountVectorizer()``. A vectorizer that has been
+        fitted is used with its vocabulary. Documents that are lists of words need
+        ``CountVectorizer(analyzer=lambda document: document)``. By default a
+        HashingVectorizer gives values of either sign in rows of unit length; for
+        counts, such as topic models need, make it with ``alternate_sign=False,
+        norm=None``.
     chunk_rows : int, default=10000
         Documents per block, if `texts` is not a Dask collection.
 
@@ -320,7 +323,16 @@ def _checked(texts: Iterable[Any], index: int, vectorizer: Any) -> list[Any]:
         if not isinstance(document, (str, bytes)):
             raise TypeError(
                 f"document {number} of block {index} is a {type(document).__name__} "
-                f"({document!r:.60}), expected a str or bytes; remove or fill missing "
-                "ones first"
+                f"({document!r:.60}), expected a str or bytes; {_advice(document)}"
             )
     return documents
+
+
+def _advice(document: Any) -> str:
+    """What to do about a document that is no text."""
+    if isinstance(document, (list, tuple, np.ndarray)):
+        return (
+            "if it holds the words already, pass the vectorizer "
+            "CountVectorizer(analyzer=lambda document: document)"
+        )
+    return "remove or fill missing ones first"

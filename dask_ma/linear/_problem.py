@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ class Summary(NamedTuple):
     labels: Any = None  # ndarray, or None for a regressor
     label_weights: Any = None
     weight: float = 0.0
+    n_weightless: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,16 @@ def _inspect(
     """Build the shard and describe it; an error goes into the description."""
     try:
         shard = build_shard(arguments, dtype=dtypes, drop_weightless=drop_weightless)
+        for block in shard.blocks:
+            _check_size(block.X, "X", block.index, "the features")
         labels = weights = None
         if params.is_classifier:
             labels = unique_labels_of(shard)
             weights = _label_weights(shard, labels)
         else:
             shard = replace(shard, blocks=[_float_target(b) for b in shard.blocks])
+            for block in shard.blocks:
+                _check_size(block.y, "y", block.index, "y")
     except (ValueError, TypeError) as error:
         # The traceback would keep the shard alive on its way to the other ranks.
         return None, Summary(error=error.with_traceback(None))
@@ -138,6 +144,27 @@ def _inspect(
         labels=labels,
         label_weights=weights,
         weight=float(sum(_weight_sum(b) for b in shard.blocks)),
+        n_weightless=shard.n_weightless,
+    )
+
+
+def _check_size(values: Any, name: str, index: int, what: str) -> None:
+    """Refuse finite numbers whose squares are not finite in their type.
+
+    Every solver multiplies features with features, or residuals with residuals.
+    """
+    flat = values.data if hasattr(values, "indptr") else values.ravel()
+    with np.errstate(over="ignore"):
+        # One pass by BLAS; only a suspicious sum costs a second look.
+        if not len(flat) or np.isfinite(flat @ flat):
+            return
+        largest = max(float(flat.max()), -float(flat.min()))
+        if np.isfinite(flat.dtype.type(largest) ** 2):
+            return
+    raise ValueError(
+        f"Input {name} holds values up to {largest:.3g} in block {index}, whose "
+        f"squares are beyond the range of {flat.dtype}; scale {what}, for example with "
+        "StandardScaler."
     )
 
 
@@ -145,7 +172,8 @@ def _weight_sum(block: Block) -> float:
     """Sum of the weights of a block."""
     if block.sample_weight is None:
         return float(len(block.y))
-    return float(block.sample_weight.sum(dtype=np.float64))
+    with np.errstate(over="ignore"):
+        return float(block.sample_weight.sum(dtype=np.float64))
 
 
 def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
@@ -160,6 +188,8 @@ def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
 def _float_target(block: Block) -> Block:
     """A block whose y holds finite floats."""
     try:
+        if np.asarray(block.y).dtype.kind in "cmMV":
+            raise TypeError("NumPy would make numbers of these without a word")
         y = np.asarray(block.y, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(
@@ -181,6 +211,11 @@ def _check_kinds(summaries: list[Summary]) -> None:
         raise ValueError(
             "there is no row to train on: X has no rows, or sample_weight has the "
             "weight zero for all of them; one row with a positive weight is needed"
+        )
+    if not np.isfinite(sum(s.weight for s in summaries)):
+        raise ValueError(
+            "the sum of sample_weight over all rows is beyond the range of float64; "
+            "divide the weights by their largest one"
         )
     for rank, summary in enumerate(summaries):
         if summary.n_rows and summary.is_sparse != filled[0].is_sparse:
@@ -204,9 +239,16 @@ def _agree_on_classes(
         encode_labels(found, params.classes)  # refuses labels that are not among them
         found = params.classes
     if len(found) < 2:
+        n_weightless = sum(s.n_weightless for s in summaries)
+        reason = ""
+        if n_weightless:
+            reason = (
+                f", for {n_weightless} rows have the weight 0 in sample_weight and do "
+                "not count; give rows of another class a positive weight"
+            )
         raise ValueError(
             "The number of classes has to be greater than one; got 1 class: "
-            f"{found[0]!r}"
+            f"{found.tolist()[0]!r}{reason}"
         )
     return found
 
@@ -235,7 +277,18 @@ def _class_factors(
             f"class_weight names the labels {unknown}, which are not among the classes "
             f"{known}"
         )
-    return np.array([float(params.class_weight.get(label, 1.0)) for label in known])
+    return np.array([_class_weight(params.class_weight, label) for label in known])
+
+
+def _class_weight(weights: dict[Any, Any], label: Any) -> float:
+    """Weight of a class, which must be a finite number, not negative."""
+    weight = weights.get(label, 1.0)
+    if isinstance(weight, Real) and 0 <= float(weight) < np.inf:
+        return float(weight)
+    raise ValueError(
+        f"class_weight must not be negative, NaN, infinite or no number, but that of "
+        f"the label {label!r} is {weight!r}; 0 leaves out the rows of a class"
+    )
 
 
 def _scale(

@@ -15,6 +15,7 @@ from dask_ma.linear._params import LinearModel, ValidationParams
 from dask_ma.linear._problem import Problem
 
 N_SCORE_SUMS = 4
+_SHOWN = 5
 
 
 def hold_out(
@@ -41,14 +42,21 @@ def hold_out(
     Raises
     ------
     ValueError
-        If no rank has a row to set aside.
+        If no rank has a row to set aside, or a class has one row only.
     """
     if not params.early_stopping:
         return problem, None
     seed = context.seed.spawn(1)[0]
-    train, validation = split_rows(
+    held_out = choose_rows(
         problem.shard, params.validation_fraction, seed, stratify=params.is_classifier
     )
+    if problem.classes is not None:
+        # Rows that were lost may have been those of a class; then it has been known.
+        is_known = params.classes is not None
+        _keep_classes(
+            context, problem.shard, problem.classes, held_out, may_be_small=is_known
+        )
+    train, validation = cut_rows(problem.shard, held_out)
     weight = sum(_weights(block).sum() for block in train.blocks)
     n_held_out = validation.n_rows
     sums = np.array([weight, train.n_rows, n_held_out], dtype=np.float64)
@@ -70,17 +78,62 @@ def hold_out(
     return problem, validation
 
 
-def split_rows(
+def _keep_classes(
+    context: RankContext,
+    shard: Shard,
+    classes: np.ndarray,
+    held_out: np.ndarray,
+    *,
+    may_be_small: bool,
+) -> None:
+    """Leave each class a row to train on, on some rank; a collective call.
+
+    The first rank that holds out a row of a class without any takes its first one back.
+    """
+    group = context.group
+    codes = [block.y for block in shard.blocks]
+    labels = np.concatenate([np.zeros(0, dtype=np.intp), *codes])
+    held, trained = (
+        np.bincount(labels[rows], minlength=len(classes)).astype(np.float64)
+        for rows in (held_out, ~held_out)
+    )
+    all_held, all_trained = allreduce(group, [held, trained])
+    if not may_be_small:
+        _check_counts(all_held + all_trained, classes)
+    lost = (all_trained == 0) & (all_held > 0)
+    if not lost.any():
+        return
+    owners = np.where(held > 0, group.rank, group.size)
+    owners = allreduce(group, owners, "min")
+    for code in np.flatnonzero(lost & (owners == group.rank)):
+        held_out[np.flatnonzero(held_out & (labels == code))[0]] = False
+
+
+def _check_counts(counts: np.ndarray, classes: np.ndarray) -> None:
+    """Refuse a class whose only row could be trained on or validated with, not both."""
+    alone = classes[counts < 2].tolist()
+    if not alone:
+        return
+    shown = ", ".join(repr(label) for label in alone[:_SHOWN])
+    more = f" and {len(alone) - _SHOWN} more" if len(alone) > _SHOWN else ""
+    raise ValueError(
+        "early_stopping holds out rows of each class, but the least populated class "
+        f"in y has only 1 member, which is too few: {shown}{more}; the minimum is 2. "
+        "Remove such classes, give them more rows, or set early_stopping=False."
+    )
+
+
+def choose_rows(
     shard: Shard, fraction: float, seed: np.random.SeedSequence, *, stratify: bool
-) -> tuple[Shard, Shard]:
-    """Split a shard in two at random.
+) -> np.ndarray:
+    """Choose rows of a shard at random.
 
     Parameters
     ----------
     shard : Shard
         Rows of a rank, y encoded.
     fraction : float
-        Part of the rows for the second shard; at least one if there are two.
+        Part of the rows to choose; at least one if there are two.
     seed : SeedSequence
         Seed of the choice.
     stratify : bool
@@ -88,20 +141,37 @@ def split_rows(
 
     Returns
     -------
-    train, validation : Shard
-        Copies of the rows.
+    chosen : ndarray of bool of shape (n_rows,)
     """
-    held_out = np.zeros(shard.n_rows, dtype=bool)
+    chosen = np.zeros(shard.n_rows, dtype=bool)
     if shard.n_rows >= 2:
         labels = np.concatenate([block.y for block in shard.blocks])
-        held_out[_choose(labels, fraction, seed, stratify)] = True
-    train, validation, start = [], [], 0
+        chosen[_choose(labels, fraction, seed, stratify)] = True
+    return chosen
+
+
+def cut_rows(shard: Shard, chosen: np.ndarray) -> tuple[Shard, Shard]:
+    """Split a shard in two.
+
+    Parameters
+    ----------
+    shard : Shard
+        Rows of a rank.
+    chosen : ndarray of bool of shape (n_rows,)
+        Which rows the second part gets.
+
+    Returns
+    -------
+    others, chosen : Shard
+        Copies of the rows.
+    """
+    others, picked, start = [], [], 0
     for block in shard.blocks:
-        mask = held_out[start : start + len(block.y)]
+        mask = chosen[start : start + len(block.y)]
         start += len(block.y)
-        train.append(_select(block, ~mask))
-        validation.append(_select(block, mask))
-    return _assemble(shard, train), _assemble(shard, validation)
+        others.append(_select(block, ~mask))
+        picked.append(_select(block, mask))
+    return _assemble(shard, others), _assemble(shard, picked)
 
 
 def _choose(

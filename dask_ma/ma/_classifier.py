@@ -280,9 +280,10 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
             Coefficients to start from.
         intercept_init : array-like of shape (1,) or (n_classes,), default=None
             Intercepts to start from.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows, not negative. A weight of 2 counts like the row twice,
-            a weight of 0 like no row.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative; a number weights all alike. A weight of 2
+            counts like the row twice, a weight of 0 like no row.
 
         Returns
         -------

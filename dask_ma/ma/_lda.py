@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.utils.validation import check_is_fitted
 
-from dask_ma._callbacks import with_callbacks
+from dask_ma._callbacks import N_WRAPPERS, with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
+from dask_ma.data import describe
 from dask_ma.ma._aggregation import AGGREGATIONS
 from dask_ma.ma._lda_base import TopicEstimator
+
+_ANY_NUMBER = 1e6  # default of scikit-learn's total_samples, which is nobody's choice
+_FEW = 0.01  # of the documents that there are to be, in one call
 
 
 class MALDA(TopicEstimator):
@@ -58,7 +63,9 @@ class MALDA(TopicEstimator):
         after the last pass only.
     total_samples : float, default=1e6
         Documents of the whole corpus, which `partial_fit` sees a part of, and
-        `perplexity` if asked for. `fit` takes what it sees for the whole corpus.
+        `perplexity` if asked for. `fit` takes what it sees for the whole corpus. The
+        first call of `partial_fit` warns if it is left as it is, and its documents are
+        less than a hundredth of so many.
     perp_tol : float, default=0.1
         The fit ends when the perplexity changes by less from one evaluation to the
         next. Used where `evaluate_every` is above 0.
@@ -313,7 +320,22 @@ class MALDA(TopicEstimator):
             X, _ = self._validate_input(X, reset=first)
             components = self._first_components() if first else self.components_
             self._fit_topics(X, components=components, partial=True)
+        if first and self.total_samples == _ANY_NUMBER:
+            self._warn_of_total_samples(X)
         return self
+
+    def _warn_of_total_samples(self, X: Any) -> None:
+        """Warn of a number of documents that is likely to be far from the truth."""
+        n_rows = describe(X).n_rows
+        if n_rows is not None and n_rows < _FEW * self.total_samples:
+            warnings.warn(
+                f"partial_fit has taken {n_rows} documents for a sample of "
+                f"total_samples={self.total_samples:g}, the default, and weighs each "
+                "accordingly; set total_samples to the number of documents that there "
+                "will be",
+                UserWarning,
+                stacklevel=3 + N_WRAPPERS,
+            )
 
     def merge(self, others: Sequence[MALDA], *, align: bool = True) -> MALDA:
         """Put fitted models together that have seen different documents.

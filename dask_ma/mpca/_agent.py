@@ -234,6 +234,12 @@ class Trainer:
         mine = self._ledger.n_steps if self._ledger.has_diverged else -1
         steps = allgather(self._context.group, mine)
         where = [f"rank {r} in its step {n}" for r, n in enumerate(steps) if n >= 0]
+        if not self._end.epoch:
+            raise ValueError(
+                f"the loss became infinite or NaN on {', '.join(where)}, before an "
+                "epoch was made, so there is no model; lower learning_rate_init, or "
+                "scale the features and y"
+            )
         self._context.note(
             f"the loss became infinite or NaN on {', '.join(where)}; the fit has ended "
             f"with the joint model of before, after {self._end.epoch} epochs; lower "

@@ -314,9 +314,10 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             have, and must be dense.
         y : array-like or Dask collection of shape (n_samples,)
             Labels: int, bool or str.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows, not negative. A weight multiplies the loss of the row;
-            0 counts like no row.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative; a number weights all alike. A weight
+            multiplies the loss of the row; 0 counts like no row.
 
         Returns
         -------

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import is_dask_collection
+from dask_ma.data import is_dask_collection, refuse_unfinished
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._mlp import MLPSpec, fitted_twin, pack
 from dask_ma.mpca._module import ModuleMixin, has_no_module
@@ -77,7 +77,15 @@ class Predictor(NamedTuple):
     def forward(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, or predicted values."""
         n_classes = None if self.classes is None else len(self.classes)
-        return self.spec.forward(self.vector, X, n_classes)
+        predicted = self.spec.forward(self.vector, X, n_classes)
+        if not np.isfinite(predicted).all():
+            is_finite = np.isfinite(predicted).reshape(X.shape[0], -1).all(axis=1)
+            raise ValueError(
+                f"the network gives NaN or infinity for row {int(is_finite.argmin())} "
+                f"of {X.shape[0]} rows of X, whose values are beyond what it can work "
+                "with; scale them as those that it was trained on"
+            )
+        return predicted
 
 
 class MPCAEstimator(ModuleMixin, DistributedEstimator):
@@ -204,6 +212,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _validate_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """Check the input; a module's may have more than two dimensions."""
+        refuse_unfinished(X, "X")
         if self.module is not None:
             X, shape = flat_rows(X)
             if reset:
@@ -297,6 +306,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     def _forward_rows(self, X: Any, function: Any, **options: Any) -> Any:
         """Apply the network to rows, lazily where they are a Dask collection."""
         check_is_fitted(self)
+        refuse_unfinished(X, "X")
         if self.module is not None:
             X, _ = flat_rows(X)
             if not is_dask_collection(X):

@@ -303,9 +303,10 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             have, and must be dense.
         y : array-like or Dask collection of shape (n_samples,)
             Target values.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows, not negative. A weight multiplies the loss of the row;
-            0 counts like no row.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative; a number weights all alike. A weight
+            multiplies the loss of the row; 0 counts like no row.
 
         Returns
         -------

@@ -295,10 +295,15 @@ def _named(value: Any, namespace: Any, parameter: str, where: str) -> Any:
 
 
 def _device(device: Any) -> torch.device:
-    """The device that a parameter names."""
+    """The device that a parameter names, if this process can use it."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device={device!r} is unknown to torch: {error}") from error
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} is unknown to torch, or cannot be used by the process "
+            f"that trains: {error}; device='auto' takes a GPU where there is one"
+        ) from error
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,9 @@ class Solver(ABC):
     reach : float
         The largest gradient over its bound at the last check.
     """
+
+    # What a user can do about a model that is not finite.
+    _advice: ClassVar[str] = "scale the features, and y in a regression"
 
     def __init__(self, objective: Objective, model: Sparse, log: RoundLog) -> None:
         self.objective = objective
@@ -108,12 +111,10 @@ class Solver(ABC):
         gap = max(value - self.best_dual, 0.0)
         certificate = Certificate(value, gap, scale, max(value - dual, 0.0))
         self._certificate = Certificate(*broadcast(self._group, tuple(certificate)))
-        if not np.isfinite(self._certificate.objective):
+        if not np.isfinite(self._certificate[:2]).all():
             raise ValueError(
-                f"the model is not finite any more (objective {value}): updates made "
-                "at the same time have moved too far together; choose the schedule "
-                "'working_set' or 'dynamic', or lower n_candidates, pipeline_depth or "
-                "dependency_threshold; or scale the features"
+                f"the model is not finite any more (objective {value}, duality "
+                f"gap {gap}): {self._advice}"
             )
         return self._certificate
 

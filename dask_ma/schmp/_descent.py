@@ -61,6 +61,12 @@ class Descent(Solver):
         What :meth:`state` has given, to go on from.
     """
 
+    _advice = (
+        "coefficients that were updated at the same time have made steps too long "
+        "together; choose the schedule 'working_set' or 'dynamic', or lower "
+        "n_candidates, pipeline_depth or dependency_threshold; or scale the features"
+    )
+
     def __init__(
         self,
         context: RankContext,

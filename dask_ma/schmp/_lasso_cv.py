@@ -186,8 +186,10 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
             Training rows; see :meth:`SchMPLasso.fit`.
         y : array-like or Dask collection of shape (n_samples,)
             Target values.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows, not negative, in training and in testing.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative, in training and in testing; a number
+            weights all alike.
 
         Returns
         -------

@@ -297,6 +297,11 @@ class _Walk:
         self.test_weight = 0.0
         if test is not None:
             self.test_weight = float(data.design.sum(np.array(test.sum())))
+            if not self.test_weight > 0:
+                raise ValueError(
+                    "a fold of cv has no row with a positive weight to test with; "
+                    "choose fewer folds than rows"
+                )
         self.errors: list[float] = []
         self.n_iter = 0
 

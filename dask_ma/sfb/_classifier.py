@@ -244,9 +244,10 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
             worker memory stay there.
         y : array-like or Dask collection of shape (n_samples,)
             Labels: int, bool or str.
-        sample_weight : array-like or Dask collection, shape (n_samples,), default=None
-            Weights of the rows, not negative. A weight of 2 counts like the row twice,
-            a weight of 0 like no row.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative; a number weights all alike. A weight of 2
+            counts like the row twice, a weight of 0 like no row.
 
         Returns
         -------

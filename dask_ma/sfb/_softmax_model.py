@@ -71,6 +71,11 @@ class GradientModel(LogisticModel):
         wanted = -(-shard.n_rows // self._n_steps) * group.size
         own = np.array(_largest_eigenvalue(shard, wanted))
         largest = float(allreduce(group, own, "max"))
+        if not np.isfinite(largest):
+            raise ValueError(
+                "the second moments of the features are beyond the range of float64; "
+                "scale the features, for example with StandardScaler"
+            )
         # The intercept is a feature whose eigenvalue is 1; it gets steps of its own.
         self.intercept_scale = largest / 2 if largest > 0 else 1.0
         if self._eta0 == "auto":
@@ -129,6 +134,8 @@ def _largest_eigenvalue(shard: Shard, n_wanted: int) -> float:
     rows = sparse.vstack(parts) if sparse.issparse(parts[0]) else np.vstack(parts)
     gram = rows @ rows.T
     gram = gram.toarray() if sparse.issparse(gram) else gram
+    if not np.isfinite(gram).all():
+        return np.inf
     gram, n_batches = gram.astype(np.float64), max(1, n_sampled // n_wanted)
     # One batch alone may have none but short rows.
     batches = [gram[i::n_batches, i::n_batches] for i in range(n_batches)]

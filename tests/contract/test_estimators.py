@@ -64,7 +64,10 @@ _TAKES_NAMES = (
     "like those of a module are refused"
 )
 _TO_A_GAP = "both fits are as near the optimum as `tol` asks, and not nearer"
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore:partial_fit has taken"),
+]
 
 
 def expected_failed_checks(estimator):

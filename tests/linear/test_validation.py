@@ -1,13 +1,28 @@
 """Early stopping: rows held out on every rank, and the score on them."""
 
+from types import SimpleNamespace
+
+import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 
-from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma import (
+    MASGDClassifier,
+    MASGDRegressor,
+    MPCAClassifier,
+    SFBLogisticRegression,
+)
 from dask_ma.data import Block, Shard
 from dask_ma.linear._params import LinearModel
-from dask_ma.linear._validation import score, score_sums, split_rows
+from dask_ma.linear._validation import (
+    _keep_classes,
+    choose_rows,
+    cut_rows,
+    score,
+    score_sums,
+)
 
 PARAMS = {"random_state": 0, "early_stopping": True, "tol": None, "max_iter": 4}
 
@@ -25,6 +40,10 @@ def make_shard(sizes, labels=None, *, convert=np.asarray, weighted=False):
         blocks.append(Block(convert(X[rows]), y[rows], weight, index, start))
         start += size
     return Shard(blocks, n_rows, 2, X.dtype, convert is not np.asarray, 0)
+
+
+def split_rows(shard, fraction, seed, *, stratify):
+    return cut_rows(shard, choose_rows(shard, fraction, seed, stratify=stratify))
 
 
 def row_numbers(shard):
@@ -140,8 +159,60 @@ def test_score_decides_when_to_stop(binary):
 
 
 def test_no_row_to_hold_out():
-    X, y = np.eye(3), np.array([0, 1, 1])
+    X, y = np.eye(4), np.array([0, 1, 1, 0])
     with pytest.raises(
         ValueError, match="early_stopping holds out validation_fraction"
     ):
-        MASGDClassifier(n_ranks=3, **PARAMS).fit(X, y)
+        MASGDClassifier(n_ranks=4, **PARAMS).fit(X, y)
+
+
+CLASSIFIERS = [
+    MASGDClassifier(loss="log_loss"),
+    MPCAClassifier((4,), strategy="synchronous"),
+    SFBLogisticRegression(communication="factors"),
+]
+
+
+def labels_with(n_rare):
+    """60 rows, of which the last ones are of a class of their own."""
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = (X[:, 0] > 0).astype(int)
+    y[60 - n_rare :] = 7
+    return X, y
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["memory", "lazy"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=lambda model: type(model).__name__)
+def test_a_class_of_one_row_is_refused(model, n_ranks, lazy):
+    """It cannot be trained on and validated with; scikit-learn refuses it, too."""
+    X, y = labels_with(1)
+    if lazy:
+        X, y = da.from_array(X, chunks=(15, 3)), da.from_array(y, chunks=15)
+    model = clone(model).set_params(n_ranks=n_ranks, **PARAMS)
+    with pytest.raises(ValueError, match="class in y has only 1 member.*: 7; the mini"):
+        model.fit(X, y)
+    model.set_params(early_stopping=False).fit(X, y)
+    assert model.classes_.tolist() == [0, 1, 7]
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.95])
+@pytest.mark.parametrize("rows_of", [[30, 30], [59, 1], [58, 1, 1], [60]], ids=str)
+def test_each_class_keeps_a_row_to_train_on(rows_of, fraction, run_ranks):
+    """Also where a rank would hold out all the rows of a class that there are."""
+    _, y = labels_with(2)
+    bounds = np.cumsum([0, *rows_of])
+
+    def program(group, entropy):
+        rows = slice(bounds[group.rank], bounds[group.rank + 1])
+        codes = np.unique(y, return_inverse=True)[1][rows]
+        shard = make_shard([len(codes)], codes)
+        seed = np.random.SeedSequence((entropy, group.rank))
+        context = SimpleNamespace(group=group, seed=seed)
+        held_out = choose_rows(shard, fraction, seed, stratify=True)
+        _keep_classes(context, shard, np.unique(y), held_out, may_be_small=False)
+        return codes[~held_out]
+
+    for entropy in range(8):
+        parts = run_ranks(lambda group: program(group, entropy), len(rows_of))
+        assert set(np.concatenate(parts)) == {0, 1, 2}

@@ -1,5 +1,7 @@
 """MALDA against scikit-learn's steps and evaluations, and on planted topics."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import sparse, special
@@ -7,6 +9,9 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import LatentDirichletAllocation
 
 from dask_ma import MALDA
+
+# Most corpora here are small, and nothing depends on their size.
+pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
 
 K = 4
 # Priors beside which the epsilon that scikit-learn divides by does not matter.
@@ -304,3 +309,17 @@ def test_the_prior_of_the_documents_is_learned(learning_method):
     np.testing.assert_allclose(fits[0].doc_topic_prior_, alpha, rtol=0.3)
     assert fits[0].bound_ < fits[1].bound_
     assert fits[1].doc_topic_prior_ == 0.25
+
+
+@pytest.mark.filterwarnings("default:partial_fit has taken")
+def test_a_stream_of_unknown_length_is_told_of():
+    """Once, and only where the number of documents is nobody's choice."""
+    X = np.random.default_rng(0).poisson(1.0, (30, 5))
+    model = MALDA(n_components=2, random_state=0)
+    with pytest.warns(UserWarning, match="30 documents .* set total_samples") as caught:
+        model.partial_fit(X).partial_fit(X)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MALDA(n_components=2, total_samples=60, random_state=0).partial_fit(X)

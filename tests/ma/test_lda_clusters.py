@@ -7,6 +7,9 @@ from scipy import sparse
 
 from dask_ma import MALDA
 
+# Most corpora here are small, and nothing depends on their size.
+pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
+
 N, V, K = 40, 10, 3
 PARAMS = {
     "n_components": K,

@@ -12,6 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma import MALDA
 
+# Most corpora here are small, and nothing depends on their size.
+pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
+
 N, V, K = 40, 8, 3
 PARAMS = {"n_components": K, "max_iter": 2, "random_state": 0, "dtype": "float64"}
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]

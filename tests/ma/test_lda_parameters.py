@@ -7,6 +7,9 @@ import pytest
 
 from dask_ma import MALDA
 
+# Most corpora here are small, and nothing depends on their size.
+pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
+
 N, V, K = 40, 8, 3
 BASE = {
     "n_components": K,

@@ -7,6 +7,9 @@ from dask_ma import MALDA
 from dask_ma.comm import TIMELINE_DTYPE
 from dask_ma.plotting import GanttDisplay
 
+# Most corpora here are small, and nothing depends on their size.
+pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
+
 N, V, K = 40, 8, 3
 # A pass has 2 rounds.
 PARAMS = {

@@ -192,3 +192,44 @@ def test_an_error_on_one_rank_ends_the_others(multi, cluster, monkeypatch, strat
     with pytest.raises(Exception, match="no space for this batch"):
         model.fit(*multi)
     assert model.coefs_ is before
+
+
+def rows_with(value):
+    """Good rows, but one."""
+    X = np.random.default_rng(0).normal(size=(30, 6))
+    X[25, 2] = value
+    return X
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("built_in", [True, False], ids=["built-in", "module"])
+def test_lazy_rows_that_are_not_finite_are_not_predicted(value, built_in):
+    """Neither are they by the built-in network nor by a module of torch."""
+    params = QUICK
+    if not built_in:
+        torch = pytest.importorskip("torch", reason="modules need dask_ma[torch]")
+        params = {**QUICK, "module": torch.nn.Linear(6, 2), "device": "cpu"}
+    good, y = rows_with(0.0), np.arange(30) % 2
+    model = MPCAClassifier(**params).fit(good, y)
+    lazy = da.from_array(rows_with(value), chunks=(10, 6))
+    kind = "NaN" if np.isnan(value) else "infinity"
+    for method in (model.predict, model.predict_proba, model.predict_log_proba):
+        with pytest.raises(ValueError, match=f"X contains {kind} in block 2, row 5 of"):
+            method(lazy).compute()
+        with pytest.raises(ValueError, match=f"X contains {kind}"):
+            method(rows_with(value))
+    with pytest.raises(ValueError, match=f"X contains {kind} in block 2, row 5 of the"):
+        model.score(lazy, y)
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["memory", "lazy"])
+def test_predictions_that_overflow_are_refused(lazy):
+    """Nothing is returned that only looks like a value."""
+    X, y = rows_with(0.0), np.arange(30.0)
+    model = MPCARegressor((4,), max_iter=1, tol=None, activation="identity").fit(X, y)
+    X[25] = 1.7e308
+    rows = da.from_array(X, chunks=(10, 6)) if lazy else X
+    row, n_rows = (5, 10) if lazy else (25, 30)
+    with pytest.raises(ValueError, match=f"NaN or infinity for row {row} of {n_rows}"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.asarray(model.predict(rows))

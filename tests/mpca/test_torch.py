@@ -745,6 +745,12 @@ def test_modules_that_cannot_be_trained_are_named(module, params, error, reason)
         ({"device": "abacus"}, ValueError, "device='abacus' is unknown to torch"),
         ({"criterion": threading.Lock()}, TypeError, "criterion=.* cannot be pickled"),
         ({"device": 1.5}, ValueError, "device=1.5 is unknown to torch"),
+        pytest.param(
+            {"device": "cuda"},
+            ValueError,
+            "device='cuda' .* cannot be used by the process .*device='auto' takes",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it has a GPU"),
+        ),
         ({"input_shape": (2, 4)}, ValueError, "has 8 values, a row of X has 6"),
     ],
 )
