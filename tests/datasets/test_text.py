@@ -340,3 +340,14 @@ def test_large_vocabulary_is_not_in_the_graph(cluster):
     with dask.config.set(scheduler=None):
         X = vectorize_text(as_bag(words[:8], 4), vectorizer).X
         assert X.compute().indices.tolist() == list(range(8))
+
+
+def test_documents_that_are_words_already():
+    """The message says which vectorizer takes them."""
+    documents = [["red", "rose"], ["red", "sky"]]
+    with pytest.raises(TypeError, match="document 0 .* is a list .*analyzer=lambda"):
+        vectorize_text(documents)
+    vectorizer = CountVectorizer(analyzer=lambda document: document)
+    X, words = vectorize_text(documents, vectorizer)
+    assert words.tolist() == ["red", "rose", "sky"]
+    assert X.compute().toarray().tolist() == [[1, 1, 0], [1, 0, 1]]

@@ -306,3 +306,15 @@ def test_a_negligible_penalty(wide):
         model = SchMPLasso(1e-9, tol=1e-4, max_iter=50, n_ranks=2).fit(X, y)
     np.testing.assert_allclose(model.predict(X), y, atol=0.1 * y.std())
     assert np.isfinite(model.dual_gap_)
+
+
+@pytest.mark.parametrize("schedule", ["working_set", "random"])
+def test_advice_depends_on_the_schedule(schedule, monkeypatch):
+    """Only updates at the same time can outdo each other."""
+    monkeypatch.setattr("dask_ma.linear._problem._check_size", lambda *args: None)
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    words = "choose the schedule" if schedule == "random" else "scale the features, and"
+    model = SchMPLasso(alpha=0.01, schedule=schedule)
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=words) as error:
+        model.fit(X, X[:, 0] * 1e200)
+    assert ("working_set" in str(error.value)) == (schedule == "random")
