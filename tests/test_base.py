@@ -304,5 +304,7 @@ def test_large_arrays_among_the_parameters_are_told_apart():
     second = first.copy()
     second[50, 50] = 1
     assert repr(first) == repr(second)
-    same, other = Estimator(first.copy())._identity(), Estimator(second)._identity()
-    assert Estimator(first)._identity() == same != other
+    wanted, same, other = (
+        Estimator(start)._identity(None, 0) for start in (first, first.copy(), second)
+    )
+    assert wanted == same != other

@@ -28,7 +28,7 @@ from dask_ma.engine._identity import Identity, Session, counted, this_session
 from dask_ma.engine._keeper import RegroupError
 from dask_ma.engine._kept import forget_fit, newest_round
 from dask_ma.engine._launch import launch
-from dask_ma.engine._liveness import run_on, scheduler_workers
+from dask_ma.engine._liveness import run_on, scheduler_workers, settle
 from dask_ma.engine._losses import (
     OF_LOSSES,
     find_lost,
@@ -248,6 +248,7 @@ class _Fit:
         if self.client is not None:
             if self.lost and self.addresses is not None:
                 self._wait_for_workers(len(self.addresses))
+                settle(self.client)
             self.known_workers = frozenset(
                 running_workers(self.client, allow_none=True)
             )
@@ -343,11 +344,15 @@ class _Fit:
         if self.client is None or self.addresses is None:
             raise RuntimeError("there are no workers to lose")
         if self.policy == "restart":
+            can_again = can_be_had_again(*self.job.data)
+            if can_again and len(moved) == len(self.addresses):
+                # Tasks that are pinned to workers that have all gone are never run.
+                self._partition_again()
+                return
             timeout = _config.get_timeout("recovery.data-timeout")
             n_lost = recover_shards(shards, moved, self.addresses, self.client, timeout)
-            if n_lost and can_be_had_again(*self.job.data):
-                shards.release()
-                self._partition()
+            if n_lost and can_again:
+                self._partition_again()
                 return
         else:
             n_lost = drop_shards(shards, moved)
@@ -367,6 +372,16 @@ class _Fit:
                 RowsLostWarning,
                 stacklevel=2,
             )
+
+    def _partition_again(self) -> None:
+        """Give the ranks their rows as if for the first time."""
+        if self.client is None:
+            raise RuntimeError("there are no workers to lose")
+        # Otherwise Dask would take the new tasks, of the same names, for the old ones.
+        self._shards().release()
+        self.trail.release()
+        settle(self.client)
+        self._partition()
 
     def _wait_for_workers(self, n_ranks: int) -> dict[str, int]:
         """Threads of the workers there are, after waiting a while for new ones."""

@@ -77,6 +77,15 @@ def run_on(
     }
 
 
+def settle(client: Client) -> None:
+    """Return once the scheduler is sure to hear of released futures before all else."""
+
+    async def nothing() -> None:
+        """Come after what the event loop had to do."""
+
+    client.sync(nothing)
+
+
 def has_retired(client: Client, address: str) -> bool:
     """Whether a worker that has gone was retired, not lost.
 

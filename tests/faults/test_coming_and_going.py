@@ -331,14 +331,22 @@ def all_killed_after(mark, client):
         thread.join(60)
 
 
-def test_all_workers_at_once(client, rows, undisturbed, at_round):
+@pytest.mark.parametrize("kind", ["numpy", "lazy", "lazy X", "persisted"])
+def test_all_workers_at_once(
+    client, rows, undisturbed, undisturbed_blocks, at_round, kind
+):
+    X, y = as_input(kind, client, *rows)
     mark = at_round(4, pause(30))
     with (
         all_killed_after(mark, client),
         pytest.warns(RoundsLostWarning, match="no checkpoint"),
     ):
-        model = MASGDClassifier(**PARAMS).fit(*rows)
-    assert_same_course(model, undisturbed)
+        model = MASGDClassifier(**PARAMS).fit(X, y)
+    if kind == "persisted":  # whose blocks may have come to lie elsewhere
+        assert model.history_[-1]["n_samples"] == 1500
+    else:
+        wanted = undisturbed if kind == "numpy" else undisturbed_blocks
+        assert_same_course(model, wanted)
     assert {r["restarts"] for r in model.history_} == {1}
 
 

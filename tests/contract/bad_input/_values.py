@@ -32,7 +32,7 @@ def not_numbers(memory: str, array: str | None = None) -> Callable[[Box], Any]:
     return refused(
         numpy=memory,
         array=f"X is a dask.array of dtype {array}.*{_NUMBERS}",
-        frame="X has columns that hold no numbers: 'a' .*Drop or encode them",
+        frame="X has columns that hold no numbers: 'a' .*Drop them, or give X as",
     )
 
 
@@ -77,7 +77,7 @@ def given(X: Any) -> Callable[[Box], Call]:
 
 
 FRAMES = ("numpy", "frame")
-_COLUMN = "X has columns that hold no numbers: 'b' \\({}.*Drop or encode them"
+_COLUMN = "X has columns that hold no numbers: 'b' \\({}.*Drop (or encode )?them"
 _TEXT = "X holds text .*expected rows of numbers; count the words with .*vectorize_text"
 
 NOT_FINITE = [
@@ -273,7 +273,35 @@ COLUMNS = [
         "column of bool",
         frame(lambda X: X.assign(b=X["b"] > 1)),
         trained(frame(lambda X: X.assign(b=(X["b"] > 1).astype(float)))),
-        containers=("numpy",),
+        containers=FRAMES,
+    ),
+    Case(
+        "column of nullable bool",
+        frame(lambda X: X.assign(b=(X["b"] > 1).astype("boolean"))),
+        trained(frame(lambda X: X.assign(b=(X["b"] > 1).astype(float)))),
+        containers=FRAMES,
+    ),
+    Case(
+        "column of categories of numbers",
+        frame(lambda X: X.assign(b=X["b"].round().astype(int).astype("category"))),
+        trained(frame(lambda X: X.assign(b=X["b"].round()))),
+        containers=FRAMES,
+    ),
+    Case(
+        "column of Arrow",
+        frame(lambda X: X.assign(b=X["b"].astype("double[pyarrow]"))),
+        trained(),
+        containers=FRAMES,
+    ),
+    Case(
+        "missing nullable integer",
+        frame(
+            lambda X: X.assign(b=[pd.NA, *X["b"].round().astype(int)[1:]]).astype(
+                {"b": "Int64"}
+            )
+        ),
+        refused(_NAN, lazy=_NAN + " in block 0, row 0 of the whole input"),
+        containers=FRAMES,
     ),
     Case(
         "column of nullable integers",
