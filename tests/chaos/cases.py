@@ -309,11 +309,13 @@ def _add_mpca(cases: dict[str, Case]) -> None:
             {**_NETWORK, "strategy": strategy, "max_iter": 40},
             four_classes,
             network_loss,
-            rtol=0.05,
+            # While one rank stands still, the others go through their epochs and get
+            # no joint model.
+            rtol=0.1 if strategy == "mpca" else 0.05,
         )
     cases["MPCARegressor"] = Case(
         dask_ma.MPCARegressor,
-        {**_NETWORK, "max_iter": 40},
+        {**_NETWORK, "max_iter": 100, "learning_rate_init": 0.01},
         wave,
         network_error,
         rtol=0.05,

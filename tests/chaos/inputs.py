@@ -52,7 +52,9 @@ def _scattered(client: Client, parts: list[np.ndarray]) -> Given:
     collections = []
     for part in parts:
         blocks = [part[i : i + size] for i in range(0, len(part), size)]
-        futures = client.scatter(blocks)
+        # With the names of their contents, blocks could be taken for those of the fit
+        # before, which the scheduler may be about to forget.
+        futures = client.scatter(blocks, hash=False)
         collections.append(
             da.concatenate(
                 [
