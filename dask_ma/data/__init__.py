@@ -7,7 +7,12 @@ them ready for the kernels. X never passes through the client.
 from __future__ import annotations
 
 from dask_ma.data._collections import current_client
-from dask_ma.data._fingerprint import ShardDigest, combine_digests, digest_shard
+from dask_ma.data._fingerprint import (
+    ShardDigest,
+    combine_digests,
+    digest_shard,
+    rows_of,
+)
 from dask_ma.data._frames import as_arrays
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
 from dask_ma.data._labels import (
@@ -53,6 +58,7 @@ __all__ = [
     "merge_labels",
     "partition",
     "recover_shards",
+    "rows_of",
     "refuse_unfinished",
     "unique_labels_of",
     "weight_per_row",

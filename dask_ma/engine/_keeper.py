@@ -17,7 +17,7 @@ from dask_ma.comm import (
     gather,
     open_ranks,
 )
-from dask_ma.data import combine_digests, digest_shard
+from dask_ma.data import combine_digests, digest_shard, rows_of
 from dask_ma.engine._blame import blaming
 from dask_ma.engine._checkpoint import Store
 from dask_ma.engine._kept import Kept, kept_states
@@ -194,13 +194,18 @@ class StateKeeper:
         if saved is None:
             return None
         own = None
-        if len(saved.own) == group.size:
+        if saved.shares == allgather(group, rows_of(self._arguments)):
             own = saved.own[self._rank]
         else:
+            before, now = len(saved.own), group.size
+            what = (
+                f"{before} ranks and goes on with {now}"
+                if before != now
+                else f"{now} ranks with other shares of the rows"
+            )
             self._context.note(
-                f"the checkpoint in {settings.path} was written by "
-                f"{len(saved.own)} ranks and goes on with {group.size}: the fit will "
-                "not be the one that would have gone on without a stop"
+                f"the checkpoint in {settings.path} was written by {what}: the fit "
+                "will not be the one that would have gone on without a stop"
             )
         self._source = choice.path
         self._saved_round = saved.round
@@ -325,7 +330,7 @@ class StateKeeper:
     ) -> None:
         """Collect what the ranks have of their own; rank 0 writes it all."""
         self._saved_round = n_rounds
-        owns = gather(self._group, own)
+        owns = gather(self._group, (own, rows_of(self._arguments)))
         ticket, context, series = self._ticket, self._context, self._series
         settings, identity = ticket.checkpoint, ticket.identity
         if owns is None or settings is None or identity is None or series is None:
@@ -343,7 +348,8 @@ class StateKeeper:
             round=n_rounds,
             elapsed=context.elapsed(),
             shared=shared,
-            own=owns,
+            own=[state for state, _ in owns],
+            shares=[rows for _, rows in owns],
             history=context.history,
         )
         Store(settings.path).save(series.name, saved, settings.keep)

@@ -99,7 +99,10 @@ def launch(
         collect=collect,
         ticket=ticket,
     )
-    ensure_plugin(client)
+    if ticket is None or not ticket.attempt:
+        # Later the scheduler knows it, and gives it to workers that join; to register it
+        # again would mean to wait for workers that are about to go.
+        ensure_plugin(client)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
     with Watch(run, client, listener, trail, is_to_stop) as watch:
         watch.start(

@@ -66,6 +66,8 @@ class Saved(NamedTuple):
         State that all ranks have.
     own : list of dict
         State of each rank.
+    shares : list of list
+        Ranges of rows that each rank had.
     history : list of dict
         One record per round.
     """
@@ -82,6 +84,7 @@ class Saved(NamedTuple):
     elapsed: float
     shared: dict[str, Any]
     own: list[dict[str, Any]]
+    shares: list[list[list[int]]]
     history: list[dict[str, Any]]
 
 
@@ -228,6 +231,16 @@ def _is_list_of_tables(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_table, value))
 
 
+def _is_list_of_shares(value: Any) -> bool:
+    def is_share(share: Any) -> bool:
+        return isinstance(share, list) and all(
+            isinstance(rows, list) and len(rows) == 2 and all(map(_is_count, rows))
+            for rows in share
+        )
+
+    return isinstance(value, list) and all(map(is_share, value))
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_text, "a text"),
     "parameters": (
@@ -247,6 +260,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: _is_list_of_tables(value) and len(value) > 0,
         "a list of tables, one for each rank",
     ),
+    "shares": (_is_list_of_shares, "ranges of rows, for each rank"),
     "history": (_is_list_of_tables, "a list of tables"),
     "sha256": (_is_text, "a text"),
 }

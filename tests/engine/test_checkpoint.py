@@ -16,9 +16,11 @@ import fsspec
 import numpy as np
 import pytest
 
-from dask_ma.engine import _manifest
+from dask_ma.engine import RankContext, _manifest
 from dask_ma.engine._checkpoint import CheckpointSettings, Store
+from dask_ma.engine._identity import Identity
 from dask_ma.engine._manifest import Saved
+from dask_ma.engine._ticket import Ticket
 from dask_ma.exceptions import CheckpointError
 
 SERIES = "Estimator-01234567-89abcdef-00000000"
@@ -68,6 +70,7 @@ def saved_after(number):
             "stop": False,
         },
         own=[{"n_rows": rank, "w": np.full(rank, 1.5)} for rank in range(3)],
+        shares=[[[0, 5]], [[5, 8], [10, 12]], []],
         history=[
             {"round": r, "objective": math.nan, "bytes_sent": np.int64(3)}
             for r in range(1, number + 1)
@@ -526,3 +529,54 @@ def test_settings():
                     CheckpointSettings.from_config()
         with dask.config.set({"dask-ma.checkpoint.every-seconds": "10 minutes"}):
             assert CheckpointSettings.from_config().every_seconds == 600
+
+
+# Whose rows they were -----------------------------------------------------------------
+
+
+def shard_of(*ranges):
+    """Arguments of a rank that has some of 12 rows."""
+    X, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+    pieces = [
+        ((X[a:b], y[a:b], None), 0, b - a, b - a, number, a)
+        for number, (a, b) in enumerate(ranges)
+    ]
+    return {"pieces": pieces, "aligned": None, "n_features": 2, "dtype": X.dtype}
+
+
+@pytest.mark.parametrize(
+    ("shares", "own", "words"),
+    [
+        ([[(0, 6)], [(6, 12)]], [0, 1], None),
+        ([[(0, 3), (3, 6)], [(6, 12)]], [0, 1], None),
+        ([[(0, 4)], [(4, 12)]], [None, None], "2 ranks with other shares of the rows"),
+        ([[(6, 12)], [(0, 6)]], [None, None], "2 ranks with other shares of the rows"),
+        ([[(0, 12)]], [None], "2 ranks and goes on with 1"),
+    ],
+    ids=str,
+)
+def test_what_a_rank_had_of_its_own_goes_with_its_rows(
+    run_ranks, path, shares, own, words
+):
+    settings = CheckpointSettings(str(path), every=1, keep=2, resume=True)
+    identity = Identity("Estimator", {"alpha": "1"})
+    ticket = Ticket("Estimator", "fit", checkpoint=settings, identity=identity)
+
+    def save_one(group):
+        rows = shard_of([(0, 6), (6, 12)][group.rank])
+        context = RankContext(group, 0, ticket=ticket, arguments=rows)
+        assert context.restore() is None
+        context.keep(1, {"w": np.zeros(1)}, {"w": np.full(1, group.rank)})
+
+    def go_on(group):
+        rows = shard_of(*shares[group.rank])
+        context = RankContext(group, 0, ticket=ticket, arguments=rows)
+        found = context.restore()
+        return None if found.own is None else int(found.own["w"][0]), context.notes
+
+    run_ranks(save_one, 2)
+    results = run_ranks(go_on, len(shares))
+    assert [mine for mine, _ in results] == own
+    notes = results[0][1]
+    assert len(notes) == (words is not None)
+    assert words is None or words in notes[0]
