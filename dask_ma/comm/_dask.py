@@ -54,6 +54,8 @@ class Pace:
         await asyncio.sleep(self._free_at - now)
 
 
+_LOOK = 0.5  # seconds between looks whether a run has ended that waits for a delivery
+
 _paces: WeakKeyDictionary[Worker, tuple[int, Pace]] = WeakKeyDictionary()
 
 
@@ -160,20 +162,32 @@ class DaskGroup(Group):
         timeout = _config.get_timeout("comm.timeout")
         start = perf_counter()
         try:
-            future.result(timeout)
-        except FutureTimeoutError:
-            if future.done():  # the time-out of the other side
-                raise
-            future.cancel()
-            raise CommTimeoutError(
-                f"a message of rank {self.rank} was not taken within {timeout:g} s "
-                "(dask-ma.comm.timeout)"
-            ) from None
+            while not self._is_delivered(future):
+                if perf_counter() - start >= timeout:
+                    raise CommTimeoutError(
+                        f"a message of rank {self.rank} was not taken within "
+                        f"{timeout:g} s (dask-ma.comm.timeout)"
+                    )
         finally:
+            future.cancel()
             stop = perf_counter()
             self.counters.seconds_waiting += stop - start
             # The bytes have been counted where the message was handed over.
             self.trace.add(SEND, start, stop, dest)
+
+    def _is_delivered(self, future: Future[None]) -> bool:
+        """Wait a while for a delivery, or raise what ended it or the run.
+
+        A message to a worker that hangs would be waited for after the run has ended.
+        """
+        try:
+            future.result(_LOOK)
+        except FutureTimeoutError:
+            if future.done():  # the time-out of the other side
+                raise
+            self.raise_if_closed()
+            return False
+        return True
 
     @property
     def may_leave(self) -> bool:

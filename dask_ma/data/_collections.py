@@ -220,10 +220,37 @@ def release(futures: Sequence[Future]) -> None:
         future.release()
 
 
-def gather_now(client: Client, tasks: Sequence[Future]) -> list[Any]:
-    """Results of small tasks, which are given up whatever happens."""
+def call_now(
+    client: Client, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]]
+) -> list[Any]:
+    """Results of small calls on some workers, which nothing is left of.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    calls : sequence of (callable, tuple, str)
+        Function, arguments and worker.
+
+    Raises
+    ------
+    PeerLostError
+        If one of the workers has gone.
+    """
+    # A paused worker would never take a call that is for it alone.
+    tasks = run_together(client, calls, strict=False)
+    timeout = _config.get_timeout("launch.abort-timeout")
+
+    async def fetch() -> list[Any]:
+        return await asyncio.wait_for(client.gather(tasks, asynchronous=True), timeout)
+
     try:
-        return client.gather(list(tasks))
+        while True:
+            wait_for_blocks(client, tasks, [worker for *_, worker in calls])
+            try:
+                results: list[Any] = client.sync(fetch)
+            except TimeoutError:
+                continue  # lost since with a worker, perhaps
+            return results
     finally:
         release(tasks)
 
@@ -266,16 +293,12 @@ def lengths_of(
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for index, held_by in enumerate(holders):
         groups[held_by[0]].append(index)
-    tasks = run_together(
-        client,
-        [
-            (count_rows, ([blocks[i] for i in group],), worker)
-            for worker, group in groups.items()
-        ],
-        strict=False,  # a paused worker would never take such a call
-    )
+    calls = [
+        (count_rows, ([blocks[i] for i in group],), worker)
+        for worker, group in groups.items()
+    ]
     lengths = [0] * len(blocks)
-    for group, counted in zip(groups.values(), gather_now(client, tasks), strict=True):
+    for group, counted in zip(groups.values(), call_now(client, calls), strict=True):
         for index, rows in zip(group, counted, strict=True):
             lengths[index] = rows
     return lengths

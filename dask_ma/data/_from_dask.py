@@ -339,9 +339,7 @@ def _count_bytes(client: Client, moving: list[tuple[Any, str]]) -> int:
     if not moving:
         return 0
     calls = [(n_bytes, (source,), holder) for source, holder in moving]
-    # A paused worker would never take such a call.
-    tasks = cluster.run_together(client, calls, strict=False)
-    return sum(cluster.gather_now(client, tasks))
+    return sum(cluster.call_now(client, calls))
 
 
 def _bytes_followed(

@@ -375,13 +375,18 @@ class _Fit:
 
     def _partition_again(self) -> None:
         """Give the ranks their rows as if for the first time."""
-        if self.client is None:
-            raise RuntimeError("there are no workers to lose")
-        # Otherwise Dask would take the new tasks, of the same names, for the old ones.
-        self._shards().release()
-        self.trail.release()
-        settle(self.client)
+        self._forget(self._shards())
         self._partition()
+
+    def _forget(self, shards: Partition) -> None:
+        """Let go of shards, so that the next ones may have the same names.
+
+        Otherwise Dask would take the new tasks for the old ones, and their workers.
+        """
+        shards.release()
+        self.trail.release()
+        if self.client is not None:
+            settle(self.client)
 
     def _wait_for_workers(self, n_ranks: int) -> dict[str, int]:
         """Threads of the workers there are, after waiting a while for new ones."""
@@ -410,13 +415,15 @@ class _Fit:
 
     def _regroup(self) -> None:
         """Share the rows out anew over the workers that there are now."""
+        old, self.shards = self._shards(), None
         if self.client is not None and self.addresses is not None:
             running = running_workers(self.client, allow_none=True)
             self.lost.update(a for a in self.addresses if a not in running)
-            if not set(self.addresses) & set(running):
+            if self.lost.issuperset(self.addresses):
                 self._wait_for_workers(len(self.addresses))
                 self._tell_of_lost_rounds()
-        old, self.shards = self._shards(), None
+                if can_be_had_again(*self.job.data):
+                    self._forget(old)
         try:
             # What the old partition holds is in memory, so little is done twice.
             self.prepare()

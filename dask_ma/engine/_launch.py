@@ -100,7 +100,7 @@ def launch(
         ticket=ticket,
     )
     if ticket is None or not ticket.attempt:
-        # Later the scheduler knows it, and gives it to workers that join; to register it
+        # Later the scheduler has it, and gives it to workers that join; to register it
         # again would mean to wait for workers that are about to go.
         ensure_plugin(client)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)

@@ -8,9 +8,14 @@ from types import SimpleNamespace
 import pytest
 from distributed.comm import CommClosedError
 
-from dask_ma.comm import DaskGroup
+from dask_ma.comm import DaskGroup, close_run
 from dask_ma.comm._plugin import registry
-from dask_ma.exceptions import CommTimeoutError, PeerLostError, StaleRunError
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    GroupClosedError,
+    PeerLostError,
+    StaleRunError,
+)
 
 
 class Sender:
@@ -109,3 +114,30 @@ def test_a_message_that_is_not_taken(sending_group, configured):
         with pytest.raises(CommTimeoutError, match=r"rank 0 was not taken .* 0\.02 s"):
             group.send("x", 1)
     assert group.counters.seconds_waiting >= 0.02
+
+
+def test_the_end_of_a_run_is_noticed_while_a_message_is_under_way(sending_group):
+    """Nobody takes it, and nobody refuses it: the other worker hangs."""
+    is_sent, is_given_up = threading.Event(), threading.Event()
+
+    async def hang(payload):
+        is_sent.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            is_given_up.set()
+
+    group = sending_group(hang)
+    group.push(1, 1)
+
+    def end():
+        is_sent.wait(10)
+        close_run("test-sending", "for a test")
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    with pytest.raises(GroupClosedError, match="for a test"):
+        group.flush()
+    ending.join()
+    assert is_given_up.wait(10)
+    registry._closed.pop(("test-sending", None))
