@@ -198,7 +198,7 @@ def _refuse_text(X: Any) -> None:
         while isinstance(found, (list, tuple)) or getattr(found, "ndim", 0) == 1:
             if not len(found):
                 return
-            found = found[0]
+            found = found.iloc[0] if is_frame(found) else found[0]
         if getattr(X, "ndim", None) == 2:
             return
     is_number = isinstance(found, str) and _is_number(found)

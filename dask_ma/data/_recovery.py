@@ -12,14 +12,14 @@ from distributed.client import FuturesCancelledError
 from dask_ma.data._collections import rests_on_futures
 from dask_ma.data._inputs import is_dask_collection
 from dask_ma.data._spec import Partition, ShardSpec
+from dask_ma.exceptions import CommTimeoutError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
 __all__ = ["can_be_had_again", "drop_shards", "recover_shards"]
 
-_SHORT_WAIT = 0.02  # seconds between looks at blocks that are being computed again
-_GONE = ("cancelled", "error")
+_SHORT_WAIT = 0.05  # seconds between looks at blocks that are being computed again
 
 
 def can_be_had_again(*columns: Any) -> bool:
@@ -45,6 +45,8 @@ def recover_shards(
     addresses: Sequence[str],
     client: Client,
     timeout: float,
+    *,
+    allow_pending: bool,
 ) -> int:
     """Bring back the rows that went with lost workers.
 
@@ -64,6 +66,9 @@ def recover_shards(
         The client of the partition.
     timeout : float
         Seconds to wait for blocks that are computed again.
+    allow_pending : bool
+        Whether blocks that are not there by then count as lost; otherwise they are an
+        error, since they may still come.
 
     Returns
     -------
@@ -74,11 +79,21 @@ def recover_shards(
     ------
     PeerLostError
         If a worker goes while rows are sent to it.
+    CommTimeoutError
+        If blocks are still being computed after `timeout`.
+    Exception
+        What the computation of a block has raised.
     """
     for rank in moved:
         _resend(shards, rank, addresses)
     wanted = [future for spec in shards.shards for future in _futures(spec)]
-    missing = _wait(client, wanted, timeout)
+    missing, pending = _wait(client, wanted, timeout)
+    if pending and not (allow_pending or shards.is_resendable):
+        raise CommTimeoutError(
+            f"{len(pending)} blocks that were lost with workers have not been computed "
+            f"again within {timeout:g} s (dask-ma.recovery.data-timeout)"
+        )
+    missing |= pending
     n_lost = 0
     for rank, spec in enumerate(shards.shards):
         there = [
@@ -87,6 +102,8 @@ def recover_shards(
             if missing.isdisjoint(f.key for f in _sources(piece.source))
         ]
         if len(there) == len(spec.pieces):
+            if not missing.isdisjoint(f.key for f in _sources(spec.aligned)):
+                _resend(shards, rank, addresses)
             continue
         if shards.is_resendable:
             # Gone since, with a worker or by a restart of the cluster.
@@ -122,8 +139,9 @@ def _resend(shards: Partition, rank: int, addresses: Sequence[str]) -> None:
 
 
 def _futures(spec: ShardSpec) -> list[Future]:
-    """Futures of the blocks of a rank."""
-    return [future for piece in spec.pieces for future in _sources(piece.source)]
+    """Futures of the blocks of a rank, and of what the client has sent beside them."""
+    blocks = [future for piece in spec.pieces for future in _sources(piece.source)]
+    return blocks + _sources(spec.aligned)
 
 
 def _sources(source: Any) -> list[Future]:
@@ -132,8 +150,10 @@ def _sources(source: Any) -> list[Future]:
     return [part for part in parts if hasattr(part, "status")]
 
 
-def _wait(client: Client, futures: Sequence[Future], timeout: float) -> set[Any]:
-    """Wait for blocks; return the keys of those that are not coming.
+def _wait(
+    client: Client, futures: Sequence[Future], timeout: float
+) -> tuple[set[Any], set[Any]]:
+    """Wait for blocks; return keys of those that are lost, and of those still to come.
 
     The scheduler is asked who holds them: a future may not know yet of its loss.
     """
@@ -141,7 +161,10 @@ def _wait(client: Client, futures: Sequence[Future], timeout: float) -> set[Any]
     pending = list(futures)
     gone: set[Any] = set()
     while pending:
-        gone |= {future.key for future in pending if future.status in _GONE}
+        for future in pending:
+            if future.status == "error":
+                future.result()
+        gone |= {future.key for future in pending if future.status == "cancelled"}
         pending = [future for future in pending if future.key not in gone]
         try:
             places = client.who_has(pending)
@@ -151,4 +174,4 @@ def _wait(client: Client, futures: Sequence[Future], timeout: float) -> set[Any]
         if monotonic() >= deadline:
             break
         sleep(_SHORT_WAIT)
-    return gone | {future.key for future in pending}
+    return gone, {future.key for future in pending}

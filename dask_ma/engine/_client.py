@@ -16,7 +16,8 @@ from dask_ma.exceptions import FitFailedError, NoWorkersError
 
 _thread = threading.local()
 _STARTING = ("newly-created", "connecting")
-_SHORT_WAIT = 0.02  # seconds
+_SHORT_WAIT = 0.01  # seconds
+_LOOK = 0.2  # seconds between looks at the workers of a cluster
 
 
 def mark_seceded() -> None:
@@ -70,7 +71,7 @@ def await_workers(client: Client | None) -> None:
                 f"(dask-ma.launch.min-workers-timeout), expected {wanted} "
                 "(dask-ma.launch.min-workers)"
             )
-        sleep(_SHORT_WAIT)
+        sleep(_LOOK)
 
 
 def place_ranks(

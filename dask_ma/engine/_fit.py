@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -28,7 +28,12 @@ from dask_ma.engine._identity import Identity, Session, counted, this_session
 from dask_ma.engine._keeper import RegroupError
 from dask_ma.engine._kept import forget_fit, newest_round
 from dask_ma.engine._launch import launch
-from dask_ma.engine._liveness import run_on, scheduler_workers, settle
+from dask_ma.engine._liveness import (
+    process_of,
+    run_on,
+    scheduler_workers,
+    settle,
+)
 from dask_ma.engine._losses import (
     OF_LOSSES,
     find_lost,
@@ -141,7 +146,8 @@ class _Fit:
     attempt: int = 0
     start: float = 0.0
     trail: Trail = field(default_factory=Trail)
-    known_workers: frozenset[str] = frozenset()  # those that were there for placement
+    known_workers: dict[str, str] = field(default_factory=dict)  # processes, by address
+    is_whole: bool = True  # whether no rows are lost
     lost: set[str] = field(default_factory=set)  # not to be used any more
     n_losses: int = 0  # since the last round that was finished
     round_of_last_loss: int = 0
@@ -179,9 +185,9 @@ class _Fit:
         self.start = monotonic()
         while True:
             try:
+                if self.lost:
+                    self._replace()
                 with self.termination.saving():
-                    if self.lost:
-                        self._replace()
                     return self._launch(listener)
             except RegroupError:
                 logger.info("%s: starts again on other workers", self.job.name)
@@ -226,8 +232,9 @@ class _Fit:
                 elapsed=monotonic() - self.start,
                 keeps=self.keeps,
                 elastic=self.elastic,
-                checkpoint=self.checkpoint,
-                known_workers=self.known_workers,
+                # What is learnt without rows that were lost must not pass for more.
+                checkpoint=self.checkpoint if self.is_whole else None,
+                known_workers=frozenset(self.known_workers),
                 identity=job.identity,
                 session=self._session(),
             ),
@@ -249,12 +256,34 @@ class _Fit:
             if self.lost and self.addresses is not None:
                 self._wait_for_workers(len(self.addresses))
                 settle(self.client)
-            self.known_workers = frozenset(
-                running_workers(self.client, allow_none=True)
-            )
+            self._note_workers(running_workers(self.client, allow_none=True))
         self.lost.clear()
         self.addresses = place_ranks(self.client, self.job.n_ranks, self.job.n_rows)
         self._partition()
+
+    def _note_workers(self, addresses: Collection[str]) -> None:
+        """Note which processes the fit knows of."""
+        if self.client is None:
+            return
+        workers = scheduler_workers(self.client)
+        self.known_workers = {
+            address: process_of(workers[address])
+            for address in addresses
+            if address in workers
+        }
+
+    def _find_left(self) -> set[str]:
+        """Workers that the fit knows and that are still the same processes."""
+        if self.client is None:
+            return set()
+        workers = scheduler_workers(self.client)
+        return {
+            address
+            for address, process in self.known_workers.items()
+            if address in workers
+            and address not in self.lost
+            and process_of(workers[address]) == process
+        }
 
     def _partition(self) -> None:
         """Give the ranks their rows."""
@@ -291,9 +320,7 @@ class _Fit:
             raise error
         if self.policy == "raise" or self.client.status != "running":
             raise error
-        lost = find_lost(
-            self.client, error, {*self.known_workers, *(self.addresses or [])}
-        )
+        lost = find_lost(self.client, error, self.known_workers)
         if not lost:
             raise error
         self.lost.update(lost)
@@ -325,17 +352,20 @@ class _Fit:
             raise RuntimeError("there are no workers to lose")
         before = list(self.addresses)
         threads = self._wait_for_workers(len(before))
-        if not set(before) & set(threads):
-            self._tell_of_lost_rounds()
         # Others may have gone while new ones were waited for. A paused worker has not,
         # and its rows are there, but it starts no rank.
-        there = set(scheduler_workers(self.client)) - self.lost
+        there = self._find_left()
         moved = [rank for rank, address in enumerate(before) if address not in there]
+        if len(moved) == len(before):
+            self._tell_of_lost_rounds()
         self.addresses = reassign(before, threads)
-        lost = sorted({before[rank] for rank in moved})
-        self._bring_back_rows(moved, lost)
-        # What was lost stays lost; workers that got nothing count as new ones.
-        self.known_workers = (self.known_workers & there) | set(self.addresses)
+        try:
+            self._bring_back_rows(moved, sorted({before[rank] for rank in moved}))
+        except BaseException:
+            self.addresses = before  # these ranks are still to be moved
+            raise
+        # Workers that got nothing count as new ones.
+        self._note_workers({*there, *self.addresses})
         self.lost.clear()
 
     def _bring_back_rows(self, moved: list[int], lost: list[str]) -> None:
@@ -350,7 +380,14 @@ class _Fit:
                 self._partition_again()
                 return
             timeout = _config.get_timeout("recovery.data-timeout")
-            n_lost = recover_shards(shards, moved, self.addresses, self.client, timeout)
+            n_lost = recover_shards(
+                shards,
+                moved,
+                self.addresses,
+                self.client,
+                timeout,
+                allow_pending=can_again,
+            )
             if n_lost and can_again:
                 self._partition_again()
                 return
@@ -365,10 +402,12 @@ class _Fit:
                 lost,
             )
         if n_lost:
+            self.is_whole = False
+            unsaved = "; it is not saved any more" if self.checkpoint else ""
             warnings.warn(
                 f"the fit of {self.job.name} goes on without {n_lost} of "
                 f"{n_lost + shards.n_rows} rows, which were lost with "
-                f"{', '.join(lost)}",
+                f"{', '.join(lost)}{unsaved}",
                 RowsLostWarning,
                 stacklevel=2,
             )
@@ -394,9 +433,7 @@ class _Fit:
             return {}
         waits = self.policy == "restart"
         patience = _config.get_timeout("recovery.wait") if waits else 0.0
-        return wait_for_workers(
-            self.client, self.job.name, n_ranks, self.lost, patience
-        )
+        return wait_for_workers(self.client, self.job.name, n_ranks, patience)
 
     def _tell_of_lost_rounds(self) -> None:
         """Warn that nobody has kept a model in memory."""
@@ -404,7 +441,7 @@ class _Fit:
             f"begins anew, though it had come to round {self.trail.newest_round} or "
             "further, since there is no checkpoint (dask-ma.checkpoint.path)"
         )
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and self.is_whole:
             begins = f"goes on from the last checkpoint in {self.checkpoint.path}"
         warnings.warn(
             f"all workers of the fit of {self.job.name} were lost at once, and what "

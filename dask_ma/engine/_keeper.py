@@ -91,6 +91,8 @@ class StateKeeper:
         self._run_id = run_id
         self._rank = context.group.rank
         self._arguments = arguments
+        # A function of the user gets other arguments.
+        self._rows = rows_of(arguments) if isinstance(arguments, dict) else None
         self._series: Series | None = None
         self._source: str | None = None  # checkpoint that has not been left behind yet
         self._saved_round = 0
@@ -129,7 +131,7 @@ class StateKeeper:
         mine = _Found(-1, is_own=False)
         if kept is not None:
             is_own = rank == self._rank and kept.n_ranks == self._group.size
-            mine = _Found(kept.round, is_own)
+            mine = _Found(kept.round, is_own and kept.rows == self._rows)
         found = [_Found(*item) for item in allgather(self._group, tuple(mine))]
         newest = max(item.round for item in found)
         if newest < 0:
@@ -194,7 +196,7 @@ class StateKeeper:
         if saved is None:
             return None
         own = None
-        if saved.shares == allgather(group, rows_of(self._arguments)):
+        if saved.shares == allgather(group, self._rows):
             own = saved.own[self._rank]
         else:
             before, now = len(saved.own), group.size
@@ -291,6 +293,7 @@ class StateKeeper:
         kept = Kept(
             round=n_rounds,
             n_ranks=self._group.size,
+            rows=self._rows,
             shared=shared,
             own=own,
             history=history,
@@ -330,7 +333,7 @@ class StateKeeper:
     ) -> None:
         """Collect what the ranks have of their own; rank 0 writes it all."""
         self._saved_round = n_rounds
-        owns = gather(self._group, (own, rows_of(self._arguments)))
+        owns = gather(self._group, (own, self._rows))
         ticket, context, series = self._ticket, self._context, self._series
         settings, identity = ticket.checkpoint, ticket.identity
         if owns is None or settings is None or identity is None or series is None:

@@ -18,6 +18,8 @@ class Kept(NamedTuple):
         Number of the round.
     n_ranks : int
         Number of ranks then; 0 if their rows have been shared out anew since.
+    rows : list of [int, int] or None
+        Which rows the rank had.
     shared : dict
         What is the same on all ranks.
     own : dict or None
@@ -34,6 +36,7 @@ class Kept(NamedTuple):
 
     round: int
     n_ranks: int
+    rows: list[list[int]] | None
     shared: dict[str, Any]
     own: dict[str, Any] | None
     history: list[dict[str, Any]]

@@ -99,10 +99,12 @@ def launch(
         collect=collect,
         ticket=ticket,
     )
-    if ticket is None or not ticket.attempt:
-        # Later the scheduler has it, and gives it to workers that join; to register it
-        # again would mean to wait for workers that are about to go.
+    if trail is None or not trail.has_plugin:
+        # The scheduler gives it to workers that join; to register it again would mean
+        # to wait for workers that are about to go.
         ensure_plugin(client)
+    if trail is not None:
+        trail.has_plugin = True
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
     with Watch(run, client, listener, trail, is_to_stop) as watch:
         watch.start(

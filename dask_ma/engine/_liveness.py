@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any
@@ -12,6 +13,8 @@ from distributed import Client
 
 from dask_ma import _config
 from dask_ma.exceptions import FitFailedError
+
+logger = logging.getLogger("dask_ma.engine")
 
 
 def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
@@ -46,6 +49,14 @@ def is_running(info: dict[str, Any]) -> bool:
     Not one that is starting, is paused for want of memory, or is about to close.
     """
     return bool(info.get("status", "running") == "running")
+
+
+def process_of(info: dict[str, Any]) -> str:
+    """What tells a worker from another one with the same address and name.
+
+    Each process makes a directory of its own.
+    """
+    return str(info.get("local_directory"))
 
 
 def run_on(
@@ -147,7 +158,10 @@ def remove_silent(client: Client, addresses: Sequence[str]) -> None:
                     address, stimulus_id=f"dask_ma-silent-{uuid4().hex}"
                 )
 
-    client.run_on_scheduler(remove)
+    try:
+        client.run_on_scheduler(remove)
+    except Exception as error:  # a scheduler need not run functions of its clients
+        logger.warning("could not give up %s: %s", ", ".join(addresses), error)
 
 
 def _address(client: Client) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 
 from distributed import Client, KilledWorker
@@ -10,7 +10,12 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 
 from dask_ma import _config
 from dask_ma.engine._client import running_workers
-from dask_ma.engine._liveness import Liveness, remove_silent, scheduler_workers
+from dask_ma.engine._liveness import (
+    Liveness,
+    process_of,
+    remove_silent,
+    scheduler_workers,
+)
 from dask_ma.exceptions import (
     CommTimeoutError,
     FitFailedError,
@@ -29,9 +34,7 @@ OF_LOSSES = (
 _SHORT_WAIT = 0.1  # seconds between looks at the cluster
 
 
-def find_lost(
-    client: Client, error: Exception, addresses: Collection[str]
-) -> list[str]:
+def find_lost(client: Client, error: Exception, known: Mapping[str, str]) -> list[str]:
     """Workers that an error comes of, as far as the scheduler can tell.
 
     Those that are silent are given up, with the data they hold.
@@ -42,8 +45,9 @@ def find_lost(
         Client of the fit.
     error : Exception
         What has gone wrong.
-    addresses : collection of str
-        Workers that the fit has used.
+    known : dict of str to str
+        Process of each worker that the fit has used, by address. A process that has
+        started in the place of another may have its address.
 
     Returns
     -------
@@ -61,18 +65,20 @@ def find_lost(
             workers = scheduler_workers(client)
         except FitFailedError as failure:
             raise error from failure
-        lost = set(liveness.lost(addresses, workers))
+        there = [address for address in known if address in workers]
+        replaced = {a for a in there if process_of(workers[a]) != known[a]}
+        lost = {*liveness.lost(known, workers), *replaced}
         if lost or named or monotonic() >= deadline:
             break
         sleep(_SHORT_WAIT)
-    silent = sorted((lost | named) & set(workers))
+    silent = sorted((lost | named) & set(workers) - replaced)
     if silent:
         remove_silent(client, silent)
     return sorted(lost | named)
 
 
 def wait_for_workers(
-    client: Client, name: str, n_ranks: int, lost: Collection[str], patience: float
+    client: Client, name: str, n_ranks: int, patience: float
 ) -> dict[str, int]:
     """Threads of the workers there are, after waiting a while for new ones.
 
@@ -84,8 +90,6 @@ def wait_for_workers(
         Name of the estimator, for errors.
     n_ranks : int
         Threads that are waited for.
-    lost : collection of str
-        Workers that do not count.
     patience : float
         Seconds to wait for so many threads. Where there is no worker at all, the fit
         waits for ``dask-ma.recovery.wait-for-any`` if that is longer.
@@ -105,7 +109,6 @@ def wait_for_workers(
         threads = {}
         if client.status == "running":
             threads = running_workers(client, allow_none=True)
-        threads = {a: n for a, n in threads.items() if a not in lost}
         waited = monotonic() - start
         if threads and (sum(threads.values()) >= n_ranks or waited >= patience):
             return threads

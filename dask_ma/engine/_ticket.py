@@ -61,10 +61,13 @@ class Trail:
         their workers until these are released.
     newest_round : int
         The last round that the client has heard of.
+    has_plugin : bool
+        Whether the scheduler has the plugin that takes messages.
     """
 
     held: list[Future] = field(default_factory=list)
     newest_round: int = 0
+    has_plugin: bool = False
 
     def note_round(self, number: int) -> None:
         """Note that a round has been kept by some rank."""

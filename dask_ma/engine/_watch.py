@@ -330,6 +330,10 @@ class Watch:
             for rank, future in enumerate(self._futures)
             if future.status in _FAILED
         }
+        if not errors:  # lost in the meantime
+            raise FitFailedError(
+                f"a task of the fit of {self._run.name} has gone, with its worker"
+            )
         rank = min(errors, key=lambda r: (_is_consequence(errors[r]), r))
         errors[rank].add_note(f"dask_ma: raised by {self._run.describe(rank)}")
         raise errors[rank]

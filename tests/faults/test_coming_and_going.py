@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from dask_ma.exceptions import (
     PeerLostError,
     RoundsLostWarning,
     RowsLostError,
+    RowsLostWarning,
 )
 
 pytestmark = pytest.mark.slow
@@ -47,6 +49,19 @@ def rows():
 @pytest.fixture(scope="module")
 def undisturbed(rows):
     return MASGDClassifier(n_ranks=N_WORKERS, **PARAMS).fit(*rows)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_alone(rows):
+    return MASGDClassifier(n_ranks=1, **PARAMS).fit(*rows)
+
+
+@pytest.fixture
+def unused_port():
+    """A port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -194,10 +209,10 @@ def test_a_second_loss_while_the_first_is_mended(
         while victim in client.nthreads():
             time.sleep(0.01)
 
-    def mend_and_strike(*args):
+    def mend_and_strike(*args, **kwargs):
         if not struck and moment == "recover_shards":
             strike()
-        result = mend(*args)
+        result = mend(*args, **kwargs)
         if not struck:
             strike()
         return result
@@ -380,6 +395,45 @@ def test_nobody_is_left(rows, at_round, cluster_client, bare_workers, assert_cle
     for part in ("was under way", "recovery.wait-for-any", "checkpoint.path"):
         assert part in text
     assert_clean(cluster_client)
+
+
+def test_a_worker_that_comes_back_at_its_address(
+    rows, undisturbed_alone, at_round, cluster_client, bare_workers, unused_port
+):
+    """As pods with fixed addresses do, or ``dask worker --worker-port``."""
+    options = ["--worker-port", str(unused_port)]
+    models = []
+    with bare_workers(cluster_client, 1, *options) as processes:
+        mark = at_round(4, pause(30))
+        thread = threading.Thread(
+            target=lambda: models.append(_fit_with(cluster_client, rows))
+        )
+        with pytest.warns(RoundsLostWarning):
+            thread.start()
+            wait_until(mark.exists)
+            processes[0].kill()
+            processes[0].join()
+            with bare_workers(cluster_client, 1, *options):
+                thread.join(60)
+    assert_same_course(models[0], undisturbed_alone)
+
+
+def test_what_is_learnt_without_rows_is_not_saved(
+    client, rows, undisturbed, at_round, tmp_path
+):
+    """A later fit on all rows does not take it for its own."""
+    at_round(4, kill_self(), rank=1)
+    with dask.config.set(
+        {
+            "dask-ma.on-worker-loss": "continue",
+            "dask-ma.checkpoint.path": str(tmp_path / "saved"),
+        }
+    ):
+        with pytest.warns(RowsLostWarning, match="it is not saved any more"):
+            less = MASGDClassifier(**PARAMS).fit(*rows)
+        assert less.history_[-1]["n_samples"] == 1000
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert_same_course(model, undisturbed)
 
 
 # Counting losses --------------------------------------------------------------------

@@ -346,6 +346,11 @@ NO_ROWS = [
     Case(
         "X: a Series of texts", given(pd.Series(["a rose", "sky"] * 12)), refused(_TEXT)
     ),
+    Case(
+        "X: a list of Series",
+        given([row for _, row in pd.DataFrame(good_rows(), columns=NAMES).iterrows()]),
+        trained(),
+    ),
     Case("X: lists of words", given([["a", "rose"], ["sky"]] * 12), refused(_TEXT)),
     Case(
         "X: rows of several lengths",
