@@ -49,6 +49,31 @@ def cluster_client() -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def nannied() -> Callable[[int], AbstractContextManager[Client]]:
+    """``with nannied(n) as client:`` has worker processes that are started again."""
+    return _nannied
+
+
+@contextmanager
+def _nannied(n_workers: int) -> Iterator[Client]:
+    """A cluster whose nannies start workers again, and which gives up none.
+
+    It would give one up that is away when some time after an earlier loss has passed.
+    """
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
 @pytest.fixture
 def bare_workers() -> Callable[..., AbstractContextManager[list[BaseProcess]]]:
     """``with bare_workers(client, n, *options):`` has processes without a nanny."""

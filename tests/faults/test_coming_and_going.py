@@ -12,7 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import Client, wait
 
 from dask_ma import MASGDClassifier
 from dask_ma.data import _collections
@@ -74,18 +74,9 @@ def undisturbed_blocks(rows):
 
 
 @pytest.fixture(scope="module")
-def nanny_cluster():
+def nanny_cluster(nannied):
     """Three worker processes, which their nannies start again."""
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
-        LocalCluster(
-            n_workers=N_WORKERS,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with nannied(N_WORKERS) as client:
         yield client
 
 

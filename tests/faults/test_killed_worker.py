@@ -5,7 +5,6 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -21,20 +20,9 @@ N_WORKERS = 3
 
 
 @pytest.fixture(scope="module")
-def cluster_client():
+def cluster_client(nannied):
     """Client of three worker processes, which their nannies start again."""
-    # LocalCluster gives a worker up that is away at the end of this time, counted from
-    # an earlier loss of it: the next test may have killed it once more by then.
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
-        LocalCluster(
-            n_workers=N_WORKERS,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with nannied(N_WORKERS) as client:
         yield client
 
 

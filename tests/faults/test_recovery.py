@@ -32,18 +32,9 @@ PARAMS = {
 
 
 @pytest.fixture(scope="module")
-def cluster_client():
+def cluster_client(nannied):
     """Client of four worker processes, which their nannies start again."""
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
-        LocalCluster(
-            n_workers=N_WORKERS,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with nannied(N_WORKERS) as client:
         yield client
 
 
