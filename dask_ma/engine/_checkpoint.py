@@ -144,6 +144,21 @@ class Store:
             found.setdefault(folder, []).append(int(match[1]))
         return {folder: sorted(rounds) for folder, rounds in found.items()}
 
+    def rounds(self, series: str) -> list[int]:
+        """Rounds of one series, sorted; none if it is not there.
+
+        Raises
+        ------
+        CheckpointError
+            If its folder cannot be read.
+        """
+        try:
+            return self._rounds(f"{self._root}/{series}")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unreadable(error) from error
+
     def manifest(self, series: str, number: int) -> dict[str, Any]:
         """What the manifest of a round says, checked.
 

@@ -11,9 +11,9 @@ unfinished by a process that has ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dask_ma.engine._checkpoint import CheckpointSettings, Store
 from dask_ma.engine._identity import (
@@ -27,6 +27,9 @@ from dask_ma.engine._manifest import Saved
 from dask_ma.exceptions import CheckpointError
 
 _MOST_READ = 16  # manifests of other fits
+_MOST_TRIES = 8  # to read the newest round of a series whose writer is at work
+
+T = TypeVar("T")
 
 
 class Series(NamedTuple):
@@ -91,8 +94,8 @@ def choose(
     Raises
     ------
     CheckpointError
-        If a checkpoint is damaged, or if one belongs to something else and the settings
-        ask for an error.
+        If the checkpoint of the fit itself is damaged, or if one belongs to something
+        else and the settings ask for an error.
     """
     return _Choosing(settings, identity, data, session).choose(fit_id)
 
@@ -110,6 +113,7 @@ class _Choosing:
         self._settings, self._identity = settings, identity
         self._data, self._session = data, session
         self._store = Store(settings.path)
+        self._unread: list[str] = []  # what is wrong with the checkpoints of others
 
     def choose(self, fit_id: str | None) -> Choice:
         series = Series(self._own_name(), self._data)
@@ -117,18 +121,53 @@ class _Choosing:
             return Choice(series)
         found = self._store.series()
         if series.name in found:
-            number = found[series.name][-1]
-            saved = self._load_own(series.name, number)
+            saved = self._newest(series.name, found[series.name][-1], self._load_own)
             if not self._settings.resume and saved.fit_id != fit_id:
                 return Choice(series)
-            return Choice(series, saved, self._store.describe(series.name, number))
+            path = self._store.describe(series.name, saved.round)
+            return Choice(series, saved, path)
         if not self._settings.resume:
             return Choice(series)
-        other = self._find_other(found)
-        if other is None:
-            return Choice(series, note=self._mismatch(found))
-        saved = self._store.load(*other)
-        return Choice(series, saved, self._store.describe(*other))
+        return self._go_on_from_other(series, found)
+
+    def _go_on_from_other(self, series: Series, found: dict[str, list[int]]) -> Choice:
+        """Choose the fit to go on from, or none."""
+        while (other := self._find_other(found)) is not None:
+            try:
+                saved = self._newest(*other, self._store.load)
+            except CheckpointError as error:
+                self._leave_out(error)
+                found = {k: v for k, v in found.items() if k != other[0]}
+                continue
+            path = self._store.describe(other[0], saved.round)
+            return Choice(series, saved, path, self._complaint())
+        return Choice(series, note=self._complaint() or self._mismatch(found))
+
+    def _newest(self, name: str, number: int, read: Callable[[str, int], T]) -> T:
+        """Read the newest round of a series.
+
+        The fit that it belongs to may be under way: then a newer round takes its place.
+        """
+        for _ in range(_MOST_TRIES - 1):
+            try:
+                return read(name, number)
+            except CheckpointError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+            number = next(reversed(self._store.rounds(name)), number)
+        return read(name, number)
+
+    def _leave_out(self, error: CheckpointError) -> None:
+        """Note that a checkpoint of another fit cannot be read."""
+        if not isinstance(error.__cause__, FileNotFoundError):
+            self._unread.append(str(error))
+
+    def _complaint(self) -> str | None:
+        """Words on checkpoints of the same data and parameters that cannot be read."""
+        if not self._unread:
+            return None
+        several = "; ".join(dict.fromkeys(self._unread))
+        return f"the fit of {self._identity.name} leaves out checkpoints: {several}"
 
     def _own_name(self) -> str:
         """Name of the series of this fit."""
@@ -183,8 +222,13 @@ class _Choosing:
             number = found[name][-1]
             if newest is not None and number <= newest[0]:
                 continue
-            manifest = self._store.manifest(name, number)
+            try:
+                manifest = self._newest(name, number, self._store.manifest)
+            except CheckpointError as error:
+                self._leave_out(error)
+                continue
             self._check_identity(name, manifest)
+            number = manifest["round"]
             is_shorter = self._identity.allows_more(manifest["options"])
             if is_shorter or self._is_left(name, manifest):
                 newest = number, name
@@ -236,7 +280,7 @@ class _Choosing:
             if not is_near or self._place(name) in self._session.ended:
                 continue
             try:
-                yield name, self._store.manifest(name, found[name][-1])
+                yield name, self._newest(name, found[name][-1], self._store.manifest)
             except CheckpointError:  # none of this fit's business
                 yield name, None
 
