@@ -6,8 +6,10 @@ name or not at all. A checkpoint without its manifest does not exist.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from time import sleep
 from typing import Any
 
 import fsspec
@@ -24,6 +26,8 @@ from dask_ma.engine._manifest import (
 from dask_ma.exceptions import CheckpointError
 
 _MANIFEST = re.compile(r"round-(\d{8})\.json")
+_CLAIM = "claim"
+_MOST_LOOKS, _PAUSE = 10, 0.05  # seconds, at a claim that is being written
 _ON_MISMATCH = ("restart", "raise")
 
 
@@ -153,8 +157,8 @@ class Store:
             If its folder cannot be read.
         """
         try:
-            return self._rounds(f"{self._root}/{series}")
-        except FileNotFoundError:
+            return _rounds_of(self._names(f"{self._root}/{series}"))
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise self._unreadable(error) from error
@@ -193,6 +197,75 @@ class Store:
             raise damaged(path, f"{type(error).__name__}: {error}") from error
         return decode(manifest, data, path)
 
+    def claim(self, series: str, owner: dict[str, Any]) -> bool:
+        """Take a series for a fit until its first checkpoint is saved.
+
+        Parameters
+        ----------
+        series : str
+            Which.
+        owner : dict
+            `fit_id` and `writer` of the fit.
+
+        Returns
+        -------
+        is_taken : bool
+            False if another fit has taken it. True where nothing can be written: what
+            is wrong comes out when the fit is saved.
+        """
+        path, text = self._claim_path(series), json.dumps(owner).encode()
+        try:
+            self._fs.makedirs(f"{self._root}/{series}", exist_ok=True)
+        except OSError:
+            return True
+        try:
+            with self._fs.open(path, "xb") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        except (ValueError, NotImplementedError):  # no such mode on this file system
+            if self.owner(series) is not None:
+                return False
+            self.replace_claim(series, owner)
+        return True
+
+    def replace_claim(self, series: str, owner: dict[str, Any]) -> bool:
+        """Take a series from a fit that has ended; whether no other did so since."""
+        try:
+            self._write(self._claim_path(series), json.dumps(owner).encode())
+        except OSError:
+            return True
+        found = self.owner(series)
+        return found is None or found["fit_id"] == owner["fit_id"]
+
+    def owner(self, series: str) -> dict[str, Any] | None:
+        """`fit_id` and `writer` of the fit that has taken a series, None without one.
+
+        None, too, if what is there has been damaged.
+        """
+        for _ in range(_MOST_LOOKS):
+            try:
+                found = json.loads(self._fs.cat_file(self._claim_path(series)))
+                if isinstance(found["fit_id"], str) and isinstance(
+                    found["writer"], dict
+                ):
+                    return {key: found[key] for key in ("fit_id", "writer")}
+            except OSError:
+                return None
+            except (ValueError, TypeError, KeyError, RecursionError):
+                pass
+            sleep(_PAUSE)
+        return None
+
+    def release(self, series: str) -> None:
+        """Give a series back."""
+        try:
+            self._fs.rm_file(self._claim_path(series))
+        except OSError:  # another process may have removed it
+            pass
+
     def save(self, series: str, saved: Saved, keep: int) -> None:
         """Write a checkpoint and remove those that are too old.
 
@@ -217,12 +290,15 @@ class Store:
         folder, stem = f"{self._root}/{series}", self._stem(series, saved.round)
         try:
             self._fs.makedirs(folder, exist_ok=True)
-            rounds = self._rounds(folder)
+            names = self._names(folder)
+            rounds = _rounds_of(names)
             self._remove(series, [n for n in rounds if n >= saved.round])
             self._write(f"{stem}.npz", data)
             self._write(f"{stem}.json", manifest)
             older = [n for n in rounds if n < saved.round]
             self._remove(series, older[: max(0, len(older) + 1 - keep)])
+            if _CLAIM in names:
+                self.release(series)  # from now on the manifest says whose it is
         except OSError as error:
             raise CheckpointError(
                 f"cannot write a checkpoint to {self._path}: "
@@ -233,15 +309,16 @@ class Store:
         """Where the checkpoint of a round lies, for messages."""
         return f"{self._stem(series, number)}.json"
 
+    def _claim_path(self, series: str) -> str:
+        return f"{self._root}/{series}/{_CLAIM}"
+
     def _stem(self, series: str, number: int) -> str:
         return f"{self._root}/{series}/round-{number:08d}"
 
-    def _rounds(self, folder: str) -> list[int]:
-        """Numbers of the checkpoints in a folder, sorted."""
+    def _names(self, folder: str) -> list[str]:
+        """Names of the files in a folder."""
         self._fs.invalidate_cache()
-        names = [str(n).rpartition("/")[2] for n in self._fs.ls(folder, detail=False)]
-        found = [_MANIFEST.fullmatch(name) for name in names]
-        return sorted(int(match[1]) for match in found if match)
+        return [str(n).rpartition("/")[2] for n in self._fs.ls(folder, detail=False)]
 
     def _remove(self, series: str, numbers: list[int]) -> None:
         """Remove checkpoints, which another process may do at the same time."""
@@ -263,3 +340,9 @@ class Store:
             f"cannot read the checkpoints in {self._path}: "
             f"{type(error).__name__}: {error}"
         )
+
+
+def _rounds_of(names: list[str]) -> list[int]:
+    """Numbers of the checkpoints among some files, sorted."""
+    found = [_MANIFEST.fullmatch(name) for name in names]
+    return sorted(int(match[1]) for match in found if match)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -20,9 +21,10 @@ import numpy as np
 import psutil
 
 _DIGITS = 8  # of each checksum in the name of a series
-_NAME = re.compile(rf"(.+)-([0-9a-f]{{{_DIGITS}}})-([0-9a-f]{{{_DIGITS}}})-.+")
+_NAME = re.compile(rf"(.+?)-([0-9a-f]{{{_DIGITS}}})-([0-9a-f]{{{_DIGITS}}})-.+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_ENDED = 10_000  # fits of this process that are remembered
+_PROCESS = ("host", "pid", "started")  # what tells a process from others
 _ABOUT = 0.1  # seconds by which two times of one start may differ
 
 
@@ -158,7 +160,8 @@ class Session:
     Parameters
     ----------
     writer : dict
-        The process: its host, its id, and when it started.
+        The process: its host, its id, when it started, and how many launches it had
+        made when this was noted.
     running : frozenset of str
         Fits under way.
     ended : frozenset of str
@@ -169,10 +172,19 @@ class Session:
     running: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
 
+    def is_under_way(self, writer: dict[str, Any], fit_id: str) -> bool:
+        """Whether a fit of this process is under way, or its process is alive."""
+        if any(writer.get(key) != self.writer.get(key) for key in _PROCESS):
+            return is_alive(writer)
+        launch = writer.get("launch")
+        is_later = isinstance(launch, int) and launch > self.writer.get("launch", 0)
+        return is_later or fit_id in self.running
+
 
 _lock = threading.Lock()
 _running: set[str] = set()
 _ended: OrderedDict[str, None] = OrderedDict()
+_launches = count(1)
 
 
 @contextmanager
@@ -203,7 +215,8 @@ def this_session(path: str, name: str) -> Session:
     start = f"{path}/{name}-"
     with _lock:
         ended = frozenset(place for place in _ended if place.startswith(start))
-        return Session(_this_process(), frozenset(_running), ended)
+        writer = {**_this_process(), "launch": next(_launches)}
+        return Session(writer, frozenset(_running), ended)
 
 
 def is_alive(writer: dict[str, Any]) -> bool:

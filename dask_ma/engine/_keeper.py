@@ -221,8 +221,14 @@ class StateKeeper:
         ticket = self._ticket
         if data is None or ticket.identity is None or ticket.checkpoint is None:
             return None
-        fit_id = ticket.fit_id if ticket.attempt else None
-        return choose(ticket.checkpoint, ticket.identity, data, ticket.session, fit_id)
+        return choose(
+            ticket.checkpoint,
+            ticket.identity,
+            data,
+            ticket.session,
+            ticket.fit_id,
+            ticket.attempt,
+        )
 
     def _take_over(self, history: list[dict[str, Any]], elapsed: float) -> None:
         """Go on with the history and the clock of the fit."""

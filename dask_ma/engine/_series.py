@@ -12,7 +12,7 @@ unfinished by a process that has ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple, TypeVar
 
 from dask_ma.engine._checkpoint import CheckpointSettings, Store
@@ -20,7 +20,6 @@ from dask_ma.engine._identity import (
     Identity,
     Session,
     differences,
-    is_alive,
     parts_of,
 )
 from dask_ma.engine._manifest import Saved
@@ -73,7 +72,8 @@ def choose(
     identity: Identity,
     data: dict[str, Any],
     session: Session,
-    fit_id: str | None = None,
+    fit_id: str,
+    attempt: int = 0,
 ) -> Choice:
     """Find the checkpoint that a fit goes on from.
 
@@ -87,9 +87,11 @@ def choose(
         What tells its data from others.
     session : Session
         What its process knows of other fits.
-    fit_id : str or None, default=None
-        The fit, if it has been launched before: then it may go on from what it has
-        saved itself, whatever the settings say.
+    fit_id : str
+        The fit. Its series is its own until it ends.
+    attempt : int, default=0
+        How often it has been launched before: then it finds its series again, and may
+        go on from what it has saved itself, whatever the settings say.
 
     Raises
     ------
@@ -97,7 +99,7 @@ def choose(
         If the checkpoint of the fit itself is damaged, or if one belongs to something
         else and the settings ask for an error.
     """
-    return _Choosing(settings, identity, data, session).choose(fit_id)
+    return _Choosing(settings, identity, data, session, fit_id).choose(attempt)
 
 
 class _Choosing:
@@ -109,25 +111,28 @@ class _Choosing:
         identity: Identity,
         data: dict[str, Any],
         session: Session,
+        fit_id: str,
     ) -> None:
         self._settings, self._identity = settings, identity
-        self._data, self._session = data, session
+        self._data, self._session, self._fit_id = data, session, fit_id
         self._store = Store(settings.path)
         self._unread: list[str] = []  # what is wrong with the checkpoints of others
 
-    def choose(self, fit_id: str | None) -> Choice:
-        series = Series(self._own_name(), self._data)
-        if not self._settings.resume and fit_id is None:
+    def choose(self, attempt: int) -> Choice:
+        name = self._name_from_before() if attempt else None
+        series = Series(name or self._take_a_name(), self._data)
+        if not self._settings.resume and not attempt:
             return Choice(series)
         found = self._store.series()
         if series.name in found:
             saved = self._newest(series.name, found[series.name][-1], self._load_own)
-            if not self._settings.resume and saved.fit_id != fit_id:
+            if not self._settings.resume and saved.fit_id != self._fit_id:
                 return Choice(series)
             path = self._store.describe(series.name, saved.round)
             return Choice(series, saved, path)
-        if not self._settings.resume:
-            return Choice(series)
+        is_first = series.name == self._identity.series(self._data)
+        if not self._settings.resume or (self._identity.is_random and not is_first):
+            return Choice(series)  # fits that are meant to differ share no rounds
         return self._go_on_from_other(series, found)
 
     def _go_on_from_other(self, series: Series, found: dict[str, list[int]]) -> Choice:
@@ -169,15 +174,84 @@ class _Choosing:
         several = "; ".join(dict.fromkeys(self._unread))
         return f"the fit of {self._identity.name} leaves out checkpoints: {several}"
 
-    def _own_name(self) -> str:
-        """Name of the series of this fit."""
-        first = name = self._identity.series(self._data)
-        if self._identity.is_random:
-            number = 1
-            while self._place(name) in self._session.ended:
-                number += 1
-                name = f"{first}-{number}"
-        return name
+    # Whose series it is ------------------------------------------------------------
+
+    def _names(self) -> Iterator[str]:
+        """Names that the series of this fit may have."""
+        first = self._identity.series(self._data)
+        yield first
+        yield from (f"{first}-{number}" for number in count(2))
+
+    def _name_from_before(self) -> str | None:
+        """Name that an earlier launch of this fit has taken."""
+        for name in self._names():
+            owner, manifest = self._store.owner(name), self._newest_manifest(name)
+            known = [entry for entry in (owner, manifest) if entry is not None]
+            if any(entry["fit_id"] == self._fit_id for entry in known):
+                return name
+            if not known and self._place(name) not in self._session.ended:
+                return None
+        return None
+
+    def _take_a_name(self) -> str:
+        """The first name that no other fit saves under, from now on that of this one.
+
+        Fits that are meant to differ do not share a name that one of them has ended
+        under, either.
+        """
+        return next(name for name in self._names() if self._take(name))
+
+    def _take(self, name: str) -> bool:
+        """Take a series; False if it is that of another fit."""
+        has_ended = self._place(name) in self._session.ended
+        if self._identity.is_random and has_ended:
+            return False
+        return self._claim(name) and self._is_free(name)
+
+    def _claim(self, name: str) -> bool:
+        """Take a series unless another fit has taken it and is under way."""
+        owner = {"fit_id": self._fit_id, "writer": self._session.writer}
+        if self._store.claim(name, owner):
+            return True
+        if self._is_claimed(name):
+            return False
+        return self._store.replace_claim(name, owner)
+
+    def _is_claimed(self, name: str) -> bool:
+        """Whether another fit, which is under way, has taken a series."""
+        owner = self._store.owner(name)
+        if owner is None or owner["fit_id"] == self._fit_id:
+            return False
+        return self._session.is_under_way(owner["writer"], owner["fit_id"])
+
+    def _is_free(self, name: str) -> bool:
+        """Whether a series that has been taken may be used; if not, it is given back.
+
+        The result of a fit that is done is for all that are to have the same.
+        """
+        manifest = self._newest_manifest(name)
+        if manifest is None or manifest["fit_id"] == self._fit_id:
+            return True
+        if manifest["done"] and not self._identity.is_random:
+            if self._settings.resume:
+                self._store.release(name)  # it will not be saved again
+            return True
+        if self._session.is_under_way(manifest["writer"], manifest["fit_id"]):
+            self._store.release(name)
+            return False
+        return True
+
+    def _newest_manifest(self, name: str) -> dict[str, Any] | None:
+        """What the newest manifest of a series says, None without any."""
+        rounds = self._store.rounds(name)
+        if not rounds:
+            return None
+        try:
+            return self._newest(name, rounds[-1], self._store.manifest)
+        except CheckpointError:
+            if self._settings.resume:
+                raise
+            return None  # it will be replaced
 
     def _place(self, name: str) -> str:
         return place_of(self._settings, name)
@@ -238,10 +312,9 @@ class _Choosing:
         """Whether a fit was left unfinished."""
         if manifest["done"] or self._place(name) in self._session.ended:
             return False
-        writer = manifest["writer"]
-        if writer == self._session.writer:
-            return manifest["fit_id"] not in self._session.running
-        return not is_alive(writer)
+        if self._session.is_under_way(manifest["writer"], manifest["fit_id"]):
+            return False
+        return not self._is_claimed(name)
 
     def _mismatch(self, found: dict[str, list[int]]) -> str | None:
         """Words on a fit left unfinished that differs in its data, or parameters."""
