@@ -85,6 +85,8 @@ def as_text(value: Any) -> str:
         return f"array of shape {value.shape}, {value.dtype}, {digest}"
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({', '.join(map(as_text, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__}({', '.join(sorted(map(as_text, value)))})"
     if isinstance(value, dict):
         pairs = (f"{as_text(key)}: {as_text(item)}" for key, item in value.items())
         return f"dict({', '.join(pairs)})"
@@ -97,18 +99,37 @@ def as_text(value: Any) -> str:
 
 def _code(function: FunctionType) -> str:
     """Checksum of what a function does, which its name alone does not tell."""
-
-    def text(code: CodeType) -> str:
-        constants = [
-            text(item) if isinstance(item, CodeType) else repr(item)
-            for item in code.co_consts
-        ]
-        return f"{code.co_code.hex()} {code.co_names} {constants}"
-
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    plain = [c for c in cells if not isinstance(c, FunctionType)]
+    plain = [c for c in cells_of(function) if not isinstance(c, FunctionType)]
     outside = as_text([plain, function.__defaults__, function.__kwdefaults__])
-    return hashlib.sha256(f"{text(function.__code__)} {outside}".encode()).hexdigest()
+    return hashlib.sha256(f"{code_of(function)} {outside}".encode()).hexdigest()
+
+
+def code_of(function: FunctionType) -> str:
+    """Checksum of the code of a function."""
+    return hashlib.sha256(_constant(function.__code__).encode()).hexdigest()
+
+
+def cells_of(function: FunctionType) -> list[Any]:
+    """What a function has of the functions around it, but for names not yet bound."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # it is empty
+            found.append("not yet bound")
+    return found
+
+
+def _constant(item: Any) -> str:
+    """Code, or a constant of some, as text; the order of a set depends on the process."""
+    if isinstance(item, CodeType):
+        constants = [_constant(inner) for inner in item.co_consts]
+        return f"{item.co_code.hex()} {item.co_names} {constants}"
+    if isinstance(item, frozenset):
+        return f"frozenset({sorted(map(_constant, item))})"
+    if isinstance(item, tuple):
+        return f"tuple({[_constant(inner) for inner in item]})"
+    return repr(item)
 
 
 def as_plain(value: Any) -> Any:
