@@ -121,7 +121,7 @@ def cells_of(function: FunctionType) -> list[Any]:
 
 
 def _constant(item: Any) -> str:
-    """Code, or a constant of some, as text; the order of a set depends on the process."""
+    """Code, or a constant of some, as text; a set has no order of its own."""
     if isinstance(item, CodeType):
         constants = [_constant(inner) for inner in item.co_consts]
         return f"{item.co_code.hex()} {item.co_names} {constants}"

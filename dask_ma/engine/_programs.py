@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
@@ -10,15 +11,17 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
+from dask_ma import _config
 from dask_ma.data import describe, is_dask_collection
 from dask_ma.engine._client import fit_client
 from dask_ma.engine._context import Listener
+from dask_ma.engine._described import IndescribableError, describe_value
 from dask_ma.engine._fit import Job, run_fit
-from dask_ma.engine._identity import Identity, as_text
+from dask_ma.engine._identity import Identity
 from dask_ma.engine._run import Agent
 
 _MAX_SEED = np.iinfo(np.int32).max
-_PLAIN = (bool, int, float, str, type(None), np.generic)
+_UNKNOWN = "unknown: "  # begins the text of what cannot be told from others
 
 
 def check_counts(**numbers: Any) -> None:
@@ -47,7 +50,7 @@ def describe_program(program: Any, **settings: Any) -> dict[str, str]:
     Parameters
     ----------
     program : object
-        Its class, and its plain attributes and arrays count.
+        Its class and all its attributes count, with what they hold themselves.
     **settings
         What else counts.
 
@@ -59,9 +62,29 @@ def describe_program(program: Any, **settings: Any) -> dict[str, str]:
     parameters = {"program": f"{kind.__module__}.{kind.__qualname__}"}
     parameters |= {name: str(value) for name, value in settings.items()}
     for name, value in vars(program).items():
-        if isinstance(value, (*_PLAIN, np.ndarray)):
-            parameters[f"program.{name}"] = as_text(value)
+        try:
+            text = describe_value(value)
+        except IndescribableError as error:
+            text = f"{_UNKNOWN}{error}"
+        parameters[f"program.{name}"] = text
     return parameters
+
+
+def _can_be_saved(identity: Identity) -> bool:
+    """Whether a program can be told from others; warns if it cannot, but should."""
+    for name, text in identity.parameters.items():
+        if not text.startswith(_UNKNOWN):
+            continue
+        if _config.get("checkpoint.path") is not None:
+            warnings.warn(
+                f"the run of {identity.name} is not saved: its attribute "
+                f"{name.partition('.')[2]} cannot be told from that of another run, as "
+                f"{text.removeprefix(_UNKNOWN)}",
+                UserWarning,
+                stacklevel=4,
+            )
+        return False
+    return True
 
 
 def run_program_job(
@@ -105,17 +128,18 @@ def run_program_job(
     seed = check_random_state(random_state).randint(_MAX_SEED)
     if isinstance(random_state, np.random.RandomState):
         random_state = seed
+    saved_as = replace(
+        identity,
+        parameters={**identity.parameters, "random_state": repr(random_state)},
+        options={**identity.options, "n_ranks": n_ranks},
+        is_random=random_state is None,
+    )
     job = Job(
         agent=agent,
         params=params,
         data=(X, y, sample_weight),
         name=identity.name,
-        identity=replace(
-            identity,
-            parameters={**identity.parameters, "random_state": repr(random_state)},
-            options={**identity.options, "n_ranks": n_ranks},
-            is_random=random_state is None,
-        ),
+        identity=saved_as if _can_be_saved(identity) else None,
         n_ranks=n_ranks,
         n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
         n_rows=n_rows,

@@ -220,6 +220,33 @@ def test_a_finished_run_is_not_run_again(tmp_path, configured):
     assert again.history == first.history
 
 
+def test_all_that_a_program_holds_tells_it_from_others(tmp_path, configured):
+    def objective(schedule):
+        program = LeastSquares(schedule, np.full(8, 0.01), np.zeros(8))
+        return run(program, X, Y, n_iterations=20, random_state=0).history[-1]
+
+    made = [schedules.Cyclic(1), schedules.Cyclic(2), schedules.Priority(2)]
+    plain = [objective(schedule)["objective"] for schedule in made]
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        for _ in range(2):
+            assert [objective(schedule)["objective"] for schedule in made] == plain
+    assert len(list(tmp_path.iterdir())) == len(made)
+
+
+def test_a_program_that_cannot_be_told_from_others(tmp_path, configured):
+    program = make_program()
+    program.rates = [0.1]
+    for _ in range(60):
+        program.rates = [program.rates]
+    run(program, X, Y, n_iterations=2)  # nothing is to be saved
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        words = "NonNegative is not saved: its attribute rates .* 50 levels deep"
+        with pytest.warns(UserWarning, match=words) as caught:
+            run(program, X, Y, n_iterations=2)
+    assert caught[0].filename == __file__
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_errors_of_the_program_come_out(n_ranks):
     def update(self, job, local, model):
