@@ -10,6 +10,7 @@ many from each octave of row numbers, so that nobody has to know how many there 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ import numpy as np
 
 from dask_ma.data._blocks import frame_to_array, is_frame, is_sparse
 from dask_ma.data._shard import read_pieces
+
+logger = logging.getLogger("dask_ma.data")
 
 __all__ = ["ShardDigest", "combine_digests", "digest_shard", "rows_of"]
 
@@ -70,11 +73,13 @@ def digest_shard(arguments: dict[str, Any]) -> ShardDigest | None:
     Returns
     -------
     digest : ShardDigest or None
-        None for rows that cannot be used: `build_shard` says why.
+        None for rows that cannot be used, of which `build_shard` says why, or that
+        cannot be described, which the log says.
     """
     try:
         return _digest(arguments)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError) as error:
+        logger.info("the rows of a rank cannot be described: %s", error)
         return None
 
 
@@ -229,7 +234,7 @@ def _few_labels(y: np.ndarray, bits: np.ndarray) -> list[Any] | None:
     if y.dtype.kind in "OUS":
         rest = np.flatnonzero(~np.isin(bits, first))
         places = np.append(places, rest[np.unique(bits[rest], return_index=True)[1]])
-        found = [str(label) for label in y[places].astype(str)]
+        found = [_label_text(label) for label in y[places].tolist()]
     else:
         numbers = _few_integers(y)
         if numbers is None:
@@ -238,15 +243,26 @@ def _few_labels(y: np.ndarray, bits: np.ndarray) -> list[Any] | None:
     return sorted(found) if len(found) <= _MOST_CLASSES else None
 
 
+def _label_text(label: Any) -> str:
+    """A label as text; bytes need not be any."""
+    if isinstance(label, bytes):
+        return label.decode("utf-8", "backslashreplace")
+    return str(label)
+
+
 def _few_integers(y: np.ndarray) -> list[Any] | None:
     """Distinct integers, None if there are other numbers or if their range is wide."""
-    numbers = y if y.dtype.kind in "iu" else y.astype(np.int64)
+    if y.dtype.kind == "u":
+        numbers = y  # not all of them need be less than 2**63
+    else:
+        with np.errstate(invalid="ignore"):  # NaN is refused elsewhere
+            numbers = y.astype(np.int64)
     if y.dtype.kind == "f" and not np.array_equal(numbers, y):
         return None
     low, high = int(numbers.min()), int(numbers.max())
     if high - low > _WIDEST:
         return None
-    counts = np.bincount((numbers - low).astype(np.intp))
+    counts = np.bincount((numbers - numbers.min()).astype(np.intp))
     return [low + int(place) for place in np.flatnonzero(counts)]
 
 

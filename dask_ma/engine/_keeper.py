@@ -188,6 +188,11 @@ class StateKeeper:
             choice = self._choose(combine_digests(digests))
         choice = broadcast(group, choice)
         if choice is None or settings is None:
+            self._context.note(
+                f"the fit of {self._ticket.name} is not saved: its data cannot be told "
+                "from others; what is wrong with them is in the log of dask_ma.data, "
+                "at the level INFO"
+            )
             return None
         self._series = choice.series
         if choice.note is not None:

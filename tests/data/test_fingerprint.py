@@ -179,6 +179,36 @@ def test_large_integers_are_told_apart():
     assert fingerprint(X, y)["y"] != fingerprint(X, y[[1, 0, 2, 3]])["y"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (np.int8, -128, 127),
+        (np.int16, -5000, 5000),
+        (np.uint8, 0, 255),
+        (np.int64, -(2**63), -(2**63) + 9),
+        (np.uint64, 2**64 - 9, 2**64 - 1),
+        (np.float64, -3.0, 3.0),
+    ],
+)
+def test_the_range_of_a_type(dtype, low, high):
+    y = np.array([low, high, low, high], dtype=dtype)
+    assert fingerprint(np.eye(4), y)["classes"] == [low, high]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_numbers_that_are_no_integers(value):
+    assert fingerprint(np.eye(4), np.array([1, 2, value, 1]))["classes"] is None
+
+
+@pytest.mark.parametrize("dtype", ["S", object])
+@pytest.mark.parametrize("code", ["utf-8", "latin-1"])
+def test_bytes(dtype, code):
+    labels = ["é".encode(code), b"a", b"b", b"a"]
+    found = fingerprint(np.eye(4), np.array(labels, dtype=dtype))
+    expected = "é" if code == "utf-8" else r"\xe9"
+    assert found["classes"] == sorted(["a", "b", expected])
+
+
 @pytest.mark.parametrize("n_features", [1, 2**14, 2**15])
 def test_the_sample_does_not_grow_with_the_columns(n_features):
     from dask_ma.data._fingerprint import _sampled_rows

@@ -168,3 +168,19 @@ def test_a_directory_that_cannot_be_written(multi, tmp_path):
         CheckpointError, match="cannot write"
     ):
         fit(MASGDClassifier, *multi)
+
+
+def test_small_integers_with_a_wide_range(regression, tmp_path):
+    X, y = regression
+    y = np.where(y > 0, 100, -100).astype(np.int8)
+    with saving(tmp_path):
+        fit(MASGDRegressor, X, y)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_fit_that_cannot_be_saved_says_so(multi, tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_ma.engine._keeper.digest_shard", lambda arguments: None)
+    with saving(tmp_path), pytest.warns(
+        UserWarning, match="the fit of MASGDClassifier is not saved: its data"
+    ):
+        fit(MASGDClassifier, *multi)
