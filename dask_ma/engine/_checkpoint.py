@@ -7,12 +7,16 @@ name or not at all. A checkpoint without its manifest does not exist.
 from __future__ import annotations
 
 import json
+import os
 import re
+import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from time import sleep
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_ma import _config
 from dask_ma.engine._manifest import (
@@ -27,6 +31,7 @@ from dask_ma.exceptions import CheckpointError
 
 _MANIFEST = re.compile(r"round-(\d{8})\.json")
 _CLAIM = "claim"
+_PART = ".part"  # ends the name of a file that is being written
 _MOST_LOOKS, _PAUSE = 10, 0.05  # seconds, at a claim that is being written
 _ON_MISMATCH = ("restart", "raise")
 
@@ -292,6 +297,8 @@ class Store:
             self._fs.makedirs(folder, exist_ok=True)
             names = self._names(folder)
             rounds = _rounds_of(names)
+            for name in filter(_is_orphan, names):
+                self._fs.rm_file(f"{folder}/{name}")
             self._remove(series, [n for n in rounds if n >= saved.round])
             self._write(f"{stem}.npz", data)
             self._write(f"{stem}.json", manifest)
@@ -332,6 +339,9 @@ class Store:
 
     def _write(self, path: str, data: bytes) -> None:
         """Write a file that appears under its name only when it is complete."""
+        if isinstance(self._fs, LocalFileSystem):
+            _write_beside(path, data)
+            return
         with self._fs.transaction, self._fs.open(path, "wb") as file:
             file.write(data)
 
@@ -346,3 +356,26 @@ def _rounds_of(names: list[str]) -> list[int]:
     """Numbers of the checkpoints among some files, sorted."""
     found = [_MANIFEST.fullmatch(name) for name in names]
     return sorted(int(match[1]) for match in found if match)
+
+
+def _write_beside(path: str, data: bytes) -> None:
+    """Write a local file under another name in its folder, and rename it.
+
+    A transaction of fsspec writes it in the folder for temporary files. To move it from
+    another file system means to copy it, and who is killed then leaves half of it.
+    """
+    folder, name = os.path.split(path)
+    beside = f"{folder}/.{name}-{uuid.uuid4().hex}{_PART}"
+    try:
+        with open(beside, "xb") as file:
+            file.write(data)
+        os.replace(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def _is_orphan(name: str) -> bool:
+    """Whether a file is part of a checkpoint, left by a writer that was killed."""
+    return name.startswith(".round-") and name.endswith(_PART)

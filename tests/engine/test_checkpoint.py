@@ -1,5 +1,6 @@
 """Checkpoints in files: what is written is read, what is damaged is refused."""
 
+import builtins
 import hashlib
 import io
 import json
@@ -7,7 +8,10 @@ import math
 import os
 import pickle
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -169,18 +173,72 @@ def test_a_checkpoint_without_its_manifest_does_not_exist(path):
     assert load(path).round == 1
 
 
-def test_a_write_that_fails_leaves_the_old_one(path, monkeypatch):
+@pytest.mark.parametrize("step", ["open", "replace"])
+def test_a_write_that_fails_leaves_the_old_one(path, monkeypatch, step):
     save(path, 1)
 
     def fail(*args, **kwargs):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(type(fsspec.filesystem("file")), "open", fail)
+    monkeypatch.setattr(builtins if step == "open" else os, step, fail)
     with pytest.raises(CheckpointError, match="no space left"):
         save(path, 2)
     monkeypatch.undo()
     assert load(path).round == 1
     assert files(path) == ["round-00000001.json", "round-00000001.npz"]
+
+
+def test_a_write_to_a_remote_directory_that_fails(tmp_path, monkeypatch):
+    path = f"memory://{tmp_path.name}"
+    save(path, 1)
+
+    def fail(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "open", fail)
+    with pytest.raises(CheckpointError, match="no space left"):
+        save(path, 2)
+    monkeypatch.undo()
+    assert load(path).round == 1
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from test_checkpoint import save
+replace = os.replace
+n_left = [int(sys.argv[3])]
+def kill(*args):
+    if not n_left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    n_left[0] -= 1
+    replace(*args)
+os.replace = kill
+save(sys.argv[1], 2)
+"""
+
+
+@pytest.mark.parametrize("n_files", [0, 1])
+def test_a_writer_that_is_killed(path, n_files):
+    """What it was writing lies beside the others, and goes with the next save."""
+    save(path, 1)
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", KILLED, str(path), here, str(n_files)]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    [left] = (path / SERIES).glob(".*")
+    assert left.name.endswith(".part")
+    assert load(path).round == 1
+    save(path, 2)
+    assert load(path).round == 2
+    assert not list((path / SERIES).glob(".*"))
+
+
+def test_who_may_read_a_checkpoint(path):
+    """As for any other file, the process's mask says so."""
+    save(path, 1)
+    (path / "other").write_text("")
+    modes = {file.stat().st_mode for file in (path / SERIES).iterdir()}
+    assert modes == {(path / "other").stat().st_mode}
 
 
 def test_other_files_do_not_matter(path):
