@@ -146,7 +146,8 @@ class _Choosing:
                 continue
             path = self._store.describe(other[0], saved.round)
             return Choice(series, saved, path, self._complaint())
-        return Choice(series, note=self._complaint() or self._mismatch(found))
+        notes = filter(None, (self._mismatch(found), self._complaint()))
+        return Choice(series, note="; ".join(notes) or None)
 
     def _newest(self, name: str, number: int, read: Callable[[str, int], T]) -> T:
         """Read the newest round of a series.
