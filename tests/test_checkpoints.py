@@ -57,7 +57,7 @@ ESTIMATORS = {
     "MASGDClassifier": (MASGDClassifier, LINEAR, CODES),
     "MASGDRegressor": (MASGDRegressor, LINEAR, TARGET),
     "ButterflySGDClassifier": (ButterflySGDClassifier, LINEAR, CODES),
-    "MALDA": (MALDA, {**TOPICS, "n_components": 3}, None),
+    "MALDA": (MALDA, {**TOPICS, "n_components": 3, "total_samples": 100}, None),
     "SchMPLasso": (SchMPLasso, LASSO, WIDE_TARGET),
     "SchMPLasso, dynamic": (
         SchMPLasso,
