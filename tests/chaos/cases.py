@@ -304,14 +304,15 @@ def _add_sfb(cases: dict[str, Case]) -> None:
 def _add_mpca(cases: dict[str, Case]) -> None:
     strategies = "mpca", "synchronous", "easgd", "parameter_server", "local"
     for strategy in strategies:
+        is_free = strategy == "mpca"
         cases[f"MPCAClassifier {strategy}"] = Case(
             dask_ma.MPCAClassifier,
-            {**_NETWORK, "strategy": strategy, "max_iter": 40},
+            # On a busy machine, or while one rank stands still, the others go through
+            # many epochs without a joint model; it takes as many to make up for that.
+            {**_NETWORK, "strategy": strategy, "max_iter": 120 if is_free else 40},
             four_classes,
             network_loss,
-            # While one rank stands still, the others go through their epochs and get
-            # no joint model.
-            rtol=0.1 if strategy == "mpca" else 0.05,
+            rtol=0.1 if is_free else 0.05,
         )
     cases["MPCARegressor"] = Case(
         dask_ma.MPCARegressor,
