@@ -26,7 +26,11 @@ from dask_ma.exceptions import RowsLostWarning
 _HANG = 60.0  # seconds beyond some times the undisturbed fit
 _SLOWER = 5.0  # times that a struck fit may take
 _LOOSE = 0.5  # tolerance where rows are lost that nobody has any more
-_SETTINGS = {"dask-ma.recovery.data-timeout": "30 s"}  # so that it is met in the test
+# Times that are met in a test.
+_SETTINGS = {
+    "dask-ma.recovery.data-timeout": "30 s",
+    "dask-ma.recovery.wait-for-any": "20 s",
+}
 
 
 @dataclass(frozen=True)
