@@ -120,6 +120,7 @@ def test_parquet(name, on_cluster, folder, request):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Dask, with pandas 3.1
 def test_processes(folder, processes):
     frame = read(folder, "parquet")
     check(MASGDClassifier(**ROUNDS), frame)

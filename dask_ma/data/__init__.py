@@ -58,8 +58,8 @@ __all__ = [
     "merge_labels",
     "partition",
     "recover_shards",
-    "rows_of",
     "refuse_unfinished",
+    "rows_of",
     "unique_labels_of",
     "weight_per_row",
 ]

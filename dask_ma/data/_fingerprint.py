@@ -124,13 +124,15 @@ def rows_of(arguments: dict[str, Any]) -> list[list[int]]:
     Returns
     -------
     ranges : list of [int, int]
-        Start and stop of the rows of each block, in the order of the rank.
+        Start and stop of each run of consecutive rows, in the order of the rank.
     """
-    return [
-        [first, first + stop - start]
-        for _, start, stop, _, _, first in arguments["pieces"]
-        if stop > start
-    ]
+    ranges: list[list[int]] = []
+    for _, start, stop, _, _, first in arguments["pieces"]:
+        if ranges and ranges[-1][1] == first:
+            ranges[-1][1] += stop - start
+        elif stop > start:
+            ranges.append([first, first + stop - start])
+    return ranges
 
 
 def combine_digests(digests: Sequence[ShardDigest | None]) -> dict[str, Any] | None:

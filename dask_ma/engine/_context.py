@@ -186,6 +186,17 @@ class RankContext:
             n_rounds, shared, own or {}, settled=settled, done=done, leave=leave
         )
 
+    def add_record(self, record: Record) -> None:
+        """Add a record to the history; nobody is told of it.
+
+        Parameters
+        ----------
+        record : dict
+            Names and plain numbers.
+        """
+        record["restarts"] = self._n_restarts
+        self.history.append(record)
+
     def record(self, record: Record, model: Model) -> bool:
         """Note what a round has brought; a collective call if somebody listens.
 
@@ -202,8 +213,7 @@ class RankContext:
             Whether a callback wants the fit to end here; the same on all ranks.
         """
         stop = False
-        record["restarts"] = self._n_restarts
-        self.history.append(record)
+        self.add_record(record)
         if self._log is not None:
             self._log(record)
         if self._listener is not None:

@@ -92,7 +92,8 @@ class StateKeeper:
         self._rank = context.group.rank
         self._arguments = arguments
         # A function of the user gets other arguments.
-        self._rows = rows_of(arguments) if isinstance(arguments, dict) else None
+        has_rows = isinstance(arguments, dict) and "pieces" in arguments
+        self._rows = rows_of(arguments) if has_rows else None
         self._series: Series | None = None
         self._source: str | None = None  # checkpoint that has not been left behind yet
         self._saved_round = 0

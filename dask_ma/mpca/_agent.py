@@ -187,7 +187,7 @@ class Trainer:
         if record is None:
             return
         if not update.epoch_ended:
-            self._context.history.append(record)
+            self._context.add_record(record)
         elif self._context.record(record, self._describe(self._strategy.joint())):
             self.is_done, self._end = True, update
 

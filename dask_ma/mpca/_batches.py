@@ -64,6 +64,7 @@ class Sampler:
             "turns": np.array(self._turns, dtype=np.int64),
             "at": np.array([self._turn, self._row], dtype=np.int64),
             "orders": np.concatenate(self._orders),
+            "lengths": self._lengths(),
         }
         if self._random_state is not None:
             _, keys, position, has_normal, normal = self._random_state.get_state()
@@ -73,16 +74,24 @@ class Sampler:
 
     def go_on(self, state: dict[str, Any]) -> None:
         """Take over the state of a sampler of the same rows."""
-        lengths = np.cumsum([len(order) for order in self._orders])[:-1]
-        self._orders = np.split(np.array(state["orders"]), lengths)
-        self._turns = np.asarray(state["turns"]).tolist()
-        self._turn, self._row = np.asarray(state["at"]).tolist()
+        is_same = np.array_equal(state["lengths"], self._lengths())
+        if is_same:
+            ends = np.cumsum(self._lengths())[:-1]
+            self._orders = np.split(np.array(state["orders"]), ends)
+            self._turns = np.asarray(state["turns"]).tolist()
+            self._turn, self._row = np.asarray(state["at"]).tolist()
         if self._random_state is not None:
             position, has_normal, normal = np.asarray(state["random"]).tolist()
             keys = np.asarray(state["keys"], dtype=np.uint32)
             self._random_state.set_state(
                 ("MT19937", keys, int(position), int(has_normal), normal)
             )
+        if not is_same:  # the rows lie in other blocks now
+            self._begin_pass()
+
+    def _lengths(self) -> np.ndarray:
+        """Rows of each block."""
+        return np.array([len(order) for order in self._orders], dtype=np.int64)
 
     def _begin_pass(self) -> None:
         """Put blocks and rows into a new order."""

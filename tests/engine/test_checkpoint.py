@@ -606,12 +606,7 @@ def shard_of(*ranges):
     ("shares", "own", "words"),
     [
         ([[(0, 6)], [(6, 12)]], [0, 1], None),
-        # Orders of rows are kept block by block.
-        (
-            [[(0, 3), (3, 6)], [(6, 12)]],
-            [None, None],
-            "2 ranks with other shares of the rows",
-        ),
+        ([[(0, 3), (3, 6)], [(6, 12)]], [0, 1], None),
         ([[(0, 4)], [(4, 12)]], [None, None], "2 ranks with other shares of the rows"),
         ([[(6, 12)], [(0, 6)]], [None, None], "2 ranks with other shares of the rows"),
         ([[(0, 12)]], [None], "2 ranks and goes on with 1"),

@@ -27,6 +27,7 @@ KEYS = {
     "messages_sent",
     "seconds_computing",
     "seconds_waiting",
+    "restarts",
     "local_epochs",
 }
 PARAMS = {

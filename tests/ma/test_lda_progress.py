@@ -66,6 +66,7 @@ def test_history(place, X, mixing, evaluate_every):
             "messages_sent",
             "seconds_computing",
             "seconds_waiting",
+            "restarts",
         }
         for record in model.history_
     )

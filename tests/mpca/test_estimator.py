@@ -17,7 +17,7 @@ QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_stat
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}
 KEYS = {"round", "time", "epoch", "loss", "n_exchanges", "tau", "n_samples", "n_steps"}
 KEYS |= {"bytes_sent", "messages_sent", "bytes_shared"}
-KEYS |= {"seconds_computing", "seconds_exchanging", "seconds_waiting"}
+KEYS |= {"seconds_computing", "seconds_exchanging", "seconds_waiting", "restarts"}
 ESTIMATORS = pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
 
 
@@ -182,7 +182,9 @@ def test_a_fit_that_diverges_keeps_the_one_before(multi, monkeypatch):
     monkeypatch.setattr("dask_ma.linear._problem._check_size", lambda *args: None)
     X, y = multi
     X = X.copy()
-    model = MPCAClassifier(**QUICK, n_ranks=2, warm_start=True, solver="sgd")
+    model = MPCAClassifier(
+        **QUICK, n_ranks=2, warm_start=True, solver="sgd", strategy="synchronous"
+    )
     good = model.fit(X, y).score(X, y)
     X[119] = 1e200
     with pytest.raises(ValueError, match="rank 1 in its step"):

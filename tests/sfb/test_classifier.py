@@ -330,7 +330,7 @@ def test_a_sparse_model(labelled):
 def test_history(labelled, solver):
     model = fit(labelled[3], solver=solver)
     keys = {"round", "time", "objective", "n_samples", "bytes_sent", "messages_sent"}
-    keys |= {"bytes_shared", "seconds_computing", "seconds_waiting"}
+    keys |= {"bytes_shared", "seconds_computing", "seconds_waiting", "restarts"}
     keys |= {"dual_gap"} if solver == "sdca" else set()
     for number, record in enumerate(model.history_, start=1):
         assert set(record) == keys
