@@ -121,7 +121,7 @@ cluster.close()
 # preparing the next batch, or the processor being busy with something else.
 figure, axes = plt.subplots(2, figsize=(9, 5), layout="constrained")
 for ax, (name, model) in zip(axes, wide.items(), strict=True):
-    middle = model.history_[-1]["time"] / 2
+    middle = float(np.median(model.timeline_["start"]))
     GanttDisplay.from_estimator(
         model,
         time_range=(middle, middle + 0.06),
