@@ -12,20 +12,26 @@ PYTEST_ARGS ?=
 N ?= 200
 SEED ?=
 CHAOS_ARGS ?=
+# The package that "make mutation" changes, and how many changes it tries.
+PACKAGE ?= kernels
+MUTANTS ?= 200
+MUTATION_ARGS ?=
 # Processes that run tests; a file's tests stay together, as they share clusters.
 PYTEST_WORKERS ?= 2
 # Without it (make test TORCH=), the tests of torch modules are skipped.
 TORCH ?= torch==2.13.0 safetensors
 PACKAGES-test = $(TORCH)
+PACKAGES-mutation = $(TORCH)
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test chaos docs bench lint format clean distclean
+.PHONY: help demo test chaos mutation docs bench lint format clean distclean
 
 help:
 	@echo "make demo       train on real text with a local cluster of two processes"
 	@echo "make test       run the whole test suite (PYTEST_ARGS='-m \"not slow\"' for less)"
 	@echo "make chaos      strike random fits by random faults (N=$(N) SEED=...)"
+	@echo "make mutation   test the tests by changing PACKAGE=$(PACKAGE) (MUTANTS=$(MUTANTS) SEED=...)"
 	@echo "make docs       build the documentation into docs/_build/html"
 	@echo "make bench      compare with other libraries, then run the benchmarks once (ROWS=$(ROWS))"
 	@echo "make lint       check layers, style and types"
@@ -41,6 +47,10 @@ test: $(VENV)/.installed-test
 
 chaos: $(VENV)/.installed-test
 	cd tests && $(abspath $(BIN))/python -m chaos --fits $(N) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+mutation: $(VENV)/.installed-mutation
+	cd tests && $(abspath $(BIN))/python -m mutation $(PACKAGE) --mutants $(MUTANTS) \
+		$(if $(SEED),--seed $(SEED)) $(MUTATION_ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

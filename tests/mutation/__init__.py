@@ -1,0 +1,1 @@
+"""Whether the tests notice small changes of the code (``make mutation``)."""
