@@ -60,9 +60,11 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         copied, and sent from rank to rank once; "auto" takes them where that is less to
         send than the gradients of some rounds: with few rows, or elements, per rank and
         feature.
-    pipeline_depth : int, default=3
+    pipeline_depth : int or "auto", default="auto"
         Number of iterations under way at a time, with schedules other than
-        "working_set"; 1 makes each wait for the one before.
+        "working_set"; 1 makes each wait for the one before. "auto" is 1 where all ranks
+        share a process, and 3 elsewhere; with ``layout="columns"`` it is the number of
+        ranks, but at least 3. A number gives the same bits on any cluster.
     n_candidates : int, default=64
         Coefficients that a schedule other than "working_set" picks for an iteration.
     dependency_threshold : float, default=0.1
@@ -151,7 +153,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         warm_start: bool = False,
         schedule: str = "working_set",
         layout: str = "auto",
-        pipeline_depth: int = 3,
+        pipeline_depth: int | str = "auto",
         n_candidates: int = 64,
         dependency_threshold: float = 0.1,
         n_schedulers: int = 1,

@@ -30,8 +30,9 @@ class ColumnDescent(CoordinateDescent):
 
     Comes before that program among the bases. The values of the rows are those of the
     rows of all ranks, in the order of :class:`ColumnShard`, and the same on every rank.
-    Every rank schedules its own coordinates and does not see which ones the others
-    choose: as many as there are ranks, at most ``pipeline_depth``, move side by side.
+    Every rank schedules its own coordinates: as many as there are ranks, at most
+    ``pipeline_depth``, work side by side. A schedule that looks at dependencies tells
+    the other ranks which columns it has chosen, and leaves out what depends on theirs.
     """
 
     _group: Group
@@ -111,6 +112,25 @@ class ColumnDescent(CoordinateDescent):
             Who schedules what.
         """
         super().prepare_schedule(self._columns, group, schedulers)
+
+    def announces(self) -> bool:
+        """Whether the schedule wants to know what other ranks work on."""
+        return self._schedule.announces()
+
+    def announce(self, job: np.ndarray) -> Any:
+        """What the schedules of other ranks are told of a job of this one.
+
+        Parameters
+        ----------
+        job : ndarray of int64 of shape (k,)
+            Coordinates; the intercept depends on no centred column.
+
+        Returns
+        -------
+        announcement : object
+            See :meth:`Schedule.announce`.
+        """
+        return self._schedule.announce(job[job < len(self.l1)])
 
     def own_parameters(self, local: RowStore, n_parameters: int) -> range:
         """Coordinates of the columns of this rank; the last has the intercept, too.

@@ -71,7 +71,25 @@ class ColumnSample:
         correlations : ndarray of float32 of shape (k, m)
             From -1 to 1; 0 for a column that is constant, or zero, on the sample.
         """
-        columns = self.take(np.concatenate([first, second]))
+        both = self.directions(np.concatenate([first, second]), centered=centered)
+        return np.asarray(both[: len(first)] @ both[len(first) :].T)
+
+    def directions(self, index: np.ndarray, *, centered: bool) -> np.ndarray:
+        """Columns of length 1, whose products are the correlations.
+
+        Parameters
+        ----------
+        index : ndarray of int of shape (k,)
+            Columns.
+        centered : bool
+            As in :meth:`correlations`.
+
+        Returns
+        -------
+        directions : ndarray of float32 of shape (k, n_rows)
+            Zeros for a column that is constant, or zero, on the sample.
+        """
+        columns = self.take(index)
         peaks = np.abs(columns).max(axis=1, keepdims=True, initial=0.0)
         columns /= np.where(peaks > 0, peaks, 1.0)  # no square overflows
         if centered:
@@ -82,7 +100,7 @@ class ColumnSample:
         norms[is_constant] = 1.0
         columns /= norms[:, np.newaxis].astype(np.float32)
         columns[is_constant] = 0.0
-        return np.asarray(columns[: len(first)] @ columns[len(first) :].T)
+        return columns
 
 
 def gather_sample(

@@ -22,10 +22,13 @@ update, which leaves as much time for them as for the changes to travel.
 Where ranks have parameters of their own (`Program.own_parameters`), iteration ``t`` is
 the business of one rank alone until its change goes to the others, at once after the
 update. Ranks that have their next iteration less than ``s`` steps apart work at the
-same time::
+same time. If the program wants that (`Program.announces`), a rank says what it has
+chosen before it updates, and the next one chooses when it has heard that::
 
     rank 0   schedule, update, aggregate t                            | commit t, ...
-    rank 1   schedule, update, aggregate t+1                          | commit t, ...
+                  |
+                  v announcement
+    rank 1        schedule, update, aggregate t+1                     | commit t, ...
 """
 
 from __future__ import annotations
@@ -40,7 +43,12 @@ from dask_ma.engine import RankContext, RoundLog
 from dask_ma.schmp._mail import JointMail, Mail, OwnMail
 from dask_ma.schmp._program import Program
 from dask_ma.schmp._schedulers import Jobs, Schedulers
-from dask_ma.schmp._services import JobExecutor, ParameterManager, Scheduler
+from dask_ma.schmp._services import (
+    JobExecutor,
+    ParameterManager,
+    Scheduler,
+    scheduled,
+)
 
 
 class Counts(NamedTuple):
@@ -78,9 +86,13 @@ class DynamicEngine:
         The program, the same on all ranks.
     shard : Shard
         Rows of this rank; or its columns, for a program that takes these.
-    pipeline_depth : int, default=3
+    pipeline_depth : int or "auto", default="auto"
         Number of iterations that are under way at a time, at least 1. Iteration `t`
-        reads the model with the changes up to ``t - pipeline_depth``.
+        reads the model with the changes up to ``t - pipeline_depth``. "auto" is 1 where
+        all ranks share a process, whose messages take no time, and 3 elsewhere. Where
+        ranks have parameters of their own it is their number, but at least 3: with
+        less, some would always wait. Where the engine goes on from a state, "auto" is
+        what it was there.
     n_schedulers : int, default=1
         Number of ranks that schedule, at least 1, each a part of the parameters of its
         own. More than there are ranks or parameters count as so many. A scheduler knows
@@ -111,20 +123,23 @@ class DynamicEngine:
         program: Program,
         shard: Any,
         *,
-        pipeline_depth: int = 3,
+        pipeline_depth: int | str = "auto",
         n_schedulers: int = 1,
         log: RoundLog | None = None,
         state: dict[str, Any] | None = None,
     ) -> None:
-        for name, value in (
-            ("pipeline_depth", pipeline_depth),
-            ("n_schedulers", n_schedulers),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        if isinstance(pipeline_depth, str):
+            if pipeline_depth != "auto":
+                raise ValueError(
+                    'pipeline_depth must be a number from 1 on or "auto", got '
+                    f"{pipeline_depth!r}"
+                )
+        elif pipeline_depth < 1:
+            raise ValueError(f"pipeline_depth must be at least 1, got {pipeline_depth}")
+        if n_schedulers < 1:
+            raise ValueError(f"n_schedulers must be at least 1, got {n_schedulers}")
         self._context = context
         self._group = context.group
-        self._depth = pipeline_depth
         self._n_runs = 0
         self.log = RoundLog(context) if log is None else log
         self.program = copy.deepcopy(program)
@@ -143,12 +158,14 @@ class DynamicEngine:
                 self._group.rank,
                 self._group.size,
             )
+        self._depth = self._chosen_depth(pipeline_depth, state)
         n_schedulers = len(self.schedulers.ranks)
         self._ahead = n_schedulers - 1
         # One scheduler adds up as late as it can, several in time for the others.
         self._sum_after = self._depth if n_schedulers == 1 else (self._depth + 1) // 2
         if self.schedulers.alone:  # nothing to wait for
             self._ahead, self._sum_after = 0, 1
+        self._announces = self.schedulers.alone and self.program.announces()
         self.iteration = 0 if state is None else int(state["iteration"])
         self._refresh()
 
@@ -162,16 +179,23 @@ class DynamicEngine:
         """Size of the last change of each parameter, a read-only view."""
         return self._manager.last_change
 
+    @property
+    def pipeline_depth(self) -> int:
+        """Number of iterations that are under way at a time."""
+        return self._depth
+
     def state(self) -> dict[str, Any]:
         """What a later engine needs to go on from here, the same on all ranks.
 
         Returns
         -------
         state : dict
-            "model", "last_change", "due" if there is one, and "iteration"; arrays are
-            copies.
+            "model", "last_change", "due" if there is one, "iteration" and
+            "pipeline_depth"; arrays are copies.
         """
-        return {**self._manager.state(), "iteration": self.iteration}
+        state = self._manager.state()
+        depth = self._depth
+        return {**state, "iteration": self.iteration, "pipeline_depth": depth}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from another state, which must be the same on all ranks.
@@ -256,10 +280,7 @@ class DynamicEngine:
         from_ = step if step == steps.first else step + self._ahead
         for iteration in range(from_, step + self._ahead + 1):
             if self._scheduler is not None and steps.is_mine(iteration):
-                with self.log.computing():
-                    jobs = self._scheduler.schedule(iteration)
-                steps.jobs[iteration] = jobs
-                steps.mail.push_jobs(iteration, jobs)
+                self._schedule(self._scheduler, iteration, steps)
         if iteration_in(step, steps):
             self._update(step, steps.mail)
 
@@ -270,6 +291,20 @@ class DynamicEngine:
         with self._context.span("aggregate"):
             commit = self._manager.aggregate(results, jobs, iteration)
         steps.mail.push_commit(iteration, commit)
+
+    def _schedule(self, scheduler: Scheduler, iteration: int, steps: _Steps) -> None:
+        """Choose the jobs of an iteration, and tell those who have to know."""
+        mail, elsewhere = steps.mail, ()
+        if self._announces and isinstance(mail, OwnMail):
+            elsewhere = mail.announced(iteration)
+        with self.log.computing():
+            jobs = scheduler.schedule(iteration, elsewhere)
+            if self._announces:
+                announcement = self.program.announce(scheduled(jobs))
+        steps.jobs[iteration] = jobs
+        mail.push_jobs(iteration, jobs)
+        if self._announces and isinstance(mail, OwnMail):
+            mail.push_announcement(iteration, announcement)
 
     def _commit(self, iteration: int, mail: Mail) -> None:
         """Make the change of an iteration."""
@@ -304,6 +339,16 @@ class DynamicEngine:
         ranges = [range(0) if bounds is None else range(*bounds) for bounds in owned]
         where = f"own_parameters of {type(self.program).__name__}"
         return Schedulers.of_owners(ranges, n_parameters, seed, where)
+
+    def _chosen_depth(self, wanted: int | str, state: dict[str, Any] | None) -> int:
+        """Depth of the pipeline."""
+        if wanted != "auto":
+            return int(wanted)
+        if state is not None:
+            return int(state["pipeline_depth"])
+        n_nodes = len(self._group.layout.members)
+        between = 3 if n_nodes > 1 else 1
+        return max(3, len(self.schedulers.ranks)) if self.schedulers.alone else between
 
     def _make_manager(self, state: dict[str, Any] | None) -> ParameterManager:
         """The model to begin with, or the one to go on from."""

@@ -46,7 +46,10 @@ class L1Estimator(LinearEstimator):
         "warm_start": ["boolean"],
         "schedule": [StrOptions(SCHEDULES)],
         "layout": [StrOptions({"auto", "rows", "columns"})],
-        "pipeline_depth": [Interval(Integral, 1, None, closed="left")],
+        "pipeline_depth": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
         "n_candidates": [Interval(Integral, 1, None, closed="left")],
         "dependency_threshold": [Interval(Real, 0, 1, closed="both")],
         "n_schedulers": [Interval(Integral, 1, None, closed="left")],

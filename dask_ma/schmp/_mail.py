@@ -48,6 +48,7 @@ class Mail:
         self._jobs: dict[int, np.ndarray] = {}
         self._results: dict[int, Any] = {}
         self._commits: dict[int, Commit] = {}
+        self._announced: dict[int, Any] = {}
 
     def push_jobs(self, iteration: int, jobs: Jobs) -> None:
         """Send each executor its job."""
@@ -99,7 +100,34 @@ class Mail:
 
 
 class OwnMail(Mail):
-    """Messages where ranks work alone on what they schedule: changes only."""
+    """Messages where ranks work alone on what they schedule: changes only.
+
+    And, where a program wants it, announcements of the jobs under way: each to the
+    ranks that schedule before its change is in the model.
+    """
+
+    def push_announcement(self, iteration: int, announcement: Any) -> None:
+        """Tell those who schedule next what this rank is going to work on."""
+        last = min(iteration + self._depth, self._stop)
+        nexts = {self._rank_of(later) for later in range(iteration + 1, last)}
+        for rank in sorted(nexts - {self._group.rank}):
+            self._push(announcement, rank, iteration, "announcement")
+
+    def announced(self, iteration: int) -> tuple[Any, ...]:
+        """What others are working on when an iteration is scheduled, oldest first."""
+        first = max(self._first, iteration - self._depth + 1)
+        numbers = [
+            number
+            for number in range(first, iteration)
+            if self._rank_of(number) != self._group.rank
+        ]
+        known = self._announced
+        for number in numbers:
+            if number not in known:
+                rank = self._rank_of(number)
+                known[number] = self._recv(rank, number, "announcement")
+        self._announced = {number: known[number] for number in numbers}
+        return tuple(self._announced.values())
 
     def push_jobs(self, iteration: int, jobs: Jobs) -> None:
         """Keep the job of this rank."""

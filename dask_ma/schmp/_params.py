@@ -29,7 +29,7 @@ class SchMPParams(ProblemParams):
     positive: bool
     schedule: str
     layout: str
-    pipeline_depth: int
+    pipeline_depth: int | str
     n_candidates: int
     dependency_threshold: float
     n_schedulers: int

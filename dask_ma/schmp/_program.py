@@ -70,6 +70,9 @@ class Request:
         had delays.
     moved : float
         Sum of the squared sizes of all changes since the round began.
+    elsewhere : tuple of object
+        Where each rank works alone on parameters of its own: what the others have
+        announced, with :meth:`Program.announce`, of their iterations under way.
     """
 
     iteration: int
@@ -82,6 +85,7 @@ class Request:
     changed: np.ndarray | None
     due: np.ndarray | None = None
     moved: float = 0.0
+    elsewhere: tuple[Any, ...] = ()
 
     def restricted(self, stop: int) -> Request:
         """The same request without the parameters from `stop` on."""
@@ -118,6 +122,28 @@ class Schedule(ABC):
             Whether the program takes the means from the columns.
         """
         return None  # most need nothing
+
+    def announces(self) -> bool:
+        """Whether other ranks have to know of a job while it is under way.
+
+        Asked after :meth:`prepare`; the answer must be the same on all ranks.
+        """
+        return False
+
+    def announce(self, job: np.ndarray) -> Any:
+        """What the schedules of other ranks are told of a job that was just chosen.
+
+        Parameters
+        ----------
+        job : ndarray of int64
+            What :meth:`__call__` has returned last.
+
+        Returns
+        -------
+        announcement : ndarray, or list, tuple or dict of arrays
+            They find it in :attr:`Request.elsewhere`; not to be written to afterwards.
+        """
+        return None  # of those that choose whatever the others do
 
     @abstractmethod
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
@@ -224,6 +250,30 @@ class Program(ABC):
             empty. None counts as empty if another rank has a range.
         """
         return None  # rows are shared out, and every rank has a part of all columns
+
+    def announces(self) -> bool:
+        """Whether ranks with parameters of their own have to know of others' jobs.
+
+        Asked after :meth:`prepare_schedule`; the answer must be the same on all ranks.
+        Where it is true, a rank schedules when it has heard what is under way
+        elsewhere: ranks schedule one after the other then, and update side by side.
+        """
+        return False  # most parameters of different ranks can be updated at once
+
+    def announce(self, job: np.ndarray) -> Any:
+        """What other ranks are told of a job of this one that is under way.
+
+        Parameters
+        ----------
+        job : ndarray of int64
+            What :meth:`schedule` has returned; it may be empty.
+
+        Returns
+        -------
+        announcement : ndarray, or list, tuple or dict of arrays
+            For :attr:`Request.elsewhere`; not to be written to afterwards.
+        """
+        return None  # where nothing is announced
 
     @abstractmethod
     def schedule(self, model: np.ndarray, request: Request) -> Jobs:

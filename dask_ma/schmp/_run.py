@@ -55,7 +55,9 @@ class RunParams:
     ----------
     program : bytes
         The program, pickled.
-    n_iterations, pipeline_depth, n_schedulers, report_every : int
+    n_iterations, n_schedulers, report_every : int
+        As in :func:`run`.
+    pipeline_depth : int or "auto"
         As in :func:`run`.
     has_targets : bool
         Whether the rows have targets.
@@ -63,7 +65,7 @@ class RunParams:
 
     program: bytes
     n_iterations: int
-    pipeline_depth: int
+    pipeline_depth: int | str
     n_schedulers: int
     report_every: int
     has_targets: bool
@@ -76,7 +78,7 @@ def run(
     sample_weight: Any = None,
     *,
     n_iterations: int,
-    pipeline_depth: int = 3,
+    pipeline_depth: int | str = "auto",
     n_schedulers: int = 1,
     report_every: int = 100,
     random_state: Any = None,
@@ -100,9 +102,12 @@ def run(
         Weights of the rows, not negative; rows of weight 0 are left out.
     n_iterations : int
         Most iterations, at least 1.
-    pipeline_depth : int, default=3
+    pipeline_depth : int or "auto", default="auto"
         Iterations under way at a time, at least 1. Iteration `t` reads the model with
-        the changes of the iterations up to ``t - pipeline_depth``.
+        the changes of the iterations up to ``t - pipeline_depth``. "auto" is 1 where
+        all ranks share a process, and 3 elsewhere; where ranks have parameters of their
+        own it is their number, but at least 3. A number gives the same model on any
+        cluster.
     n_schedulers : int, default=1
         Ranks that schedule, at least 1, each a part of the parameters of its own.
     report_every : int, default=100
@@ -159,7 +164,7 @@ def run(
     _check_program(program)
     check_counts(
         n_iterations=n_iterations,
-        pipeline_depth=pipeline_depth,
+        pipeline_depth=1 if pipeline_depth == "auto" else pipeline_depth,
         n_schedulers=n_schedulers,
         report_every=report_every,
         n_ranks=1 if n_ranks is None else n_ranks,

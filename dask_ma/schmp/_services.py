@@ -69,8 +69,20 @@ class Scheduler:
         self._n_jobs = 1 if schedulers.alone else size
         self._pending: dict[int, np.ndarray] = {}
 
-    def schedule(self, iteration: int) -> Jobs:
-        """Jobs of an iteration; their parameters are pending from now on."""
+    def schedule(self, iteration: int, elsewhere: tuple[Any, ...] = ()) -> Jobs:
+        """Jobs of an iteration; their parameters are pending from now on.
+
+        Parameters
+        ----------
+        iteration : int
+            Its number.
+        elsewhere : tuple of object
+            What other ranks have announced of what is under way.
+
+        Returns
+        -------
+        jobs : ndarray of int64 or list of ndarray of int64
+        """
         key = np.random.SeedSequence(self._seed, spawn_key=(_SCHEDULE_KEY, iteration))
         request = Request(
             iteration=iteration,
@@ -83,6 +95,7 @@ class Scheduler:
             changed=self._manager.take_changed(),
             due=self._manager.due,
             moved=self._manager.moved,
+            elsewhere=elsewhere,
         )
         jobs = self._program.schedule(self._manager.model, request)
         where = (

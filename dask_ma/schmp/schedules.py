@@ -207,6 +207,8 @@ class Dynamic(Priority):
         As in :class:`Priority`. In that fraction of the iterations, besides, candidates
         come in random order and pending parameters keep none of them out: otherwise
         parameters that move little could be kept out for ever by those they depend on.
+        Of such iterations only one is under way at a time. Its steps and those of the
+        others are two sets without dependencies, which overshoot twofold at most.
     new : float, default=0.8
         Fraction of the candidates that were never updated, as long as there are such
         parameters, from 0 to 1; where the program has delays. 1 begins with a pass over
@@ -257,6 +259,8 @@ class Dynamic(Priority):
         self._sample: ColumnSample | None = None
         self._queue: DueQueue | None = None
         self._queued = range(0)
+        self._is_loose = False  # whether the last job has not looked at pending ones
+        self._loose = np.empty(0, dtype=np.int64)  # the last of those jobs
 
     def prepare(
         self,
@@ -314,15 +318,58 @@ class Dynamic(Priority):
             )
         candidates = self._candidates(request)
         pending = request.pending[request.pending < columns.stop]
-        if request.rng.random() < self.floor:
+        others = [a["directions"] for a in request.elsewhere]
+        self._is_loose = request.rng.random() < self.floor
+        self._is_loose &= not self._has_loose(request)
+        if self._is_loose:
             candidates = request.rng.permutation(candidates)
-            pending = pending[:0]
-        elif not self.check_pending:
-            pending = pending[:0]
-        edges = self._edges(candidates, np.concatenate([candidates, pending]))
+        if self._is_loose or not self.check_pending:
+            pending, others = pending[:0], []
+        edges = self._edges(candidates, pending, others)
         free = ~edges[:, len(candidates) :].any(axis=1)
         chosen = independent_set(edges[np.ix_(free, np.flatnonzero(free))])
-        return candidates[free][chosen]
+        job = candidates[free][chosen]
+        if self._is_loose:
+            self._loose = job
+        return job
+
+    def announces(self) -> bool:
+        """Whether other ranks have to know of a job while it is under way.
+
+        Returns
+        -------
+        announces : bool
+            The value of `check_pending`.
+        """
+        return self.check_pending
+
+    def announce(self, job: np.ndarray) -> Any:
+        """Columns of a job on the sample, for the schedules of other ranks.
+
+        Parameters
+        ----------
+        job : ndarray of int64 of shape (k,)
+            What was returned last.
+
+        Returns
+        -------
+        announcement : dict
+            "directions", ndarray of float16 of shape (k, n_rows), and "is_loose". Half
+            precision tells whether a correlation is above a threshold of 0.1 or so.
+        """
+        assert self._sample is not None
+        directions = self._sample.directions(job, centered=self._is_centered)
+        return {
+            "directions": directions.astype(np.float16),
+            "is_loose": bool(self._is_loose),
+        }
+
+    def _has_loose(self, request: Request) -> bool:
+        """Whether a job that has not looked at pending parameters is under way."""
+        # One that is pending again later has been chosen by another job.
+        self._loose = self._loose[np.isin(self._loose, request.pending)]
+        elsewhere = any(announced["is_loose"] for announced in request.elsewhere)
+        return elsewhere or bool(len(self._loose))
 
     def _candidates(self, request: Request) -> np.ndarray:
         """Candidates in the order of their priority."""
@@ -358,13 +405,15 @@ class Dynamic(Priority):
         )
         return self._queue
 
-    def _edges(self, candidates: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Which candidates depend on which other parameters."""
-        if self._sample is None or not len(candidates):
-            return np.zeros((len(candidates), len(others)), dtype=bool)
-        alike = self._sample.correlations(
-            candidates, others, centered=self._is_centered
-        )
+    def _edges(
+        self, candidates: np.ndarray, pending: np.ndarray, others: list[np.ndarray]
+    ) -> np.ndarray:
+        """Which candidates depend on each other, pending ones, and those elsewhere."""
+        assert self._sample is not None
+        index = np.concatenate([candidates, pending])
+        here = self._sample.directions(index, centered=self._is_centered)
+        all_ = np.concatenate([here, *(o.astype(np.float32) for o in others)])
+        alike = here[: len(candidates)] @ all_.T
         return np.asarray(np.abs(alike) > self.threshold)
 
 

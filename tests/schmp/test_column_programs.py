@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.linear_model import ElasticNet
+from sklearn.linear_model import ElasticNet, Lasso
 
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
@@ -128,6 +128,67 @@ def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind)
     objective += 0.25 * ALPHA * (ours.coef_**2).sum()
     assert report["objective"] == pytest.approx(objective, rel=1e-9)
     assert report["n_nonzero"] == np.count_nonzero(ours.coef_)
+
+
+@pytest.fixture(scope="module")
+def copies():
+    """400 rows of 240 columns: on each of four ranks near copies of the same 60."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(400, 60))
+    X = np.hstack([base + 0.1 * rng.normal(size=base.shape) for _ in range(4)])
+    y = base[:, :20] @ rng.normal(size=20) + 0.5 * rng.normal(size=400)
+    alpha = np.abs(X.T @ (y - y.mean())).max() / 400 / 50
+    return X, y, alpha, Lasso(alpha, tol=1e-10, max_iter=10**6).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+@pytest.mark.parametrize("depth", [1, 4, 16])
+def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, depth):
+    """What is under way at a time depends on nothing else that is, on any rank."""
+    X, y, alpha, _ = copies
+    if kind == "logistic":
+        y = (y > np.median(y)).astype(np.int64)
+    cls = {"squares": ColumnLeastSquares, "logistic": ColumnLogistic}[kind]
+    jobs, loose = {}, set()
+
+    class Noting(schedules.Dynamic):
+        def __call__(self, model, request):
+            job = super().__call__(model, request)
+            jobs[request.iteration] = job
+            if self._is_loose:
+                loose.add(request.iteration)
+            return job
+
+    program = cls(Noting(32, 0.4), np.full(240, alpha), np.zeros(240))
+    run_engines(run_ranks, program, X, y, None, 4, depth, 160)
+    alike = np.abs(np.corrcoef(X.T)) > 0.4 + 1e-3
+    n_pairs = 0
+    for t in range(160):
+        first = max(0 if t < 80 else 80, t - depth + 1)
+        under_way = range(first, t + 1)
+        assert sum(u in loose for u in under_way) <= 1
+        for u in under_way:
+            if u in loose or (t in loose and u != t):
+                continue
+            pairs = alike[np.ix_(jobs[u], jobs[t])]
+            assert not (np.triu(pairs, 1) if u == t else pairs).any()
+            n_pairs += pairs.size
+    assert n_pairs > 10_000
+    assert 160 / (3 * depth + 4) < len(loose) < 80
+
+
+@pytest.mark.parametrize(("depth", "excess"), [(3, 0.03), (4, 0.03), (8, 1.0)])
+def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
+    """Updated at a time they would all take what one of them should."""
+    X, y, alpha, lasso = copies
+    program = ColumnLeastSquares(
+        schedules.Dynamic(32, 0.2), np.full(240, alpha), np.zeros(240)
+    )
+    engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 2000)
+    residuals = y - lasso.predict(X)
+    best = residuals @ residuals / 800 + alpha * np.abs(lasso.coef_).sum()
+    found = engine.report(engine.sums)["objective"]
+    assert best * (1 - 1e-9) <= found < (1 + excess) * best < 0.1 * y.var() / 2
 
 
 @pytest.mark.parametrize("positive", [False, True])

@@ -106,10 +106,37 @@ def test_schedulers_share_the_iterations_and_the_parameters(run_ranks):
     assert changed.tolist() == [0, 1, 2, 3, 4, 30, 31, 32, 33, 34]
 
 
+@pytest.mark.parametrize(
+    ("n_ranks", "per_node", "depth"), [(1, 1, 1), (3, 3, 1), (3, 1, 3), (4, 2, 3)]
+)
+def test_the_default_depth(run_ranks, n_ranks, per_node, depth):
+    """It is kept in the state: a restart may bring ranks together."""
+
+    def agent(group):
+        engine = DynamicEngine(RankContext(group, 0), Counting(), no_rows())
+        engine.run(5)
+        kept = {**engine.state(), "pipeline_depth": 7}
+        again = DynamicEngine(RankContext(group, 0), Counting(), no_rows(), state=kept)
+        given = DynamicEngine(
+            RankContext(group, 0), Counting(), no_rows(), pipeline_depth=2, state=kept
+        )
+        depths = engine.state()["pipeline_depth"], again.pipeline_depth
+        return engine.program.seen["update"], *depths, given.pipeline_depth
+
+    for seen, first, kept, given in run_ranks(agent, n_ranks, ranks_per_node=per_node):
+        assert seen == [max(0, t - depth + 1) for t in range(5)]
+        assert (first, kept, given) == (depth, 7, 2)
+
+
 @pytest.mark.parametrize("n_schedulers", [1, 2])
 def test_runs_end_with_an_empty_pipeline_and_fresh_state(run_ranks, n_schedulers):
     engines = run_engine(
-        run_ranks, Counting(), 3, runs=(4, 0, 1, 5), n_schedulers=n_schedulers
+        run_ranks,
+        Counting(),
+        3,
+        runs=(4, 0, 1, 5),
+        n_schedulers=n_schedulers,
+        pipeline_depth=3,
     )
     for engine in engines:
         assert engine.program.refreshed == [0, 4, 4, 5, 10]
@@ -124,7 +151,9 @@ def test_a_slow_network_changes_nothing(run_ranks, monkeypatch):
         LocalGroup, "create", lambda n, per_node: plain(n, per_node, delay=0.002)
     )
     for n_schedulers in (1, 2):
-        engines = run_engine(run_ranks, Counting(), 3, n_schedulers=n_schedulers)
+        engines = run_engine(
+            run_ranks, Counting(), 3, n_schedulers=n_schedulers, pipeline_depth=3
+        )
         for engine in engines:
             seen = [0, 0, 0, 1, 2, 3, 4, 5, 6, 7]
             assert engine.program.seen["update"] == seen
@@ -391,3 +420,6 @@ def test_models_that_cannot_be(run_ranks, model):
 def test_numbers_that_cannot_be(run_ranks, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         run_engine(run_ranks, Counting(), 1, **{name: 0})
+    if name == "pipeline_depth":
+        with pytest.raises(ValueError, match="from 1 on or \"auto\", got 'deep'"):
+            run_engine(run_ranks, Counting(), 1, pipeline_depth="deep")

@@ -1,5 +1,7 @@
 """Ranks that work alone on their parameters, and changes that tell more."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,69 @@ def test_ranges_that_cannot_be(run_ranks, owned):
         ValueError, match=r"own_parameters of Wrong returned .*range\(0, 60\), without"
     ):
         run_engine(run_ranks, Wrong(), 2)
+
+
+class Announcing(Owning):
+    """Tells what it chooses, and notes what it hears."""
+
+    def announces(self):
+        return True
+
+    def announce(self, job):
+        return {"job": job, "rank": np.array([self.rank])}
+
+    def schedule(self, model, request):
+        heard = [(int(a["rank"][0]), a["job"].tolist()) for a in request.elsewhere]
+        self.seen["heard"] = {**self.seen.get("heard", {}), request.iteration: heard}
+        return super().schedule(model, request)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 7, 12])
+@pytest.mark.parametrize("delay", [0.0, 0.002])
+def test_ranks_hear_what_is_under_way_elsewhere(run_ranks, monkeypatch, depth, delay):
+    plain = LocalGroup.create
+    monkeypatch.setattr(
+        LocalGroup, "create", lambda n, per_node: plain(n, per_node, delay=delay)
+    )
+    engines = run_engine(run_ranks, Announcing(), runs=(10, 2), pipeline_depth=depth)
+    jobs = [([0, 2, 3][t % 3], [[0, 25, 40][t % 3] + t // 3]) for t in range(12)]
+    for t, (rank, _) in enumerate(jobs):
+        first = max(0 if t < 10 else 10, t - depth + 1)  # each run ends with all done
+        others = [job for job in jobs[first:t] if job[0] != rank]
+        assert engines[rank].program.seen["heard"][t] == others
+    # What is read is the same as without.
+    plainly = run_engine(run_ranks, Owning(), runs=(10, 2), pipeline_depth=depth)
+    for engine, other in zip(engines, plainly, strict=True):
+        assert engine.program.seen["update"] == other.program.seen["update"]
+
+
+def test_announcements_go_to_those_who_schedule_before_the_change_is_there(run_ranks):
+    engines = run_engine(run_ranks, Announcing(), pipeline_depth=2)
+    # Four changes to three ranks each, and four announcements to the next rank; nobody
+    # schedules after the last.
+    assert [engine.n_messages for engine in engines] == [16, 0, 16, 15]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 5])
+def test_all_ranks_work_at_a_time(run_ranks, n_ranks):
+    """By default; each waits in its update for all others to be in theirs."""
+    met = threading.Barrier(n_ranks, timeout=20)
+
+    class Meeting(Announcing):
+        def own_parameters(self, local, n_parameters):
+            return range(self.rank * 60 // n_ranks, (self.rank + 1) * 60 // n_ranks)
+
+        def update(self, job, local, model):
+            self.barrier.wait()
+            return super().update(job, local, model)
+
+        def __deepcopy__(self, memo):
+            copied = Meeting()
+            copied.barrier = met
+            return copied
+
+    engines = run_engine(run_ranks, Meeting(), n_ranks, runs=(4 * n_ranks,))
+    assert [engine.pipeline_depth for engine in engines] == [max(3, n_ranks)] * n_ranks
 
 
 @pytest.mark.parametrize("n_schedulers", [1, 2])
