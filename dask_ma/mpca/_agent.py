@@ -109,15 +109,13 @@ class Trainer:
             params.learning_rate, params.learning_rate_init, params.power_t
         )
         self._tally = self._make_tally()
-        cycles = self._take_over(kept)
+        self._take_over(kept)
         self._learning_rate = self._rate.value
         # The models to fall back on, and the one whose score is not known yet.
         self._good = self._best = self._scored = self._read()
-        self._strategy = self._make_strategy(twin, cycles)
-        if kept is not None and params.early_stopping and not self.is_done:
+        if kept is not None and params.early_stopping:
             self._best = kept.shared["best"]
-            # The model was kept before its score was known.
-            self._score()
+        self._strategy = self._make_strategy(twin, kept)
 
     def run_step(self) -> None:
         """Make a step, and share what there is to share."""
@@ -176,7 +174,7 @@ class Trainer:
             self.is_done, self._end = True, update
         if update.record is not None:
             self._record(update)
-        if update.epoch_ended:
+        if self._is_to_keep(update):
             self._keep(update)
         if update.to_score:
             self._score()
@@ -207,15 +205,28 @@ class Trainer:
         for update in self._strategy.share_score():
             self._act_on(update)
 
+    def _is_to_keep(self, update: Update) -> bool:
+        """Whether an epoch has ended, with early stopping one whose score is known."""
+        if update.diverged:
+            return False
+        if self._params.early_stopping and not (self.is_done and update.epoch_ended):
+            return update.scored and not update.to_score
+        return update.epoch_ended
+
     def _keep(self, update: Update) -> None:
         """Keep the state after an epoch."""
+        # At the end it is what the fit returns.
+        joint = self._strategy.collect() if self.is_done else self._strategy.joint()
         shared = {
             **self._state,
-            "joint": self._strategy.joint().copy(),
+            "joint": joint.copy(),
             "classes": self._problem.classes,
             "cycles": self._strategy.cycles(),
             "converged": update.converged,
         }
+        trajectory = self._strategy.trajectory()
+        if trajectory is not None:
+            shared["trajectory"] = trajectory.copy()
         if self._params.early_stopping:
             shared["best"] = self._best
         own = _prefixed("optimizer", self._network.optimizer_state())
@@ -280,7 +291,10 @@ class Trainer:
         if isinstance(batch_size, str):
             batch_size = _DEFAULT_BATCH
         return Sampler(
-            self._problem.shard, batch_size, random_state if params.shuffle else None
+            self._problem.shard,
+            batch_size,
+            random_state if params.shuffle else None,
+            self._network.least_rows,
         )
 
     def _make_tally(self) -> Tally:
@@ -300,11 +314,11 @@ class Trainer:
             is_classifier=params.is_classifier,
         )
 
-    def _take_over(self, kept: State | None) -> list[int] | None:
-        """Go on from what was kept; cycles made before."""
+    def _take_over(self, kept: State | None) -> None:
+        """Go on from what was kept."""
         self._state = self._tally.state()
         if kept is None:
-            return None
+            return
         shared, own, network = kept.shared, kept.own, self._network
         joint = shared["joint"]
         if joint.shape != (network.n_values,):
@@ -319,13 +333,11 @@ class Trainer:
             network.set_optimizer_state(_part("optimizer", own))
             if self._sampler is not None and "sampler.orders" in own:
                 self._sampler.go_on(_part("sampler", own))
-        at_end = self._tally.epoch >= self._params.max_iter
-        if shared["converged"] or (at_end and not self._params.early_stopping):
+        if shared["converged"] or self._tally.epoch >= self._params.max_iter:
             self.is_done = True
             self._end = self._tally.last(converged=bool(shared["converged"]))
-        return list(shared["cycles"]) or None
 
-    def _make_strategy(self, twin: Group | None, cycles: list[int] | None) -> Strategy:
+    def _make_strategy(self, twin: Group | None, kept: State | None) -> Strategy:
         """How this rank works with the others."""
         params, context = self._params, self._context
         common: dict[str, Any] = {
@@ -343,12 +355,14 @@ class Trainer:
                 params.extrapolation, params.smoothing, params.penalty, params.blending
             )
             most_steps = max(1, self._steps_of_epoch() // _LEAST_EXCHANGES)
+            shared = {} if kept is None else kept.shared
             return Coordinated(
                 params.n_phases,
                 schedule,
                 params.weighting,
-                cycles,
+                shared.get("cycles") or None,
                 most_steps,
+                shared.get("trajectory"),
                 **common,
             )
         if name == "synchronous":

@@ -26,6 +26,8 @@ class Sampler:
         Rows of a batch; it may be more than there are.
     random_state : RandomState or None
         Shuffles the rows; None keeps their order.
+    least_rows : int, default=1
+        If fewer are left for the last batch of a pass, they go with the batch before.
     """
 
     def __init__(
@@ -33,9 +35,11 @@ class Sampler:
         shard: Shard,
         batch_size: int,
         random_state: np.random.RandomState | None,
+        least_rows: int = 1,
     ) -> None:
         self._blocks = shard.blocks
         self._batch_size = batch_size
+        self._least_rows = least_rows
         self._random_state = random_state
         self._turn = self._row = 0
         self._turns: list[int] = []
@@ -45,11 +49,14 @@ class Sampler:
     def next(self) -> Batch:
         """The next batch."""
         wanted, pieces = self._batch_size, []
+        if self._n_left - wanted < self._least_rows:
+            wanted = self._n_left
         while wanted and not self._is_at_end():
             block, order = self._current()
             rows = order[self._row : self._row + wanted]
             pieces.append(_rows_of(block, rows, self._random_state is None))
             wanted -= len(rows)
+            self._n_left -= len(rows)
             self._row += len(rows)
             if self._row == len(order):
                 self._turn, self._row = self._turn + 1, 0
@@ -80,6 +87,7 @@ class Sampler:
             self._orders = np.split(np.array(state["orders"]), ends)
             self._turns = np.asarray(state["turns"]).tolist()
             self._turn, self._row = np.asarray(state["at"]).tolist()
+            self._n_left = self._count_left()
         if self._random_state is not None:
             position, has_normal, normal = np.asarray(state["random"]).tolist()
             keys = np.asarray(state["keys"], dtype=np.uint32)
@@ -93,10 +101,16 @@ class Sampler:
         """Rows of each block."""
         return np.array([len(order) for order in self._orders], dtype=np.int64)
 
+    def _count_left(self) -> int:
+        """Rows that the pass has still to go over."""
+        turns = self._turns[self._turn :]
+        return sum(len(self._orders[turn]) for turn in turns) - self._row
+
     def _begin_pass(self) -> None:
         """Put blocks and rows into a new order."""
         self._turn = self._row = 0
         self._turns = list(range(len(self._blocks)))
+        self._n_left = self._count_left()
         if self._random_state is None:
             return
         if len(self._blocks) > 1:

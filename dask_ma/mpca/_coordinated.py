@@ -6,9 +6,9 @@ take the way between steps, so no second thread competes with the network.
 
 The exchanges of a fit are numbered; exchange `k` carries shard ``k % n_phases``. The
 joint model of a shard lies in equal parts on all ranks: a rank sends each other rank a
-part of what it has, adds up its own part, and sends that to everybody. All connections
-carry the same load in both directions, which a single rank in the place of the paper's
-driver could not have.
+part of what it has, adds up its own part, and sends that to everybody, who works out
+by itself where it is on its way to. All connections carry the same load in both
+directions, which a single rank in the place of the paper's driver could not have.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.comm import allgather
-from dask_ma.mpca._joint import Cut, JointPart
+from dask_ma.mpca._joint import Cut, JointPart, Projection
 from dask_ma.mpca._ledger import N_FIELDS, Update
 from dask_ma.mpca._network import Pull
 from dask_ma.mpca._parcels import Parcels, Share
@@ -50,6 +49,8 @@ class Coordinated(Strategy):
         After so many steps there is an exchange whatever it costs: what all ranks have
         done, and whether that is enough, is known from exchanges only. With 0 the cost
         never counts.
+    trajectory : ndarray of shape (n_parameters,) or None, default=None
+        Of the joint model, to go on from; None for none.
     **common
         As for :class:`~dask_ma.mpca._strategy.Strategy`. The network holds the joint
         model to begin with.
@@ -62,6 +63,7 @@ class Coordinated(Strategy):
         weighting: str,
         cycles: list[int] | None = None,
         most_steps: int = 0,
+        trajectory: np.ndarray | None = None,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -75,7 +77,12 @@ class Coordinated(Strategy):
         for number in range(n_phases):
             values = self._network.read(*self._cut.part(number, rank))
             self._parts.append(JointPart(values, schedule, self._cycles[number]))
-        self._known = self._network.read(0, self._network.n_values)
+        self._projection = Projection(
+            self._network.read(0, self._network.n_values),
+            self._network.n_parameters,
+            schedule,
+            trajectory,
+        )
         self._sent_at = [0] * n_phases  # steps made at the last exchange of a shard
         self._since = [0.0] * n_phases  # when it began
         self._n_sent = self._n_reduced = self._n_received = 0
@@ -106,18 +113,12 @@ class Coordinated(Strategy):
             self._parcels.wait()
 
     def joint(self) -> np.ndarray:
-        """Projected joint model as all ranks know it after the latest update."""
-        return self._known
+        """The joint model itself, the same on all ranks after the same update."""
+        return self._projection.values
 
-    def collect(self) -> np.ndarray:
-        """The joint model itself, from the parts on all ranks."""
-        gathered = allgather(self._group, [part.values for part in self._parts])
-        joint = np.empty_like(self._known)
-        for rank, parts in enumerate(gathered):
-            for number, values in enumerate(parts):
-                start, stop = self._cut.part(number, rank)
-                joint[start:stop] = values
-        return joint
+    def trajectory(self) -> np.ndarray | None:
+        """Smoothed change of the joint model's parameters in a cycle."""
+        return self._projection.trajectory
 
     def cycles(self) -> list[int]:
         """Cycles that each shard has made."""
@@ -159,12 +160,10 @@ class Coordinated(Strategy):
         number = self._n_reduced % len(self._parts)
         headers = [header for _, header in received]
         weights = [float(header[-1]) for header in headers]
-        projected = self._parts[number].update(
-            [model for model, _ in received], weights
-        )
+        joint = self._parts[number].update([model for model, _ in received], weights)
         counts = np.sum([header[:N_FIELDS] for header in headers], axis=0)
         for rank in range(self._group.size):
-            self._parcels.put(_JOINT, (projected, counts), rank)
+            self._parcels.put(_JOINT, (joint, counts), rank)
         self._n_reduced += 1
         return True
 
@@ -174,18 +173,16 @@ class Coordinated(Strategy):
         if received is None:
             return None
         number = self._n_received % len(self._parts)
-        n_bytes = 0
-        for rank, (projected, _) in enumerate(received):
-            start, stop = self._cut.part(number, rank)
-            self._known[start:stop] = projected
-            n_bytes += projected.nbytes
+        parts = [part for part, _ in received]
         counts = received[self._group.rank][1]
-        start, stop = self._cut.shard(number)
-        self._network.aim(start, self._known[start:stop].copy())
+        start, _ = self._cut.shard(number)
+        joint = np.concatenate(parts)
+        projected = self._projection.advance(start, joint, self._cycles[number])
+        self._network.aim(start, projected)
         self._cycles[number] += 1
         self._n_received += 1
         self._set_pulls()
-        self._group.trace.add_beside(self._since[number], perf_counter(), n_bytes)
+        self._group.trace.add_beside(self._since[number], perf_counter(), joint.nbytes)
         return self._add(counts)
 
     # Helpers --------------------------------------------------------------------------

@@ -61,8 +61,6 @@ class JointPart:
     ----------
     values : ndarray of shape (n_values,)
         The joint model now.
-    trajectory : ndarray of shape (n_values,)
-        Smoothed change of the joint model in a cycle.
     cycle : int
         Cycles made.
     """
@@ -71,14 +69,13 @@ class JointPart:
         self, values: np.ndarray, schedule: CycleSchedule, cycle: int = 0
     ) -> None:
         self.values = values.copy()
-        self.trajectory = np.zeros_like(values)
         self.cycle = cycle
         self._schedule = schedule
 
     def update(
         self, models: Sequence[np.ndarray], weights: Sequence[float]
     ) -> np.ndarray:
-        """Take over what the ranks have learned (equations 4, 5, 8 and 9).
+        """Take over what the ranks have learned (equations 8 and 9).
 
         Parameters
         ----------
@@ -90,8 +87,8 @@ class JointPart:
 
         Returns
         -------
-        projected : ndarray of shape (n_values,)
-            Where the joint model is expected to be later; a new array.
+        values : ndarray of shape (n_values,)
+            The joint model, as a new array.
         """
         total = float(sum(weights))
         if total > 0:
@@ -101,9 +98,74 @@ class JointPart:
                 if weight > 0:  # what a rank that diverges sends may not be finite
                     change += blending * (weight / total) * model
             self.values += change
-            smoothing = self._schedule.smoothing
-            self.trajectory *= smoothing
-            self.trajectory += (1 - smoothing) * change
-        ahead = self._schedule.extrapolation_at(self.cycle)
         self.cycle += 1
-        return self.values + ahead * self.trajectory
+        return self.values.copy()
+
+
+class Projection:
+    """The joint model as a rank knows it, and where it is on its way to.
+
+    Every rank works out the projection by itself from the joint models that it gets. So
+    all have the joint model, which is what is scored, kept and returned, without another
+    message.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_values,)
+        The joint model at the start; copied.
+    n_parameters : int
+        How many of its values, from the first on, are projected. The others are such as
+        the running variances of a batch normalisation, which may not become negative.
+    schedule : CycleSchedule
+        Values of the exchange by number of cycle.
+    trajectory : ndarray of shape (n_parameters,) or None, default=None
+        To go on from; copied. None for 0.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_values,)
+        The joint model now.
+    trajectory : ndarray of shape (n_parameters,)
+        Smoothed change of the parameters in a cycle.
+    """
+
+    def __init__(
+        self,
+        values: np.ndarray,
+        n_parameters: int,
+        schedule: CycleSchedule,
+        trajectory: np.ndarray | None = None,
+    ) -> None:
+        self.values = values.copy()
+        if trajectory is None:
+            trajectory = np.zeros(n_parameters, values.dtype)
+        self.trajectory = trajectory.astype(values.dtype)
+        self._schedule = schedule
+
+    def advance(self, start: int, values: np.ndarray, cycle: int) -> np.ndarray:
+        """Take over the joint model from `start` on (equations 4 and 5).
+
+        Parameters
+        ----------
+        start : int
+            Position of the first value.
+        values : ndarray of shape (n_changed,)
+            The joint model there.
+        cycle : int
+            Cycles that these values have made before.
+
+        Returns
+        -------
+        projected : ndarray of shape (n_changed,)
+            Where the parameters are expected to be later, and the other values as they
+            are; a new array.
+        """
+        known = self.values[start : start + len(values)]
+        trajectory = self.trajectory[start : start + len(values)]
+        projected = values.copy()
+        trained = slice(0, len(trajectory))
+        trajectory *= self._schedule.smoothing
+        trajectory += (1 - self._schedule.smoothing) * (values - known)[trained]
+        projected[trained] += self._schedule.extrapolation_at(cycle) * trajectory
+        known[...] = values
+        return projected

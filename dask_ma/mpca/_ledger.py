@@ -154,7 +154,7 @@ class Update(NamedTuple):
     diverged : bool
         Whether it ends because a loss was no longer finite.
     state : dict or None
-        State of the tally at the end of an epoch, and of the fit.
+        State of the tally at the end of an epoch, with a score, and at the end.
     """
 
     record: dict[str, Any] | None
@@ -276,7 +276,7 @@ class Tally:
             stop=stop,
             converged=done and not diverged,
             diverged=diverged,
-            state=self.state() if epoch_ended or stop else None,
+            state=self.state() if epoch_ended or scored or stop else None,
         )
 
     def last(self, *, converged: bool) -> Update:
@@ -318,8 +318,6 @@ class Tally:
         self._rule.go_on(state["rule"])
         self._rate.value = float(state["rate"])
         self._n_records = int(state["n_records"])
-        # The model was kept before its score was known.
-        self._is_waiting = self._by_score
 
     def _add_score(self, sums: np.ndarray) -> tuple[bool, bool, bool]:
         """Add scores; whether one is complete, is the best, and ends the fit."""

@@ -41,8 +41,11 @@ class Network(ABC):
         How many of its values, from the first on, are trained by gradients.
     dtype : numpy.dtype
         Of the vector.
+    least_rows : int
+        Fewer rows make no batch if they can go with another one.
     """
 
+    least_rows: ClassVar[int] = 1
     n_values: int
     n_parameters: int
     dtype: np.dtype

@@ -36,10 +36,10 @@ class Server:
     values : ndarray of shape (n_values,)
         The part at the start; copied.
     optimizer : Optimizer or None
-        What makes steps with the gradients of the ranks; it leaves alone the values
-        after the last parameter.
+        What makes steps with the gradients of the ranks.
     n_trained : int
-        How many of the values, from the first on, gradients are for.
+        How many of the values, from the first on, are parameters. The others, such as
+        running means, follow those of the ranks.
     add_counts : callable
         Takes the counts of a rank and returns an update for all; called on rank 0.
     """
@@ -98,12 +98,15 @@ class Server:
         if kind == _PULL:
             self._reply(rank)
         elif kind == _ADD:
-            self.values += payload
+            difference, others, share = payload
+            self.values[: self._n_trained] += difference
+            self._blend(others, share)
         elif kind == _DESCEND:
-            gradient, learning_rate = payload
+            gradient, learning_rate, others = payload
             if self._optimizer is not None and self._n_trained:
                 trained = self.values[: self._n_trained]
                 self._optimizer.step(trained, gradient, learning_rate)
+            self._blend(others, 1 / self._group.size)
             self._reply(rank)
         elif kind == _COUNTS:
             update = self._add_counts(payload)
@@ -111,6 +114,15 @@ class Server:
                 self._group.push(update, other, _UPDATE)
         else:
             self._n_open -= 1
+
+    def _blend(self, others: np.ndarray, share: float) -> None:
+        """Draw values that are no parameters towards those of a rank.
+
+        The result lies between the two, whatever has come from other ranks meanwhile: a
+        running variance does not become negative.
+        """
+        untrained = self.values[self._n_trained :]
+        untrained += share * (others - untrained)
 
     def _reply(self, rank: int) -> None:
         self._group.push(self.values, rank, _REPLY)
@@ -134,12 +146,13 @@ class ServerStrategy(Strategy):
         network, rank = self._network, self._group.rank
         self._cut = Cut(network.n_values, 1, self._group.size)
         start, stop = self._cut.part(0, rank)
-        n_trained = max(0, min(stop, network.n_parameters) - start)
+        trained, _ = self._part(rank)
+        n_trained = trained.stop - trained.start
         optimizer = network.slice_optimizer(n_trained) if optimizes else None
         self._known = network.read(0, network.n_values)
         values = self._known[start:stop]
         self._server = Server(twin, values, optimizer, n_trained, self._add)
-        self._has_ended = self._has_told = False
+        self._has_ended = self._has_told = self._has_collected = False
 
     def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
         """Exchange with the servers when it is time, and look for updates."""
@@ -164,9 +177,13 @@ class ServerStrategy(Strategy):
         return self._known
 
     def collect(self) -> np.ndarray:
-        """What the servers have after all ranks are done."""
+        """What the servers have after all ranks are done; from then on, `joint` too."""
         self.leave()
-        return np.concatenate(allgather(self._group, self._server.values))
+        if not self._has_collected:
+            self._has_collected = True
+            parts = allgather(self._group, self._server.values)
+            self._known = np.concatenate(parts)
+        return self._known
 
     def leave(self) -> None:
         """Wait until the server of this rank has answered all ranks."""
@@ -192,6 +209,12 @@ class ServerStrategy(Strategy):
         for rank in range(self._group.size):
             start, stop = self._cut.part(0, rank)
             self._known[start:stop] = self._group.recv(rank, _REPLY)
+
+    def _part(self, rank: int) -> tuple[slice, slice]:
+        """Parameters that the server of a rank looks after, and its other values."""
+        start, stop = self._cut.part(0, rank)
+        middle = min(max(start, self._network.n_parameters), stop)
+        return slice(start, middle), slice(middle, stop)
 
     def _send_counts(self, tau: float) -> None:
         self._ask(0, _COUNTS, self._ledger.take(tau))
@@ -229,13 +252,17 @@ class Elastic(ServerStrategy):
         difference = self._elasticity * (model - self._known)
         self._network.write(0, model - difference)
         for rank in range(self._group.size):
-            start, stop = self._cut.part(0, rank)
-            self._ask(rank, _ADD, difference[start:stop])
+            trained, others = self._part(rank)
+            payload = (difference[trained], model[others], self._elasticity)
+            self._ask(rank, _ADD, payload)
         self._send_counts(self._period)
 
 
 class Central(ServerStrategy):
     """Asynchronous steps on servers with the gradients of all ranks (section 2).
+
+    Values that no gradient is for, such as running means, stay with each rank; those of
+    the joint model follow them, by 1 part in as many as there are ranks in each step.
 
     Parameters
     ----------
@@ -258,13 +285,15 @@ class Central(ServerStrategy):
         """Send the gradient and wait for the model after the step."""
         if self._ledger.has_diverged:
             return
-        n_parameters = self._network.n_parameters
+        network = self._network
+        n_parameters = network.n_parameters
         # Servers in this process would read the array while the next one is made.
         gradient = self._gradient.copy()
+        values = network.read(n_parameters, network.n_values)
         for rank in range(self._group.size):
-            start, stop = self._cut.part(0, rank)
-            part = gradient[min(start, n_parameters) : min(stop, n_parameters)]
-            self._ask(rank, _DESCEND, (part, self._rate))
+            trained, others = self._part(rank)
+            own = values[others.start - n_parameters : others.stop - n_parameters]
+            self._ask(rank, _DESCEND, (gradient[trained], self._rate, own))
         self._send_counts(1.0)
         self._pull()
         self._network.write(0, self._known[:n_parameters])

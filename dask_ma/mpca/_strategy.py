@@ -117,6 +117,10 @@ class Strategy(ABC):
         """Exchanges made so far, for each shard."""
         return []
 
+    def trajectory(self) -> np.ndarray | None:
+        """Smoothed change of the joint model, if the strategy has one."""
+        return None
+
     def _add(self, counts: np.ndarray) -> Update:
         """Add counts of all ranks to the tally."""
         return self._tally.add(counts, self._elapsed())

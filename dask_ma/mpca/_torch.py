@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -47,11 +47,14 @@ class TorchNetwork(Network):
     The vector holds the parameters with `requires_grad`, then the other parameters,
     then the floating-point buffers, each kind in the module's order. It is of float32.
 
-    A batch may hold one row only; a batch normalisation refuses that.
+    A batch normalisation cannot be trained on one row, so the last row of a pass goes
+    with the batch before.
 
     Ranks in threads of one process share the random numbers of torch: a dropout is as
     random as ever, but not the same from run to run.
     """
+
+    least_rows: ClassVar[int] = 2
 
     def __init__(
         self,
@@ -162,11 +165,24 @@ class TorchNetwork(Network):
         """Compute the gradient in place; returns the loss."""
         self._module.train()
         self._values.gradient.zero_()
-        output = self._module(to_rows(X, self._input_shape, self._device))
+        output = self._forward(to_rows(X, self._input_shape, self._device))
         loss = self._objective.loss(output, y, sample_weight)
         loss.backward()
         self._values.take_in_buffers()
         return float(loss.detach())
+
+    def _forward(self, rows: torch.Tensor) -> Any:
+        """What the module returns for a batch."""
+        try:
+            return self._module(rows)
+        except ValueError as error:
+            if len(rows) > 1 or "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                "a batch normalisation cannot be trained on a batch of one row, as it "
+                "is with batch_size=1 or where a rank has a single row; take larger "
+                "batches, or fewer ranks or blocks"
+            ) from error
 
 
 def to_rows(

@@ -73,6 +73,42 @@ def test_a_pass_has_each_row_once(sizes, as_csr, batch_size, seed):
         assert lengths == [batch_size] * full + [rest] * (rest > 0)
 
 
+@every_shuffle
+@every_shape
+@pytest.mark.parametrize(
+    ("batch_size", "least_rows", "lengths"),
+    [
+        (11, 2, [11, 12]),
+        (22, 2, [23]),
+        (5, 3, [5, 5, 5, 5, 3]),
+        (5, 4, [5, 5, 5, 8]),
+        (7, 3, [7, 7, 9]),
+        (1, 2, [1] * 21 + [2]),
+        (64, 2, [23]),
+    ],
+)
+def test_a_small_rest_goes_with_the_batch_before(
+    sizes, seed, batch_size, least_rows, lengths
+):
+    random_state = None if seed is None else seeded(seed)
+    sampler = Sampler(make_shard(sizes), batch_size, random_state, least_rows)
+    for _ in range(3):
+        batches = one_pass(sampler)
+        assert sorted(sum(batches, [])) == list(range(23))
+        assert [len(batch) for batch in batches] == lengths
+    # One that goes on in the middle of a pass knows what is left.
+    sampler.next()
+    random_state = None if seed is None else seeded(9)
+    other = Sampler(make_shard(sizes), batch_size, random_state, least_rows)
+    other.go_on(sampler.state())
+    assert one_pass(other) == one_pass(sampler)
+
+
+def test_a_single_row_is_a_batch():
+    sampler = Sampler(make_shard((1,)), 5, None, 2)
+    assert one_pass(sampler) == one_pass(sampler) == [[0]]
+
+
 @pytest.mark.parametrize("n_rows", [20, 23])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_one_block_comes_in_the_order_of_sklearn(n_rows, seed):

@@ -91,17 +91,51 @@ def test_it_goes_on_with_other_ranks(multi, saved, steps, strategy, n_ranks):
     assert model.history_[: len(first.history_)] == first.history_
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_after_the_end_nothing_is_trained(multi, saved, steps, strategy, n_ranks):
+def test_a_finished_fit_that_is_resumed_is_the_same(
+    multi, saved, steps, check_same, strategy, n_ranks, early_stopping
+):
+    """Nothing is trained, and no model is projected or scored anew."""
     params = {"strategy": strategy, "n_ranks": n_ranks, "sync_period": 1}
+    params |= {"early_stopping": early_stopping, "max_iter": 12}
     first = fit(multi, **params)
     assert steps
     steps.clear()
     again = fit(multi, **params)
     assert not steps
-    assert again.n_iter_ == 6
+    check_same(again, first)
+    assert again.n_iter_ == 12
     assert again.loss_curve_ == first.loss_curve_
-    assert again.score(*multi) == pytest.approx(first.score(*multi), abs=0.2)
+    assert again.validation_scores_ == first.validation_scores_
+
+
+def test_the_joint_model_goes_on_along_its_way(multi, saved, monkeypatch):
+    """A fit goes on from the joint model and its trajectory, not from a projection."""
+    begun, ended = [], []
+    make, finish = _agent.Trainer._make_strategy, _agent.Trainer.finish
+
+    def note(strategy, where):
+        if strategy._group.rank == 0:
+            where.append((strategy.joint().copy(), strategy.trajectory().copy()))
+
+    def made(self, *args):
+        strategy = make(self, *args)
+        note(strategy, begun)
+        np.testing.assert_array_equal(self._network._values, strategy.joint())
+        return strategy
+
+    def finished(self):
+        note(self._strategy, ended)
+        return finish(self)
+
+    monkeypatch.setattr(_agent.Trainer, "_make_strategy", made)
+    monkeypatch.setattr(_agent.Trainer, "finish", finished)
+    for max_iter in (20, 22):
+        fit(multi, n_ranks=3, max_iter=max_iter)
+    for before, after in zip(ended[0], begun[1], strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert np.abs(begun[1][1]).max() > 1e-6
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.mpca._joint import Cut, JointPart
+from dask_ma.mpca._joint import Cut, JointPart, Projection
 from dask_ma.mpca._schedules import CycleSchedule
 
 SCHEDULE = CycleSchedule(extrapolation=0.7, smoothing=0.8, penalty=0.05, blending=0.9)
@@ -41,7 +41,7 @@ def test_sizes_differ_by_one_value_at_most(n_values, n_shards, n_ranks):
         assert max(parts) - min(parts) <= 1
 
 
-# A part of the joint model ------------------------------------------------------------
+# A part of the joint model, and its projection ------------------------------------------
 
 
 class SlowJoint:
@@ -69,7 +69,7 @@ class SlowJoint:
         return projected
 
 
-@pytest.mark.parametrize(
+EVERY_SCHEDULE = pytest.mark.parametrize(
     "schedule",
     [
         SCHEDULE,
@@ -78,37 +78,71 @@ class SlowJoint:
         SCHEDULE._replace(smoothing=0.95, blending=1.0),
     ],
 )
+
+
+@EVERY_SCHEDULE
 @pytest.mark.parametrize("n_ranks", [1, 4])
 def test_updates_follow_the_equations(schedule, n_ranks):
     rng = np.random.default_rng(0)
     first = rng.normal(size=6)
     part, slow = JointPart(first, schedule), SlowJoint(first, schedule)
+    projection = Projection(first, 6, schedule)
     for cycle in range(25):
         models = list(rng.normal(size=(n_ranks, 6)))
         weights = rng.integers(1, 20, n_ranks).astype(float).tolist()
-        projected = part.update(models, weights)
+        joint = part.update(models, weights)
+        projected = projection.advance(0, joint, cycle)
         expected = slow.update(models, weights)
         np.testing.assert_allclose(projected, expected, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(part.values, slow.x, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(part.trajectory, slow.v, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(joint, slow.x, rtol=1e-12, atol=1e-13)
+        np.testing.assert_array_equal(part.values, joint)
+        np.testing.assert_array_equal(projection.values, joint)
+        np.testing.assert_allclose(
+            projection.trajectory, slow.v, rtol=1e-12, atol=1e-13
+        )
         assert part.cycle == cycle + 1
 
 
 def test_the_first_cycle_gives_the_mean_of_the_ranks():
     part = JointPart(np.full(3, 50.0), SCHEDULE)
-    projected = part.update([np.ones(3), np.full(3, 4.0)], [2.0, 1.0])
-    np.testing.assert_allclose(projected, 2.0, rtol=1e-15)
-    np.testing.assert_allclose(part.values, 2.0, rtol=1e-15)
-    np.testing.assert_allclose(part.trajectory, 0.2 * (2 - 50), rtol=1e-14)
+    joint = part.update([np.ones(3), np.full(3, 4.0)], [2.0, 1.0])
+    np.testing.assert_allclose(joint, 2.0, rtol=1e-15)
+    projection = Projection(np.full(3, 50.0), 3, SCHEDULE)
+    np.testing.assert_array_equal(projection.advance(0, joint, 0), joint)
+    np.testing.assert_allclose(projection.trajectory, 0.2 * (2 - 50), rtol=1e-14)
 
 
 def test_a_later_cycle_can_be_gone_on_from():
     part = JointPart(np.zeros(2), SCHEDULE, cycle=10)
-    projected = part.update([np.ones(2)], [3.0])
+    joint = part.update([np.ones(2)], [3.0])
     beta = 0.9**0.5
-    np.testing.assert_allclose(part.values, beta, rtol=1e-15)
-    np.testing.assert_allclose(projected, beta + 0.35 * 0.2 * beta, rtol=1e-15)
+    np.testing.assert_allclose(joint, beta, rtol=1e-15)
     assert part.cycle == 11
+    before = np.full(2, 0.1)
+    projection = Projection(np.zeros(2), 2, SCHEDULE, before)
+    projected = projection.advance(0, joint, 10)
+    trajectory = 0.8 * 0.1 + 0.2 * beta
+    np.testing.assert_allclose(projected, beta + 0.35 * trajectory, rtol=1e-15)
+    np.testing.assert_array_equal(before, 0.1)
+
+
+@pytest.mark.parametrize("n_parameters", range(6))
+def test_only_parameters_are_projected(n_parameters):
+    """A running variance that falls has no less than its least value ahead."""
+    schedule = SCHEDULE._replace(extrapolation=2.5)
+    projection = Projection(np.ones(5), n_parameters, schedule)
+    for cycle in range(30):
+        value = 0.5**cycle
+        for start, stop in [(0, 2), (2, 5)]:
+            joint = np.full(stop - start, value)
+            projected = projection.advance(start, joint, cycle)
+            is_trained = np.arange(start, stop) < n_parameters
+            assert (projected[~is_trained] == value).all()
+            assert (projected[is_trained] < value).all() or not cycle
+            np.testing.assert_array_equal(joint, value)
+    assert (projected[is_trained] < 0).all()
+    np.testing.assert_array_equal(projection.values, value)
+    assert projection.trajectory.shape == (n_parameters,)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -122,36 +156,40 @@ def test_a_rank_without_weight_may_send_anything(bad):
 
 def test_the_joint_model_stays_as_it_is_without_any_weight():
     part = JointPart(np.zeros(3), SCHEDULE, cycle=20)
-    part.update([np.ones(3)], [1.0])
-    values, trajectory = part.values.copy(), part.trajectory.copy()
-    projected = part.update([np.full(3, np.nan)], [0.0])
-    np.testing.assert_array_equal(part.values, values)
-    np.testing.assert_array_equal(part.trajectory, trajectory)
-    np.testing.assert_allclose(projected, values + 0.7 * trajectory, rtol=1e-15)
+    values = part.update([np.ones(3)], [1.0])
+    again = part.update([np.full(3, np.nan)], [0.0])
+    np.testing.assert_array_equal(again, values)
     assert part.cycle == 22
 
 
 def test_arrays_are_the_part_s_own():
     first, models = np.zeros(4), [np.ones(4)]
-    part = JointPart(first, SCHEDULE)
+    part, projection = JointPart(first, SCHEDULE), Projection(first, 4, SCHEDULE)
     first[:] = 9
     np.testing.assert_array_equal(part.values, 0)
-    for _ in range(3):
-        projected = part.update(models, [1.0])
+    np.testing.assert_array_equal(projection.values, 0)
+    for cycle in range(3):
+        joint = part.update(models, [1.0])
+        projected = projection.advance(0, joint, cycle)
         kept = part.values.copy()
-        projected[:] = 7
+        joint[:] = projected[:] = 7
         np.testing.assert_array_equal(part.values, kept)
+        np.testing.assert_array_equal(projection.values, kept)
     np.testing.assert_array_equal(models[0], 1)
     np.testing.assert_array_equal(first, 9)
 
 
 def test_values_keep_their_type():
     part = JointPart(np.zeros(4, np.float32), SCHEDULE)
-    for _ in range(3):
-        projected = part.update([np.ones(4, np.float32)] * 2, [1.0, 2.0])
-    assert projected.dtype == part.values.dtype == part.trajectory.dtype == np.float32
+    projection = Projection(np.zeros(4, np.float32), 3, SCHEDULE)
+    for cycle in range(3):
+        joint = part.update([np.ones(4, np.float32)] * 2, [1.0, 2.0])
+        projected = projection.advance(0, joint, cycle)
+    assert joint.dtype == part.values.dtype == np.float32
+    assert projected.dtype == projection.trajectory.dtype == np.float32
 
 
 def test_a_part_without_values():
     part = JointPart(np.empty(0), SCHEDULE)
     assert part.update([np.empty(0)] * 2, [1.0, 0.0]).shape == (0,)
+    assert Projection(np.empty(0), 0, SCHEDULE).advance(0, np.empty(0), 0).size == 0

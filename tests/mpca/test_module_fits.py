@@ -1,0 +1,127 @@
+"""Estimators with a module of PyTorch on several ranks."""
+
+import dask
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch modules need torch")
+
+from torch import nn  # noqa: E402
+
+from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
+
+QUICK = {"device": "cpu", "tol": None, "random_state": 0}
+
+
+def normalised(n_features, n_outputs):
+    """What makes two layers with a batch normalisation before each."""
+
+    def make():
+        return nn.Sequential(
+            nn.BatchNorm1d(n_features),
+            nn.Linear(n_features, 32),
+            nn.BatchNorm1d(32),
+            nn.ReLU(),
+            nn.Linear(32, n_outputs),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def shifted(digits):
+    """Digits whose features are far from a mean of 0 and a variance of 1."""
+    X_train, y_train = digits.train
+    X_test, y_test = digits.test
+    return (0.1 * X_train + 5, y_train), (0.1 * X_test + 5, y_test)
+
+
+# Batch normalisation --------------------------------------------------------------------
+
+
+def test_running_values_are_those_of_the_rows(shifted, strategy):
+    """The first normalisation sees the rows themselves."""
+    (X, y), test = shifted
+    model = MPCAClassifier(
+        module=normalised(64, 10), strategy=strategy, n_ranks=2, max_iter=12,
+        batch_size=32, learning_rate_init=0.005, **QUICK,
+    ).fit(X, y)  # fmt: skip
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    np.testing.assert_allclose(state["0.running_mean"], X.mean(0), atol=0.05)
+    # They are means over the last batches, so they differ from those of all rows.
+    varying = X.var(0) > 1e-4
+    ratio = state["0.running_var"][varying] / X.var(0)[varying]
+    assert 0.5 < np.median(ratio) < 2
+    assert (state["0.running_var"] > -1e-12).all()
+    assert (state["2.running_var"] > 0).all()
+    assert model.score(*test) > 0.85
+
+
+@pytest.mark.parametrize("extrapolation", [0.7, 2.5])
+def test_no_variance_is_projected_below_zero(extrapolation):
+    """Their start at 1 is far above what the rows have, so they fall for long."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 20))
+    y = (X @ rng.normal(size=(20, 5))).argmax(1)
+    seen = []
+
+    class Watched(nn.BatchNorm1d):
+        def forward(self, rows):
+            if not self.training:
+                seen.append(float(self.running_var.min()))
+            return super().forward(rows)
+
+    def make():
+        return nn.Sequential(
+            Watched(20), nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5)
+        )
+
+    model = MPCAClassifier(
+        module=make, n_ranks=2, batch_size=16, max_iter=6, learning_rate_init=0.005,
+        early_stopping=True, extrapolation=extrapolation, **QUICK,
+    ).fit(0.01 * X, y)  # fmt: skip
+    assert len(seen) >= 6
+    assert min(seen) > 0
+    assert model.best_validation_score_ > 0.6
+    assert np.isfinite(model.predict_proba(0.01 * X)).all()
+
+
+# Batches of one row ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_last_batch_of_one_row_does_no_harm(strategy, n_ranks):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(65 * n_ranks, 8))
+    y = (X[:, 0] > 0).astype(int)
+    model = MPCAClassifier(
+        module=normalised(8, 2), strategy=strategy, n_ranks=n_ranks, batch_size=64,
+        max_iter=3, **QUICK,
+    ).fit(X, y)  # fmt: skip
+    n_samples = sum(record["n_samples"] for record in model.history_)
+    n_steps = sum(record["n_steps"] for record in model.history_)
+    assert n_samples == 65 * n_steps
+
+
+def test_a_rank_of_one_row_is_named():
+    """No other batch can take in its row."""
+    X = np.random.default_rng(0).normal(size=(5, 3))
+    model = MPCARegressor(module=normalised(3, 1), n_ranks=2, max_iter=2, **QUICK)
+    with pytest.raises(ValueError, match="a batch of one row.*fewer ranks or blocks"):
+        model.fit(X[:2], X[:2, 0])
+    with pytest.raises(ValueError, match="a batch of one row.*batch_size=1"):
+        model.set_params(n_ranks=1, batch_size=1).fit(X, X[:, 0])
+
+
+# Checkpoints ----------------------------------------------------------------------------
+
+
+def test_a_finished_fit_that_is_resumed_is_the_same(shifted, strategy, tmp_path):
+    (X, y), _ = shifted
+    params = {"module": normalised(64, 10), "strategy": strategy, "n_ranks": 2}
+    params |= {"max_iter": 3, "batch_size": 32, **QUICK}
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first = MPCAClassifier(**params).fit(X, y)
+        again = MPCAClassifier(**params).fit(X, y)
+    np.testing.assert_array_equal(again.vector_, first.vector_)
+    assert len(again.history_) == len(first.history_)
