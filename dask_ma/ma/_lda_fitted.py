@@ -19,6 +19,7 @@ from dask_ma.ma._lda_model import (
     bound_of_topics,
     completion_columns,
     likelihood_columns,
+    topic_parameters,
     topic_proportions,
 )
 
@@ -39,7 +40,7 @@ class FittedTopics(
     def _n_features_out(self) -> int:
         return len(self.components_)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Any, *, normalize: bool = True) -> Any:
         """Proportions of the topics in documents.
 
         Parameters
@@ -47,20 +48,46 @@ class FittedTopics(
         X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
                 (n_samples, n_features)
             Counts of words, one row per document.
+        normalize : bool, default=True
+            Whether to divide each row by its sum. False gives the parameters of the
+            documents' Dirichlet distributions: `doc_topic_prior_` plus the expected
+            number of words from each topic.
 
         Returns
         -------
         proportions : ndarray or dask.array of shape (n_samples, n_components)
-            Expected proportions, which add up to 1 in each row. Lazy for a Dask
-            collection.
+            Expected proportions, which add up to 1 in each row, or the parameters. A
+            document without words gets the prior. Lazy for a Dask collection.
         """
         check_is_fitted(self)
+        _check_normalize(normalize)
         return self._apply(
             X,
-            topic_proportions,
+            topic_proportions if normalize else topic_parameters,
             n_outputs=len(self.components_),
             dtype=self.components_.dtype,
         )
+
+    def fit_transform(self, X: Any, y: Any = None, *, normalize: bool = True) -> Any:
+        """Fit to documents, and work out the topics of the same documents.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Counts of words, one row per document.
+        y : object
+            Not used, there for scikit-learn's conventions.
+        normalize : bool, default=True
+            As in :meth:`transform`.
+
+        Returns
+        -------
+        proportions : ndarray or dask.array of shape (n_samples, n_components)
+            As from :meth:`transform`.
+        """
+        _check_normalize(normalize)
+        return self.fit(X, y).transform(X, normalize=normalize)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Evidence lower bound of documents.
@@ -258,6 +285,12 @@ class FittedTopics(
             threshold=self.digamma_threshold,
             block_bytes=_config.get_bytes("topics.block-size"),
         )
+
+
+def _check_normalize(normalize: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(normalize, (bool, np.bool_)):
+        raise ValueError(f"normalize should be True or False, got {normalize!r}")
 
 
 def _exp(x: float) -> float:

@@ -50,8 +50,8 @@ class _Part(NamedTuple):
     words: np.ndarray
 
 
-def topic_proportions(model: TopicModel, X: Any) -> np.ndarray:
-    """Expected proportions of the topics in documents.
+def topic_parameters(model: TopicModel, X: Any) -> np.ndarray:
+    """Parameters of the Dirichlet distributions of the documents' topics.
 
     Parameters
     ----------
@@ -62,24 +62,40 @@ def topic_proportions(model: TopicModel, X: Any) -> np.ndarray:
 
     Returns
     -------
-    proportions : ndarray of shape (n_documents, n_components)
-        Rows that add up to 1.
+    gamma : ndarray of shape (n_documents, n_components)
+        The prior plus the expected number of words from each topic.
 
     Raises
     ------
     ValueError
         If a count is negative.
     """
-    dtype = model.components.dtype
-    proportions = np.empty((X.shape[0], len(model.components)), dtype=dtype)
+    shape = X.shape[0], len(model.components)
+    gamma = np.empty(shape, dtype=model.components.dtype)
     start = 0
     for part in _parts(model, X):
-        gamma = part.found.gamma
-        stop = start + len(gamma)
-        totals = gamma.sum(axis=1, keepdims=True, dtype=np.float64)
-        np.divide(gamma, totals, out=proportions[start:stop], casting="same_kind")
+        stop = start + len(part.found.gamma)
+        gamma[start:stop] = part.found.gamma
         start = stop
-    return proportions
+    return gamma
+
+
+def topic_proportions(model: TopicModel, X: Any) -> np.ndarray:
+    """Expected proportions of the topics in documents.
+
+    Parameters
+    ----------
+    model, X
+        As in :func:`topic_parameters`.
+
+    Returns
+    -------
+    proportions : ndarray of shape (n_documents, n_components)
+        Rows that add up to 1.
+    """
+    gamma = topic_parameters(model, X)
+    totals = gamma.sum(axis=1, keepdims=True, dtype=np.float64)
+    return np.divide(gamma, totals, out=gamma, casting="same_kind")
 
 
 def bound_columns(model: TopicModel, X: Any) -> np.ndarray:
@@ -88,7 +104,7 @@ def bound_columns(model: TopicModel, X: Any) -> np.ndarray:
     Parameters
     ----------
     model, X
-        As in :func:`topic_proportions`.
+        As in :func:`topic_parameters`.
 
     Returns
     -------
@@ -107,7 +123,7 @@ def likelihood_columns(model: TopicModel, X: Any) -> np.ndarray:
     Parameters
     ----------
     model, X
-        As in :func:`topic_proportions`.
+        As in :func:`topic_parameters`.
 
     Returns
     -------
@@ -127,7 +143,7 @@ def completion_columns(model: TopicModel, X: Any) -> np.ndarray:
     Parameters
     ----------
     model, X
-        As in :func:`topic_proportions`.
+        As in :func:`topic_parameters`.
 
     Returns
     -------

@@ -131,6 +131,11 @@ def test_evaluations_are_those_of_scikit_learn(fitted, X, container):
     assert fitted.score(rows) == pytest.approx(twin.score(X), rel=1e-9)
     assert fitted.perplexity(rows) == pytest.approx(twin.perplexity(X), rel=1e-9)
     np.testing.assert_allclose(fitted.transform(rows), twin.transform(X), rtol=1e-6)
+    gamma = fitted.transform(rows, normalize=False)
+    np.testing.assert_allclose(gamma, twin._unnormalized_transform(X), rtol=1e-6)
+    # Every word has been drawn from some topic.
+    words = gamma.sum(axis=1) - K * PRIORS["doc_topic_prior"]
+    np.testing.assert_allclose(words, X.sum(axis=1), atol=1e-9)
     assert fitted.bound_ == pytest.approx(twin.perplexity(X), rel=1e-9)
     np.testing.assert_allclose(
         fitted.exp_dirichlet_component_, twin.exp_dirichlet_component_, rtol=1e-12

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse as sp
+from sklearn.base import clone
 
 from dask_ma import MALDA
 
@@ -231,6 +232,15 @@ def test_no_words_to_predict(model, method):
     for counts in (X, blocks(X)):
         with pytest.raises(ValueError, match="X has no words: the perplexity of"):
             model.perplexity(counts, method=method)
+
+
+@pytest.mark.parametrize("normalize", ["l1", 1, None])
+def test_normalize_is_a_choice_of_two(model, normalize):
+    new = clone(model)
+    for method in (model.transform, new.fit_transform):
+        with pytest.raises(ValueError, match="normalize should be True or False, got"):
+            method(good(), normalize=normalize)
+    assert not hasattr(new, "components_")
 
 
 def test_unknown_method(model):

@@ -319,6 +319,8 @@ def test_fit_transform_and_clone(X):
     assert clone(model).get_params() == model.get_params()
     proportions = clone(model).fit_transform(sparse.csr_matrix(X))
     np.testing.assert_array_equal(proportions, model.fit(X).transform(X))
+    gamma = clone(model).fit_transform(X, normalize=False)
+    np.testing.assert_array_equal(gamma, model.transform(X, normalize=False))
     unfitted = clone(model)
     for method in (unfitted.transform, unfitted.score, unfitted.perplexity):
         with pytest.raises(NotFittedError):

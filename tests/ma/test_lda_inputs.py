@@ -162,6 +162,41 @@ def test_ranks_whose_documents_are_all_empty(X):
     assert fitted.history_[-1]["n_samples"] == 24
 
 
+EMPTY = {
+    "rows of a CSR": sp.csr_array,
+    "rows of zeros that are stored": lambda X: _stored_zeros(X),
+    "blocks": lambda X: blocks(X).map_blocks(sp.csr_array),
+    "blocks of unknown length": unknown,
+}
+
+
+def _stored_zeros(X):
+    counts = sp.csr_array(X + 1)
+    counts.data -= 1
+    return counts
+
+
+@pytest.mark.parametrize("kind", sorted(EMPTY))
+@pytest.mark.parametrize("params", [{}, {"learning_method": "batch"}], ids=str)
+def test_documents_without_words_change_nothing(X, kind, params):
+    """But the number of documents: a quarter of the rows, one whole block of them."""
+    counts = X.copy()
+    counts[12:24] = 0
+    params = {**PARAMS, **params, "n_ranks": 1, "batch_size": N, "local_batch_size": N}
+    params["learning_decay"] = 0.0  # the topics are those of the last step
+    fitted = MALDA(**params).fit(EMPTY[kind](counts))
+    kept = counts[counts.sum(axis=1) > 0]
+    expected = MALDA(**params).fit(kept)
+    assert len(kept) < 36
+    np.testing.assert_allclose(fitted.components_, expected.components_, rtol=1e-3)
+    for method in ("bound", "completion"):
+        value = fitted.perplexity(EMPTY[kind](counts), method=method)
+        assert value == pytest.approx(fitted.perplexity(kept, method=method), rel=1e-5)
+    assert fitted.bound_ == pytest.approx(fitted.perplexity(kept), rel=1e-5)
+    rows = fitted.transform(EMPTY[kind](counts))
+    np.testing.assert_allclose(np.asarray(rows)[12:24], 1 / K, rtol=1e-6)
+
+
 @pytest.mark.parametrize("prior", [None, 0.3, np.array([0.2, 1.0, 2.0])], ids=str)
 def test_documents_without_words_get_the_prior(X, prior):
     fitted = MALDA(**{**PARAMS, "doc_topic_prior": prior}).fit(X)
@@ -170,6 +205,8 @@ def test_documents_without_words_get_the_prior(X, prior):
     np.testing.assert_allclose(empty, [shares / shares.sum()] * 2, rtol=1e-6)
     np.testing.assert_allclose(fitted.transform(X)[[0, 13]], empty, rtol=1e-6)
     np.testing.assert_allclose(fitted.transform(X).sum(axis=1), 1, rtol=1e-6)
+    rows = fitted.transform(X, normalize=False)
+    np.testing.assert_allclose(rows[[0, 13]], [shares] * 2, rtol=1e-6)
 
 
 def test_a_document_does_not_depend_on_its_neighbours(X, model):
@@ -185,7 +222,8 @@ CHUNKS = (20, 0, 23, 5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_lazy_transform(X, dtype, monkeypatch):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_lazy_transform(X, dtype, normalize, monkeypatch):
     fitted = MALDA(**{**PARAMS, "dtype": dtype}).fit(X)
 
     def refuse(*args, **kwargs):
@@ -194,7 +232,7 @@ def test_lazy_transform(X, dtype, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(dask, "compute", refuse)
         patch.setattr(dask.base.DaskMethodsMixin, "compute", refuse)
-        result = fitted.transform(blocks(X, CHUNKS))
+        result = fitted.transform(blocks(X, CHUNKS), normalize=normalize)
         with pytest.raises(AssertionError, match="something was computed"):
             result.compute()
     assert isinstance(result, da.Array)
@@ -202,7 +240,7 @@ def test_lazy_transform(X, dtype, monkeypatch):
     assert result.chunks == (CHUNKS, (K,))
     assert result.dtype == dtype
     assert isinstance(result._meta, np.ndarray)
-    expected = fitted.transform(X)
+    expected = fitted.transform(X, normalize=normalize)
     assert expected.dtype == dtype
     da.utils.assert_eq(result, expected, rtol=1e-4)
 
