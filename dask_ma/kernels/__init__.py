@@ -12,6 +12,12 @@ from dask_ma.kernels._columns import (
     segment_sums,
     take_columns,
 )
+from dask_ma.kernels._descent import (
+    DescentSums,
+    Standardization,
+    descent_sums,
+    moment_sums,
+)
 from dask_ma.kernels._digamma import digamma, exp_digamma
 from dask_ma.kernels._dirichlet import (
     dirichlet_bound,
@@ -66,6 +72,12 @@ from dask_ma.kernels._outer import subtract_product, used_columns
 from dask_ma.kernels._penalties import PENALTIES, penalty_value
 from dask_ma.kernels._predictions import chunked_predictions
 from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._smoothing import (
+    ROUNDED_LOSSES,
+    SMOOTHED_LOSSES,
+    SmoothLoss,
+    smooth_loss,
+)
 from dask_ma.kernels._softmax import (
     entropy_sum,
     log_loss_sum,
@@ -75,18 +87,23 @@ from dask_ma.kernels._softmax import (
 )
 
 __all__ = [
+    "LOSSES",
+    "PENALTIES",
+    "ROUNDED_LOSSES",
+    "SGD",
+    "SMOOTHED_LOSSES",
     "Adam",
     "ColumnEntries",
+    "DescentSums",
     "FeasibleMix",
     "GradientSums",
     "Inference",
     "InferenceSettings",
-    "LOSSES",
     "MLPLayout",
     "MLPWorkspace",
     "Optimizer",
-    "PENALTIES",
-    "SGD",
+    "SmoothLoss",
+    "Standardization",
     "WordWeights",
     "add_columns",
     "add_distance",
@@ -100,6 +117,7 @@ __all__ = [
     "column_sums",
     "columns_dot",
     "descend",
+    "descent_sums",
     "digamma",
     "dirichlet_bound",
     "document_bounds",
@@ -122,6 +140,7 @@ __all__ = [
     "mlp_loss_and_gradient",
     "mlp_outputs",
     "mlp_unpack",
+    "moment_sums",
     "one_vs_rest_targets",
     "penalty_value",
     "project",
@@ -131,6 +150,7 @@ __all__ = [
     "segment_sums",
     "shift_towards",
     "shrink",
+    "smooth_loss",
     "softmax",
     "softmax_slopes",
     "subtract_product",

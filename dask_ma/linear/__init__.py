@@ -11,6 +11,7 @@ from dask_ma.linear._params import (
     LinearModel,
     LinearParams,
     ProblemParams,
+    RefineParams,
     ValidationParams,
 )
 from dask_ma.linear._problem import Problem, agree_on_problem
@@ -29,6 +30,7 @@ __all__ = [
     "Piece",
     "Problem",
     "ProblemParams",
+    "RefineParams",
     "StopRule",
     "ValidationParams",
     "agree_on_problem",

@@ -73,6 +73,18 @@ class LinearParams(ValidationParams):
     t: float = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RefineParams(LinearParams):
+    """Parameters of fits that can be refined to the optimum.
+
+    The names are those of the estimators.
+    """
+
+    refine: str | None
+    refine_max_iter: int
+    refine_tol: float
+
+
 class LinearModel(NamedTuple):
     """Weights of one or several linear functions.
 

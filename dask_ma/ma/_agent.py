@@ -11,6 +11,7 @@ from dask_ma.comm import weighted_mean
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.linear import (
+    Evaluator,
     FitResult,
     Problem,
     StopRule,
@@ -19,11 +20,11 @@ from dask_ma.linear import (
     hold_out,
     initial_model,
 )
+from dask_ma.ma._finish import finish, is_refined
 from dask_ma.ma._mean import RunningMean
 from dask_ma.ma._paradigms import Paradigm, SendGradient, SendModel
 from dask_ma.ma._params import FitParams
 from dask_ma.ma._progress import Progress
-from dask_ma.ma._refine import GradientEvaluator, refine
 from dask_ma.ma._schedule import Sizes, local_epochs
 from dask_ma.ma._solver import LocalSGD
 
@@ -35,7 +36,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     """Train a linear model on the rows of all ranks.
 
     A round takes all ranks from one common model to the next, as the paradigm has it.
-    What the rounds end with is refined if that is asked for.
+    What the rounds end with is refined if that is asked for, or needed.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         now.go_on(state)
     paradigm, evaluator = now.paradigm, now.evaluator
     epochs, output, wanted = paradigm.epochs, now.mean.current(now.model), False
-    while now.n_iter < params.max_iter and not now.stop:
+    while now.n_iter < params.max_iter and not now.stop and not now.n_refined:
         now.n_iter += 1
         now.model, n_rows = paradigm.round(now.model, evaluator.computing)
         output = now.mean.update(now.model, epochs)
@@ -80,15 +81,16 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
             now.rule.restart()
             now.stop = False
         now.stop = now.stop or wanted
-        now.keep(context, problem, params.max_iter)
+        is_last = now.stop or now.n_iter == params.max_iter
+        done = is_last and (wanted or not is_refined(params))
+        now.keep(context, problem, done=done)
     t = weighted_mean(
         group, np.array(paradigm.t), problem.weight, total=problem.total_weight
     )
     n_iter, converged = now.n_iter, now.stop
-    if params.refine is not None and not wanted:
-        output, n_iter, converged = refine(
-            context, problem, params, evaluator, output, n_iter, float(t)
-        )
+    if is_refined(params) and not wanted:
+        outcome = finish(context, problem, params, now, output, float(t))
+        output, n_iter, converged, _ = outcome
     fitted = describe(output, problem, float(t), n_iter)
     return FitResult(fitted, converged, context.history, context.timeline())
 
@@ -108,7 +110,7 @@ def begin(
         rule=StopRule(
             params.tol, params.n_iter_no_change, maximize=params.early_stopping
         ),
-        evaluator=GradientEvaluator(context, problem, validation, params, model),
+        evaluator=Evaluator(context, problem, validation, params, model),
         eta=params.eta0,
     )
 

@@ -51,8 +51,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     max_iter : int, default=1000
-        Most communication rounds; with `refine`, of those before it, where 0 starts the
-        refinement from zero, or from the model given.
+        Most communication rounds before the refinement. With ``refine="newton"`` or
+        "lbfgs", 0 starts it from zero, or from the model given.
     tol : float or None, default=1e-3
         The fit ends when `n_iter_no_change` rounds in a row have not improved the
         objective (with `early_stopping`, the validation score) by more than this, in
@@ -113,16 +113,20 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         rank. "driver": on rank 0, which stands for Spark's driver and answers each rank
         in turn. "tree": on some ranks first and then on rank 0, as Spark's
         treeAggregate does it. All three give the same coefficients to the last bit.
-    refine : "lbfgs" or None, default=None
-        Whether L-BFGS goes on from the model of the rounds to the optimum. It needs a
-        smooth loss, which "hinge", "perceptron" and "epsilon_insensitive" are not,
-        ``penalty="l2"`` or None, and no `early_stopping`.
-    refine_max_iter : int, default=100
-        Most rounds of the refinement, each of which evaluates objective and gradient
-        in one pass over the rows.
-    refine_tol : float, default=1e-6
-        The refinement ends when no component of the gradient is larger; with more than
-        two classes, of the gradient of any class's own objective.
+    refine : {"auto", "newton", "lbfgs"} or None, default="auto"
+        Whether second-order steps go on from where the rounds have ended to the optimum
+        of the objective. "newton" needs passes that cost each row the square of the
+        number of features; "lbfgs" is for many features. "auto" takes what the number
+        of features allows, ends after one look at the gradient if the rounds have come
+        near enough, and leaves a fit alone with ``tol=None``, `early_stopping`,
+        ``learning_rate="pa1"`` or "pa2", ``paradigm="gradient"`` or
+        ``loss="perceptron"``, whose optimum is zero. None ends with the rounds.
+    refine_max_iter : int, default=500
+        Most rounds of the refinement, each of which evaluates the objective and its
+        derivatives in one pass over the rows.
+    refine_tol : float, default=1e-3
+        The refinement ends when the objective is estimated to be no further above its
+        optimum, relative to itself.
     n_ranks : int or None, default=None
         Number of ranks. None means one per worker thread of the current client, and one
         without a client. Without a client the ranks are threads of this process.
@@ -145,8 +149,9 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`, and `validation_score` with `early_stopping`, which are NaN in
         rounds within a pass that nobody follows; `local_epochs`, the passes over the
-        rows in the round; `gradient_norm`, the largest component of the gradient, in
-        rounds of the refinement; over all ranks the
+        rows in the round; in rounds of the refinement, `refined`, which is True, and
+        `excess`, an estimate of how far the objective is above its optimum, relative to
+        itself; over all ranks the
         sums `n_samples` (rows gone over in the round), `bytes_sent` and `messages_sent`
         between processes, and `bytes_shared` within processes; and the means over ranks
         `seconds_computing` and `seconds_waiting`.
@@ -220,9 +225,9 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         paradigm: str = "model",
         batch_fraction: float = 1.0,
         aggregation: str = "allreduce",
-        refine: str | None = None,
-        refine_max_iter: int = 100,
-        refine_tol: float = 1e-6,
+        refine: str | None = "auto",
+        refine_max_iter: int = 500,
+        refine_tol: float = 1e-3,
         n_ranks: int | None = None,
     ) -> None:
         self.loss = loss

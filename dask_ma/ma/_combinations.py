@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_ma.ma._refine import SMOOTH_LOSSES
-
 
 def check_combinations(estimator: Any, passive_loss: str) -> None:
     """Refuse parameters of an estimator of which one makes no sense with another.
@@ -26,10 +24,11 @@ def check_combinations(estimator: Any, passive_loss: str) -> None:
     _check_paradigm(estimator)
     if estimator.refine is not None:
         _check_refine(estimator)
-    elif estimator.max_iter == 0:
+    if estimator.max_iter == 0 and estimator.refine not in ("newton", "lbfgs"):
         raise ValueError(
             f"The 'max_iter' parameter of {type(estimator).__name__} must be at least "
-            "1 unless refine='lbfgs', which can begin without a round; got 0"
+            "1 unless refine='newton' or refine='lbfgs', which can begin without a "
+            f"round; got 0 with refine={estimator.refine!r}"
         )
 
 
@@ -73,19 +72,17 @@ def _check_paradigm(estimator: Any) -> None:
 
 
 def _check_refine(estimator: Any) -> None:
-    """What L-BFGS needs."""
-    if estimator.loss not in SMOOTH_LOSSES:
+    """What has no optimum to go to."""
+    if estimator.refine == "auto":
+        return
+    if estimator.loss == "perceptron":
         raise ValueError(
-            "refine='lbfgs' needs a loss with a continuous derivative, one of "
-            f"{sorted(SMOOTH_LOSSES)}; got loss={estimator.loss!r}"
-        )
-    if estimator.penalty not in ("l2", None):
-        raise ValueError(
-            "refine='lbfgs' needs penalty='l2' or penalty=None, got "
-            f"penalty={estimator.penalty!r}"
+            f"refine={estimator.refine!r} goes on to the optimum of the objective, "
+            "which is zero for loss='perceptron'; use refine='auto' or refine=None "
+            "with it, or loss='hinge'"
         )
     if estimator.early_stopping:
         raise ValueError(
-            "early_stopping must be False with refine='lbfgs', which goes on to the "
-            "optimum of the objective; got early_stopping=True"
+            f"early_stopping must be False with refine={estimator.refine!r}, which "
+            "goes on to the optimum of the objective; got early_stopping=True"
         )

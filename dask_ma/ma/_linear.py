@@ -15,6 +15,7 @@ from dask_ma.linear import FitResult, LinearEstimator
 from dask_ma.ma._agent import train
 from dask_ma.ma._aggregation import AGGREGATIONS
 from dask_ma.ma._combinations import check_combinations
+from dask_ma.ma._finish import is_refined
 from dask_ma.ma._params import FitParams
 
 _PASSED_ON = (
@@ -75,7 +76,7 @@ class LinearMA(LinearEstimator):
         "paradigm": [StrOptions({"model", "gradient"})],
         "batch_fraction": [Interval(Real, 0, 1, closed="right")],
         "aggregation": [StrOptions(set(AGGREGATIONS))],
-        "refine": [StrOptions({"lbfgs"}), None],
+        "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
         "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
         "refine_tol": [Interval(Real, 0, None, closed="left")],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
@@ -97,11 +98,13 @@ class LinearMA(LinearEstimator):
         params = FitParams(**{**names, **changes}, is_classifier=is_classifier(self))
         return self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
 
-    def _run(self, *args: Any, max_rounds: int | None, **kwargs: Any) -> Any:
-        """Each evaluation of the refinement is a round, too."""
-        if self.refine is not None and max_rounds is not None:
-            max_rounds += self.refine_max_iter
-        return super()._run(*args, max_rounds=max_rounds, **kwargs)
+    def _run(
+        self, agent: Any, params: Any, *args: Any, max_rounds: int | None, **kwargs: Any
+    ) -> Any:
+        """Each pass of the refinement is a round, too."""
+        if max_rounds is not None and is_refined(params):
+            max_rounds += params.refine_max_iter
+        return super()._run(agent, params, *args, max_rounds=max_rounds, **kwargs)
 
     def _check_parameters(self) -> None:
         """Refuse combinations of parameters that do not go together."""
@@ -115,28 +118,31 @@ class LinearMA(LinearEstimator):
                     f"{name} should be False with partial_fit, which is one round and "
                     f"cannot look back; got {name}={getattr(self, name)!r}"
                 )
-        if self.refine is not None:
+        if self.refine not in ("auto", None):
             raise ValueError(
-                "refine should be None with partial_fit, which is one round; got "
-                f"refine={self.refine!r}"
+                "refine should be 'auto' or None with partial_fit, which is one round; "
+                f"got refine={self.refine!r}"
             )
         return {
             **self._warm_model(),
             "t": getattr(self, "t_", 1.0),
             "max_iter": 1,
             "local_epochs": 1.0,
+            "refine": None,
             "is_saved": False,
         }
 
     def _warn_unless_converged(self, result: FitResult) -> None:
         """Warn if neither the rounds nor the refinement came to their end."""
-        if self.refine is None:
+        last = result.history[-1]
+        if not last.get("refined", False):
             super()._warn_unless_converged(result)
         elif not result.converged:
             warnings.warn(
-                f"the refinement ended after {self.n_iter_} rounds with a gradient "
-                f"above refine_tol={self.refine_tol}; raise refine_max_iter or "
-                "refine_tol",
+                f"the refinement ended after {self.n_iter_} rounds with an objective "
+                f"about {last['excess']:.1g} times its value above the optimum, which "
+                f"is more than refine_tol={self.refine_tol}; raise refine_max_iter or "
+                "alpha, or scale the features",
                 ConvergenceWarning,
                 stacklevel=3 + N_WRAPPERS,
             )

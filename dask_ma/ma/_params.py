@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dask_ma.linear import LinearParams
+from dask_ma.linear import RefineParams
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitParams(LinearParams):
+class FitParams(RefineParams):
     """Parameters of one fit by model averaging.
 
     The names are those of :class:`~dask_ma.MASGDClassifier`.
@@ -22,6 +22,3 @@ class FitParams(LinearParams):
     paradigm: str
     batch_fraction: float
     aggregation: str
-    refine: str | None
-    refine_max_iter: int
-    refine_tol: float

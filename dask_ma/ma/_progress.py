@@ -8,10 +8,9 @@ import numpy as np
 
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.linear import LinearModel, Problem, StopRule
+from dask_ma.linear import Evaluator, LinearModel, Problem, StopRule
 from dask_ma.ma._mean import RunningMean
 from dask_ma.ma._paradigms import Paradigm
-from dask_ma.ma._refine import GradientEvaluator
 
 
 @dataclass
@@ -28,26 +27,29 @@ class Progress:
         What a round does.
     rule : StopRule
         When the fit has converged.
-    evaluator : GradientEvaluator
+    evaluator : Evaluator
         What evaluates the rounds.
     eta : float
         Step size of an adaptive learning rate.
     n_iter : int
         Rounds made.
     stop : bool
-        Whether the fit has come to its end.
+        Whether the rounds have come to their end.
+    n_refined : int
+        Rounds of the refinement among those made; `model` is the best one of them.
     """
 
     model: LinearModel
     mean: RunningMean
     paradigm: Paradigm
     rule: StopRule
-    evaluator: GradientEvaluator
+    evaluator: Evaluator
     eta: float
     n_iter: int = 0
     stop: bool = False
+    n_refined: int = 0
 
-    def keep(self, context: RankContext, problem: Problem, max_iter: int) -> None:
+    def keep(self, context: RankContext, problem: Problem, *, done: bool) -> None:
         """Keep all of it in case the fit has to go on; a collective call."""
         mean = self.mean.state()
         shared = {
@@ -61,6 +63,7 @@ class Progress:
             "epochs": self.evaluator.epochs,
             "eta": self.eta,
             "stop": self.stop,
+            "n_refined": self.n_refined,
             "t": self.paradigm.t,
         }
         context.keep(
@@ -69,7 +72,7 @@ class Progress:
             self.paradigm.state(),
             # In between, rounds wait for their records.
             settled=self.evaluator.epochs == 0.0,
-            done=self.stop or self.n_iter == max_iter,
+            done=done,
         )
 
     def go_on(self, state: State) -> None:
@@ -92,6 +95,7 @@ class Progress:
         self.rule.go_on(shared["rule"])
         self.evaluator.epochs = shared["epochs"]
         self.n_iter, self.stop = state.round, shared["stop"]
+        self.n_refined = shared["n_refined"]
         if shared["eta"] != self.eta:
             self.set_step_size(shared["eta"])
         # The state of a rank may have been lost, or it has other rows now.

@@ -34,9 +34,9 @@ FLIPS = {
     "paradigm": ({}, "gradient"),
     "batch_fraction": ({"paradigm": "gradient"}, 0.5),
     "aggregation": ({"n_ranks": 5}, "driver"),
-    "refine": ({"loss": "huber"}, "lbfgs"),
+    "refine": ({"loss": "huber"}, "newton"),
     "refine_max_iter": ({"loss": "huber", "refine": "lbfgs"}, 3),
-    "refine_tol": ({"loss": "huber", "refine": "lbfgs"}, 1e-2),
+    "refine_tol": ({"loss": "huber", "refine": "lbfgs"}, 1e-9),
     "n_ranks": ({}, 3),
 }
 ONLY = {
@@ -74,7 +74,7 @@ WRONG = {
     "paradigm": "models",
     "batch_fraction": 0.0,
     "aggregation": "ring",
-    "refine": "newton",
+    "refine": "bfgs",
     "refine_max_iter": 0,
     "refine_tol": -1.0,
     "n_ranks": 0,

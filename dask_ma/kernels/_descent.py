@@ -1,0 +1,195 @@
+"""Sums over a block of rows that second-order methods need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.kernels._gradients import _chunks
+from dask_ma.kernels._objective import _check_shapes, one_vs_rest_targets
+from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._smoothing import smooth_loss
+
+_DENSE_ELEMENTS = 2**19  # of a chunk that is made dense: 4 MiB of float64
+
+
+class Standardization(NamedTuple):
+    """How columns are shifted and divided.
+
+    Attributes
+    ----------
+    centre : ndarray of float64, shape (n_features,)
+        What is subtracted.
+    scale : ndarray of float64, shape (n_features,)
+        What the difference is divided by, above 0.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+
+
+class DescentSums(NamedTuple):
+    """Weighted sums over rows, all of float64.
+
+    Attributes
+    ----------
+    losses : ndarray of shape (n_problems,)
+        Of the losses.
+    smooth : ndarray of shape (n_problems,)
+        Of the smooth losses.
+    gaps : ndarray of shape (n_problems,)
+        Of what their smoothness may cost.
+    coef : ndarray of shape (n_problems, n_features)
+        Derivatives of the smooth losses by the coefficients.
+    intercept : ndarray of shape (n_problems,)
+        Derivatives by the intercepts.
+    hessian : ndarray of shape (n_problems, n_features + 1, n_features + 1)
+        Second derivatives by the coefficients of standardised columns, and by the
+        intercepts, which come last. Without problems if they were not asked for.
+    """
+
+    losses: np.ndarray
+    smooth: np.ndarray
+    gaps: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+    hessian: np.ndarray
+
+
+def moment_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
+    """Weighted sums of the columns and of their squares.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows; read in chunks and never made dense.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the samples; None weighs each by 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n_features)
+    """
+    sums = np.zeros((2, X.shape[1]))
+    for chunk, where in _chunks(X, 1, None):
+        s = np.ones(chunk.shape[0])
+        if sample_weight is not None:
+            s = sample_weight[where].astype(np.float64, copy=False)
+        sums[0] += chunk.T @ s
+        squares = chunk.multiply(chunk) if sparse.issparse(chunk) else chunk * chunk
+        sums[1] += squares.T @ s
+    return sums
+
+
+def descent_sums(
+    X: Any,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    loss: str,
+    epsilon: float,
+    widths: np.ndarray,
+    caution: np.ndarray,
+    problems: np.ndarray | None = None,
+    n_problems: int = 1,
+    standardization: Standardization | None = None,
+) -> DescentSums:
+    """Sums of smooth losses and of their derivatives over a block, in one pass.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        Rows of the block, read in chunks.
+    y : ndarray of shape (n_samples,)
+        Targets of the one problem; with `problems`, class codes as
+        :func:`one_vs_rest_targets` takes them.
+    sample_weight : ndarray of shape (n_samples,) or None
+        Weights of the samples; None weighs each by 1.
+    coef : ndarray of float64, shape (n_asked, n_features)
+        Coefficients of the problems asked for.
+    intercept : ndarray of float64, shape (n_asked,)
+        Their intercepts.
+    loss, epsilon
+        As :func:`smooth_loss` takes them.
+    widths : ndarray of float64, shape (n_asked,)
+        Widths of the problems' smooth losses.
+    caution : ndarray of float64, shape (n_asked,)
+        Their caution, as :func:`smooth_loss` takes it.
+    problems : ndarray of int, shape (n_asked,), or None, default=None
+        Numbers of the problems asked for, if `y` holds class codes.
+    n_problems : int, default=1
+        How many problems the class codes make.
+    standardization : Standardization or None, default=None
+        Columns of the Hessian; None leaves it out. Its rows are made dense, some at a
+        time.
+
+    Returns
+    -------
+    DescentSums
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree.
+    """
+    _check_shapes(X, y, sample_weight, coef, intercept, problems is not None)
+    n_asked, n_features = coef.shape
+    columns = coef[0] if n_asked == 1 else np.ascontiguousarray(coef.T)
+    losses, smooth, gaps, slope_sums = (np.zeros(n_asked) for _ in range(4))
+    gradient = np.zeros(columns.shape)
+    n_second = 0 if standardization is None else n_asked
+    hessian = np.zeros((n_second, n_features + 1, n_features + 1))
+    for chunk, where in _chunks(X, n_asked, None):
+        p = chunk @ columns
+        p += intercept
+        targets = y[where]
+        if problems is not None:
+            targets = one_vs_rest_targets(targets, n_problems)[:, problems]
+        found = smooth_loss(loss, targets.reshape(p.shape), p, epsilon, widths, caution)
+        s = np.ones(len(p))
+        if sample_weight is not None:
+            s = sample_weight[where].astype(np.float64, copy=False)
+        losses += s @ found.values
+        smooth += s @ found.smooth
+        gaps += s @ found.gaps
+        slopes = (found.slopes.T * s).T
+        slope_sums += slopes.sum(axis=0)
+        gradient += chunk.T @ slopes
+        if standardization is not None:
+            curvatures = (found.curvatures.T * s).reshape(n_asked, -1)
+            _add_hessian(hessian, chunk, curvatures, standardization)
+    return DescentSums(
+        losses, smooth, gaps, gradient.T.reshape(coef.shape), slope_sums, hessian
+    )
+
+
+def _add_hessian(
+    hessian: np.ndarray,
+    X: Any,
+    curvatures: np.ndarray,
+    standardization: Standardization,
+) -> None:
+    """Add the second derivatives of some rows; curvatures are (n_asked, n_samples)."""
+    for rows, start in _dense_chunks(X):
+        columns = np.ones((rows.shape[0], rows.shape[1] + 1))
+        columns[:, :-1] = (rows - standardization.centre) / standardization.scale
+        for total, all_curvatures in zip(hessian, curvatures, strict=True):
+            curvature = all_curvatures[start : start + len(columns)]
+            # Where a loss is flat there is nothing to add.
+            bent = np.flatnonzero(curvature)
+            part = columns if 2 * len(bent) > len(columns) else columns[bent]
+            weight = curvature if part is columns else curvature[bent]
+            total += (part.T * weight) @ part
+
+
+def _dense_chunks(X: Any) -> Iterator[tuple[np.ndarray, int]]:
+    """Some rows at a time as an array, and the first one's position."""
+    size = max(1, _DENSE_ELEMENTS // max(1, X.shape[1]))
+    for start in range(0, X.shape[0], size):
+        rows = row_slice(X, start, min(start + size, X.shape[0]))
+        yield rows.toarray() if sparse.issparse(rows) else rows, start

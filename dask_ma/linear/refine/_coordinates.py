@@ -1,0 +1,129 @@
+"""Weights of standardised columns, in which the objective is well scaled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_ma.kernels import Standardization
+from dask_ma.linear._params import LinearModel
+
+# Largest part of a mean square that may be rounding and not the variance of a column.
+_ROUNDING = 64 * np.finfo(np.float64).eps
+# Typical curvature of a loss: what its penalty is set against.
+_CURVATURE = 0.25
+
+
+class Penalty(NamedTuple):
+    """Weights of the terms of the penalty, which spare the intercept.
+
+    Attributes
+    ----------
+    l2 : float
+        Of ``||w||^2 / 2``.
+    l1 : float
+        Of ``||w||_1``.
+    """
+
+    l2: float
+    l1: float
+
+    @classmethod
+    def of(cls, penalty: str | None, alpha: float, l1_ratio: float) -> Penalty:
+        """The weights that an estimator's parameters mean."""
+        share = {"l1": 1.0, "elasticnet": l1_ratio}.get(penalty or "", 0.0)
+        alpha = alpha if penalty else 0.0
+        return cls(alpha * (1 - share), alpha * share)
+
+
+class Coordinates:
+    """Points ``v = w * scale`` and, last, the value at the columns' centre.
+
+    The products are those of columns with the centre taken away, without touching the
+    rows: the intercept takes up the difference. The scale is the root of what the
+    columns' variance and the penalty contribute to the second derivative.
+
+    Parameters
+    ----------
+    mean, mean_square : ndarray of shape (n_features,)
+        Weighted means of the columns and of their squares.
+    penalty : Penalty
+        Weights of the penalty.
+    fit_intercept : bool
+        Whether the intercepts may change; if not, nothing is centred.
+    intercept : ndarray of shape (n_problems,)
+        Intercepts that stay if they may not.
+
+    Attributes
+    ----------
+    standardization : Standardization
+        Centre and scale of the columns.
+    l2, l1 : ndarray of shape (n_weights,)
+        Weights of the penalty for each component of a point, 0 for intercepts.
+    """
+
+    def __init__(
+        self,
+        mean: np.ndarray,
+        mean_square: np.ndarray,
+        penalty: Penalty,
+        intercept: np.ndarray,
+        *,
+        fit_intercept: bool,
+    ) -> None:
+        centre = mean if fit_intercept else np.zeros_like(mean)
+        variance = mean_square - centre**2
+        variance[variance <= _ROUNDING * mean_square] = 0.0
+        scale = np.sqrt(_CURVATURE * variance + penalty.l2)
+        scale[scale == 0] = 1.0
+        self.standardization = Standardization(centre, scale)
+        self._fit_intercept = fit_intercept
+        self._intercept = intercept.astype(np.float64)
+        free = np.zeros(int(fit_intercept))
+        self.l2 = np.append(penalty.l2 / scale**2, free)
+        self.l1 = np.append(penalty.l1 / scale, free)
+        self._raw_l2 = penalty.l2
+
+    def to_points(self, model: LinearModel) -> np.ndarray:
+        """Points of a model, one row per problem."""
+        centre, scale = self.standardization
+        coef = model.coef.astype(np.float64)
+        points = coef * scale
+        if not self._fit_intercept:
+            return points
+        return np.column_stack([points, model.intercept + coef @ centre])
+
+    def to_model(self, points: np.ndarray, problems: np.ndarray) -> LinearModel:
+        """Model at points of some problems, of float64."""
+        centre, scale = self.standardization
+        coef = points[:, : len(scale)] / scale
+        if not self._fit_intercept:
+            return LinearModel(coef, self._intercept[problems])
+        return LinearModel(coef, points[:, -1] - coef @ centre)
+
+    def to_gradient(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Derivatives by the points, from those by coefficients and intercepts."""
+        centre, scale = self.standardization
+        gradient = (coef - intercept[:, np.newaxis] * centre) / scale
+        if not self._fit_intercept:
+            return gradient
+        return np.column_stack([gradient, intercept])
+
+    def to_hessian(self, hessian: np.ndarray) -> np.ndarray:
+        """Second derivatives by the points, from those with the intercepts."""
+        return hessian if self._fit_intercept else hessian[:, :-1, :-1]
+
+    def bound(self, point: np.ndarray, slopes: np.ndarray) -> float:
+        """How far a problem's objective is above its optimum at most.
+
+        With a weight `l2` the objective is strongly convex in the coefficients, so it
+        is at most ``|g|^2 / (2 l2)`` above its optimum for a subgradient `g`; an
+        intercept is taken to be off by no more than its own size and 1.
+        """
+        if not self._raw_l2:
+            return np.inf
+        scale = self.standardization.scale
+        coef = slopes[: len(scale)] * scale
+        rest = abs(slopes[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
+        return float(coef @ coef / (2 * self._raw_l2) + rest)

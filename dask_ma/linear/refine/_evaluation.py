@@ -1,0 +1,198 @@
+"""Objective and derivatives over the rows of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_ma.engine import Record
+from dask_ma.kernels import DescentSums, descent_sums, moment_sums
+from dask_ma.linear._evaluation import Evaluator
+from dask_ma.linear._params import LinearModel, RefineParams
+from dask_ma.linear._problem import Problem
+from dask_ma.linear.refine._coordinates import Coordinates, Penalty
+from dask_ma.linear.refine._found import Found
+
+#: Sums arrays over ranks; everybody gets the sums.
+Adder = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
+
+class Request(NamedTuple):
+    """Where the objective is wanted.
+
+    Attributes
+    ----------
+    problems : ndarray of int, shape (n_asked,)
+        Numbers of the problems.
+    points : ndarray of shape (n_asked, n_weights)
+        A point for each of them.
+    widths : ndarray of shape (n_asked,)
+        Widths of their smooth losses.
+    caution : ndarray of shape (n_asked,)
+        How much steeper than it is the loss is taken to become, from 0 to 1.
+    """
+
+    problems: np.ndarray
+    points: np.ndarray
+    widths: np.ndarray
+    caution: np.ndarray
+
+
+class Rows:
+    """The rows of all ranks, as a function of the model; its methods are collective.
+
+    Parameters
+    ----------
+    problem : Problem
+        The rows to train on.
+    params : RefineParams
+        Parameters of the fit.
+    evaluator : Evaluator
+        What keeps the records of the rounds.
+    add_up : callable
+        Sums arrays over ranks.
+    has_hessian : bool
+        Whether second derivatives are wanted.
+
+    Attributes
+    ----------
+    penalty : Penalty
+        Weights of the penalty.
+    spread : float
+        Standard deviation of the targets; 1 for those of classes.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: RefineParams,
+        evaluator: Evaluator,
+        add_up: Adder,
+        *,
+        has_hessian: bool,
+    ) -> None:
+        self.penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+        self._problem = problem
+        self._params = params
+        self._log = evaluator.log
+        self._add_up = add_up
+        self._has_hessian = has_hessian
+        self._n_passes = 0
+        self.spread = 1.0
+
+    def coordinates(self, model: LinearModel) -> Coordinates:
+        """Coordinates for these rows; takes a pass over them."""
+        sums, targets = np.zeros((2, self._problem.shard.n_features)), np.zeros(2)
+        with self._log.computing():
+            for block in self._problem.shard.blocks:
+                sums += moment_sums(block.X, block.sample_weight)
+                if not self._params.is_classifier:
+                    y = block.y[:, np.newaxis]
+                    targets += moment_sums(y, block.sample_weight)[:, 0]
+        self._n_passes += 1
+        sums, targets = self._add_up([sums, targets])
+        mean, mean_square = sums / self._problem.total_weight
+        if not self._params.is_classifier:
+            first, second = targets / self._problem.total_weight
+            self.spread = float(np.sqrt(max(0.0, second - first**2)))
+        return Coordinates(
+            mean,
+            mean_square,
+            self.penalty,
+            model.intercept,
+            fit_intercept=self._params.fit_intercept,
+        )
+
+    def evaluate(
+        self, request: Request, coordinates: Coordinates, n_iter: int
+    ) -> tuple[list[Found], Record]:
+        """Evaluate some problems in one pass, which is a round of its own.
+
+        Parameters
+        ----------
+        request : Request
+            Problems and points, the same on all ranks.
+        coordinates : Coordinates
+            What the points are.
+        n_iter : int
+            Number of the round.
+
+        Returns
+        -------
+        found : list of Found
+            For each of the problems, the same on all ranks.
+        record : dict
+            What the history holds of the round, but for the objective.
+        """
+        with self._log.computing():
+            own = self._sums(request, coordinates)
+        self._n_passes += 1
+        n_rows = self._problem.shard.n_rows * self._n_passes
+        self._log.note(
+            n_iter,
+            n_rows,
+            objective=float("nan"),
+            local_epochs=float(self._n_passes),
+            refined=True,
+        )
+        self._n_passes = 0
+        n_records = len(self._log.counters)
+        *sums, counters = self._add_up([*own, np.concatenate(self._log.counters)])
+        record = self._log.finish(np.split(counters, n_records))[-1]
+        return self._to_found(DescentSums(*sums), request.points, coordinates), record
+
+    def _sums(self, request: Request, coordinates: Coordinates) -> DescentSums:
+        """Sums over this rank's rows."""
+        params, shard = self._params, self._problem.shard
+        model = coordinates.to_model(request.points, request.problems)
+        n_asked, n_features = model.coef.shape
+        n_second = n_asked if self._has_hessian else 0
+        total = DescentSums(
+            losses=np.zeros(n_asked),
+            smooth=np.zeros(n_asked),
+            gaps=np.zeros(n_asked),
+            coef=np.zeros(model.coef.shape),
+            intercept=np.zeros(n_asked),
+            hessian=np.zeros((n_second, n_features + 1, n_features + 1)),
+        )
+        for block in shard.blocks:
+            sums = descent_sums(
+                block.X,
+                block.y,
+                block.sample_weight,
+                *model,
+                loss=params.loss,
+                epsilon=params.epsilon,
+                widths=request.widths,
+                caution=request.caution,
+                problems=request.problems if params.is_classifier else None,
+                n_problems=self._problem.n_problems,
+                standardization=(
+                    coordinates.standardization if self._has_hessian else None
+                ),
+            )
+            for array, part in zip(total, sums, strict=True):
+                array += part
+        return total
+
+    def _to_found(
+        self, sums: DescentSums, points: np.ndarray, coordinates: Coordinates
+    ) -> list[Found]:
+        """Means over the rows, with the penalty."""
+        total, l2, l1 = self._problem.total_weight, coordinates.l2, coordinates.l1
+        penalties = 0.5 * points**2 @ l2 + np.abs(points) @ l1
+        gradients = coordinates.to_gradient(sums.coef / total, sums.intercept / total)
+        gradients += l2 * points
+        hessians = coordinates.to_hessian(sums.hessian / total)
+        return [
+            Found(
+                objective=float(sums.losses[k] / total + penalties[k]),
+                value=float(sums.smooth[k] / total + penalties[k]),
+                gap=float(sums.gaps[k] / total),
+                gradient=gradients[k],
+                hessian=hessians[k] + np.diag(l2) if self._has_hessian else None,
+            )
+            for k in range(len(points))
+        ]

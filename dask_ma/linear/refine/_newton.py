@@ -1,0 +1,161 @@
+"""Directions from all second derivatives, also for L1."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from dask_ma.linear.refine._found import Found, least_subgradient
+
+_DAMPING = 1e-10  # what is added to the diagonal, relative to it
+_FLAT = 1e-6  # second derivatives that are as good as 0, against the largest one
+# How the caution begins, grows where steps are too long, shrinks where they are not,
+# and ends.
+_FIRST_CAUTION, _MORE_CAUTION, _LESS_CAUTION, _LEAST_CAUTION = 0.01, 10.0, 3.0, 1e-3
+_SWEEPS = 100
+_MODEL_TOL = 1e-10  # largest subgradient of the model against that at its start
+
+
+class Newton:
+    """Newton's method, with more caution where its steps are too long.
+
+    With L1 a step leads to the minimum of the quadratic model plus the L1 norm, which
+    takes no look at the rows (the proximal Newton method of Lee, Sun and Saunders,
+    2014).
+
+    Parameters
+    ----------
+    l1 : ndarray of shape (n_weights,)
+        Weights of the L1 norm.
+    """
+
+    has_memory = False
+
+    def __init__(self, l1: np.ndarray) -> None:
+        self._l1 = l1
+        self.caution = 0.0
+        self._n_refused = 0
+
+    def restart(self) -> None:
+        """Nothing has been learnt of the function."""
+
+    def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
+        """Find the direction from an accepted point; return what may be gained yet.
+
+        Parameters
+        ----------
+        point : ndarray of shape (n_weights,)
+            The point.
+        found : Found
+            What was found there.
+        slopes : ndarray of shape (n_weights,)
+            Subgradient of least norm.
+
+        Returns
+        -------
+        excess : float
+            Estimate of how far the objective is above its optimum.
+        """
+        used = self.caution
+        if self._n_refused == 0:
+            self.caution = used / _LESS_CAUTION if used > _LEAST_CAUTION else 0.0
+        self._n_refused = 0
+        left = self._solve(point, found)
+        # A function that is taken to be steeper looks nearer to its minimum.
+        return left if used == 0 else np.inf
+
+    def move(self, point: np.ndarray, length: float) -> np.ndarray:
+        """Point some way along the direction."""
+        return point + self.step if length == 1 else point + length * self.step
+
+    def refuse(self, n_refused: int) -> None:
+        """Take note that a trial was no better."""
+        self._n_refused = n_refused
+        self.caution = min(1.0, max(_FIRST_CAUTION, _MORE_CAUTION * self.caution))
+
+    def _solve(self, point: np.ndarray, found: Found) -> float:
+        """Go to the minimum of the model; return how much lower it is."""
+        if found.hessian is None:
+            raise ValueError("Newton's method needs second derivatives, got none")
+        gradient, damped = found.gradient, _damped(found.hessian)
+        if not self._l1.any():
+            self.step = -cho_solve(cho_factor(damped), gradient)
+            return -0.5 * float(gradient @ self.step)
+        end = minimize_model(damped, gradient - damped @ point, self._l1, point)
+        self.step = end - point
+        gain = gradient @ self.step + 0.5 * self.step @ damped @ self.step
+        gain += self._l1 @ (np.abs(end) - np.abs(point))
+        return max(0.0, -float(gain))
+
+
+def _damped(hessian: np.ndarray) -> np.ndarray:
+    """A matrix with a diagonal that rounding cannot make indefinite."""
+    diagonal = np.diagonal(hessian)
+    # In these coordinates a second derivative is about 1 where no row is flat.
+    floor = _FLAT * max(float(diagonal.max(initial=0.0)), _FLAT)
+    return hessian + np.diag(_DAMPING * np.maximum(diagonal, floor))
+
+
+def minimize_model(
+    quadratic: np.ndarray, linear: np.ndarray, l1: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """Minimum of ``z' Q z / 2 + q' z + sum_j l1_j |z_j|``.
+
+    Sweeps of coordinate descent find out which components are 0, and a Newton step over
+    the others follows each.
+
+    Parameters
+    ----------
+    quadratic : ndarray of shape (n_weights, n_weights)
+        `Q`, positive definite.
+    linear : ndarray of shape (n_weights,)
+        `q`.
+    l1 : ndarray of shape (n_weights,)
+        Weights of the L1 norm.
+    start : ndarray of shape (n_weights,)
+        Where to begin.
+
+    Returns
+    -------
+    ndarray of shape (n_weights,)
+        With exact zeros.
+    """
+    z = start.copy()
+    gradient = quadratic @ z + linear
+    goal = _MODEL_TOL * np.abs(least_subgradient(z, gradient, l1)).max(initial=0.0)
+    for _ in range(_SWEEPS):
+        _sweep(z, gradient, quadratic, l1)
+        _polish(z, gradient, quadratic, l1)
+        gradient = quadratic @ z + linear
+        if np.abs(least_subgradient(z, gradient, l1)).max(initial=0.0) <= goal:
+            break
+    return z
+
+
+def _sweep(
+    z: np.ndarray, gradient: np.ndarray, quadratic: np.ndarray, l1: np.ndarray
+) -> None:
+    """Minimise by each component in turn, in place."""
+    for j, curvature in enumerate(np.diagonal(quadratic)):
+        goal = curvature * z[j] - gradient[j]
+        new = np.sign(goal) * max(abs(goal) - l1[j], 0.0) / curvature
+        if new != z[j]:
+            gradient += (new - z[j]) * quadratic[j]
+            z[j] = new
+
+
+def _polish(
+    z: np.ndarray, gradient: np.ndarray, quadratic: np.ndarray, l1: np.ndarray
+) -> None:
+    """Newton step over the components that are not 0, as far as no sign changes."""
+    support = np.flatnonzero(z)
+    if not len(support):
+        return
+    slopes = gradient[support] + l1[support] * np.sign(z[support])
+    step = -cho_solve(cho_factor(quadratic[np.ix_(support, support)]), slopes)
+    crossing = (step * z[support] < 0) & (l1[support] > 0)
+    lengths = np.where(crossing, -z[support] / np.where(crossing, step, 1.0), np.inf)
+    length = min(1.0, float(lengths.min(initial=np.inf)))
+    z[support] += length * step
+    if length < 1:
+        z[support[lengths <= length]] = 0.0
