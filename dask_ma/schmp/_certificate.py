@@ -23,7 +23,8 @@ class Certificate(NamedTuple):
     gap : float
         Duality gap: the objective minus the best dual objective so far.
     scale : float
-        Factor that makes the slopes a point of the dual problem.
+        Factor that makes the slopes a point of the dual problem; 0 if only the origin
+        is known to be one.
     gap_of_point : float
         The objective minus the dual objective of that point, at least `gap`.
     """
@@ -54,6 +55,9 @@ class Solver(ABC):
         Largest dual objective so far.
     reach : float
         The largest gradient over its bound at the last check.
+    is_settled : bool
+        Whether, at the last check, the gradient of all coefficients without any penalty
+        was 0 but for rounding, as it has to be at a point of the dual problem.
     """
 
     # What a user can do about a model that is not finite.
@@ -66,6 +70,7 @@ class Solver(ABC):
         self.n_touched = 0
         self.best_dual = -np.inf
         self.reach = 0.0
+        self.is_settled = True
         self._design = objective.design
         self._group = objective.design.group
 
@@ -94,18 +99,21 @@ class Solver(ABC):
             self._part = self._gradient(slopes)
             self._ratios = self._violations(self._part)
         self.n_touched += self._design.n_stored
-        reach = allreduce(self._group, np.array(self._ratios.max(initial=0.0)), "max")
-        self.reach = float(reach)
+        worst = np.array([self._ratios.max(initial=0.0), self._unsettled(self._part)])
+        reach, unsettled = allreduce(self._group, worst, "max")
+        self.reach, self.is_settled = float(reach), bool(unsettled <= 1)
         scale = 1.0 if reach <= 1 else 1 / self.reach
+        if not self.is_settled:
+            scale = (
+                0.0  # no multiple of the slopes but 0 is a point of the dual problem
+            )
         loss, margins = self.objective.loss, self.objective.margins
         sums = self._design.sum(
             np.array([loss.value(margins), loss.dual(margins, scale)])
         )
         features = self.model.coordinates // self.objective.n_outputs
-        penalty = self.objective.penalty
-        value = float(sums[0]) + penalty.of(features, self.model.coef)
-        ridge = penalty.l2[features] @ self.model.coef**2
-        dual = float(sums[1] - scale**2 * ridge / 2)
+        value = float(sums[0]) + self.objective.penalty.of(features, self.model.coef)
+        dual = float(sums[1] - scale**2 * self._dual_ridge(features) / 2)
         self.best_dual = max(self.best_dual, dual)
         # Rank 0 decides, so that ranks on other processors do not decide otherwise.
         gap = max(value - self.best_dual, 0.0)
@@ -121,15 +129,49 @@ class Solver(ABC):
     def _gradient(self, slopes: np.ndarray) -> Part:
         """Negative gradient without the L1 term, for the features of this rank."""
         part = self._design.products(slopes)
+        penalty = self.objective.penalty
+        ridge_only = self._has(part, penalty.without_l1 & (penalty.l2 > 0))
+        squares = (part.values[ridge_only] ** 2).sum(axis=1)
+        self._own_ridge = float((squares / penalty.l2[part.features[ridge_only]]).sum())
         features, outputs = np.divmod(self.model.coordinates, self.objective.n_outputs)
         places = np.searchsorted(part.features, features)
         places = np.minimum(places, max(0, len(part.features) - 1))
         mine = np.zeros(len(features), dtype=bool)
         if len(part.features):
             mine = part.features[places] == features
-        ridge = self.objective.penalty.l2[features[mine]] * self.model.coef[mine]
+        ridge = penalty.l2[features[mine]] * self.model.coef[mine]
         part.values[places[mine], outputs[mine]] -= ridge
         return part
+
+    def _dual_ridge(self, features: np.ndarray) -> float:
+        """Twice what the ridge penalty takes from the dual objective, at scale 1.
+
+        Where there is L1, the gradient is kept within its bound, and the coefficient is
+        its own dual. Elsewhere the conjugate of the penalty is finite at any gradient
+        of the loss.
+        """
+        penalty = self.objective.penalty
+        bound = ~penalty.without_l1[features]
+        ridge = penalty.l2[features[bound]] @ self.model.coef[bound] ** 2
+        if (penalty.without_l1 & (penalty.l2 > 0)).any():
+            ridge += allreduce(self._group, np.array(self._own_ridge))
+        return float(ridge)
+
+    def _unsettled(self, part: Part) -> float:
+        """Gradients of coefficients without penalty, over what counts as 0."""
+        tolerances = self.objective.tolerances
+        rows = self._has(part, tolerances < np.inf)
+        tolerated = tolerances[part.features[rows], np.newaxis]
+        gradients = np.abs(part.values[rows])
+        ratios = np.full_like(gradients, np.inf)
+        np.divide(gradients, tolerated, out=ratios, where=tolerated > 0)
+        ratios[gradients == 0] = 0.0
+        return float(ratios.max(initial=0.0))
+
+    @staticmethod
+    def _has(part: Part, mask: np.ndarray) -> np.ndarray:
+        """Rows of a part whose features are among some."""
+        return np.flatnonzero(mask[part.features])
 
     def _violations(self, part: Part) -> np.ndarray:
         """Gradient over its bound, where there is one; above 1 it is violated."""

@@ -183,6 +183,7 @@ class Descent(Solver):
         if not self.objective.penalty.l1.all():
             # The gap is a bound only where coefficients without L1 are at their best.
             settled = WorkingSets(self.objective, self.model, self.log)
+            settled.settle()
             self.n_touched += settled.n_touched
 
     def _read_engine(self) -> None:

@@ -151,6 +151,26 @@ class Design(ABC):
             result += columns.T @ vectors[rows]
         return result
 
+    def moments(self, features: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Weighted sums of the squares of fetched columns, and of the columns.
+
+        Parameters
+        ----------
+        features : ndarray of int64 of shape (k,)
+            Columns.
+        weight : ndarray of shape (n_rows,)
+            Weights of the rows.
+
+        Returns
+        -------
+        moments : ndarray of float64 of shape (k, 2)
+            From this rank's rows alone.
+        """
+        result = np.zeros((len(features), 2))
+        for rows, columns in self.chunks(features):
+            result += raw_moments(columns, weight[rows], with_means=True)
+        return result
+
     def cross(
         self,
         left: np.ndarray,

@@ -13,6 +13,7 @@ from dask_ma.schmp._losses import Loss, SquaredError
 _INTERCEPT_STEPS = 50
 _INTERCEPT_TOLERANCE = 1e-13
 _ROUNDING = 1e-14
+_SETTLED = 1e-9  # of the largest gradient: 0, where a coefficient has no penalty
 
 
 class Penalty(NamedTuple):
@@ -29,6 +30,11 @@ class Penalty(NamedTuple):
     l1: np.ndarray
     l2: np.ndarray
     positive: bool
+
+    @property
+    def without_l1(self) -> np.ndarray:
+        """Which features have no L1 penalty, of shape (n_features,)."""
+        return np.asarray(self.l1 == 0)
 
     def of(self, features: np.ndarray, coef: np.ndarray) -> float:
         """Value for some coefficients."""
@@ -87,6 +93,9 @@ class Objective:
         Values of the linear functions of the present model.
     null : float
         Objective of the best model without coefficients.
+    tolerances : ndarray of float64 of shape (n_features,)
+        Gradients that count as 0, of features without any penalty; infinity for others,
+        and before :meth:`learn_tolerances`.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class Objective:
         self.margins = np.zeros((design.n_rows, self.n_outputs))
         self.means = np.zeros(design.n_features)  # of the columns met so far
         self._known = np.zeros(design.n_features, dtype=bool)
+        self.tolerances = np.full(design.n_features, np.inf)
         self._offset = 0.0
         if self.centers:
             self._center_targets()
@@ -125,6 +135,22 @@ class Objective:
         """Take the means of all columns from somebody who has worked them out."""
         self.means[:] = means
         self._known[:] = True
+
+    def learn_tolerances(self, features: np.ndarray) -> None:
+        """Work out which gradients of features without penalty count as 0.
+
+        A collective call, after :meth:`Design.fetch`. These are small parts of the
+        gradient that a column of that spread can have.
+        """
+        if not len(features) or (self.tolerances[features] < np.inf).all():
+            return
+        moments = self.design.moments(features, self.loss.weight)
+        raw, means = self.design.sum(moments).T
+        if not self.fit_intercept:
+            means = np.zeros_like(means)
+        spread = np.sqrt(np.maximum(raw - means**2, 0.0))
+        largest = _SETTLED * spread + _INTERCEPT_TOLERANCE * np.sqrt(raw)
+        self.tolerances[features] = largest * np.sqrt(2 * self.null)
 
     def set_model(self, model: Sparse) -> None:
         """Work out the margins of a model; a collective call."""

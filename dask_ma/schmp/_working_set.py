@@ -13,7 +13,7 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.comm import allreduce, broadcast, gather, reduce
 from dask_ma.engine import RoundLog
-from dask_ma.schmp._certificate import Solver
+from dask_ma.schmp._certificate import Certificate, Solver
 from dask_ma.schmp._design import Part
 from dask_ma.schmp._hessian import HessianCache
 from dask_ma.schmp._problem import Objective, Penalty, Sparse
@@ -24,6 +24,7 @@ _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working 
 _INNER_GAP = 0.3  # of the gap so far, which the small problem is solved to
 _MAX_NEWTON = 10
 _ROUNDING = 1e-13
+_SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
 _STEPS = 0.5 ** np.arange(8)  # lengths tried in a line search
 
 
@@ -51,6 +52,7 @@ class WorkingSets(Solver):
     ) -> None:
         super().__init__(objective, model, log)
         self._hessian = HessianCache(objective, log)
+        self._free_hessian = HessianCache(objective, log)  # of those without penalty
         self._limit = int(_config.get("schmp.max-working-set"))
         self._squares: Part | None = None
         self._screening_tol = screening_tol
@@ -75,6 +77,31 @@ class WorkingSets(Solver):
             expected = self._solve(target)
             if expected <= target:
                 break
+        if not self.objective.loss.is_quadratic:
+            self.settle()
+
+    def check(self) -> Certificate:
+        """Objective and duality gap of the model; a collective call."""
+        certificate = super().check()
+        if not self.is_settled:
+            self.settle()
+            certificate = super().check()
+        return certificate
+
+    def settle(self) -> None:
+        """Bring coefficients without any penalty to their optimum; a collective call.
+
+        As with the intercept, the slopes are a point of the dual problem only there: the
+        small problem is solved for a model of the loss, which leaves some of their
+        gradient.
+        """
+        free = self._unpenalized
+        if not len(free):
+            return
+        self._inside = np.isin(self.model.coordinates, free)
+        for _ in range(_MAX_NEWTON):
+            if self._solve(0.0, self._free_hessian) <= _SETTLED * self.objective.null:
+                break
 
     def _start(self) -> None:
         """Take coefficients without L1 into the working set, and solve for them."""
@@ -89,12 +116,16 @@ class WorkingSets(Solver):
                 "another schedule"
             )
         self._free = free_coordinates
+        self._unpenalized = free_coordinates[
+            objective.penalty.l2[free_coordinates // K] == 0
+        ]
         self._set_coordinates(np.union1d(self.model.coordinates, free_coordinates))
+        objective.learn_tolerances(self._unpenalized[::K] // K)
         objective.set_model(self.model)
         if len(free):
             self._inside = np.isin(self.model.coordinates, free_coordinates)
             for _ in range(1 if objective.loss.is_quadratic else _MAX_NEWTON):
-                if self._solve(0.0) <= 1e-15 * objective.null:
+                if self._solve(0.0) <= _SETTLED * objective.null:
                     break
 
     def _choose(self) -> None:
@@ -164,7 +195,7 @@ class WorkingSets(Solver):
         self._design.fetch(np.unique(coordinates // K))
         self.objective.learn_means(coordinates // K)
 
-    def _solve(self, target: float) -> float:
+    def _solve(self, target: float, cache: HessianCache | None = None) -> float:
         """Solve the quadratic model of the objective; a collective call.
 
         Returns how much the objective was expected to fall.
@@ -172,14 +203,15 @@ class WorkingSets(Solver):
         objective = self.objective
         inside = np.flatnonzero(self._inside)
         coordinates = self.model.coordinates[inside]
-        hessian = self._hessian.update(coordinates)
+        cache = cache or self._hessian
+        hessian = cache.update(coordinates)
         with self.log.computing():
             slopes = objective.loss.negative_slopes(objective.margins)
             gradient = self._own_gradient(coordinates, slopes)
             norm = np.array([objective.loss.norm(objective.margins)])
             if not self._design.is_counted():
                 gradient, norm = np.zeros_like(gradient), np.zeros(1)
-        self.n_touched += self._hessian.n_touched
+        self.n_touched += cache.n_touched
         sums = reduce(self._group, [gradient, norm])
         step: Any = None
         if sums is not None:
