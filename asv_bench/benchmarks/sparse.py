@@ -193,6 +193,7 @@ class Estimator:
             schedule=schedule,
             max_iter=30,
             n_candidates=16,
+            polish=False,
             random_state=0,
         )
 

@@ -3,7 +3,8 @@
 Fits with one rank on gene expressions, which have many more columns than rows, and on
 word counts: the data touched, in passes over all of it, and the processor time until
 the duality gap is small, for each schedule. The gap is that of `history_`, over the
-objective without coefficients.
+objective without coefficients. The schedules are on their own: what they leave is not
+solved for on one rank, unless ``--polish`` asks for it.
 
 Run ``python schmp_schedules.py --data FOLDER``, which takes some minutes. The folder
 (or ``$DASK_MA_DATA``) holds ``gene_expression`` and ``imdb``.
@@ -42,10 +43,12 @@ def study(
         schedule=schedule,
         tol=GAPS[-1],
         max_iter=args.rounds,
-        n_candidates=args.candidates,
-        dependency_threshold=args.threshold,
         random_state=0,
     )
+    if schedule != "working_set":
+        model.set_params(n_candidates=args.candidates, polish=args.polish)
+    if schedule == "dynamic" and args.threshold is not None:
+        model.set_params(dependency_threshold=args.threshold)
     begin = process_time()
     try:
         with warnings.catch_warnings():
@@ -88,7 +91,8 @@ def main() -> None:
     add("--schedules", nargs="+", choices=SCHEDULES, default=SCHEDULES)
     add("--divisors", type=float, nargs="+", default=[10], help="of alpha_max")
     add("--candidates", type=int, default=16)
-    add("--threshold", type=float, default=0.3, help="of dependence")
+    add("--threshold", type=float, help="of dependence; that of the estimator if none")
+    add("--polish", action="store_true", help="solve for coefficients after slow rounds")
     add("--rounds", type=int, default=100, help="at most")
     args = parser.parse_args()
     folder = None if args.data is None else Path(args.data)

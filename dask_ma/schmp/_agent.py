@@ -199,6 +199,7 @@ def make_record(
 ) -> dict[str, Any]:
     """What the history holds of a round; a collective call."""
     model = solver.model
+    marks = {} if solver.polished is None else {"polished": solver.polished}
     log.note(
         n_iter,
         solver.objective.design.n_rows,
@@ -206,6 +207,7 @@ def make_record(
         dual_gap=certificate.gap,
         n_nonzero=int(np.count_nonzero(model.coef)),
         working_set=len(model.coef),
+        **marks,
     )
     own = np.concatenate([*log.counters, [float(solver.n_touched)]])
     solver.n_touched = 0

@@ -58,6 +58,9 @@ class Solver(ABC):
     is_settled : bool
         Whether, at the last check, the gradient of all coefficients without any penalty
         was 0 but for rounding, as it has to be at a point of the dual problem.
+    polished : bool or None
+        Whether, in the last round, rank 0 has solved for coefficients that a schedule
+        had chosen; None where that is what each round does.
     """
 
     # What a user can do about a model that is not finite.
@@ -71,6 +74,7 @@ class Solver(ABC):
         self.best_dual = -np.inf
         self.reach = 0.0
         self.is_settled = True
+        self.polished: bool | None = None
         self._design = objective.design
         self._group = objective.design.group
 

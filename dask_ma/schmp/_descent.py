@@ -36,9 +36,10 @@ class Descent(Solver):
     """Coordinate descent, some iterations to a round; making one is a collective call.
 
     Where columns are correlated, coordinate descent soon finds which coefficients are
-    not zero, but takes very long to find their values. After a round that leaves more
-    than half of the gap, these coefficients are solved for together, and the next round
-    goes on from there, first with those that would change most. If the objective has
+    not zero, but takes very long to find their values. With ``polish=True``, after a
+    round that leaves more than half of the gap, these coefficients are solved for
+    together, and the next round goes on from there, first with those that would change
+    most. If the objective has
     risen, the model before the round, with some of the coefficients that were updated,
     stands in for the one after it. So the objective is no higher after a slow round
     than before, and only what the schedule has chosen comes into the model. A model of
@@ -78,6 +79,8 @@ class Descent(Solver):
     ) -> None:
         super().__init__(objective, Sparse.empty(objective.n_outputs), log)
         self._target = _SHARE * params.tol * objective.null
+        self._polishes = params.polish
+        self.polished = False
         self._limit = int(_config.get("schmp.max-working-set"))
         self._is_checked = False
         self._engine = DynamicEngine(
@@ -98,6 +101,11 @@ class Descent(Solver):
 
     def improve(self) -> None:
         """Make a round, and solve for its coefficients if it was slow; collective."""
+        self.polished = False
+        if not self._polishes:
+            self._descend()
+            self._take_over()
+            return
         before, certificate = Sparse(**self.model.state()), self._certificate
         changes = self._next_changes()
         self._descend()
@@ -111,6 +119,7 @@ class Descent(Solver):
             start = _extended(before, start.coordinates, values)
         if len(start.coordinates) <= self._limit:
             self._finish(start)
+            self.polished = True
 
     def check(self) -> Certificate:
         """Objective and duality gap, worked out once for each model; collective."""

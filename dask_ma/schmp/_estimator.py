@@ -29,7 +29,17 @@ _PASSED_ON = (
     "n_candidates",
     "dependency_threshold",
     "n_schedulers",
+    "polish",
 )
+# What only schedules of coordinate descent look at, and what it is by default.
+_OF_DESCENT = {
+    "pipeline_depth": "auto",
+    "n_candidates": 64,
+    "dependency_threshold": 0.1,
+    "n_schedulers": 1,
+    "polish": True,
+}
+_OF_DYNAMIC = ("dependency_threshold",)
 SCHEDULES = {"working_set", "dynamic", "priority", "random", "cyclic"}
 
 
@@ -53,6 +63,7 @@ class L1Estimator(LinearEstimator):
         "n_candidates": [Interval(Integral, 1, None, closed="left")],
         "dependency_threshold": [Interval(Real, 0, 1, closed="both")],
         "n_schedulers": [Interval(Integral, 1, None, closed="left")],
+        "polish": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
@@ -60,9 +71,28 @@ class L1Estimator(LinearEstimator):
 
     def _params(self, **changes: Any) -> SchMPParams:
         """Parameters of the ranks."""
+        self._check_that_all_act()
         values = {k: getattr(self, k) for k in _PASSED_ON if k not in changes}
         values["feature_weights"] = _checked_weights(self.feature_weights)
         return SchMPParams(**{**values, **changes})
+
+    def _check_that_all_act(self) -> None:
+        """Refuse parameters that were set and that the schedule does not look at."""
+        for name, default in _OF_DESCENT.items():
+            value, reason = getattr(self, name), f'schedule="{self.schedule}"'
+            if self.schedule == "working_set":
+                use = 'choose another one, such as "dynamic"'
+            elif name in _OF_DYNAMIC and self.schedule != "dynamic":
+                use = 'choose "dynamic"'
+            elif name == "n_schedulers" and self.layout == "columns":
+                reason, use = 'layout="columns"', "every rank schedules its own"
+            else:
+                continue
+            if value != default:
+                raise ValueError(
+                    f"{name} must be {default!r} with {reason}, where it does nothing, "
+                    f"got {value!r}; {use}"
+                )
 
     def _fit_l1(
         self, params: SchMPParams, X: Any, y: Any, sample_weight: Any

@@ -51,8 +51,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         "random" draws them evenly (Shotgun), "cyclic" takes them in order, "priority"
         draws those that changed most the last time, and "dynamic" also leaves out those
         that are correlated with one drawn before, as the paper does.
-        After a round that leaves more than half of the gap, these four also solve for
-        the coefficients other than zero together, so they end at the same optimum.
+        See `polish` for how these four come to the same optimum.
     layout : {"auto", "rows", "columns"}, default="auto"
         Whether rows or columns of the data are shared out over the ranks. Columns are
         copied, and sent from rank to rank once; "auto" takes them where that is less to
@@ -71,6 +70,12 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
     n_schedulers : int, default=1
         Number of ranks that schedule, with schedules other than "working_set", each a
         part of the features. With ``layout="columns"`` every rank schedules its own.
+    polish : bool, default=True
+        With schedules other than "working_set": whether, after a round that leaves more
+        than half of the gap, the coefficients other than zero are solved for together
+        on rank 0. These rounds have ``polished`` set in `history_`. With False the
+        schedule has to come to the optimum on its own, which may take very many rounds,
+        or never happen where it makes steps too long.
     random_state : int, RandomState instance or None, default=None
         Seed of the schedules "dynamic", "priority" and "random"; "working_set" and
         "cyclic" use no random numbers.
@@ -96,11 +101,13 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`; `dual_gap`; `n_nonzero`, coefficients other than zero;
-        `working_set`, coefficients at hand; over all ranks the sums of the round
-        `n_touched`, stored elements of the data read, `n_samples`, rows gone over,
-        `bytes_sent` and `messages_sent` between processes, and `bytes_shared` within
-        processes; and the means over ranks `seconds_computing` and `seconds_waiting`.
-        `restarts` counts how often the ranks have had to start again until then.
+        `working_set`, coefficients at hand; `polished`, with schedules other than
+        "working_set" only, whether coefficients were solved for together; over all
+        ranks the sums of the round `n_touched`, stored elements of the data read,
+        `n_samples`, rows gone over, `bytes_sent` and `messages_sent` between processes,
+        and `bytes_shared` within processes; and the means over ranks
+        `seconds_computing` and `seconds_waiting`. `restarts` counts how often the ranks
+        have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
     n_features_in_ : int
@@ -152,6 +159,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         n_candidates: int = 64,
         dependency_threshold: float = 0.1,
         n_schedulers: int = 1,
+        polish: bool = True,
         random_state: Any = None,
         verbose: int = 0,
         n_ranks: int | None = None,
@@ -170,6 +178,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         self.n_candidates = n_candidates
         self.dependency_threshold = dependency_threshold
         self.n_schedulers = n_schedulers
+        self.polish = polish
         self.random_state = random_state
         self.verbose = verbose
         self.n_ranks = n_ranks

@@ -133,8 +133,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     alpha = 1.0
     warm_start = False
     schedule = "working_set"
-    pipeline_depth = n_candidates = n_schedulers = 1
-    dependency_threshold = 1.0
+    pipeline_depth, n_candidates, n_schedulers = "auto", 64, 1
+    dependency_threshold = 0.1
+    polish = True
     random_state = 0
 
     _twin = Lasso

@@ -33,6 +33,7 @@ class SchMPParams(ProblemParams):
     n_candidates: int
     dependency_threshold: float
     n_schedulers: int
+    polish: bool
     feature_weights: np.ndarray | None = field(default=None, repr=False)
     start: dict[str, Any] | None = field(default=None, repr=False)
 

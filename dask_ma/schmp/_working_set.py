@@ -91,8 +91,8 @@ class WorkingSets(Solver):
     def settle(self) -> None:
         """Bring coefficients without any penalty to their optimum; a collective call.
 
-        As with the intercept, the slopes are a point of the dual problem only there: the
-        small problem is solved for a model of the loss, which leaves some of their
+        As with the intercept, the slopes are a point of the dual problem only there:
+        the small problem is solved for a model of the loss, which leaves some of their
         gradient.
         """
         free = self._unpenalized

@@ -92,7 +92,7 @@ def test_the_gap_is_closed_nevertheless(seed):
 
 @warn_not
 def test_coefficients_that_have_no_optimum(l1_objective):
-    """A feature without penalty separates the classes: its coefficient grows for ever."""
+    """A feature without penalty separates the classes: there is no best coefficient."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 8))
     y = (X[:, 0] > 0).astype(int)

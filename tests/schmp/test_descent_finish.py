@@ -56,14 +56,28 @@ def test_lasso(genes, schedule, n_ranks, layout):
 
 
 @every_schedule
-def test_nothing_is_finished_beyond_the_cap(genes, schedule):
+def test_nothing_is_finished_that_is_not_to_be(genes, schedule):
     """What coordinate descent alone comes to in the same rounds."""
     X, y = genes["X"], genes["number"]
-    params = {**PARAMS, "max_iter": 20}
-    model = SchMPLasso(weight_of_penalty(X, y), schedule=schedule, **params)
+    params = {**PARAMS, "max_iter": 20, "schedule": schedule, "n_candidates": 4}
+    alone, capped = (
+        SchMPLasso(weight_of_penalty(X, y), **params, polish=polish)
+        for polish in (False, True)
+    )
+    with pytest.warns(ConvergenceWarning):
+        alone.fit(X, y)
+    assert alone.dual_gap_ > 1e-4 * y.var() / 2
+    assert [r["polished"] for r in alone.history_] == [False] * 20
+    # A model above the cap is left alone as well, bit for bit.
     with dask.config.set({CAP: 2}), pytest.warns(ConvergenceWarning):
-        model.fit(X, y)
-    assert model.dual_gap_ > 1e-4 * y.var() / 2
+        capped.fit(X, y)
+    assert [r["polished"] for r in capped.history_] == [False] * 20
+    np.testing.assert_array_equal(capped.coef_, alone.coef_)
+    polished = SchMPLasso(weight_of_penalty(X, y), **params).fit(X, y)
+    assert any(record["polished"] for record in polished.history_)
+    # The mark says which rounds have found the optimum of the coefficients at hand.
+    last = polished.history_[-1]
+    assert last["polished"] and last["dual_gap"] < 1e-8 * y.var()
 
 
 @every_schedule
