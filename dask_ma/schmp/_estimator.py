@@ -172,6 +172,33 @@ def path_params(
     )
 
 
+def warn_of_slow_models(
+    slow: list[float], n_models: int, max_iter: int, tol: float, stacklevel: int = 3
+) -> None:
+    """Warn if models of paths are not as near to the optimum as asked.
+
+    Parameters
+    ----------
+    slow : list of float
+        Their gaps over the objective without coefficients.
+    n_models : int
+        Models of the paths.
+    max_iter, tol
+        Of the estimator.
+    stacklevel : int, default=3
+        Of the warning.
+    """
+    if slow:
+        warnings.warn(
+            f"{len(slow)} of {n_models} models of the path had not converged after "
+            f"{max_iter} rounds: duality gaps of up to {max(slow):.1e} of the "
+            f"objective without coefficients, asked was tol={tol}; raise max_iter, tol "
+            "or the smallest alpha, or scale the features",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )
+
+
 def _checked_weights(weights: Any) -> np.ndarray | None:
     """Weights of the features as an array."""
     if weights is None:

@@ -10,7 +10,11 @@ from sklearn.linear_model import ElasticNet, Lasso
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import fit_context
 from dask_ma.linear import LinearRegressorMixin
-from dask_ma.schmp._estimator import L1Estimator, path_params
+from dask_ma.schmp._estimator import (
+    L1Estimator,
+    path_params,
+    warn_of_slow_models,
+)
 from dask_ma.schmp._path import trace_path
 
 
@@ -234,14 +238,21 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         eps: float = 1e-3,
         alphas: Any = 100,
         fit_intercept: bool = True,
+        positive: bool = False,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        feature_weights: Any = None,
+        layout: str = "auto",
+        n_ranks: int | None = None,
         sample_weight: Any = None,
         return_n_iter: bool = False,
         return_intercept: bool = False,
-        **params: Any,
     ) -> tuple[Any, ...]:
         """Models for falling weights of the penalty, each starting from the last.
 
-        The rows are laid out once for all of them, by the schedule "working_set".
+        The rows are laid out once for all of them. The models are found by working
+        sets. A ConvergenceWarning says how many of them are not as near to the optimum
+        as asked.
 
         Parameters
         ----------
@@ -254,14 +265,17 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         alphas : array-like of shape (n_alphas,) or int, default=100
             Weights of the penalty, above 0, or how many there are to be, evenly spaced
             on a logarithmic scale. The largest one is the smallest that gives zeros.
-        fit_intercept : bool, default=True
-            Whether to fit an intercept.
+        fit_intercept, positive, feature_weights, layout, n_ranks
+            As in the estimator.
+        max_iter : int, default=1000
+            Most rounds of each model.
+        tol : float, default=1e-4
+            A model is done when its duality gap is at most this fraction of the
+            objective without coefficients.
         return_n_iter : bool, default=False
             Whether the rounds of each model are returned.
         return_intercept : bool, default=False
             Whether the intercepts are returned.
-        **params
-            Other parameters of the estimator.
 
         Returns
         -------
@@ -276,7 +290,16 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         intercepts : ndarray of shape (n_alphas,)
             Intercepts, if `return_intercept` is true.
         """
-        estimator = cls(l1_ratio=l1_ratio, fit_intercept=fit_intercept, **params)
+        estimator = cls(
+            l1_ratio=l1_ratio,
+            fit_intercept=fit_intercept,
+            positive=positive,
+            max_iter=max_iter,
+            tol=tol,
+            feature_weights=feature_weights,
+            layout=layout,
+            n_ranks=n_ranks,
+        )
         estimator._validate_params()
         arguments = path_params(
             estimator, alphas, eps, (l1_ratio,), None, positive=estimator.positive
@@ -297,6 +320,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         for number, point in enumerate(points):
             coefs[point.coordinates, number] = point.coef
         gaps = np.array([point.gap for point in points])
+        warn_of_slow_models(result.fitted["slow"], len(points), max_iter, tol)
         found: list[Any] = [result.fitted["alphas"], coefs, gaps]
         if return_n_iter:
             found.append([point.n_iter for point in points])

@@ -9,11 +9,15 @@ import numpy as np
 from sklearn.linear_model import ElasticNet, Lasso
 from sklearn.model_selection import check_cv
 
-from dask_ma._callbacks import with_callbacks
+from dask_ma._callbacks import N_WRAPPERS, with_callbacks
 from dask_ma._sklearn import Interval, fit_context
 from dask_ma.data import describe
 from dask_ma.linear import LinearRegressorMixin
-from dask_ma.schmp._estimator import L1Estimator, path_params
+from dask_ma.schmp._estimator import (
+    L1Estimator,
+    path_params,
+    warn_of_slow_models,
+)
 from dask_ma.schmp._path import cross_validate
 
 
@@ -22,8 +26,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
 
     For each fold, and each `l1_ratio`, a path of models with falling `alpha` is fitted,
     each starting from the last. The rows are laid out once: those that a fold is tested
-    with have the weight 0 meanwhile. The `alpha` with the least mean squared error over
-    the folds is used for the final model, on all rows.
+    with have the weight 0 meanwhile. The `alpha` with the least mean squared error is
+    used for the final model, on all rows. As in scikit-learn, that error is the mean
+    over the folds, however many rows each has.
 
     Parameters
     ----------
@@ -216,6 +221,8 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
             result = self._fit_agent(cross_validate, params, X, y, sample_weight)
             self._set_choice(result.fitted)
         self._warn_unless_converged(result)
+        slow, n_models = result.fitted["slow"], int(np.size(self.mse_path_))
+        warn_of_slow_models(slow, n_models, self.max_iter, self.tol, 2 + N_WRAPPERS)
         return self
 
     def to_sklearn(self) -> Any:

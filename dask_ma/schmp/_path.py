@@ -79,20 +79,23 @@ def trace_path(context: RankContext, arguments: Any, params: PathParams) -> FitR
     Returns
     -------
     result : FitResult
-        `fitted` holds `alphas` and `points`, a list of PathPoint.
+        `fitted` holds `alphas`, `points`, a list of PathPoint, and `slow`, the gaps of
+        those that have not converged, over the objective without coefficients.
     """
     context.restore()
     data = _prepare(context, arguments, params)
     params = replace(params, l1_ratio=params.l1_ratios[0])
     alphas = _alphas(data, params)
-    points, converged = _Walk(data, params, data.weight).run(alphas)
+    walk = _Walk(data, params, data.weight)
+    points = walk.run(alphas)
     fitted = {
         "alphas": alphas,
         "points": points,
+        "slow": walk.slow,
         "n_features": data.design.n_features,
         "dtype": data.problem.dtype,
     }
-    return FitResult(fitted, converged, context.history, context.timeline())
+    return FitResult(fitted, not walk.slow, context.history, context.timeline())
 
 
 def cross_validate(
@@ -115,8 +118,8 @@ def cross_validate(
     -------
     result : FitResult
         `fitted` describes the final model, and holds `alpha`, `l1_ratio`, `alphas` of
-        shape (n_l1_ratios, n_alphas) and `mse_path` of shape (n_l1_ratios, n_alphas,
-        n_folds).
+        shape (n_l1_ratios, n_alphas), `mse_path` of shape (n_l1_ratios, n_alphas,
+        n_folds), and `slow` as :func:`trace_path` has it, of all folds.
     """
     kept = context.restore()
     data = _prepare(context, arguments, params)
@@ -126,11 +129,11 @@ def cross_validate(
     ratios = params.l1_ratios
     alphas = np.stack([_alphas(data, replace(params, l1_ratio=r)) for r in ratios])
     errors = np.full((len(ratios), alphas.shape[1], n_folds), np.nan)
-    weights = np.zeros(n_folds)
+    slow: list[float] = []
     n_done = 0
     if kept is not None:
         errors = _restored(kept.shared["errors"], errors)
-        weights = _restored(kept.shared["weights"], weights)
+        slow = [float(gap) for gap in kept.shared["slow"]]
         n_done = kept.round
     total = len(ratios) * n_folds
     for number in range(n_done, total):
@@ -138,28 +141,30 @@ def cross_validate(
         train, test = _fold(data, splits, fold, n_rows)
         walk = _Walk(data, replace(params, l1_ratio=ratios[index]), train, test)
         walk.run(alphas[index])
-        errors[index, :, fold], weights[fold] = walk.errors, walk.test_weight
+        errors[index, :, fold] = walk.errors
+        slow += walk.slow
         record = make_record(data.log, number + 1, walk.solver, walk.certificate)
         record["l1_ratio"], record["fold"] = float(ratios[index]), fold
         record["mean_squared_error"] = float(np.min(walk.errors))
         fitted = describe(walk.solver, data.problem, walk.certificate, number + 1)
         context.record(record, fitted)
-        shared = {"errors": errors.copy(), "weights": weights.copy()}
+        shared = {"errors": errors.copy(), "slow": np.array(slow)}
         context.keep(number + 1, shared, done=number + 1 == total)
-    best = _best(context, data, errors, weights)
+    best = _best(context, errors)
     index, place = int(best[0]), int(best[1])
     final = replace(params, l1_ratio=ratios[index])
     walk = _Walk(data, final, data.weight)
-    _, converged = walk.run(alphas[index, place : place + 1])
+    walk.run(alphas[index, place : place + 1])
     fitted = describe(walk.solver, data.problem, walk.certificate, walk.n_iter)
     fitted.update(
         alpha=float(alphas[index, place]),
         l1_ratio=float(ratios[index]),
         alphas=alphas,
         mse_path=errors,
+        slow=slow,
         gap_asked=params.tol * walk.solver.objective.null,
     )
-    return FitResult(fitted, converged, context.history, context.timeline())
+    return FitResult(fitted, not walk.slow, context.history, context.timeline())
 
 
 def _restored(found: Any, expected: np.ndarray) -> np.ndarray:
@@ -263,11 +268,9 @@ def _n_folds(splits: int | list[Split] | None) -> int:
     return splits if isinstance(splits, int) else len(splits or [])
 
 
-def _best(
-    context: RankContext, data: _Data, errors: np.ndarray, weights: np.ndarray
-) -> list[int]:
-    """Where the mean error over folds is least; a collective call."""
-    mean = np.average(errors, axis=-1, weights=weights)
+def _best(context: RankContext, errors: np.ndarray) -> list[int]:
+    """Where the mean error over folds, all alike, is least; a collective call."""
+    mean = errors.mean(axis=-1)
     place = np.unravel_index(int(np.argmin(mean)), mean.shape)
     best: list[int] = broadcast(context.group, [int(i) for i in place])
     return best
@@ -303,23 +306,24 @@ class _Walk:
                     "choose fewer folds than rows"
                 )
         self.errors: list[float] = []
+        self.slow: list[float] = []  # relative gaps of models that have not converged
         self.n_iter = 0
 
-    def run(self, alphas: np.ndarray) -> tuple[list[PathPoint], bool]:
-        """Models for falling weights of the penalty, and whether all converged."""
-        points, converged = [], True
+    def run(self, alphas: np.ndarray) -> list[PathPoint]:
+        """Models for falling weights of the penalty."""
+        points = []
         for alpha in alphas:
             params = replace(self._params, alpha=float(alpha))
             penalty = make_penalty(self._data.design.n_features, params)
             self.solver.change_penalty(penalty)
-            converged &= self._solve()
+            self._solve()
             points.append(self._point())
             if self._test is not None:
                 self.errors.append(self._error())
-        return points, converged
+        return points
 
-    def _solve(self) -> bool:
-        """Solve for the present penalty; say whether the gap asked was reached."""
+    def _solve(self) -> None:
+        """Solve for the present penalty, to the gap asked if the rounds are enough."""
         target = self._params.tol * self._objective.null
         self.certificate = self.solver.check()
         self.n_iter = 0
@@ -328,7 +332,8 @@ class _Walk:
             self.certificate = self.solver.check()
             self.n_iter += 1
         self.n_iter = max(1, self.n_iter)
-        return self.certificate.gap <= target
+        if self.certificate.gap > target:
+            self.slow.append(self.certificate.gap / self._objective.null)
 
     def _point(self) -> PathPoint:
         model = self.solver.model

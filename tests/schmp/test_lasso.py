@@ -1,6 +1,8 @@
 """SchMPLasso against scikit-learn, on ranks here and on clusters."""
 
+import inspect
 import pickle
+import warnings
 
 import dask
 import dask.array as da
@@ -536,3 +538,49 @@ def test_path_of_given_alphas(wide):
 def test_paths_that_cannot_be(wide, params, message):
     with pytest.raises(ValueError, match=message):
         SchMPLasso.path(wide["X"], wide["number"], **params)
+
+
+def test_a_path_that_does_not_converge_says_so(wide):
+    X, y = wide["X"], wide["number"]
+    asked = {"alphas": 5, "eps": 1e-3, "tol": 1e-8}
+    with pytest.warns(ConvergenceWarning) as caught:
+        _, _, gaps = SchMPLasso.path(X, y, **asked, max_iter=1)
+    null = y.var() / 2
+    n_slow = np.count_nonzero(gaps > 1e-8 * null)
+    assert 0 < n_slow < 5
+    message = str(caught[0].message)
+    assert message.startswith(f"{n_slow} of 5 models of the path had not converged")
+    assert f"up to {gaps.max() / null:.1e} of" in message
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SchMPLasso.path(X, y, **asked)
+
+
+ACTING = {
+    "l1_ratio": 0.5,
+    "fit_intercept": False,
+    "positive": True,
+    "max_iter": 1,
+    "tol": 0.3,
+    "feature_weights": np.linspace(0.5, 2, 90),
+    "sample_weight": np.linspace(0.5, 2, 60),
+    "eps": 0.1,
+    "alphas": 4,
+}
+
+
+@pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
+def test_a_path_takes_what_acts_on_it(wide):
+    """And nothing else, such as the parameters of other schedules."""
+    X, y = wide["X"], wide["number"]
+    taken = set(inspect.signature(SchMPLasso.path).parameters) - {"X", "y"}
+    others = {"layout", "n_ranks", "return_n_iter", "return_intercept"}
+    assert taken == set(ACTING) | others
+    plain = {"alphas": 5, "eps": 1e-3, "tol": 1e-8}
+    _, expected, _ = SchMPLasso.path(X, y, **plain)
+    for name, value in ACTING.items():
+        _, found, _ = SchMPLasso.path(X, y, **{**plain, name: value})
+        assert not np.array_equal(found, expected), name
+    with pytest.raises(TypeError, match="schedule"):
+        SchMPLasso.path(X, y, schedule="random")

@@ -1,5 +1,7 @@
 """SchMPLassoCV against scikit-learn's cross-validated models."""
 
+import warnings
+
 import dask
 import dask.array as da
 import numpy as np
@@ -240,3 +242,26 @@ def test_a_fold_without_weight(wide, n_ranks):
     folds = [(np.arange(40), np.arange(40, 60))]
     with pytest.raises(ValueError, match="a fold has no row with a positive weight"):
         model.set_params(cv=folds).fit(wide["X"], wide["number"], weight)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_folds_of_unequal_sizes_count_alike(seed):
+    """As in scikit-learn: 13 rows make folds of 4, 3, 3 and 3."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(13, 6))
+    y = X[:, 0] + 2 * rng.normal(size=13)
+    params = {"cv": 4, "alphas": 30, "eps": 0.01}
+    model = SchMPLassoCV(**params, tol=1e-8, n_ranks=2).fit(X, y)
+    expected = LassoCV(**params, tol=1e-10, max_iter=10**6).fit(X, y)
+    np.testing.assert_allclose(model.mse_path_, expected.mse_path_, rtol=1e-3)
+    assert model.alpha_ == pytest.approx(expected.alpha_, rel=1e-3)
+
+
+def test_folds_that_do_not_converge_are_told(wide):
+    X, y = wide["X"], wide["number"]
+    params = {"cv": 3, "alphas": 4, "eps": 1e-3, "tol": 1e-9}
+    with pytest.warns(ConvergenceWarning, match=r"\d+ of 12 models of the path had"):
+        SchMPLassoCV(**params, max_iter=1).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SchMPLassoCV(**params).fit(X, y)
