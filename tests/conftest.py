@@ -28,6 +28,16 @@ from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, _events
 from dask_ma.exceptions import GroupClosedError
 
+# Idle workers look at themselves 50 to 100 times a second: a dozen of them, kept for all
+# tests, would take as much of the processor as a test. Nannies pass this on.
+dask.config.set(
+    {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "5s",
+    }
+)
+
 _SETTLE = 2.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
 
