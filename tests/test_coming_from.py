@@ -24,7 +24,7 @@ from dask_ma import (
     SFBLogisticRegression,
 )
 
-REFINED = {"refine": "lbfgs", "refine_tol": 1e-9, "refine_max_iter": 500}
+REFINED = {"refine": "lbfgs", "refine_tol": 1e-13, "refine_max_iter": 500}
 
 
 @pytest.fixture(scope="module")

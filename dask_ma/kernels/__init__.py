@@ -87,11 +87,6 @@ from dask_ma.kernels._softmax import (
 )
 
 __all__ = [
-    "LOSSES",
-    "PENALTIES",
-    "ROUNDED_LOSSES",
-    "SGD",
-    "SMOOTHED_LOSSES",
     "Adam",
     "ColumnEntries",
     "DescentSums",
@@ -99,9 +94,14 @@ __all__ = [
     "GradientSums",
     "Inference",
     "InferenceSettings",
+    "LOSSES",
     "MLPLayout",
     "MLPWorkspace",
     "Optimizer",
+    "PENALTIES",
+    "ROUNDED_LOSSES",
+    "SGD",
+    "SMOOTHED_LOSSES",
     "SmoothLoss",
     "Standardization",
     "WordWeights",

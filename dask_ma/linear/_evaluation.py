@@ -36,6 +36,9 @@ class Evaluator:
     ----------
     log : RoundLog
         The records of the rounds.
+    n_worse : int
+        How many evaluations in a row that count have found a model that is worse than
+        the one that the fit starts from.
     """
 
     def __init__(
@@ -54,8 +57,8 @@ class Evaluator:
         self.computing = self.log.computing
         self._epochs = 0.0
         self._counts = False
+        self.n_worse = 0
         self._start = start
-        self._start_objective = self._last_objective = float("nan")
         with context.span("evaluate"):
             self._start_losses = self._loss_sums(start)
 
@@ -118,7 +121,9 @@ class Evaluator:
         records = self._finish_records(counters)
         records[-1]["objective"] = self._objective(losses, model, n_iter)
         self._start_objective = self._objective(start_losses, self._start, 0)
-        self._last_objective = records[-1]["objective"]
+        if self._counts:
+            is_worse = records[-1]["objective"] > self._start_objective
+            self.n_worse = self.n_worse + 1 if is_worse else 0
         if self._validation is not None:
             records[-1]["validation_score"] = score(
                 scores, is_classifier=self._params.is_classifier
@@ -140,11 +145,6 @@ class Evaluator:
         if self._validation is not None:
             return rule.update(record["validation_score"])
         return rule.update(objective) and not 0 < start < objective
-
-    @property
-    def is_worse_than_start(self) -> bool:
-        """Whether the model evaluated last is worse than the one to start from."""
-        return self._last_objective > self._start_objective
 
     def _loss_sums(self, model: LinearModel) -> np.ndarray:
         """Weighted sums of the losses on this rank's rows, one per problem."""

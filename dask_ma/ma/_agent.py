@@ -20,7 +20,7 @@ from dask_ma.linear import (
     hold_out,
     initial_model,
 )
-from dask_ma.ma._finish import finish, is_refined
+from dask_ma.ma._finish import finish, is_in_vain, is_refined
 from dask_ma.ma._mean import RunningMean
 from dask_ma.ma._paradigms import Paradigm, SendGradient, SendModel
 from dask_ma.ma._params import FitParams
@@ -72,6 +72,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
             fitted = describe(output, problem, paradigm.t, now.n_iter)
             wanted = context.record(record, fitted)
             now.stop = evaluator.is_done(record, now.rule)
+            now.stop = now.stop or is_in_vain(params, evaluator)
         if (
             now.stop
             and params.learning_rate == "adaptive"
@@ -80,7 +81,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
             now.set_step_size(now.eta / _SHRINK)
             now.rule.restart()
             now.stop = False
-        now.stop = now.stop or wanted
+        now.stop, now.converged = now.stop or wanted, wanted
         is_last = now.stop or now.n_iter == params.max_iter
         done = is_last and (wanted or not is_refined(params))
         now.keep(context, problem, done=done)
@@ -90,7 +91,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     n_iter, converged = now.n_iter, now.stop
     if is_refined(params) and not wanted:
         outcome = finish(context, problem, params, now, output, float(t))
-        output, n_iter, converged, _ = outcome
+        output, n_iter, converged = outcome
     fitted = describe(output, problem, float(t), n_iter)
     return FitResult(fitted, converged, context.history, context.timeline())
 

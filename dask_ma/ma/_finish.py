@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from dask_ma.engine import RankContext
-from dask_ma.linear import LinearModel, Problem, initial_model
+from dask_ma.linear import Evaluator, LinearModel, Problem, initial_model
 from dask_ma.linear.refine import Outcome, refine
 from dask_ma.ma._aggregation import aggregate
 from dask_ma.ma._params import FitParams
@@ -32,6 +32,11 @@ def is_refined(params: FitParams) -> bool:
     )
 
 
+def is_in_vain(params: FitParams, evaluator: Evaluator) -> bool:
+    """Whether SGD only makes the model worse, and something else comes after it."""
+    return is_refined(params) and evaluator.n_worse >= params.n_iter_no_change
+
+
 def finish(
     context: RankContext,
     problem: Problem,
@@ -41,6 +46,9 @@ def finish(
     t: float,
 ) -> Outcome:
     """Go on from where the rounds have ended; a collective call.
+
+    A refinement that was interrupted goes on from its best model. If SGD has only made
+    the model worse, it begins at that from which the fit started.
 
     Parameters
     ----------
@@ -53,8 +61,7 @@ def finish(
     now : Progress
         Where the fit stands.
     model : LinearModel
-        What the rounds have ended with, or the best model of a refinement that was
-        interrupted.
+        What the rounds have ended with.
     t : float
         Place in the schedule of the learning rate.
 
@@ -63,13 +70,19 @@ def finish(
     outcome : Outcome
     """
     n_before = now.n_refined
+    most_rounds = params.refine_max_iter - n_before
+    if now.converged or most_rounds <= 0:
+        # A fit that has been done is asked for once more.
+        return Outcome(now.model, now.n_iter, now.converged)
 
-    def keep(best: LinearModel, number: int, done: bool) -> None:
-        now.model, now.n_refined = best, n_before + number
+    def keep(best: LinearModel, number: int, done: bool, converged: bool) -> None:
+        now.model, now.n_refined, now.converged = best, n_before + number, converged
         now.n_iter += 1
         now.keep(context, problem, done=done)
 
-    if not n_before and now.evaluator.is_worse_than_start:
+    if n_before:
+        model = now.model
+    elif now.evaluator.n_worse:
         model = initial_model(problem, params)
     return refine(
         context,
@@ -81,7 +94,7 @@ def finish(
         t,
         add_up=partial(_add_up, context, params.aggregation),
         keep=keep,
-        most_rounds=max(1, params.refine_max_iter - n_before),
+        most_rounds=most_rounds,
     )
 
 

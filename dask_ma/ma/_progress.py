@@ -37,6 +37,8 @@ class Progress:
         Whether the rounds have come to their end.
     n_refined : int
         Rounds of the refinement among those made; `model` is the best one of them.
+    converged : bool
+        Whether the refinement has converged, or somebody has ended the fit.
     """
 
     model: LinearModel
@@ -48,6 +50,7 @@ class Progress:
     n_iter: int = 0
     stop: bool = False
     n_refined: int = 0
+    converged: bool = False
 
     def keep(self, context: RankContext, problem: Problem, *, done: bool) -> None:
         """Keep all of it in case the fit has to go on; a collective call."""
@@ -61,9 +64,11 @@ class Progress:
             "classes": problem.classes,
             "rule": np.array(self.rule.state()),
             "epochs": self.evaluator.epochs,
+            "n_worse": self.evaluator.n_worse,
             "eta": self.eta,
             "stop": self.stop,
             "n_refined": self.n_refined,
+            "converged": self.converged,
             "t": self.paradigm.t,
         }
         context.keep(
@@ -94,8 +99,9 @@ class Progress:
         self.mean.go_on(shared["mean_coef"], shared["mean_intercept"], shared["mean"])
         self.rule.go_on(shared["rule"])
         self.evaluator.epochs = shared["epochs"]
+        self.evaluator.n_worse = shared["n_worse"]
         self.n_iter, self.stop = state.round, shared["stop"]
-        self.n_refined = shared["n_refined"]
+        self.n_refined, self.converged = shared["n_refined"], shared["converged"]
         if shared["eta"] != self.eta:
             self.set_step_size(shared["eta"])
         # The state of a rank may have been lost, or it has other rows now.

@@ -222,7 +222,7 @@ def test_max_iter_counts_rounds(binary):
 
 def test_tol_and_patience_end_the_fit(binary):
     X, y = binary
-    params = {"max_iter": 200, "tol": 1e-2, **STEADY}
+    params = {"max_iter": 200, "tol": 1e-2, "refine": None, **STEADY}
     ours = fit(MASGDClassifier, X, y, 2, n_iter_no_change=3, **params)
     values = [record["objective"] for record in ours.history_]
     best = np.minimum.accumulate(values)
@@ -239,6 +239,7 @@ def test_tol_and_patience_end_the_fit(binary):
 def test_adaptive_step_shrinks_where_a_constant_one_stops(regression):
     X, y = regression
     params = {"eta0": 0.05, "max_iter": 300, "tol": 1e-4, "n_iter_no_change": 2}
+    params["refine"] = None
     constant = fit(MASGDRegressor, X, y, 2, learning_rate="constant", **params)
     adaptive = fit(MASGDRegressor, X, y, 2, learning_rate="adaptive", **params)
     n_rounds = constant.n_iter_

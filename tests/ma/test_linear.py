@@ -244,7 +244,7 @@ def test_partial_fit_refuses_what_needs_many_rounds(cls, binary, params):
 
 @BOTH
 def test_convergence_warning(cls, binary):
-    model = cls(**{**PARAMS, "tol": 1e-9})
+    model = cls(**{**PARAMS, "tol": 1e-9, "refine": None})
     with pytest.warns(ConvergenceWarning, match="maximum of 3 rounds"):
         model.fit(*binary)
     assert model.n_iter_ == 3

@@ -28,9 +28,10 @@ _MOST_COLUMNS, _MOST_SECOND = 512, 2**20
 _ZERO = 1e-7
 _NARROWEST = 1e-9  # smooth loss, against the spread of the targets
 
-#: Called after each round with the best model, the rounds so far, and whether the
-#: refinement is done; keeps them in case the fit has to go on.
-Keeper = Callable[[LinearModel, int, bool], None]
+#: Called after each round with the best model, the rounds so far, whether this was the
+#: last one, and whether the refinement has converged; keeps all of it in case the fit
+#: has to go on.
+Keeper = Callable[[LinearModel, int, bool, bool], None]
 
 
 class Outcome(NamedTuple):
@@ -45,14 +46,11 @@ class Outcome(NamedTuple):
     converged : bool
         Whether the objective is as near to its optimum as asked for, or somebody who
         follows the fit wants it to end.
-    excess : float
-        Estimate of how far it is above, relative to the objective.
     """
 
     model: LinearModel
     n_iter: int
     converged: bool
-    excess: float
 
 
 def refine(
@@ -125,10 +123,11 @@ def refine(
         record["excess"] = excess
         wanted = context.record(record, describe(best.model, problem, t, n_iter))
         is_last = is_done or wanted or number == most_rounds
-        keep(best.model, number, is_last)
+        converged = converged or wanted
+        keep(best.model, number, is_last, converged)
         if is_last:
             break
-    return Outcome(best.model, n_iter, converged or wanted, excess)
+    return Outcome(best.model, n_iter, converged)
 
 
 def choose_method(method: str | None, problem: Problem) -> str:

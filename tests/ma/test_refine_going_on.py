@@ -1,0 +1,111 @@
+"""Refinements that are interrupted, ended from outside, or asked for again."""
+
+import dask
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+
+PARAMS = {"alpha": 1e-3, "random_state": 0, "n_ranks": 2, "refine_tol": 1e-6}
+
+
+@pytest.fixture
+def scaled(multi):
+    X, y = multi
+    return StandardScaler().fit_transform(X), y
+
+
+def saving(path):
+    return dask.config.set({"dask-ma.checkpoint.path": str(path)})
+
+
+def n_refined(model):
+    return sum(record.get("refined", False) for record in model.history_)
+
+
+@pytest.mark.parametrize("method", ["auto", "lbfgs"])
+@pytest.mark.parametrize("params", [{}, {"average": True}], ids=str)
+def test_an_interrupted_one_goes_on(scaled, tmp_path, interrupted, method, params):
+    params = {**PARAMS, "loss": "log_loss", "refine": method, **params}
+    whole = MASGDClassifier(**params).fit(*scaled)
+    n_rounds = whole.n_iter_ - n_refined(whole)
+    with saving(tmp_path):
+        with interrupted(n_rounds + 3):
+            MASGDClassifier(**params).fit(*scaled)
+        resumed = MASGDClassifier(**params).fit(*scaled)
+    # Those before the interruption are not made again.
+    for ours, theirs in zip(
+        resumed.history_[: n_rounds + 3], whole.history_, strict=False
+    ):
+        assert ours["objective"] == theirs["objective"]
+    rounds = [record["round"] for record in resumed.history_]
+    assert rounds == list(range(1, resumed.n_iter_ + 1))
+    values = [r["objective"] for r in resumed.history_[n_rounds:]]
+    assert values == sorted(values, reverse=True)
+    best = whole.history_[-1]["objective"]
+    assert values[-1] == pytest.approx(best, rel=2e-6)
+
+
+def test_between_the_rounds_and_the_first_of_it(scaled, tmp_path, interrupted):
+    params = {**PARAMS, "loss": "log_loss"}
+    whole = MASGDClassifier(**params).fit(*scaled)
+    with saving(tmp_path):
+        with interrupted(whole.n_iter_ - n_refined(whole)):
+            MASGDClassifier(**params).fit(*scaled)
+        resumed = MASGDClassifier(**params).fit(*scaled)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert resumed.n_iter_ == whole.n_iter_
+
+
+def test_one_that_is_done_is_not_done_again(scaled, tmp_path):
+    with saving(tmp_path):
+        first = MASGDClassifier(**PARAMS).fit(*scaled)
+        again = MASGDClassifier(**PARAMS).fit(*scaled)
+    assert n_refined(first) > 0
+    assert again.history_ == first.history_
+    np.testing.assert_array_equal(again.coef_, first.coef_)
+
+
+def test_no_rounds_left_ends_at_once(scaled, tmp_path):
+    params = {**PARAMS, "refine_tol": 0, "refine_max_iter": 3, "loss": "log_loss"}
+    with saving(tmp_path):
+        for _ in range(2):
+            with pytest.warns(ConvergenceWarning, match="raise refine_max_iter"):
+                model = MASGDClassifier(**params).fit(*scaled)
+            assert n_refined(model) == 3
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "hinge", "log_loss"])
+@pytest.mark.parametrize("refine", ["auto", "lbfgs"])
+def test_sgd_that_only_does_harm_is_ended(binary, objective, loss, refine):
+    """Columns of scales from 0.01 to 1000; the first round is worse than zero."""
+    X, y = binary
+    X = X * np.logspace(-2, 3, X.shape[1])
+    params = {"loss": loss, "learning_rate": "optimal", "random_state": 0}
+    model = MASGDClassifier(**params, refine=refine, n_ranks=1).fit(X, y)
+    direct = MASGDClassifier(**params, refine="newton", max_iter=0).fit(X, y)
+    assert model.n_iter_ - n_refined(model) < 100
+    found = objective(model, X, y)
+    assert found <= 1.01 * objective(direct, X, y) < model.history_[0]["objective"]
+
+
+def test_what_auto_leaves_alone(scaled, regression):
+    for params in (
+        {"tol": None, "max_iter": 3},
+        {"early_stopping": True},
+        {"learning_rate": "pa1", "eta0": 0.1},
+        {"paradigm": "gradient", "learning_rate": "constant", "eta0": 0.1},
+        {"loss": "perceptron"},
+        {"refine": None},
+    ):
+        model = MASGDClassifier(random_state=0, n_ranks=2, **params).fit(*scaled)
+        assert n_refined(model) == 0, params
+    regressor = MASGDRegressor(random_state=0).fit(*regression)
+    assert n_refined(regressor) > 0
+    two = np.unique(scaled[1])[:2]
+    rows = np.isin(scaled[1], two)
+    X, y = scaled[0][rows], scaled[1][rows]
+    part = MASGDClassifier(random_state=0, n_ranks=2).partial_fit(X, y, classes=two)
+    assert n_refined(part) == 0
