@@ -29,12 +29,6 @@ from dask_ma.kernels._losses import loss_values
 _Curvature = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 
 
-def _log_loss(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """1 / (1 + exp(p)) / (1 + exp(-p)); the targets are -1 and 1."""
-    share = special.expit(p)
-    return share * (1 - share)
-
-
 def _squared_hinge(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
     """2 where y p < 1, else 0."""
     return 2.0 * (y * p < 1)
@@ -59,7 +53,6 @@ def _squared_epsilon_insensitive(
 
 _CURVATURES: Mapping[str, _Curvature] = MappingProxyType(
     {
-        "log_loss": _log_loss,
         "squared_hinge": _squared_hinge,
         "modified_huber": _modified_huber,
         "squared_error": _squared_error,
@@ -70,7 +63,7 @@ _CURVATURES: Mapping[str, _Curvature] = MappingProxyType(
 #: Losses that a width makes smooth, or smoother.
 ROUNDED_LOSSES = frozenset({"hinge", "epsilon_insensitive", "huber"})
 #: Losses with a smooth version; the optimum of "perceptron" is zero.
-SMOOTHED_LOSSES = ROUNDED_LOSSES | frozenset(_CURVATURES)
+SMOOTHED_LOSSES = ROUNDED_LOSSES | {"log_loss"} | frozenset(_CURVATURES)
 
 
 class SmoothLoss(NamedTuple):
@@ -122,7 +115,7 @@ def smooth_loss(
     caution : float or ndarray, default=0.0
         Share, from 0 to 1, of the curvature of the parabola that touches the smooth
         version and is nowhere below it, instead of its own. Broadcasts with `y`. Only
-        "hinge" and "epsilon_insensitive" read it.
+        "log_loss", "hinge" and "epsilon_insensitive" read it.
 
     Returns
     -------
@@ -143,7 +136,10 @@ def smooth_loss(
     slopes = loss_slopes(name, y, p, epsilon)
     if name == "huber":
         return _smooth_huber(values, slopes, p - y, epsilon, width)
-    curvatures = _CURVATURES[name](y, p, epsilon)
+    if name == "log_loss":
+        curvatures = _softplus_curvature(p, special.expit(p), caution)
+    else:
+        curvatures = _CURVATURES[name](y, p, epsilon)
     return SmoothLoss(values, values, slopes, curvatures, np.zeros(values.shape))
 
 

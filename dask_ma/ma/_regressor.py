@@ -105,10 +105,11 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Whether second-order steps go on from where the rounds have ended to the optimum
         of the objective. "newton" needs passes that cost each row the square of the
         number of features; "lbfgs" is for many features. "auto" takes what the number
-        of features allows, ends after one look at the gradient if the rounds have come
-        near enough, and leaves a fit alone with ``tol=None``, `early_stopping`,
-        ``learning_rate="pa1"`` or "pa2", or ``paradigm="gradient"``. None ends with
-        the rounds.
+        of features allows, ends after a few passes where the rounds have come near
+        enough, and begins early where they make the model worse than it was for
+        `n_iter_no_change` passes. It leaves a fit alone with ``tol=None``,
+        `early_stopping`, ``learning_rate="pa1"`` or "pa2", ``paradigm="gradient"``.
+        None ends with the rounds.
     refine_max_iter : int, default=500
         Most rounds of the refinement, each of which evaluates the objective and its
         derivatives in one pass over the rows.

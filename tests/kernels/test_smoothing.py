@@ -82,7 +82,7 @@ def test_huber_is_itself_when_narrow(points):
     assert smooth_loss("huber", y, p, EPSILON, EPSILON).gaps.any()
 
 
-@pytest.mark.parametrize("name", ["hinge", "epsilon_insensitive"])
+@pytest.mark.parametrize("name", ["hinge", "epsilon_insensitive", "log_loss"])
 @pytest.mark.parametrize("width", [0.05, 1.0])
 def test_full_caution_is_never_below(points, name, width):
     """The parabola with the cautious curvature lies above the smooth loss."""

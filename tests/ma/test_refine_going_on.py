@@ -109,3 +109,43 @@ def test_what_auto_leaves_alone(scaled, regression):
     X, y = scaled[0][rows], scaled[1][rows]
     part = MASGDClassifier(random_state=0, n_ranks=2).partial_fit(X, y, classes=two)
     assert n_refined(part) == 0
+
+
+class Recorder:
+    """Notes the objectives of the models it is given; ends the fit with one of them."""
+
+    def __init__(self, data, objective, stop_at):
+        self.values = []
+        self._data, self._objective, self._stop_at = data, objective, stop_at
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, *, X=None, y=None, metadata=None):
+        pass
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        if fitted_estimator is None:
+            return False
+        self.values.append(self._objective(fitted_estimator, *self._data))
+        return len(self.values) == self._stop_at
+
+
+def test_callbacks_follow_it_and_may_end_it(scaled, objective, tmp_path):
+    params = {**PARAMS, "loss": "log_loss"}
+    whole = MASGDClassifier(**params).fit(*scaled)
+    stop_at = whole.n_iter_ - 2
+    recorder = Recorder(scaled, objective, stop_at)
+    with saving(tmp_path):
+        model = MASGDClassifier(**params).set_callbacks(recorder).fit(*scaled)
+        follower = Recorder(scaled, objective, None)
+        again = MASGDClassifier(**params).set_callbacks(follower).fit(*scaled)
+    assert model.n_iter_ == len(recorder.values) == stop_at
+    found = [record["objective"] for record in model.history_]
+    np.testing.assert_allclose(recorder.values, found, rtol=1e-9)
+    # What somebody has ended is not gone on with.
+    assert again.history_ == model.history_
+    assert not follower.values

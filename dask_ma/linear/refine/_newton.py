@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dask_ma.linear.refine._found import Found, least_subgradient
 
-_DAMPING = 1e-10  # what is added to the diagonal, relative to it
+# What is added to the diagonal, relative to it: the first one that suffices.
+_DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-1)
 _FLAT = 1e-6  # second derivatives that are as good as 0, against the largest one
 # How the caution begins, grows where steps are too long, shrinks where they are not,
 # and ends.
@@ -77,7 +78,7 @@ class Newton:
         """Go to the minimum of the model; return how much lower it is."""
         if found.hessian is None:
             raise ValueError("Newton's method needs second derivatives, got none")
-        gradient, damped = found.gradient, _damped(found.hessian)
+        gradient, damped = found.gradient, _positive_definite(found.hessian)
         if not self._l1.any():
             self.step = -cho_solve(cho_factor(damped), gradient)
             return -0.5 * float(gradient @ self.step)
@@ -88,12 +89,22 @@ class Newton:
         return max(0.0, -float(gain))
 
 
-def _damped(hessian: np.ndarray) -> np.ndarray:
+def _positive_definite(hessian: np.ndarray) -> np.ndarray:
     """A matrix with a diagonal that rounding cannot make indefinite."""
     diagonal = np.diagonal(hessian)
     # In these coordinates a second derivative is about 1 where no row is flat.
     floor = _FLAT * max(float(diagonal.max(initial=0.0)), _FLAT)
-    return hessian + np.diag(_DAMPING * np.maximum(diagonal, floor))
+    for damping in _DAMPINGS:
+        damped = hessian + np.diag(damping * np.maximum(diagonal, floor))
+        try:
+            cho_factor(damped)
+        except LinAlgError:
+            continue
+        return damped
+    raise ValueError(
+        "the second derivatives of the objective are not positive definite; scale the "
+        "features, or use refine='lbfgs'"
+    )
 
 
 def minimize_model(

@@ -92,7 +92,9 @@ class Track:
         tolerance : float
             Excess that is asked for.
         """
-        if self._at is None or self._is_lower(found):
+        if self._at is None and not np.isfinite(found.value):
+            self._give_up()
+        elif self._at is None or self._is_lower(found):
             self._accept(found, tolerance)
         else:
             self._refuse(found)
