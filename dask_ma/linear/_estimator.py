@@ -139,8 +139,19 @@ class LinearEstimator(DistributedEstimator):
         return {"coef": coef, "intercept": np.atleast_1d(self.intercept_)}
 
     def _warn_unless_converged(self, result: FitResult) -> None:
-        """Warn as scikit-learn does if `tol` was not reached."""
-        if self.tol is not None and not result.converged:
+        """Warn as scikit-learn does if `tol`, or `refine_tol`, was not reached."""
+        last = result.history[-1] if result.history else {}
+        if last.get("refined", False):
+            if not result.converged:
+                warnings.warn(
+                    f"the refinement ended after {self.n_iter_} rounds with an "
+                    f"objective about {last['excess']:.1g} times its value above the "
+                    f"optimum, which is more than refine_tol={self.refine_tol}; raise "
+                    "refine_max_iter or alpha, or scale the features",
+                    ConvergenceWarning,
+                    stacklevel=3 + N_WRAPPERS,
+                )
+        elif self.tol is not None and not result.converged:
             warnings.warn(
                 f"the maximum of {self.max_iter} rounds was reached before the "
                 "objective settled; raise max_iter, or set tol=None if this is wanted",

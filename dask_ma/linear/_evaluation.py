@@ -59,6 +59,7 @@ class Evaluator:
         self._counts = False
         self.n_worse = 0
         self._start = start
+        self._start_objective = float("nan")
         with context.span("evaluate"):
             self._start_losses = self._loss_sums(start)
 
@@ -71,8 +72,19 @@ class Evaluator:
     def epochs(self, value: float) -> None:
         self._epochs = value
 
+    @property
+    def start_objective(self) -> float:
+        """Objective of the model that the fit started from, once one was evaluated."""
+        return self._start_objective
+
     def evaluate(
-        self, model: LinearModel, n_iter: int, epochs: float, n_rows: int
+        self,
+        model: LinearModel,
+        n_iter: int,
+        epochs: float,
+        n_rows: int,
+        *,
+        may_diverge: bool = False,
     ) -> list[Record]:
         """Note a round, and evaluate its model if that is due; a collective call.
 
@@ -90,6 +102,9 @@ class Evaluator:
             Local epochs of the round.
         n_rows : int
             Rows that this rank has gone over in it.
+        may_diverge : bool, default=False
+            Whether the objective may be infinite, since the caller takes such a round
+            back.
 
         Returns
         -------
@@ -101,7 +116,7 @@ class Evaluator:
         Raises
         ------
         ValueError
-            If the objective is not finite.
+            If the objective is not finite, unless it may be.
         """
         self._note(n_iter, epochs, n_rows)
         self._epochs += epochs
@@ -119,10 +134,16 @@ class Evaluator:
         ends = np.cumsum([len(part) for part in parts[:-1]])
         losses, start_losses, scores, *counters = np.split(sums, ends)
         records = self._finish_records(counters)
-        records[-1]["objective"] = self._objective(losses, model, n_iter)
-        self._start_objective = self._objective(start_losses, self._start, 0)
+        objective = self._objective(losses, model)
+        if not (np.isfinite(objective) or may_diverge):
+            raise ValueError(
+                f"the model is not finite after round {n_iter} (objective "
+                f"{objective}); scale the features, or lower eta0"
+            )
+        records[-1]["objective"] = objective
+        self._start_objective = self._objective(start_losses, self._start)
         if self._counts:
-            is_worse = records[-1]["objective"] > self._start_objective
+            is_worse = objective > self._start_objective
             self.n_worse = self.n_worse + 1 if is_worse else 0
         if self._validation is not None:
             records[-1]["validation_score"] = score(
@@ -184,17 +205,12 @@ class Evaluator:
                 record["validation_score"] = float("nan")
         return records
 
-    def _objective(self, losses: np.ndarray, model: LinearModel, n_iter: int) -> float:
-        """Mean loss plus penalty, averaged over the problems."""
+    def _objective(self, losses: np.ndarray, model: LinearModel) -> float:
+        """Mean loss plus penalty, averaged over the problems; inf if not finite."""
         params = self._params
         with self._context.span("evaluate"):
             penalty = penalty_value(params.penalty, model.coef, params.l1_ratio)
             objective = losses.mean() / self._problem.total_weight
             objective += params.alpha * penalty / len(model.coef)
             is_finite = np.isfinite(objective) and np.isfinite(model.coef).all()
-        if not is_finite:
-            raise ValueError(
-                f"the model is not finite after round {n_iter} (objective "
-                f"{objective}); scale the features, or lower eta0"
-            )
-        return float(objective)
+        return float(objective) if is_finite else float("inf")

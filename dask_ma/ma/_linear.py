@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.base import is_classifier
-from sklearn.exceptions import ConvergenceWarning
 
-from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import FitResult, LinearEstimator
 from dask_ma.ma._agent import train
@@ -131,18 +128,3 @@ class LinearMA(LinearEstimator):
             "refine": None,
             "is_saved": False,
         }
-
-    def _warn_unless_converged(self, result: FitResult) -> None:
-        """Warn if neither the rounds nor the refinement came to their end."""
-        last = result.history[-1]
-        if not last.get("refined", False):
-            super()._warn_unless_converged(result)
-        elif not result.converged:
-            warnings.warn(
-                f"the refinement ended after {self.n_iter_} rounds with an objective "
-                f"about {last['excess']:.1g} times its value above the optimum, which "
-                f"is more than refine_tol={self.refine_tol}; raise refine_max_iter or "
-                "alpha, or scale the features",
-                ConvergenceWarning,
-                stacklevel=3 + N_WRAPPERS,
-            )

@@ -44,3 +44,28 @@ def test_restart_gives_patience_again():
     assert n_values_until_stop(rule, [1, 1, 1]) == 3
     rule.restart()
     assert n_values_until_stop(rule, [1, 1, 1]) == 2
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_relative_tolerance_is_a_part_of_the_best_value(scale, maximize):
+    rule = StopRule(0.1, 2, maximize=maximize, is_relative=True)
+    values = [1.0, 1.2, 1.3, 1.35] if maximize else [1.0, 0.8, 0.75, 0.74]
+    assert [rule.update(scale * v) for v in values] == [False, False, False, True]
+
+
+def test_what_is_as_good_as_zero_counts_as_zero():
+    rule = StopRule(0.1, 3, maximize=False, is_relative=True)
+    values = [2.0**-k for k in range(60)]
+    assert 20 < n_values_until_stop(rule, values) < 40
+
+
+def test_another_rule_goes_on():
+    rule = StopRule(0.1, 3, maximize=False, is_relative=True)
+    for value in (1.0, 1e-8, 9e-9):
+        rule.update(value)
+    other = StopRule(0.1, 3, maximize=False, is_relative=True)
+    other.go_on(rule.state())
+    for value in (8e-9, 1e-12, 1e-12, 1e-12):
+        assert other.update(value) == rule.update(value)
+        assert other.state() == rule.state()
