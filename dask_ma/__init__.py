@@ -1,6 +1,6 @@
 """Distributed machine learning on Dask with the scikit-learn API."""
 
-from dask_ma.butterfly import ButterflySGDClassifier
+from dask_ma.butterfly import ButterflySGDClassifier, ButterflySGDRegressor
 from dask_ma.engine import run_spmd
 from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
 from dask_ma.mpca import MPCAClassifier, MPCARegressor
@@ -9,6 +9,7 @@ from dask_ma.sfb import SFBLogisticRegression
 
 __all__ = [
     "ButterflySGDClassifier",
+    "ButterflySGDRegressor",
     "MALDA",
     "MASGDClassifier",
     "MASGDRegressor",

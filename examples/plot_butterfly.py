@@ -33,12 +33,14 @@ for rank in (0, 5):
 # Every fit makes the same number of steps. What differs is how much is exchanged in
 # them: "allreduce" takes three exchanges after each step, "butterfly" takes one,
 # "periodic" takes three after every third step, and "none" leaves the ranks alone until
-# the mean model is evaluated.
+# the mean model is evaluated. With ``learning_rate="invscaling"`` their steps have the
+# same lengths, too.
 def fit_history(mixing):
     """Records of a fit of eight passes."""
     classifier = ButterflySGDClassifier(
         alpha=1e-5,
         mixing=mixing,
+        learning_rate="invscaling",
         batch_size=50,
         max_iter=8,
         tol=None,

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 
 callback = pytest.importorskip(
     "sklearn.callback", reason="scikit-learn has callbacks from version 1.9 on"
@@ -86,6 +86,16 @@ def test_each_round_has_its_model(place, data):
         short = MASGDClassifier(**{**PARAMS, "max_iter": n_rounds}).fit(X, y)
         np.testing.assert_array_equal(fitted.coef_, short.coef_)
         np.testing.assert_array_equal(fitted.predict(X), short.predict(X))
+    np.testing.assert_array_equal(recorder.rounds[-1][0].coef_, model.coef_)
+
+
+@pytest.mark.parametrize("cls", [ButterflySGDClassifier, MASGDClassifier])
+def test_rounds_of_a_refinement_have_their_models(cls, data):
+    recorder = Recorder()
+    params = {"loss": "log_loss", "tol": 1e-2, "n_ranks": 2, "random_state": 0}
+    model = cls(**params, refine_tol=1e-9).set_callbacks(recorder).fit(*data)
+    assert len(recorder.rounds) == model.n_iter_
+    assert model.history_[-1]["refined"]
     np.testing.assert_array_equal(recorder.rounds[-1][0].coef_, model.coef_)
 
 

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from dask_ma import (
     MALDA,
     ButterflySGDClassifier,
+    ButterflySGDRegressor,
     MASGDClassifier,
     MASGDRegressor,
     MPCAClassifier,
@@ -57,6 +58,7 @@ ESTIMATORS = {
     "MASGDClassifier": (MASGDClassifier, LINEAR, CODES),
     "MASGDRegressor": (MASGDRegressor, LINEAR, TARGET),
     "ButterflySGDClassifier": (ButterflySGDClassifier, LINEAR, CODES),
+    "ButterflySGDRegressor": (ButterflySGDRegressor, LINEAR, TARGET),
     "MALDA": (MALDA, {**TOPICS, "n_components": 3, "total_samples": 100}, None),
     "SchMPLasso": (SchMPLasso, LASSO, WIDE_TARGET),
     "SchMPLasso, dynamic": (

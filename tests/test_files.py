@@ -15,6 +15,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from dask_ma import (
     MALDA,
     ButterflySGDClassifier,
+    ButterflySGDRegressor,
     MASGDClassifier,
     MASGDRegressor,
     MPCAClassifier,
@@ -37,6 +38,7 @@ ESTIMATORS = {
     "MASGDClassifier": MASGDClassifier("log_loss", **ROUNDS),
     "MASGDRegressor": MASGDRegressor(**ROUNDS),
     "ButterflySGDClassifier": ButterflySGDClassifier("log_loss", **ROUNDS),
+    "ButterflySGDRegressor": ButterflySGDRegressor(**ROUNDS),
     "SFBLogisticRegression": SFBLogisticRegression(**ROUNDS),
     "MPCAClassifier": MPCAClassifier((4,), **ROUNDS),
     "MPCARegressor": MPCARegressor((4,), **ROUNDS),

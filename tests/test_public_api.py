@@ -14,6 +14,7 @@ import dask_ma
 from dask_ma import (
     MALDA,
     ButterflySGDClassifier,
+    ButterflySGDRegressor,
     MASGDClassifier,
     MASGDRegressor,
     MPCAClassifier,
@@ -47,6 +48,7 @@ PUBLIC = [
     for door, names in {
         "dask_ma": [
             "ButterflySGDClassifier",
+            "ButterflySGDRegressor",
             "MALDA",
             "MASGDClassifier",
             "MASGDRegressor",
@@ -110,6 +112,7 @@ PUBLIC = [
 ]
 ESTIMATORS = [
     ButterflySGDClassifier,
+    ButterflySGDRegressor,
     MALDA,
     MASGDClassifier,
     MASGDRegressor,
@@ -173,6 +176,7 @@ def test_door(name):
 def test_the_package_shows_its_estimators():
     assert set(dask_ma.__all__) == {
         "ButterflySGDClassifier",
+        "ButterflySGDRegressor",
         "MALDA",
         "MASGDClassifier",
         "MASGDRegressor",
@@ -188,7 +192,8 @@ def test_the_package_shows_its_estimators():
     for cls in (MALDA, MASGDClassifier, MASGDRegressor):
         assert getattr(importlib.import_module("dask_ma.ma"), cls.__name__) is cls
     butterfly = importlib.import_module("dask_ma.butterfly")
-    assert butterfly.ButterflySGDClassifier is ButterflySGDClassifier
+    for cls in (ButterflySGDClassifier, ButterflySGDRegressor):
+        assert getattr(butterfly, cls.__name__) is cls
     mpca = importlib.import_module("dask_ma.mpca")
     for cls in (MPCAClassifier, MPCARegressor):
         assert getattr(mpca, cls.__name__) is cls
@@ -271,25 +276,31 @@ def test_methods_are_those_of_scikit_learn(cls, twin):
         assert parameters[0] == parameters[1]
 
 
-def test_parameters_of_butterfly_mixing_are_those_of_scikit_learn():
-    """Those that both have, but for the loss, which only one of the two has first."""
-    ours, theirs = (
-        inspect.signature(c).parameters for c in (ButterflySGDClassifier, SGDClassifier)
-    )
+@pytest.mark.parametrize(
+    ("cls", "twin"),
+    [(ButterflySGDClassifier, SGDClassifier), (ButterflySGDRegressor, SGDRegressor)],
+)
+def test_parameters_of_butterfly_mixing_are_those_of_scikit_learn(cls, twin):
+    """Those that both have, but for the loss of classifiers and the steps."""
+    ours, theirs = (inspect.signature(c).parameters for c in (cls, twin))
     assert set(ours) - set(theirs) == {
         "batch_size",
         "mixing",
         "n_ranks",
         "preconditioner",
+        "refine",
+        "refine_max_iter",
+        "refine_tol",
     }
+    others = {"penalty", "l1_ratio", "power_t"}
+    assert set(theirs) - set(ours) - {"n_jobs"} == others
     for name in set(ours) & set(theirs):
         assert ours[name].kind == theirs[name].kind, name
-        if name not in ("eta0", "loss"):
+        if name not in ("eta0", "learning_rate", "loss"):
             assert ours[name].default == theirs[name].default, name
     for method in ("fit", "partial_fit", "score", "predict"):
         parameters = [
-            list(inspect.signature(getattr(c, method)).parameters)
-            for c in (ButterflySGDClassifier, SGDClassifier)
+            list(inspect.signature(getattr(c, method)).parameters) for c in (cls, twin)
         ]
         assert parameters[0] == parameters[1]
 

@@ -26,10 +26,11 @@ from dask_ma.butterfly._steps import StepRule
 from dask_ma.comm import butterfly_depth, butterfly_partners
 from dask_ma.data import Block, Shard
 from dask_ma.kernels import (
+    PRECONDITIONERS,
     feature_moments,
-    jacobi_preconditioner,
     loss_sums,
     penalty_value,
+    preconditioner_diagonal,
     row_slice,
 )
 from dask_ma.linear import pass_batches
@@ -46,7 +47,7 @@ class Setting(NamedTuple):
     loss: str
     alpha: float
     eta0: float
-    jacobi: bool
+    preconditioner: str | None
     n_passes: int
     seed: int
 
@@ -96,11 +97,15 @@ def simulate(
     parts = shards(X, y, setting.n_ranks)
     n_steps = -(-max(part.n_rows for part in parts) // setting.batch_size)
     H = None
-    if setting.jacobi:
-        moments = feature_moments(X, None)
-        H = jacobi_preconditioner(moments, len(y), setting.batch_size)
+    if setting.preconditioner is not None:
+        H = preconditioner_diagonal(
+            feature_moments(X, None),
+            len(y),
+            setting.preconditioner,
+            setting.batch_size,
+        )
     scale = n_steps * setting.n_ranks / len(y)
-    rule = StepRule(setting.loss, setting.alpha, setting.eta0, True, scale)
+    rule = StepRule(setting.loss, 0.1, setting.alpha, True, scale)
     weights = [np.zeros((X.shape[1] + 1, 1)) for _ in parts]
     due = {n_steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)}
     step = 0
@@ -115,7 +120,9 @@ def simulate(
         ]
         for done in range(1, n_steps + 1):
             for rank in range(setting.n_ranks):
-                state = RankState(weights[rank], step + 1, 0, setting.batch_size, H)
+                state = RankState(
+                    weights[rank], step + 1, setting.eta0, preconditioner=H
+                )
                 rule.update(state, next(batches[rank]))
             weights = mixed(weights, step, scheme)
             step += 1
@@ -169,11 +176,14 @@ def main() -> None:
     )
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--sorted", action="store_true", help="rows sorted by class")
-    parser.add_argument("--plain", action="store_true", help="no preconditioner")
+    parser.add_argument(
+        "--preconditioner", default="bounded", choices=[*PRECONDITIONERS, "none"]
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if not arguments.data:
         parser.error("give --data, or set DASK_MA_DATA")
+    plain = arguments.preconditioner == "none"
     X, y = load(Path(arguments.data))
     if arguments.sorted:
         order = np.argsort(y, kind="stable")
@@ -190,7 +200,7 @@ def main() -> None:
                     arguments.loss,
                     arguments.alpha,
                     eta0,
-                    not arguments.plain,
+                    None if plain else arguments.preconditioner,
                     arguments.passes,
                     arguments.seed,
                 )

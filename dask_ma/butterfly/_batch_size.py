@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._params import ButterflyParams
+from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule, run_steps
 from dask_ma.comm import Group, allreduce, barrier
 from dask_ma.engine import RankContext
-from dask_ma.kernels import batch_slopes, descend
+from dask_ma.kernels import descend
 from dask_ma.linear import Piece, Problem, pass_batches
 
-# Where nothing is exchanged, and nothing can be gained by large batches.
-WITHOUT_EXCHANGE = 64
+# Steps with so many rows make good use of the matrix products, and of the network.
+_USUAL = 64
+# Ranks with few rows need more steps in a pass than one or two to get anywhere.
+_USUAL_STEPS = 16
 _SMALLEST = 8
 _FEWEST_STEPS = 8  # of a pass
 _PROBED = (16, 256)  # batch sizes whose steps are timed
@@ -70,6 +72,22 @@ class TimeModel(NamedTuple):
         return math.sqrt(ratio * self.noise_scale / n_ranks)
 
 
+def usual_batch_size(most_rows: int) -> int:
+    """The batch size where nobody asks for another one.
+
+    Parameters
+    ----------
+    most_rows : int
+        Rows of the rank that has most.
+
+    Returns
+    -------
+    batch_size : int
+        64, or as many as leave a pass 16 steps, but at least 1.
+    """
+    return min(_USUAL, max(1, most_rows // _USUAL_STEPS))
+
+
 def rounded(batch_size: float, most_rows: int) -> int:
     """The nearest power of two that leaves a pass some steps.
 
@@ -95,7 +113,7 @@ def fit_time_model(
     problem: Problem,
     params: ButterflyParams,
     state: RankState,
-    moments: np.ndarray | None,
+    moments: Moments | None,
     most_rows: int,
 ) -> TimeModel:
     """Time some steps on all ranks and estimate the noise of the gradients.
@@ -113,7 +131,7 @@ def fit_time_model(
         Parameters of the fit.
     state : RankState
         Where the fit starts.
-    moments : ndarray of shape (2, n_features) or None
+    moments : Moments or None
         Moments of the features, for the preconditioner.
     most_rows : int
         Rows of the rank that has most.
@@ -131,7 +149,8 @@ def fit_time_model(
         n_steps = -(-most_rows // size)
         rule = make_rule(params, problem, group.size, n_steps)
         state = state._replace(
-            batch_size=size, preconditioner=make_preconditioner(moments, problem, size)
+            batch_size=size,
+            preconditioner=make_preconditioner(moments, params, problem, size),
         )
         batches = _probe_batches(context, problem, n_steps, number)
         state, timing = _time_steps(group, state, batches, rule, params.mixing)
@@ -149,7 +168,8 @@ def _probe_batches(
     key = (*context.seed.spawn_key, 0, number)
     seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
     rng = np.random.default_rng(seed)
-    return pass_batches(problem.shard, n_steps, rng, n_problems=problem.n_problems)
+    n_problems = problem.n_problems if problem.classes is not None else None
+    return pass_batches(problem.shard, n_steps, rng, n_problems=n_problems)
 
 
 class Timing(NamedTuple):
@@ -282,13 +302,10 @@ def _mean_gradient(
     gradient = np.zeros(weights.shape)
     n_rows = sum(piece.n_rows for piece in batch)
     for piece in batch:
-        slopes = batch_slopes(
-            weights, piece.X, piece.y, piece.sample_weight, loss=rule.loss
-        )
         descend(
             gradient,
             piece.X,
-            slopes,
+            rule.slopes(weights, piece),
             -1 / n_rows,
             None,
             fit_intercept=rule.fit_intercept,

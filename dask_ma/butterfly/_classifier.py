@@ -1,44 +1,30 @@
-"""Linear classifier by butterfly mixing."""
+"""Linear classifiers by butterfly mixing."""
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.linear_model import SGDClassifier
 
 from dask_ma._callbacks import with_callbacks
-from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.butterfly._agent import train
-from dask_ma.butterfly._params import ButterflyParams
-from dask_ma.linear import FitResult, LinearClassifierMixin, LinearEstimator
+from dask_ma._sklearn import StrOptions, fit_context
+from dask_ma.butterfly._linear import LinearButterfly
+from dask_ma.linear import LinearClassifierMixin
 
-_PASSED_ON = (
-    "loss",
-    "alpha",
-    "fit_intercept",
-    "max_iter",
-    "tol",
-    "shuffle",
-    "batch_size",
-    "mixing",
-    "eta0",
-    "preconditioner",
-    "n_iter_no_change",
-    "class_weight",
-)
-# What other estimators of linear models leave to the user.
-_FIXED = {
-    "is_classifier": True,
-    "penalty": "l2",
-    "l1_ratio": 0.0,
-    "epsilon": 0.0,
-    "early_stopping": False,
-    "validation_fraction": 0.1,
+# Not the perceptron: no weights have a lower objective than zeros.
+_LOSSES = {
+    "hinge",
+    "log_loss",
+    "modified_huber",
+    "squared_hinge",
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
 }
 
 
-class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
+class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     """Linear classifier by mini-batch SGD with butterfly mixing.
 
     In each step every rank moves its weights along the gradient of a batch of its own
@@ -52,48 +38,67 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
 
     Parameters
     ----------
-    loss : {"log_loss", "hinge"}, default="log_loss"
-        "log_loss" is logistic regression. "hinge" is the linear SVM; as in Pegasos,
-        each step then ends with the projection of `w` onto the ball of radius
-        ``1 / sqrt(alpha)``, which holds the solution.
+    loss : str, default="log_loss"
+        "log_loss" (logistic regression), "hinge" (linear SVM), "squared_hinge",
+        "modified_huber", or one of the regression losses "squared_error", "huber",
+        "epsilon_insensitive", "squared_epsilon_insensitive" on targets -1 and 1. With
+        "hinge" each step ends with the projection of `w` onto the ball of radius
+        ``1 / sqrt(alpha)``, which holds the solution, as in Pegasos.
     alpha : float, default=0.0001
         Weight of the L2 penalty, at least 0. The intercept is never penalised.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     max_iter : int, default=1000
-        Most passes over the rows.
+        Most passes over the rows before the refinement.
     tol : float or None, default=1e-3
-        The fit ends when `n_iter_no_change` passes in a row have not improved the
-        objective by more than this, in the units of the objective. None makes
-        `max_iter` passes.
+        The passes end when `n_iter_no_change` of them in a row have not improved the
+        objective by more than this part of it; with `early_stopping`, the score by more
+        than this. None makes `max_iter` passes.
     shuffle : bool, default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
         order in each pass.
     verbose : int, default=0
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per pass.
-    batch_size : int or "auto", default=64
-        Rows of a batch, on each rank, at least 1. "auto" times some steps, estimates
-        the noise of the gradients, and takes the size that promises to reach a loss
-        first. It is the one setting whose result depends on the clock: the same fit
-        may give another model the next time. Where nothing is exchanged, with one rank
-        or ``mixing="none"``, it is 64.
+    epsilon : float, default=0.1
+        Threshold of the losses "huber", "epsilon_insensitive" and
+        "squared_epsilon_insensitive".
+    batch_size : int, "auto" or "timed", default="auto"
+        Rows of a batch, on each rank, at least 1. "auto" is 64, or fewer if the ranks
+        have so few rows that a pass would have less than 16 steps. "timed" times some
+        steps, estimates the noise of the gradients, and takes the size that promises to
+        reach a loss first. It is the one setting whose result depends on the clock: the
+        same fit may give another model the next time. With one rank it is "auto", and
+        ``mixing="none"``, which exchanges nothing, refuses it.
     mixing : {"butterfly", "allreduce", "periodic", "none"}, default="butterfly"
         What the ranks average after a step: "butterfly", the weights of two ranks;
         "allreduce", those of all ranks, which takes log2(ranks) times the messages;
         "periodic", those of all ranks in every log2(ranks)-th step, which takes as many
         messages as "butterfly"; "none", nothing before the end of a pass, for the
         record alone.
-    eta0 : float, default=1.0
-        Length of the first step, above 0; step `t` has the length ``eta0 / sqrt(t)``.
-    preconditioner : {"jacobi"} or None, default="jacobi"
-        "jacobi" divides the step of each feature by the fraction of the rows in which
-        it is not zero, but at least one row in a batch, and by the mean of its square
-        over those rows. Rare features learn as fast as frequent ones then, and the
-        steps do not depend on the scale of a feature. None makes plain steps, and wants
-        another `eta0`.
     random_state : int, RandomState instance or None, default=None
-        Seed of the shuffles.
+        Seed of the shuffles and of the validation rows.
+    learning_rate : {"adaptive", "invscaling"}, default="adaptive"
+        Step `t` has the length ``eta / sqrt(t)``. "invscaling", the rule of the paper,
+        leaves `eta` at `eta0`. "adaptive" begins with `eta0` and goes by the objective,
+        which is evaluated after each pass: a pass that lowers it makes `eta` 1.2 times
+        as long, and one that does not is taken back and halves `eta`. Nothing is taken
+        back with ``mixing="none"``, where the ranks have no model in common.
+    eta0 : float, default=1.0
+        What `eta` begins with, above 0.
+    preconditioner : {"bounded", "jacobi", "frequency"} or None, default="bounded"
+        How much longer the steps of each feature are, with `f` the fraction of the rows
+        in which it is not zero and `s` the mean of its square over those rows.
+        "frequency", that of the paper: ``1 / f``, so that rare features learn as fast
+        as frequent ones. "jacobi": ``1 / (f s)``, so that the steps do not depend on
+        the scale of a feature either. "bounded": the same with an `f` of at least one
+        row in a batch, since rarer features leap. None makes all steps alike. With
+        "frequency" and None, `eta0` has the units of the features.
+    early_stopping : bool, default=False
+        Whether each rank holds out part of its rows, and the fit ends when the score on
+        them stops to improve. The rows kept for training are copied.
+    validation_fraction : float, default=0.1
+        Part of the rows held out, between 0 and 1.
     n_iter_no_change : int, default=5
         Passes without improvement before the fit ends.
     class_weight : dict, "balanced" or None, default=None
@@ -102,6 +107,24 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         against the rest.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
+    average : bool or int, default=False
+        Whether the model is the mean of the weights after all steps, in which late
+        steps count most; it begins anew where a pass is taken back. An int begins when
+        this many rows have been seen. Noisy gradients need about half as many passes
+        then; a rank holds one array more of the size of the model.
+    refine : {"auto", "newton", "lbfgs"} or None, default="auto"
+        Whether second-order steps go on from where the passes have ended to the optimum
+        of the objective. "newton" needs passes that cost each row the square of the
+        number of features; "lbfgs" is for many features. "auto" takes what the number
+        of features allows, ends after one look at the gradient if the passes have come
+        near enough, and leaves a fit alone with ``tol=None``, `early_stopping` or
+        ``mixing="none"``. None ends with the passes.
+    refine_max_iter : int, default=500
+        Most rounds of the refinement, each of which evaluates the objective and its
+        derivatives in one pass over the rows.
+    refine_tol : float, default=1e-3
+        The refinement ends when the objective is estimated to be no further above its
+        optimum, relative to itself.
     n_ranks : int or None, default=None
         Number of ranks. None means one per worker thread of the current client, and one
         without a client. Without a client the ranks are threads of this process. A
@@ -116,19 +139,32 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
     classes_ : ndarray of shape (n_classes,)
         Sorted labels.
     n_iter_ : int
-        Passes made.
+        Passes made, and rounds of the refinement.
     t_ : float
         Number of the next step: 1 plus the steps made.
+    eta_ : float
+        What ``learning_rate="adaptive"`` has made of `eta0`. `partial_fit` goes on with
+        it.
+    moments_ : Moments or None
+        What the preconditioner has been made from, a named tuple: `sums`, of shape (2,
+        n_features), the weight of the rows in which a feature is not zero and the
+        weighted sum of its squares; and `total`, the weight of all rows. `partial_fit`
+        adds those of its rows. None without a preconditioner.
     history_ : list of dict
         One record per pass: `round`, the number of the pass; `time`, in seconds since
-        rank 0 started; `objective` of the mean model; `batch_size`; `n_steps`, the
+        rank 0 started; `objective` of the model after it, which is the one before if
+        the pass has been taken back, and its `validation_score` with `early_stopping`;
+        `eta`, the length of the steps times ``sqrt(t)``; `batch_size`; `n_steps`, the
         steps of the pass; over all ranks the sums `n_samples` (rows gone over in the
         pass), `bytes_sent` and `messages_sent` between processes, and `bytes_shared`
         within processes; and the means over ranks `seconds_computing` and
-        `seconds_waiting`. Where ``batch_size="auto"`` has measured, also what it has
+        `seconds_waiting`. Where ``batch_size="timed"`` has measured, also what it has
         found: `seconds_per_row` and `seconds_per_exchange`, on each rank, and
         `noise_scale`, the rows of all ranks' batches together at which twice as many
         rows are needed as with small batches.
+        Rounds of the refinement have `refined`, which is True, `local_epochs`, their
+        passes over the rows, and `excess`, an estimate of how far the objective is
+        above its optimum, relative to itself, in place of what tells of steps.
         `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when: a structured array, sorted by start, with the
@@ -144,13 +180,14 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
 
     See Also
     --------
+    ButterflySGDRegressor : The same for regression.
     MASGDClassifier : Long local passes between two exchanges.
     sklearn.linear_model.SGDClassifier : SGD on one machine.
 
     References
     ----------
     H. Zhao, J. Canny. "Butterfly mixing: accelerating incremental-update algorithms on
-    clusters." SIAM International Conference on Data Mining, 2013; section 4.
+    clusters." SIAM International Conference on Data Mining, 2013; sections 3 and 4.
 
     Examples
     --------
@@ -164,25 +201,9 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "loss": [StrOptions({"log_loss", "hinge"})],
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "fit_intercept": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left"), None],
-        "shuffle": ["boolean"],
-        "verbose": ["verbose"],
-        "batch_size": [
-            StrOptions({"auto"}),
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "mixing": [StrOptions({"butterfly", "allreduce", "periodic", "none"})],
-        "eta0": [Interval(Real, 0, None, closed="neither")],
-        "preconditioner": [StrOptions({"jacobi"}), None],
-        "random_state": ["random_state"],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        **LinearButterfly._parameter_constraints,
+        "loss": [StrOptions(_LOSSES)],
         "class_weight": [StrOptions({"balanced"}), dict, None],
-        "warm_start": ["boolean"],
-        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
     _twin = SGDClassifier
 
@@ -196,14 +217,22 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         tol: float | None = 1e-3,
         shuffle: bool = True,
         verbose: int = 0,
-        batch_size: int | str = 64,
+        epsilon: float = 0.1,
+        batch_size: int | str = "auto",
         mixing: str = "butterfly",
-        eta0: float = 1.0,
-        preconditioner: str | None = "jacobi",
         random_state: Any = None,
+        learning_rate: str = "adaptive",
+        eta0: float = 1.0,
+        preconditioner: str | None = "bounded",
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
         class_weight: Any = None,
         warm_start: bool = False,
+        average: bool | int = False,
+        refine: str | None = "auto",
+        refine_max_iter: int = 500,
+        refine_tol: float = 1e-3,
         n_ranks: int | None = None,
     ) -> None:
         self.loss = loss
@@ -213,14 +242,22 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         self.tol = tol
         self.shuffle = shuffle
         self.verbose = verbose
+        self.epsilon = epsilon
         self.batch_size = batch_size
         self.mixing = mixing
+        self.random_state = random_state
+        self.learning_rate = learning_rate
         self.eta0 = eta0
         self.preconditioner = preconditioner
-        self.random_state = random_state
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.class_weight = class_weight
         self.warm_start = warm_start
+        self.average = average
+        self.refine = refine
+        self.refine_max_iter = refine_max_iter
+        self.refine_tol = refine_tol
         self.n_ranks = n_ranks
 
     @with_callbacks
@@ -265,6 +302,7 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             X, y = self._validate_input(X, y, reset=True)
             changes = self._initial_changes(coef_init, intercept_init)
@@ -278,6 +316,9 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> ButterflySGDClassifier:
         """Go over the rows once on all ranks, with the step size where it was.
+
+        The preconditioner is made from the rows of all calls so far, and of the `fit`
+        before them.
 
         Parameters
         ----------
@@ -293,31 +334,14 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearEstimator):
         Raises
         ------
         ValueError
-            As in :meth:`fit`, and for labels that are not among the classes.
+            As in :meth:`fit`, for labels that are not among the classes, and with
+            `early_stopping` or `average`.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
-            changes = {
-                **self._warm_model(),
-                "t": getattr(self, "t_", 1.0),
-                "max_iter": 1,
-                "classes": self._check_classes(classes),
-                "is_saved": False,
-            }
+            changes = self._partial_changes()
+            changes["classes"] = self._check_classes(classes)
             first = not hasattr(self, "coef_")
             X, y = self._validate_input(X, y, reset=first)
             self._fit_passes(X, y, sample_weight, **changes)
         return self
-
-    def _fit_passes(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        is_saved: bool = True,
-        **changes: Any,
-    ) -> FitResult:
-        """Fit on all ranks and take over the result."""
-        chosen = {name: getattr(self, name) for name in _PASSED_ON}
-        params = ButterflyParams(**{**_FIXED, **chosen, **changes})
-        return self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)

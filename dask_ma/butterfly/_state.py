@@ -21,19 +21,32 @@ class RankState(NamedTuple):
         Coefficients and, in the last row, intercepts.
     t : int
         Number of the next step, from 1.
+    eta : float
+        Length of the steps, times ``sqrt(t)``; the same on all ranks.
     n_passes : int
         Passes completed.
     batch_size : int
         Rows of a batch on the rank that has most rows.
     preconditioner : ndarray of shape (n_features,) or None
         Diagonal of the preconditioner, the same on all ranks.
+    mean : ndarray of the shape of `weights`, or None
+        Mean of the weights after the steps averaged; None before the first one.
+    n_averaged : int
+        Steps that `mean` is the mean of.
     """
 
     weights: np.ndarray
     t: int
-    n_passes: int
-    batch_size: int
-    preconditioner: np.ndarray | None
+    eta: float
+    n_passes: int = 0
+    batch_size: int = 0
+    preconditioner: np.ndarray | None = None
+    mean: np.ndarray | None = None
+    n_averaged: int = 0
+
+    def at(self, model: LinearModel) -> RankState:
+        """The state of a rank that goes on from a model, its mean begun anew."""
+        return self._replace(weights=stack(model), mean=None, n_averaged=0)
 
 
 def stack(model: LinearModel) -> np.ndarray:

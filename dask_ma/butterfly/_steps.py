@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -9,18 +10,23 @@ from typing import NamedTuple
 import numpy as np
 
 from dask_ma.butterfly._mixing import start_mixing
-from dask_ma.butterfly._params import ButterflyParams
+from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.comm import Group, allreduce
 from dask_ma.kernels import (
     batch_slopes,
     descend,
     feature_moments,
-    jacobi_preconditioner,
+    preconditioner_diagonal,
     project,
     shrink,
 )
 from dask_ma.linear import Piece, Problem
+
+# The weights after late steps are better: that of step `t` counts in the mean like the
+# power of `t` with this exponent (polynomial-decay averaging, O. Shamir and T. Zhang,
+# "Stochastic gradient descent for non-smooth optimization", ICML 2013, section 4).
+_DEGREE = 8
 
 
 class StepRule(NamedTuple):
@@ -29,22 +35,36 @@ class StepRule(NamedTuple):
     Attributes
     ----------
     loss : str
-        "hinge" or "log_loss".
+        One of ``LOSSES``.
+    epsilon : float
+        Width of huber and of the epsilon-insensitive losses.
     alpha : float
         Weight of the L2 penalty.
-    eta0 : float
-        Length of the first step; in the literature, `gamma_0`.
     fit_intercept : bool
         Whether the intercepts are trained.
     gradient_scale : float
         What turns the sum over a batch into the gradient.
+    first_averaged : float
+        Number of the first step that counts in the mean; infinite without a mean.
     """
 
     loss: str
+    epsilon: float
     alpha: float
-    eta0: float
     fit_intercept: bool
     gradient_scale: float
+    first_averaged: float = math.inf
+
+    def slopes(self, weights: np.ndarray, piece: Piece) -> np.ndarray:
+        """Derivatives of the losses of some rows by the predictions."""
+        return batch_slopes(
+            weights,
+            piece.X,
+            piece.y,
+            piece.sample_weight,
+            loss=self.loss,
+            epsilon=self.epsilon,
+        )
 
     def update(self, state: RankState, batch: Sequence[Piece]) -> None:
         """Make a step on the weights of `state`, in place.
@@ -53,11 +73,8 @@ class StepRule(NamedTuple):
         is the mean of their steps.
         """
         weights, preconditioner = state.weights, state.preconditioner
-        step_size = self.eta0 / np.sqrt(state.t)
-        slopes = [
-            batch_slopes(weights, p.X, p.y, p.sample_weight, loss=self.loss)
-            for p in batch
-        ]
+        step_size = state.eta / math.sqrt(state.t)
+        slopes = [self.slopes(weights, piece) for piece in batch]
         for piece, piece_slopes in zip(batch, slopes, strict=True):
             descend(
                 weights,
@@ -70,6 +87,20 @@ class StepRule(NamedTuple):
         shrink(weights, step_size * self.alpha, preconditioner)
         if self.loss == "hinge" and self.alpha > 0:
             project(weights, 1 / np.sqrt(self.alpha))
+
+    def after(self, state: RankState, weights: np.ndarray) -> RankState:
+        """The state after a step that has ended with these weights."""
+        if state.t < self.first_averaged:
+            return state._replace(weights=weights, t=state.t + 1)
+        number = state.n_averaged + 1
+        mean = weights.copy()
+        if state.mean is not None:
+            mean -= state.mean
+            mean *= (_DEGREE + 1) / (number + _DEGREE)
+            mean += state.mean
+        return state._replace(
+            weights=weights, t=state.t + 1, mean=mean, n_averaged=number
+        )
 
 
 def make_rule(
@@ -84,12 +115,17 @@ def make_rule(
     weight = problem.total_weight / n_ranks
     if params.mixing == "none" and problem.weight > 0:
         weight = problem.weight
+    first_averaged = math.inf
+    if params.average:
+        # After so many steps the ranks have seen this many rows.
+        first_averaged = params.average * n_steps / problem.total_rows
     return StepRule(
         loss=params.loss,
+        epsilon=params.epsilon,
         alpha=params.alpha,
-        eta0=params.eta0,
         fit_intercept=params.fit_intercept,
         gradient_scale=n_steps / weight,
+        first_averaged=first_averaged,
     )
 
 
@@ -132,25 +168,47 @@ def run_steps(
         # Rows are picked while the weights are under way.
         with computing():
             batch = next(batches, None)
-        state = state._replace(weights=finish(), t=state.t + 1)
+        state = rule.after(state, finish())
     return state
 
 
-def sum_moments(group: Group, problem: Problem) -> np.ndarray:
-    """Moments of the features over the rows of all ranks; a collective call."""
-    moments = np.zeros((2, problem.shard.n_features))
+def sum_moments(group: Group, problem: Problem, before: Moments | None) -> Moments:
+    """Moments of the features over the rows of all ranks; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    problem : Problem
+        The rows.
+    before : Moments or None
+        What an earlier call has returned for other rows, which are to count, too.
+
+    Returns
+    -------
+    moments : Moments
+    """
+    sums, total = np.zeros((2, problem.shard.n_features)), problem.total_weight
     for block in problem.shard.blocks:
-        moments += feature_moments(block.X, block.sample_weight)
-    return allreduce(group, moments)
+        sums += feature_moments(block.X, block.sample_weight)
+    sums = allreduce(group, sums)
+    if before is not None:
+        sums, total = sums + before.sums, total + before.total
+    return Moments(sums, total)
 
 
 def make_preconditioner(
-    moments: np.ndarray | None, problem: Problem, batch_size: int
+    moments: Moments | None, params: ButterflyParams, problem: Problem, size: int
 ) -> np.ndarray | None:
     """Diagonal of the preconditioner for a batch size, None if there are no moments."""
-    if moments is None:
+    if moments is None or params.preconditioner is None:
         return None
     # Where squares leave the range of the type, the model does, and is refused later.
     with np.errstate(over="ignore"):
-        diagonal = jacobi_preconditioner(moments, problem.total_weight, batch_size)
+        diagonal = preconditioner_diagonal(*moments, params.preconditioner, size)
         return diagonal.astype(problem.dtype)
+
+
+def rows_of_largest_rank(group: Group, problem: Problem) -> int:
+    """Most rows that a rank has; a collective call."""
+    return int(allreduce(group, np.array(problem.shard.n_rows), "max"))

@@ -45,10 +45,11 @@ from dask_ma.kernels._feasible import (
 from dask_ma.kernels._gradients import GradientSums, gradient_sums, loss_slopes
 from dask_ma.kernels._losses import LOSSES, loss_values
 from dask_ma.kernels._minibatch import (
+    PRECONDITIONERS,
     batch_slopes,
     descend,
     feature_moments,
-    jacobi_preconditioner,
+    preconditioner_diagonal,
     project,
     shrink,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "MLPWorkspace",
     "Optimizer",
     "PENALTIES",
+    "PRECONDITIONERS",
     "ROUNDED_LOSSES",
     "SGD",
     "SMOOTHED_LOSSES",
@@ -129,7 +131,6 @@ __all__ = [
     "fit_dirichlet",
     "gradient_sums",
     "infer_documents",
-    "jacobi_preconditioner",
     "log_loss_sum",
     "loss_slopes",
     "loss_sums",
@@ -143,6 +144,7 @@ __all__ = [
     "moment_sums",
     "one_vs_rest_targets",
     "penalty_value",
+    "preconditioner_diagonal",
     "project",
     "residuals",
     "row_products",

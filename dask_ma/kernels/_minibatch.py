@@ -7,12 +7,12 @@ a column of a row of X meets its weights side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from scipy import sparse, special
+from scipy import sparse
+
+from dask_ma.kernels._gradients import loss_slopes
 
 # To add at scattered places costs this many times as much, per element, as the passes
 # over an array that a dense gradient takes.
@@ -20,24 +20,8 @@ _SCATTER_COST = 6
 # Up to so many non-zeros, counting them into bins costs less than SciPy's transpose.
 _FEW_NONZEROS = 6_000
 
-_Slopes = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-def _hinge_slopes(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """-y where y p < 1, else 0."""
-    return np.where(y * p < 1, -y, 0)
-
-
-def _log_loss_slopes(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """-y / (1 + exp(y p))."""
-    slopes = special.expit(-y * p)
-    slopes *= -y
-    return slopes
-
-
-SLOPES: Mapping[str, _Slopes] = MappingProxyType(
-    {"hinge": _hinge_slopes, "log_loss": _log_loss_slopes}
-)
+#: What :func:`preconditioner_diagonal` can make.
+PRECONDITIONERS = ("bounded", "jacobi", "frequency")
 
 
 def batch_slopes(
@@ -47,6 +31,7 @@ def batch_slopes(
     sample_weight: np.ndarray | None,
     *,
     loss: str,
+    epsilon: float = 0.1,
 ) -> np.ndarray:
     """Derivatives of the losses of a batch by the predictions.
 
@@ -56,12 +41,14 @@ def batch_slopes(
         Coefficients and, in the last row, intercepts.
     X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
         Rows of the batch, of the dtype of `weights`.
-    targets : ndarray of shape (n_samples, n_problems)
-        -1 or +1.
+    targets : ndarray of shape (n_samples, n_problems), or (n_samples,) for one problem
+        -1 or +1 for the margin losses, any numbers for the others.
     sample_weight : ndarray of shape (n_samples,) or None
         Weights of the rows; None weighs each by 1.
-    loss : {"hinge", "log_loss"}
-        The loss. The hinge has its left-hand derivative, 0, where ``y p = 1``.
+    loss : str
+        One of ``LOSSES``; see :func:`loss_slopes` for its derivative at a kink.
+    epsilon : float, default=0.1
+        Width of huber and of the epsilon-insensitive losses; no other loss reads it.
 
     Returns
     -------
@@ -73,7 +60,8 @@ def batch_slopes(
     coef = weights[:-1, 0] if n_problems == 1 else weights[:-1]
     predictions = (X @ coef).reshape(-1, n_problems)
     predictions += weights[-1]
-    slopes = SLOPES[loss](targets, predictions)
+    targets = targets.reshape(predictions.shape)
+    slopes = loss_slopes(loss, targets, predictions, epsilon)
     if sample_weight is not None:
         slopes *= sample_weight[:, np.newaxis]
     return slopes.astype(weights.dtype, copy=False)
@@ -225,21 +213,15 @@ def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         )
 
 
-def jacobi_preconditioner(
-    moments: np.ndarray, total: float, batch_size: int
+def preconditioner_diagonal(
+    moments: np.ndarray, total: float, kind: str, batch_size: int
 ) -> np.ndarray:
-    """Inverse frequencies of the features, in units of their squares.
+    """How much longer the steps of each feature are than those of the intercept.
 
-    ``H_j = 1 / (max(f_j, 1 / batch_size) * s_j)``, where `f_j` is the fraction of the
-    rows in which feature `j` is not zero and `s_j` the mean of its square over those
-    rows. For features that are 0 or 1 that is the inverse feature frequency of the
-    paper. ``f_j * s_j`` is the diagonal of the matrix ``X^T X / n`` that a quadratic
-    loss has as its second derivative: the steps do not depend on the scale of a
-    feature.
-
-    The bound is there since a feature that is rarer than once in a batch appears once
-    in those batches where it appears at all. Beyond the bound its weight would leap by
-    more than one row can justify.
+    With `f_j` the fraction of the rows in which feature `j` is not zero, and `s_j` the
+    mean of its square over those rows, ``f_j * s_j`` is the diagonal of the matrix
+    ``X^T X / n``, the second derivative of a quadratic loss. With its inverse the steps
+    do not depend on the scale of a feature.
 
     Parameters
     ----------
@@ -247,17 +229,32 @@ def jacobi_preconditioner(
         What :func:`feature_moments` gives, summed over all data.
     total : float
         Weight of all rows, above 0.
+    kind : {"bounded", "jacobi", "frequency"}
+        "jacobi": ``1 / (f_j s_j)``. "bounded": ``1 / (max(f_j, 1 / batch_size) s_j)``;
+        a feature that is rarer than once in a batch appears once in those batches where
+        it appears at all, and beyond the bound its weight would leap by more than one
+        row can justify. "frequency": ``1 / f_j``, which leaves the scales of the
+        features as they are.
     batch_size : int
-        Rows of a batch.
+        Rows of a batch; only "bounded" reads it.
 
     Returns
     -------
     ndarray of float64, shape (n_features,)
         Not negative; 1 for a feature that no row has, whose gradient is 0.
+
+    Raises
+    ------
+    ValueError
+        If `kind` is not known.
     """
+    if kind not in PRECONDITIONERS:
+        raise ValueError(f"kind must be one of {list(PRECONDITIONERS)}, got {kind!r}")
     counts, squares = moments
-    frequencies = np.clip(counts / total, 1 / batch_size, 1)
+    smallest = 1 / batch_size if kind == "bounded" else 0
+    frequencies = np.clip(counts / total, smallest, 1)
     diagonal = np.ones(len(counts))
+    if kind == "frequency":
+        return np.divide(1, frequencies, out=diagonal, where=squares > 0)
     # The mean square is squares / counts.
-    np.divide(counts, frequencies * squares, out=diagonal, where=squares > 0)
-    return diagonal
+    return np.divide(counts, frequencies * squares, out=diagonal, where=squares > 0)

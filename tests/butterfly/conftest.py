@@ -8,6 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import binom
+
+SLOPES = {
+    "log_loss": lambda y, p: -y / (1 + math.exp(y * p)),
+    "hinge": lambda y, p: -y if y * p <= 1 else 0.0,
+    "squared_hinge": lambda y, p: -2 * y * max(0.0, 1 - y * p),
+    "modified_huber": lambda y, p: -2 * y * min(2.0, max(0.0, 1 - y * p)),
+    "squared_error": lambda y, p: p - y,
+    "huber": lambda y, p: min(0.1, max(-0.1, p - y)),
+    "epsilon_insensitive": lambda y, p: float(np.sign(p - y)) * (abs(p - y) > 0.1),
+    "squared_epsilon_insensitive": lambda y, p: (
+        2 * float(np.sign(p - y)) * max(0.0, abs(p - y) - 0.1)
+    ),
+}
+LOSSES = {
+    "log_loss": lambda y, p: math.log1p(math.exp(-y * p)),
+    "squared_error": lambda y, p: (p - y) ** 2 / 2,
+}
 
 
 class Simulation:
@@ -30,14 +48,41 @@ class Simulation:
         self.coef = [np.zeros((n_problems, n_features)) for _ in shards]
         self.intercept = [np.zeros(n_problems) for _ in shards]
         self.t = 1
+        self.eta = params["eta0"]
+        self.averaged = []  # mean models after the steps that the mean is made of
 
     def run(self, n_passes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Make some passes, and the next steps shorter where one has failed."""
+        model, has_gained = self._model(), False
+        self.objectives = []
         for _ in range(n_passes):
-            for step in range(self.n_steps):
-                for rank in range(self.size):
-                    self._update(rank, step)
-                self._mix()
-                self.t += 1
+            self._pass()
+            if self.params.get("learning_rate", "invscaling") == "invscaling":
+                model = self._model()
+                continue
+            best = self._objective(model)
+            if self._objective(self._model()) < best:
+                model, has_gained = self._model(), True
+                self.eta *= 1.2
+            else:
+                self.eta *= 0.5 if has_gained else 0.125
+                self.coef = [model[0].copy() for _ in self.shards]
+                self.intercept = [model[1].copy() for _ in self.shards]
+                self.averaged = []
+            self.objectives.append(self._objective(model))
+        return model
+
+    def _pass(self):
+        for step in range(self.n_steps):
+            for rank in range(self.size):
+                self._update(rank, step)
+            self._mix()
+            seen = self.t * self.n_rows / self.n_steps
+            if self.params.get("average") and seen >= self.params["average"]:
+                self.averaged.append(self._mean_over_ranks())
+            self.t += 1
+
+    def _mean_over_ranks(self):
         shares = np.ones(self.size)
         if self.params["mixing"] == "none":
             shares = [sum(s) for _, _, s in self.shards]
@@ -45,6 +90,26 @@ class Simulation:
             np.average(self.coef, axis=0, weights=shares),
             np.average(self.intercept, axis=0, weights=shares),
         )
+
+    def _model(self):
+        if not self.averaged:
+            return self._mean_over_ranks()
+        shares = binom(np.arange(len(self.averaged)) + 8, 8)  # like (k + 1)^8
+        return tuple(
+            np.average(values, axis=0, weights=shares)
+            for values in zip(*self.averaged, strict=True)
+        )
+
+    def _objective(self, model):
+        coef, intercept = model
+        loss = sum(
+            weight * LOSSES[self.params["loss"]](target, x @ coef[k] + intercept[k])
+            for X, y, s in self.shards
+            for x, label, weight in zip(X, y, s, strict=True)
+            for k, target in enumerate(self.targets(label))
+        )
+        penalty = self.params["alpha"] * (coef**2).sum() / 2
+        return (loss / self.n_rows + penalty) / len(coef)
 
     def _update(self, rank, step):
         X, y, s = self.shards[rank]
@@ -63,7 +128,7 @@ class Simulation:
             scale = self.n_steps / max(1e-300, sum(s))
         else:
             scale = self.n_steps * self.size / self.n_rows
-        step_size = self.params["eta0"] / math.sqrt(self.t)
+        step_size = self.eta / math.sqrt(self.t)
         H, alpha = self._preconditioner(), self.params["alpha"]
         coef = self.coef[rank] - step_size * scale * H * coef_gradient
         coef /= 1 + step_size * alpha * H
@@ -77,17 +142,20 @@ class Simulation:
             )
 
     def _slope(self, y, p):
-        if self.params["loss"] == "hinge":
-            return -y if y * p < 1 else 0.0
-        return -y / (1 + math.exp(y * p))
+        return SLOPES[self.params["loss"]](y, p)
 
     def _preconditioner(self):
-        if self.params["preconditioner"] is None:
+        kind = self.params["preconditioner"]
+        if kind is None:
             return 1.0
         X = np.vstack([X for X, _, _ in self.shards])
         s = np.concatenate([s for _, _, s in self.shards])
         count, square = s @ (X != 0), s @ X**2
-        frequency = np.maximum(count / s.sum(), 1 / self.batch)
+        frequency = count / s.sum()
+        if kind == "frequency":
+            return 1 / frequency
+        if kind == "bounded":
+            frequency = np.maximum(frequency, 1 / self.batch)
         return count / (frequency * square)
 
     def _mix(self):
@@ -120,8 +188,11 @@ def simulation() -> Callable[..., Simulation]:
     def make(
         X: np.ndarray, y: np.ndarray, n_ranks: int, weight: Any = None, **params: Any
     ) -> Simulation:
-        classes = np.unique(y)
-        positive = classes[1:] if len(classes) == 2 else classes
+        if y.dtype.kind == "f":
+            positive = None
+        else:
+            classes = np.unique(y)
+            positive = classes[1:] if len(classes) == 2 else classes
         s = np.ones(len(y)) if weight is None else weight * len(y) / weight.sum()
         bounds = [len(y) * rank // n_ranks for rank in range(n_ranks + 1)]
         shards = [
@@ -130,7 +201,11 @@ def simulation() -> Callable[..., Simulation]:
         ]
         return Simulation(
             shards,
-            lambda label: [1.0 if label == c else -1.0 for c in positive],
+            lambda label: (
+                [label]
+                if positive is None
+                else [1.0 if label == c else -1.0 for c in positive]
+            ),
             **params,
         )
 

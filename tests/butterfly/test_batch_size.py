@@ -11,6 +11,7 @@ from dask_ma.butterfly._batch_size import (
     rounded,
     signal_and_noise,
     split_times,
+    usual_batch_size,
 )
 
 MEASURED = {"seconds_per_row", "seconds_per_exchange", "noise_scale"}
@@ -18,7 +19,7 @@ MEASURED = {"seconds_per_row", "seconds_per_exchange", "noise_scale"}
 
 def fit(X, y, **params):
     return ButterflySGDClassifier(
-        max_iter=2, tol=None, random_state=0, batch_size="auto", **params
+        max_iter=2, tol=None, random_state=0, batch_size="timed", **params
     ).fit(X, y)
 
 
@@ -124,19 +125,39 @@ def test_the_fit_is_that_with_the_size_chosen(binary):
     assert auto.t_ == again.t_
 
 
-@pytest.mark.parametrize("params", [{"n_ranks": 1}, {"n_ranks": 4, "mixing": "none"}])
-def test_without_an_exchange_the_clock_plays_no_part(binary, params):
-    X, y = np.tile(binary[0], (5, 1)), np.tile(binary[1], 5)
-    model = fit(X, y, **params)
+def test_with_one_rank_the_clock_plays_no_part(binary):
+    X, y = np.tile(binary[0], (9, 1)), np.tile(binary[1], 9)
+    model = fit(X, y, n_ranks=1)
     assert not MEASURED & set(model.history_[0])
     assert model.history_[0]["batch_size"] == 64
-    np.testing.assert_array_equal(model.coef_, fit(X, y, **params).coef_)
+    np.testing.assert_array_equal(model.coef_, fit(X, y, n_ranks=1).coef_)
+
+
+@pytest.mark.parametrize(
+    ("most_rows", "expected"),
+    [(1, 1), (15, 1), (16, 1), (40, 2), (1023, 63), (1024, 64), (10**6, 64)],
+)
+def test_usual_size(most_rows, expected):
+    assert usual_batch_size(most_rows) == expected
+
+
+@pytest.mark.parametrize(("n_ranks", "expected"), [(1, 7), (4, 1)])
+def test_auto_leaves_a_pass_some_steps(binary, n_ranks, expected):
+    model = ButterflySGDClassifier(max_iter=1, tol=None, n_ranks=n_ranks).fit(*binary)
+    record = model.history_[0]
+    assert record["batch_size"] == expected
+    assert record["n_steps"] == -(-120 // n_ranks // expected)
+
+
+def test_nothing_is_timed_without_an_exchange(binary):
+    with pytest.raises(ValueError, match="batch_size='timed'.*mixing='none'"):
+        fit(*binary, mixing="none")
 
 
 def test_ranks_without_rows(binary):
     X, y = binary
     kept = np.repeat([1.0, 0.0, 1.0, 0.0], 30)
-    model = ButterflySGDClassifier(batch_size="auto", max_iter=2, tol=None, n_ranks=4)
+    model = ButterflySGDClassifier(batch_size="timed", max_iter=2, tol=None, n_ranks=4)
     model.fit(X, y, sample_weight=kept)
     assert model.history_[0]["n_samples"] == 60
     # One rank alone has nobody to compare its gradients with.

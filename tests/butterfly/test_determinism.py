@@ -19,6 +19,8 @@ CASES = [
     ({"n_ranks": 4, "mixing": "none"}, "binary"),
     ({"n_ranks": 3}, "binary"),
     ({"n_ranks": 7, "mixing": "allreduce"}, "multi"),
+    ({"n_ranks": 4, "average": True, "eta0": 100.0}, "multi"),
+    ({"n_ranks": 4, "loss": "squared_hinge", "early_stopping": True}, "multi"),
 ]
 
 
@@ -85,18 +87,19 @@ def test_a_pass_is_a_function_of_the_state(monkeypatch, binary):
         state, plan = prepare(context, *args)
         return states.get((context.group.rank, 2), state), plan
 
-    run_pass = _agent.run_pass
+    make_steps = _agent.make_steps
 
     def watched(context, problem, params, state, *args):
-        state = run_pass(context, problem, params, state, *args)
+        state = make_steps(context, problem, params, state, *args)
         weights = state.weights.copy()
         states[context.group.rank, state.n_passes] = state._replace(weights=weights)
         return state
 
-    monkeypatch.setattr(_agent, "run_pass", watched)
-    model = ButterflySGDClassifier(n_ranks=4, **PARAMS).fit(*binary)
+    monkeypatch.setattr(_agent, "make_steps", watched)
+    params = {**PARAMS, "n_ranks": 4, "learning_rate": "invscaling"}
+    model = ButterflySGDClassifier(**params).fit(*binary)
     monkeypatch.setattr(_agent, "prepare", resume)
-    again = ButterflySGDClassifier(n_ranks=4, **PARAMS).fit(*binary)
+    again = ButterflySGDClassifier(**params).fit(*binary)
     assert len(again.history_) == 1
     np.testing.assert_array_equal(again.coef_, model.coef_)
     assert again.t_ == model.t_
@@ -109,15 +112,15 @@ def test_the_sibling_of_a_rank_has_its_state(monkeypatch, binary, n_ranks):
     from dask_ma.comm import sibling
 
     weights = {}
-    run_pass = _agent.run_pass
+    make_steps = _agent.make_steps
 
     def watched(context, problem, params, state, *args):
-        state = run_pass(context, problem, params, state, *args)
+        state = make_steps(context, problem, params, state, *args)
         key = context.group.rank, state.n_passes
         weights[key] = state.t, state.weights.copy()
         return state
 
-    monkeypatch.setattr(_agent, "run_pass", watched)
+    monkeypatch.setattr(_agent, "make_steps", watched)
     ButterflySGDClassifier(n_ranks=n_ranks, **PARAMS).fit(*binary)
     for (rank, n_passes), (t, own) in weights.items():
         # Steps count from 0, `t` is the number of the next one, from 1.

@@ -6,7 +6,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import ButterflySGDClassifier
-from dask_ma.butterfly._agent import stand_in
+from dask_ma.butterfly._progress import stand_in
 from dask_ma.comm import butterfly_partners
 from dask_ma.engine import RankContext
 from dask_ma.engine._kept import kept_states
@@ -33,8 +33,34 @@ def test_a_resumed_fit_is_an_uninterrupted_one(multi, tmp_path, mixing, n_ranks)
     assert resumed.t_ == whole.t_
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"eta0": 1000.0},  # the first passes are taken back
+        {"average": True, "eta0": 30.0},
+        {"average": 300},
+        {"early_stopping": True, "preconditioner": "jacobi"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("first", [2, 4])
+def test_a_resumed_fit_knows_its_steps(multi, tmp_path, params, first):
+    whole = fit(*multi, n_ranks=4, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(*multi, n_ranks=4, **params, max_iter=first)
+        resumed = fit(*multi, n_ranks=4, **params)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert [r["objective"] for r in resumed.history_] == [
+        r["objective"] for r in whole.history_
+    ]
+    assert resumed.eta_ == whole.eta_
+    np.testing.assert_array_equal(resumed.moments_.sums, whole.moments_.sums)
+    assert resumed.moments_.total == whole.moments_.total
+
+
 def test_the_stop_rule_goes_on(binary, tmp_path):
     params = {"tol": 1e-2, "n_iter_no_change": 3, "n_ranks": 2, "max_iter": 100}
+    params["refine"] = None
     whole = fit(*binary, **params)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         with pytest.warns(ConvergenceWarning):
@@ -42,6 +68,23 @@ def test_the_stop_rule_goes_on(binary, tmp_path):
         resumed = fit(*binary, **params)
     assert resumed.n_iter_ == whole.n_iter_
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+@pytest.mark.parametrize("n_after", [-1, 1, 2])
+def test_a_refinement_goes_on(multi, tmp_path, interrupted, n_after):
+    """It begins anew from its best model, with the rounds that it has left."""
+    params = {"tol": 1e-2, "n_ranks": 2, "max_iter": 100, "refine_tol": 1e-12}
+    whole = fit(*multi, **params)
+    n_passes = sum("refined" not in record for record in whole.history_)
+    assert whole.n_iter_ > n_passes + 3
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(n_passes + n_after):
+            fit(*multi, **params)
+        resumed = fit(*multi, **params)
+    assert [r["round"] for r in resumed.history_] == list(range(1, resumed.n_iter_ + 1))
+    assert sum("refined" not in record for record in resumed.history_) == n_passes
+    np.testing.assert_allclose(resumed.coef_, whole.coef_, rtol=1e-5)
+    assert resumed.t_ == whole.t_
 
 
 def test_another_number_of_ranks(multi, tmp_path):

@@ -20,7 +20,7 @@ _AT_ROUND = 3
 _BOUND = 30  # seconds
 LINEAR = {"loss": "log_loss", "alpha": 0.01, "tol": None, "random_state": 0}
 TRAINED_BY = {
-    "ButterflySGDClassifier": "butterfly._classifier",
+    "ButterflySGDClassifier": "butterfly._linear",
     "MALDA": "ma._lda_base",
     "MASGDClassifier": "ma._linear",
     "MPCAClassifier": "mpca._estimator",

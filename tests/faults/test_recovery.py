@@ -403,7 +403,7 @@ def strike_mixing(monkeypatch, tmp_path):
             context.keep, context.group._deliver = striking_keep, striking_deliver
             return _agent.train(context, arguments, params)
 
-        monkeypatch.setattr("dask_ma.butterfly._classifier.train", agent)
+        monkeypatch.setattr("dask_ma.butterfly._linear.train", agent)
 
     return arm
 

@@ -4,18 +4,26 @@ import numpy as np
 import pytest
 from scipy import optimize, sparse
 
-from dask_ma.kernels import _minibatch as minibatch
 from dask_ma.kernels import (
     batch_slopes,
     descend,
     feature_moments,
-    jacobi_preconditioner,
     loss_values,
+    preconditioner_diagonal,
     project,
     shrink,
 )
 
-LOSSES = ["hinge", "log_loss"]
+SLOPES = {
+    "hinge": lambda y, p: -y if y * p <= 1 else 0.0,
+    "log_loss": lambda y, p: -y / (1 + np.exp(y * p)),
+    "squared_hinge": lambda y, p: -2 * y * max(0.0, 1 - y * p),
+    "modified_huber": lambda y, p: -2 * y * min(2.0, max(0.0, 1 - y * p)),
+    "squared_error": lambda y, p: p - y,
+    "huber": lambda y, p: min(0.3, max(-0.3, p - y)),
+    "epsilon_insensitive": lambda y, p: float(np.sign(p - y)) * (abs(p - y) > 0.3),
+}
+LOSSES = sorted(SLOPES)
 CONTAINERS = {
     "dense": np.asarray,
     "csr_matrix": sparse.csr_matrix,
@@ -42,12 +50,6 @@ def tolerance(dtype):
     return {"rtol": 1e-4, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-10}
 
 
-def slope_by_hand(loss, y, p):
-    if loss == "hinge":
-        return -y if y * p < 1 else 0.0
-    return -y / (1 + np.exp(y * p))
-
-
 # Slopes -----------------------------------------------------------------------------
 
 
@@ -59,45 +61,26 @@ def slope_by_hand(loss, y, p):
 def test_slopes_by_hand(loss, weighted, n_problems, dtype, container):
     weights, X, y, s = batch(n_problems=n_problems, dtype=dtype)
     slopes = batch_slopes(
-        weights, CONTAINERS[container](X), y, s if weighted else None, loss=loss
+        weights,
+        CONTAINERS[container](X),
+        y,
+        s if weighted else None,
+        loss=loss,
+        epsilon=0.3,
     )
     assert slopes.dtype == dtype
     for i, k in np.ndindex(*y.shape):
         p = sum(X[i, j] * weights[j, k] for j in range(9)) + weights[9, k]
-        expected = slope_by_hand(loss, y[i, k], p) * (s[i] if weighted else 1)
+        expected = SLOPES[loss](y[i, k], p) * (s[i] if weighted else 1)
         assert slopes[i, k] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_slopes_of_scikit_learn():
-    losses = pytest.importorskip("sklearn.linear_model._sgd_fast")
-    y, p = np.repeat([-1.0, 1.0], 61), np.tile(np.linspace(-30, 30, 61), 2)
-    theirs = losses.Hinge(1.0)
-    ours = minibatch.SLOPES["hinge"](y, p)
-    at_the_corner = y * p == 1
-    expected = [theirs.py_dloss(a, b) for a, b in zip(p, y, strict=True)]
-    np.testing.assert_array_equal(
-        ours[~at_the_corner], np.array(expected)[~at_the_corner]
+def test_targets_of_one_problem_may_be_a_vector():
+    weights, X, y, s = batch(n_problems=1)
+    column, vector = (
+        batch_slopes(weights, X, t, s, loss="squared_error") for t in (y, y[:, 0])
     )
-    np.testing.assert_array_equal(ours[at_the_corner], 0)
-
-
-def test_slopes_of_log_loss_of_scikit_learn():
-    from sklearn._loss import HalfBinomialLoss
-
-    p = np.linspace(-30, 30, 61)
-    for target in (0.0, 1.0):
-        y = np.full(61, 2 * target - 1)
-        theirs = HalfBinomialLoss().gradient(np.full(61, target), p)
-        np.testing.assert_allclose(
-            minibatch.SLOPES["log_loss"](y, p), theirs, rtol=1e-12, atol=1e-300
-        )
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_extreme_predictions(loss):
-    y = np.array([1.0, -1.0, 1.0, -1.0])
-    p = np.array([1e308, 1e308, -1e308, -1e308])
-    np.testing.assert_allclose(minibatch.SLOPES[loss](y, p), [0, 1, -1, 0], atol=1e-300)
+    np.testing.assert_array_equal(vector, column)
 
 
 # Gradient ---------------------------------------------------------------------------
@@ -110,13 +93,12 @@ def test_descent_is_along_finite_differences(loss, n_problems):
 
     def value(flat):
         w = flat.reshape(weights.shape)
-        return float((s[:, None] * loss_values(loss, y, X @ w[:-1] + w[-1])).sum())
+        return float((s[:, None] * loss_values(loss, y, X @ w[:-1] + w[-1], 0.3)).sum())
 
     expected = optimize.approx_fprime(weights.ravel(), value, 1e-7)
     moved = weights.copy()
-    descend(
-        moved, X, batch_slopes(weights, X, y, s, loss=loss), 1, None, fit_intercept=True
-    )
+    slopes = batch_slopes(weights, X, y, s, loss=loss, epsilon=0.3)
+    descend(moved, X, slopes, 1, None, fit_intercept=True)
     np.testing.assert_allclose((weights - moved).ravel(), expected, atol=1e-5)
 
 
@@ -247,27 +229,63 @@ def test_moments_that_overflow():
     assert np.isinf(feature_moments(np.array([[1e200]]), None)[1, 0])
 
 
+def diagonal_by_hand(X, s, kind, batch_size):
+    """Row by row."""
+    expected = []
+    for column in X.T:
+        present = [(w, x) for w, x in zip(s, column, strict=True) if x != 0]
+        if not present:
+            expected.append(1.0)
+            continue
+        weight = sum(w for w, _ in present)
+        frequency, square = weight / s.sum(), sum(w * x**2 for w, x in present) / weight
+        if kind == "bounded":
+            frequency = max(frequency, 1 / batch_size)
+        expected.append(
+            1 / frequency if kind == "frequency" else 1 / frequency / square
+        )
+    return expected
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+@pytest.mark.parametrize("kind", ["bounded", "jacobi", "frequency"])
+def test_preconditioner_by_hand(kind, batch_size):
+    _, X, _, s = batch()
+    X[:, 4] = 0
+    X[1:, 5] = 0  # in one row only
+    H = preconditioner_diagonal(feature_moments(X, s), s.sum(), kind, batch_size)
+    np.testing.assert_allclose(H, diagonal_by_hand(X, s, kind, batch_size))
+
+
 def test_preconditioner_of_words_is_the_inverse_frequency():
     X = np.array([[1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]], dtype=float)
-    H = jacobi_preconditioner(feature_moments(X, None), 4, 100)
-    np.testing.assert_allclose(H, [1, 4, 2, 1])
+    moments = feature_moments(X, None)
+    for kind in ("bounded", "jacobi", "frequency"):
+        H = preconditioner_diagonal(moments, 4, kind, 100)
+        np.testing.assert_allclose(H, [1, 4, 2, 1])
     # At least one row in a batch of 3.
-    H = jacobi_preconditioner(feature_moments(X, None), 4, 3)
+    H = preconditioner_diagonal(moments, 4, "bounded", 3)
     np.testing.assert_allclose(H, [1, 3, 2, 1])
 
 
-def test_preconditioner_undoes_the_scale_of_a_feature():
+@pytest.mark.parametrize("kind", ["bounded", "jacobi"])
+def test_preconditioner_undoes_the_scale_of_a_feature(kind):
     _, X, _, s = batch()
     scale = 10.0 ** np.arange(-4, 5)
     plain, scaled = (
-        jacobi_preconditioner(feature_moments(rows, s), s.sum(), 4)
+        preconditioner_diagonal(feature_moments(rows, s), s.sum(), kind, 4)
         for rows in (X, X * scale)
     )
     np.testing.assert_allclose(scaled * scale**2, plain)
 
 
-def test_preconditioner_is_the_inverse_diagonal_for_frequent_features():
-    _, X, _, s = batch(density=0.9)
-    H = jacobi_preconditioner(feature_moments(X, s), s.sum(), 13)
+def test_preconditioner_is_the_inverse_diagonal():
+    _, X, _, s = batch()
+    H = preconditioner_diagonal(feature_moments(X, s), s.sum(), "jacobi", 4)
     diagonal = np.diag(X.T @ (s[:, None] * X)) / s.sum()
     np.testing.assert_allclose(H, 1 / diagonal)
+
+
+def test_preconditioner_of_another_kind():
+    with pytest.raises(ValueError, match="kind must be one of .*got 'newton'"):
+        preconditioner_diagonal(np.ones((2, 3)), 1, "newton", 4)

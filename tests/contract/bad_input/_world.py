@@ -16,6 +16,7 @@ from scipy import sparse
 from dask_ma import (
     MALDA,
     ButterflySGDClassifier,
+    ButterflySGDRegressor,
     MASGDClassifier,
     MASGDRegressor,
     MPCAClassifier,
@@ -41,6 +42,9 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "ButterflySGDClassifier": lambda **p: ButterflySGDClassifier(
         **{**_SGD, "batch_size": 4, **p}
     ),
+    "ButterflySGDRegressor": lambda **p: ButterflySGDRegressor(
+        **{**_SGD, "batch_size": 4, **p}
+    ),
     "MALDA": lambda **p: MALDA(
         **{"n_components": 2, "max_iter": 2, "random_state": 0, "n_ranks": 2, **p}
     ),
@@ -59,7 +63,13 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
         **{"alpha": 0.02, "n_ranks": 2, **p}
     ),
 }
-REGRESSORS = ("MASGDRegressor", "MPCARegressor", "SchMPLasso", "SchMPLassoCV")
+REGRESSORS = (
+    "ButterflySGDRegressor",
+    "MASGDRegressor",
+    "MPCARegressor",
+    "SchMPLasso",
+    "SchMPLassoCV",
+)
 TOPICS = ("MALDA",)
 CLASSIFIERS = tuple(set(ESTIMATORS) - set(REGRESSORS) - set(TOPICS))
 SUPERVISED = (*CLASSIFIERS, *REGRESSORS)

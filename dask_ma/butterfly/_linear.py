@@ -1,0 +1,140 @@
+"""What the two estimators by butterfly mixing share."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from sklearn.base import is_classifier
+
+from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.butterfly._agent import train
+from dask_ma.butterfly._finish import is_refined
+from dask_ma.butterfly._params import ButterflyParams
+from dask_ma.kernels import PRECONDITIONERS
+from dask_ma.linear import FitResult, LinearEstimator
+
+_PASSED_ON = (
+    "loss",
+    "alpha",
+    "fit_intercept",
+    "max_iter",
+    "tol",
+    "shuffle",
+    "epsilon",
+    "batch_size",
+    "mixing",
+    "learning_rate",
+    "eta0",
+    "preconditioner",
+    "early_stopping",
+    "validation_fraction",
+    "n_iter_no_change",
+    "average",
+    "refine",
+    "refine_max_iter",
+    "refine_tol",
+)
+_FIXED = {"penalty": "l2", "l1_ratio": 0.0}
+
+
+class LinearButterfly(LinearEstimator):
+    """Base of ButterflySGDClassifier and ButterflySGDRegressor."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "shuffle": ["boolean"],
+        "verbose": ["verbose"],
+        "epsilon": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [
+            StrOptions({"auto", "timed"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "mixing": [StrOptions({"butterfly", "allreduce", "periodic", "none"})],
+        "learning_rate": [StrOptions({"adaptive", "invscaling"})],
+        "eta0": [Interval(Real, 0, None, closed="neither")],
+        "preconditioner": [StrOptions(set(PRECONDITIONERS)), None],
+        "random_state": ["random_state"],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "average": [Interval(Integral, 0, None, closed="left"), "boolean"],
+        "warm_start": ["boolean"],
+        "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
+        "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
+        "refine_tol": [Interval(Real, 0, None, closed="left")],
+        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def _fit_passes(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
+    ) -> FitResult:
+        """Fit on all ranks and take over the result."""
+        chosen = {name: getattr(self, name) for name in _PASSED_ON}
+        chosen["class_weight"] = getattr(self, "class_weight", None)
+        chosen["is_classifier"] = is_classifier(self)
+        params = ButterflyParams(**{**_FIXED, **chosen, **changes})
+        return self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
+
+    def _run(
+        self, agent: Any, params: Any, *args: Any, max_rounds: int | None, **kwargs: Any
+    ) -> Any:
+        """Each pass of the refinement is a round, too."""
+        if max_rounds is not None and is_refined(params):
+            max_rounds += params.refine_max_iter
+        return super()._run(agent, params, *args, max_rounds=max_rounds, **kwargs)
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters of which one makes no sense with another."""
+        if self.batch_size == "timed" and self.mixing == "none":
+            raise ValueError(
+                "batch_size='timed' weighs steps against exchanges, and mixing='none' "
+                "has no exchanges; use batch_size='auto' or a number"
+            )
+        if self.early_stopping and self.refine not in ("auto", None):
+            raise ValueError(
+                f"early_stopping must be False with refine={self.refine!r}, which goes "
+                "on to the optimum of the objective; got early_stopping=True"
+            )
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """Parameters of the one pass of `partial_fit`.
+
+        The objectives of calls with other rows say nothing about the steps: they keep
+        the length that they have.
+        """
+        for name in ("early_stopping", "average"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} should be False with partial_fit, which is one pass and "
+                    f"cannot look back; got {name}={getattr(self, name)!r}"
+                )
+        if self.refine not in ("auto", None):
+            raise ValueError(
+                "refine should be 'auto' or None with partial_fit, which is one pass; "
+                f"got refine={self.refine!r}"
+            )
+        return {
+            **self._warm_model(),
+            "t": getattr(self, "t_", 1.0),
+            "learning_rate": "invscaling",
+            "eta0": getattr(self, "eta_", self.eta0),
+            "moments": getattr(self, "moments_", None),
+            "max_iter": 1,
+            "refine": None,
+            "is_saved": False,
+        }
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        # Rounds of the refinement describe the model alone.
+        own = {f"{k}_": fitted[k] for k in ("eta", "moments") if k in fitted}
+        return {**super()._to_attributes(fitted), **own}
