@@ -16,6 +16,7 @@ from dask_ma.ma._aggregation import AGGREGATIONS
 from dask_ma.ma._lda_base import TopicEstimator
 
 _ANY_NUMBER = 1e6  # default of scikit-learn's total_samples, which is nobody's choice
+_AUTO = StrOptions({"auto"})
 _FEW = 0.01  # of the documents that there are to be, in one call
 
 
@@ -52,12 +53,17 @@ class MALDA(TopicEstimator):
         Makes the first updates smaller, at least 1; in the literature, this is `tau_0`.
     max_iter : int, default=10
         Most passes over the documents.
-    batch_size : int, default=4096
+    batch_size : int or "auto", default="auto"
         Documents of a round, on all ranks together: after so many the ranks' topics
-        are merged. Not used by ``learning_method="batch"``.
-    local_batch_size : int, default=256
-        Documents by which a rank updates its own topics at once. With one rank this is
-        scikit-learn's `batch_size`. Used by ``paradigm="model"``.
+        are merged. "auto" chooses by the number of documents: an eighth of them, from
+        32 to 256; a thirty-second of more than 8,192, and 16 times the root of more
+        than 262,144. With ``paradigm="gradient"`` it is not above 256, or a 256th of
+        the documents. Not used by ``learning_method="batch"``.
+    local_batch_size : int or "auto", default="auto"
+        Documents by which a rank updates its own topics at once. "auto" lets every rank
+        make one update for each 256 documents of a round, whatever the number of ranks,
+        unless that leaves it fewer than 16 documents for each; so with one rank it is
+        what scikit-learn calls `batch_size`. Used by ``paradigm="model"``.
     evaluate_every : int, default=-1
         Passes from one evaluation of the perplexity to the next; 0 or less evaluates
         after the last pass only.
@@ -184,8 +190,8 @@ class MALDA(TopicEstimator):
         "learning_decay": [Interval(Real, 0, 1, closed="both")],
         "learning_offset": [Interval(Real, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "local_batch_size": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), _AUTO],
+        "local_batch_size": [Interval(Integral, 1, None, closed="left"), _AUTO],
         "evaluate_every": [Interval(Integral, None, None, closed="neither")],
         "total_samples": [Interval(Real, 0, None, closed="neither")],
         "perp_tol": [Interval(Real, 0, None, closed="left")],
@@ -212,8 +218,8 @@ class MALDA(TopicEstimator):
         learning_decay: float = 0.7,
         learning_offset: float = 10.0,
         max_iter: int = 10,
-        batch_size: int = 4096,
-        local_batch_size: int = 256,
+        batch_size: int | str = "auto",
+        local_batch_size: int | str = "auto",
         evaluate_every: int = -1,
         total_samples: float = 1e6,
         perp_tol: float = 0.1,

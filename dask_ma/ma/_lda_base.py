@@ -14,13 +14,12 @@ from dask_ma.ma._lda_agent import train
 from dask_ma.ma._lda_fitted import FittedTopics
 from dask_ma.ma._lda_params import TopicParams, TopicResult
 from dask_ma.ma._lda_priors import check_components, check_prior
+from dask_ma.ma._lda_sizes import gradient_size, round_size
 
 _PASSED_ON = (
     "n_components",
     "learning_decay",
     "learning_offset",
-    "batch_size",
-    "local_batch_size",
     "evaluate_every",
     "perp_tol",
     "paradigm",
@@ -74,6 +73,8 @@ class TopicEstimator(FittedTopics):
         params = TopicParams(
             **{name: getattr(self, name) for name in _PASSED_ON},
             max_iter=max_iter,
+            batch_size=_chosen(self.batch_size),
+            local_batch_size=_chosen(self.local_batch_size),
             learning_method="online" if partial else self.learning_method,
             doc_topic_prior=doc_topic_prior,
             topic_word_prior=topic_word_prior,
@@ -123,7 +124,11 @@ class TopicEstimator(FittedTopics):
         if self.learning_method == "batch" and not partial:
             return max_iter
         n_rows = describe(X).n_rows
-        return None if n_rows is None else max_iter * -(-n_rows // self.batch_size)
+        if n_rows is None:
+            return None
+        default = gradient_size if self.paradigm == "gradient" else round_size
+        size = _chosen(self.batch_size) or default(n_rows)
+        return max_iter * -(-n_rows // size)
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         """Fitted attributes in scikit-learn's names."""
@@ -185,9 +190,14 @@ class TopicEstimator(FittedTopics):
         return X, None
 
 
-def _is_auto(prior: Any) -> bool:
-    """Whether a prior is to be learned."""
-    return isinstance(prior, str)
+def _chosen(size: Any) -> int | None:
+    """A size that the user has chosen; None for "auto"."""
+    return None if _is_auto(size) else size
+
+
+def _is_auto(value: Any) -> bool:
+    """Whether a parameter is "auto", the only string that its check lets pass."""
+    return isinstance(value, str)
 
 
 def _alike(model: Any, other: Any) -> np.ndarray:

@@ -245,7 +245,10 @@ class FittedTopics(
         params = {k: v for k, v in self.get_params().items() if k in known}
         params |= {name: float(values[0]) for name, values in priors.items()}
         # With one rank, this is what scikit-learn's batches are.
-        params["batch_size"] = self.local_batch_size
+        if isinstance(self.local_batch_size, str):
+            del params["batch_size"]
+        else:
+            params["batch_size"] = self.local_batch_size
         twin = LatentDirichletAllocation(**params)
         twin.components_ = self.components_.copy()
         twin.exp_dirichlet_component_ = self.exp_dirichlet_component_

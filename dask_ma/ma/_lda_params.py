@@ -24,6 +24,8 @@ class TopicParams:
         Whether it is learned.
     topic_word_prior : ndarray of float64, shape (n_features,) or (1,)
         Prior of the topics' words; one element serves all words.
+    batch_size, local_batch_size : int or None
+        None chooses them by the sizes of the corpus.
     total_samples : float or None
         Documents that there will be; None for as many as there are.
     inference : InferenceSettings
@@ -44,8 +46,8 @@ class TopicParams:
     learning_decay: float
     learning_offset: float
     max_iter: int
-    batch_size: int
-    local_batch_size: int
+    batch_size: int | None
+    local_batch_size: int | None
     evaluate_every: int
     total_samples: float | None
     perp_tol: float

@@ -18,6 +18,7 @@ from dask_ma.kernels import (
 from dask_ma.ma._aggregation import aggregate
 from dask_ma.ma._lda_corpus import Batch, Corpus
 from dask_ma.ma._lda_params import TopicParams
+from dask_ma.ma._lda_sizes import count_updates, gradient_size, round_size
 from dask_ma.ma._lda_topics import Topics
 
 Timer = Callable[[], AbstractContextManager[None]]
@@ -125,10 +126,14 @@ class SendModel(Rounds):
         self, group: Group, corpus: Corpus, topics: Topics, params: TopicParams
     ) -> None:
         super().__init__(group, corpus, topics, params)
-        most = corpus.most_documents
-        self.n_rounds = min(-(-corpus.total_documents // params.batch_size), most)
+        total, most = corpus.total_documents, corpus.most_documents
+        size = params.batch_size or round_size(total)
+        self.n_rounds = min(-(-total // size), most)
         most_in_round = -(-most // self.n_rounds)
-        self._n_local = -(-most_in_round // params.local_batch_size)
+        if params.local_batch_size is None:
+            self._n_local = count_updates(most_in_round, total / self.n_rounds)
+        else:
+            self._n_local = -(-most_in_round // params.local_batch_size)
 
     def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
         """Update the topics by each batch, then average them."""
@@ -188,7 +193,8 @@ class SendGradient(Rounds):
     ) -> None:
         super().__init__(group, corpus, topics, params)
         self._is_batch = params.learning_method == "batch"
-        n_rounds = -(-corpus.total_documents // params.batch_size)
+        size = params.batch_size or gradient_size(corpus.total_documents)
+        n_rounds = -(-corpus.total_documents // size)
         self.n_rounds = 1 if self._is_batch else min(n_rounds, corpus.most_documents)
 
     def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:

@@ -17,6 +17,8 @@ K = 4
 # Priors beside which the epsilon that scikit-learn divides by does not matter.
 PRIORS = {"doc_topic_prior": 0.5, "topic_word_prior": 0.4}
 LONG = {"mean_change_tol": 1e-9, "max_doc_update_iter": 5000}
+# For `fit` to make one update in a pass, as `partial_fit` of scikit-learn does.
+ONE_ROUND = {"batch_size": 40, "local_batch_size": 40}
 EXACT = {"dtype": "float64", "digamma_threshold": None}
 
 
@@ -85,7 +87,7 @@ def test_online_steps_are_those_of_scikit_learn(X, components, paradigm):
     for _ in range(3):
         twin.partial_fit(X)
     model = malda(
-        components, paradigm=paradigm, local_batch_size=40, max_iter=3, **rates, **LONG
+        components, paradigm=paradigm, max_iter=3, **ONE_ROUND, **rates, **LONG
     ).fit(X)
     np.testing.assert_allclose(model.components_, twin.components_, rtol=1e-6)
     assert model.n_batch_iter_ == twin.n_batch_iter_ == 4
@@ -109,7 +111,7 @@ def test_partial_fit_is_that_of_scikit_learn(X, components, paradigm):
     ids=["gradient", "batch"],
 )
 def test_sums_do_not_depend_on_the_number_of_ranks(X, components, params, n_ranks):
-    params = {"max_iter": 4, "doc_topic_prior": "auto", **params}
+    params = {"max_iter": 4, "batch_size": 40, "doc_topic_prior": "auto", **params}
     one = malda(components, **params).fit(X)
     several = malda(components, n_ranks=n_ranks, **params).fit(X)
     np.testing.assert_allclose(several.components_, one.components_, rtol=1e-10)
@@ -152,7 +154,7 @@ def test_perplexity_of_a_sample(X, total_samples):
 
 
 def test_single_precision_is_near(X, components):
-    params = {"max_iter": 4, "n_ranks": 2, "local_batch_size": 10}
+    params = {"max_iter": 4, "n_ranks": 2, "batch_size": 40, "local_batch_size": 10}
     fitted = malda(components, **params).fit(X)
     quick = {"dtype": "float32", "digamma_threshold": 9}
     model = malda(components, **params, **quick).fit(X)
@@ -271,25 +273,87 @@ def affinity(model, topics):
 
 @pytest.mark.parametrize(
     "params",
-    [
-        {},
-        {"paradigm": "gradient", "batch_size": 20},
-        {"learning_method": "batch", "max_iter": 20},
-        {"mixing": "butterfly"},
-    ],
-    ids=["model", "gradient", "batch", "butterfly"],
+    [{}, {"paradigm": "gradient"}, {"learning_method": "batch"}],
+    ids=["model", "gradient", "batch"],
 )
-def test_planted_topics_are_found(params):
-    """By the better of two starts: there are local optima."""
-    X, topics = planted(120)
-    params = {"max_iter": 6, "batch_size": 60, "local_batch_size": 6, **params}
+@pytest.mark.parametrize("n_ranks", [1, 4, 16])
+def test_planted_topics_are_found(params, n_ranks):
+    """From every start, by the defaults, whatever the number of ranks."""
+    X, topics = planted(1000)
     priors = {"doc_topic_prior": 0.2, "topic_word_prior": 0.1}
-    models = [
-        MALDA(K, n_ranks=4, random_state=seed, **priors, **params).fit(X)
-        for seed in range(2)
+    for seed in range(3):
+        model = MALDA(K, n_ranks=n_ranks, random_state=seed, **priors, **params).fit(X)
+        assert affinity(model, topics) > 0.98
+
+
+def test_planted_topics_are_found_by_butterfly_mixing():
+    X, topics = planted(1000)
+    priors = {"doc_topic_prior": 0.2, "topic_word_prior": 0.1}
+    for seed in range(3):
+        model = MALDA(K, mixing="butterfly", n_ranks=4, random_state=seed, **priors)
+        assert affinity(model.fit(X), topics) > 0.98
+
+
+# Defaults -----------------------------------------------------------------------------
+
+
+def articles(n_documents, n_words=300, n_topics=8, seed=0):
+    """Documents of different lengths, from topics that share many of their words."""
+    rng = np.random.default_rng(seed)
+    common = 1 / np.arange(1.0, n_words + 1)
+    topics = np.array([rng.dirichlet(20 * common) for _ in range(n_topics)])
+    shares = rng.dirichlet(np.full(n_topics, 0.15), n_documents) @ topics
+    lengths = rng.integers(20, 150, n_documents)
+    counts = [
+        rng.multinomial(n, p / p.sum()) for n, p in zip(lengths, shares, strict=True)
     ]
-    best = min(models, key=lambda model: model.bound_)
-    assert affinity(best, topics) > 0.95
+    return sparse.csr_array(np.array(counts, dtype=float))
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Training and held-out documents, and what scikit-learn makes of them."""
+    X = articles(1000)
+    X, held_out = X[:600], X[600:]
+    twin = LatentDirichletAllocation(8, random_state=0).fit(X)
+    given = MALDA(8, components_init=twin.components_, max_iter=0, dtype="float64")
+    return X, held_out, measures(given.fit(X), X, held_out)
+
+
+def measures(model, X, held_out):
+    """Perplexities: of held-out documents, by bound and completion, and of the others.
+
+    Lower is better for all of them.
+    """
+    return np.array(
+        [
+            model.perplexity(held_out),
+            model.perplexity(held_out, method="completion"),
+            model.perplexity(X),
+        ]
+    )
+
+
+def test_defaults_are_as_good_with_many_ranks(corpus):
+    """And at least as good as those of scikit-learn, after as many passes."""
+    X, held_out, theirs = corpus
+    found = {
+        n: measures(MALDA(8, n_ranks=n, random_state=0).fit(X), X, held_out)
+        for n in (1, 2, 4, 8, 16)
+    }
+    for ours in found.values():
+        assert (ours < 1.03 * found[1]).all()
+        assert (ours < 1.01 * theirs).all()
+
+
+def test_large_batches_are_what_makes_many_ranks_worse(corpus):
+    """One round in a pass, of updates by all documents of a rank."""
+    X, held_out, _ = corpus
+    sizes = {"batch_size": 4096, "local_batch_size": 256}
+    models = [MALDA(8, n_ranks=16, random_state=0, **p).fit(X) for p in ({}, sizes)]
+    auto, fixed = (measures(model, X, held_out) for model in models)
+    assert fixed[0] > 1.2 * auto[0]
+    assert fixed[2] > 1.05 * auto[2]
 
 
 @pytest.mark.parametrize("learning_method", ["batch", "online"])

@@ -16,7 +16,14 @@ from dask_ma import MALDA
 pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
 
 N, V, K = 40, 8, 3
-PARAMS = {"n_components": K, "max_iter": 2, "random_state": 0, "dtype": "float64"}
+PARAMS = {
+    "n_components": K,
+    "max_iter": 2,
+    "batch_size": N,  # a pass has one round
+    "local_batch_size": N,
+    "random_state": 0,
+    "dtype": "float64",
+}
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]
 
 
@@ -35,7 +42,7 @@ def fit(X, **params):
 
 def test_a_stream(X):
     params = {"n_ranks": 2, "batch_size": 10, "local_batch_size": 5}
-    model = MALDA(**PARAMS, **params)
+    model = MALDA(**{**PARAMS, **params})
     # Each rank has 10 of 20 documents, in 2 rounds of 1 batch of 5.
     for n_calls in (1, 2, 3):
         assert model.partial_fit(X[:20]) is model
@@ -292,6 +299,11 @@ def test_to_sklearn(X, dtype):
     assert twin.n_batch_iter_ == model.n_batch_iter_ + 6
     assert not np.allclose(twin.components_, model.components_)
     assert twin.fit(frame).n_iter_ == 2
+
+
+def test_batches_that_are_chosen_are_left_to_scikit_learn(X):
+    twin = fit(X, local_batch_size="auto").to_sklearn()
+    assert twin.batch_size == LatentDirichletAllocation().batch_size
 
 
 @pytest.mark.parametrize("name", ["doc_topic_prior", "topic_word_prior"])

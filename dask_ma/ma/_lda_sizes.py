@@ -1,0 +1,74 @@
+"""How many documents a round has, and an update: functions of sizes alone.
+
+The topics have to be moved often enough to forget the random ones that they begin with,
+and by enough documents at a time to be about something. Every rank makes the updates
+that one rank alone would make, each by its part of their documents: what a fit ends
+with then depends little on the number of ranks.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+
+_FEWEST = 32  # documents of a round
+_ENOUGH = 256  # documents of an update on one rank; more make it little better
+_ROUNDS_OF_FEW = 8  # in a pass over a small corpus
+_ROUNDS_OF_MANY = 32  # in a pass over one that is not small
+_PER_ROOT = 16.0  # documents of a round for the root of a document of a large corpus
+_ROUNDS_OF_GRADIENTS = 256
+_FEWEST_LOCAL = 16  # documents of an update of a rank, where a round has several
+
+
+def round_size(n_documents: int) -> int:
+    """Documents of a round of all ranks for ``batch_size="auto"``.
+
+    Parameters
+    ----------
+    n_documents : int
+        Documents of the corpus.
+
+    Returns
+    -------
+    size : int
+        An eighth of a small corpus, from 32 to 256; a thirty-second of a larger one,
+        and from 262,144 documents on 16 times their root.
+    """
+    small = min(max(n_documents / _ROUNDS_OF_FEW, _FEWEST), _ENOUGH)
+    large = min(n_documents / _ROUNDS_OF_MANY, _PER_ROOT * sqrt(n_documents))
+    return ceil(max(small, large))
+
+
+def gradient_size(n_documents: int) -> int:
+    """The same for ``paradigm="gradient"``, which updates once in a round.
+
+    Parameters
+    ----------
+    n_documents : int
+        Documents of the corpus.
+
+    Returns
+    -------
+    size : int
+        That of :func:`round_size`, but not above 256, or a 256th of the corpus.
+    """
+    most = max(_ENOUGH, ceil(n_documents / _ROUNDS_OF_GRADIENTS))
+    return min(round_size(n_documents), most)
+
+
+def count_updates(n_own: int, n_in_round: float) -> int:
+    """Updates of each rank in a round for ``local_batch_size="auto"``.
+
+    Parameters
+    ----------
+    n_own : int
+        Documents of the round on the rank that has most.
+    n_in_round : float
+        On all ranks.
+
+    Returns
+    -------
+    n_updates : int
+        One for 256 documents of all ranks, but not so many that a rank has fewer than
+        16 for each.
+    """
+    return max(1, min(round(n_in_round / _ENOUGH), n_own // _FEWEST_LOCAL))

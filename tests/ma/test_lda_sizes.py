@@ -1,0 +1,81 @@
+"""Sizes of rounds and of updates that MALDA chooses."""
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_ma import MALDA
+from dask_ma.ma._lda_sizes import count_updates, gradient_size, round_size
+
+CORPORA = [1, 31, 32, 300, 2000, 8192, 11_314, 50_000, 262_144, 8_200_000]
+
+
+def test_rounds_grow_with_the_corpus_and_more_slowly():
+    sizes = [round_size(n) for n in CORPORA]
+    rounds = [n / size for n, size in zip(CORPORA, sizes, strict=True)]
+    assert sizes == sorted(sizes)
+    assert (np.diff(rounds) > -0.1).all()  # sizes are whole numbers
+    assert sizes[0] == 32
+    assert 7 < rounds[CORPORA.index(300)] <= 8
+    assert sizes[CORPORA.index(8192)] == 256
+    assert rounds[CORPORA.index(50_000)] == pytest.approx(32, abs=0.1)
+    # The best of those that the paper has tried: 16,000 of 270,000, 64,000 of 8 million.
+    assert 16_000 / 2 <= round_size(270_000) <= 16_000
+    assert 64_000 / 2 <= round_size(8_200_000) <= 64_000
+
+
+def test_rounds_of_gradients_are_smaller():
+    """In the paper the best ones are 1,000 of 270,000, and 16,000 of 8 million."""
+    assert [gradient_size(n) for n in (300, 2000)] == [38, 250]
+    assert gradient_size(50_000) == 256
+    assert 1_000 / 2 <= gradient_size(270_000) <= 2_000
+    assert 16_000 / 2 <= gradient_size(8_000_000) <= 2 * 16_000
+
+
+@pytest.mark.parametrize("n_documents", CORPORA)
+def test_ranks_make_as_many_updates_as_one(n_documents):
+    """As long as each is by 16 documents."""
+    n_in_round = min(round_size(n_documents), n_documents)
+    alone = count_updates(n_in_round, n_in_round)
+    assert alone == max(1, round(n_in_round / 256))
+    for n_ranks in (2, 4, 16, 64, 300):
+        n_own = -(-n_in_round // n_ranks)
+        n_updates = count_updates(n_own, n_in_round)
+        assert 1 <= n_updates <= alone
+        assert n_updates in (1, alone) or n_own / n_updates >= 16
+        assert n_own / n_updates < 32 or n_updates == alone
+
+
+def counts(n):
+    return np.random.default_rng(0).poisson(0.5, (n, 12)).astype(float)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3, 5])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_fit_takes_these_sizes(n_ranks, lazy):
+    """Also where the number of documents is not known before they are computed."""
+    X = counts(600)
+    X = da.from_array(X, chunks=(100, -1)) if lazy else X
+    X = X[X.sum(axis=1) >= 0]
+    params = {"n_components": 2, "max_iter": 2, "n_ranks": n_ranks, "random_state": 0}
+    model = MALDA(**params).fit(X)
+    assert [record["n_samples"] for record in model.history_] == [75] * 16
+    assert model.n_batch_iter_ == 1 + 16
+    chosen = MALDA(**params, batch_size=75, local_batch_size=75).fit(X)
+    np.testing.assert_array_equal(chosen.components_, model.components_)
+
+
+def test_a_round_of_many_documents_has_several_updates():
+    model = MALDA(2, max_iter=1, batch_size=1024, n_ranks=4, random_state=0)
+    assert model.fit(counts(1024)).n_batch_iter_ == 1 + 4
+    model.set_params(n_ranks=32)
+    assert model.fit(counts(1024)).n_batch_iter_ == 1 + 2
+
+
+def test_gradients_and_streams_take_them_too():
+    X = counts(600)
+    params = {"n_components": 2, "max_iter": 1, "random_state": 0}
+    assert len(MALDA(**params, paradigm="gradient").fit(X).history_) == 8
+    stream = MALDA(**params, total_samples=600)
+    assert len(stream.partial_fit(X).history_) == 8
+    assert len(stream.partial_fit(X[:32]).history_) == 1
