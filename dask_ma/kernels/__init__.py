@@ -22,6 +22,9 @@ from dask_ma.kernels._digamma import digamma, exp_digamma
 from dask_ma.kernels._dirichlet import (
     dirichlet_bound,
     fit_dirichlet,
+    fit_symmetric_dirichlet,
+    sum_of_expected_logs,
+    sums_of_prior,
     topics_bound,
     topics_bound_of_totals,
 )
@@ -157,6 +160,9 @@ __all__ = [
     "softmax_slopes",
     "subtract_product",
     "take_columns",
+    "fit_symmetric_dirichlet",
+    "sum_of_expected_logs",
+    "sums_of_prior",
     "topics_bound",
     "topics_bound_of_totals",
     "used_columns",

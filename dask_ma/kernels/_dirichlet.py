@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
 _LOWEST_PARAMETER = 1e-5  # a prior nearer to 0 would make all topics but one impossible
 _HIGHEST_SUM = 1e8  # where observations that are all alike would lead beyond
@@ -114,6 +116,70 @@ def _newton(parameters: np.ndarray, mean_logs: np.ndarray) -> np.ndarray:
     return parameters
 
 
+def fit_symmetric_dirichlet(mean_log: float, n_categories: int, start: float) -> float:
+    """Parameter of the symmetric Dirichlet distribution with the highest likelihood.
+
+    The slope of the likelihood, ``digamma(n x) - digamma(x) + mean_log``, falls with
+    the parameter `x`, so it has one root.
+
+    Parameters
+    ----------
+    mean_log : float
+        Mean over observations and categories of the logarithms of the proportions, or
+        of their expectations; below ``-log(n_categories)``.
+    n_categories : int
+        Number of categories. With one, where all are equally likely, the start is
+        returned.
+    start : float
+        Where to begin, positive.
+
+    Returns
+    -------
+    parameter : float
+        From 1e-5 to 1e8, divided by the number of categories if that is larger.
+
+    References
+    ----------
+    H. Wallach, D. Mimno, A. McCallum, Rethinking LDA: why priors matter, 2009.
+    """
+    if n_categories == 1:
+        return start
+
+    def slope(log: float) -> float:
+        x = np.exp(log)
+        return float(special.psi(n_categories * x) - special.psi(x) + mean_log)
+
+    lowest = np.log(_LOWEST_PARAMETER)
+    highest = max(lowest, np.log(_HIGHEST_SUM / n_categories))
+    if slope(lowest) <= 0:
+        return float(np.exp(lowest))
+    if slope(highest) >= 0:
+        return float(np.exp(highest))
+    return float(np.exp(optimize.brentq(slope, lowest, highest, xtol=1e-12)))
+
+
+def sum_of_expected_logs(parameters: np.ndarray, totals: np.ndarray) -> float:
+    """Sum over some words and all topics of ``E_q[log beta]``.
+
+    Parameters
+    ----------
+    parameters : ndarray of shape (n_words, n_topics)
+        Parameters of q of these words.
+    totals : ndarray of float64, shape (n_topics,)
+        Sums of the parameters over all words of the vocabulary.
+
+    Returns
+    -------
+    value : float
+        Worked out in double precision, some words at a time.
+    """
+    psi_totals = special.psi(totals)
+    value = 0.0
+    for rows in _some_rows(parameters):
+        value += float((special.psi(parameters[rows].astype(float)) - psi_totals).sum())
+    return value
+
+
 def topics_bound(
     parameters: np.ndarray, prior: np.ndarray, totals: np.ndarray
 ) -> float:
@@ -126,8 +192,8 @@ def topics_bound(
     ----------
     parameters : ndarray of shape (n_words, n_topics)
         Parameters of q of these words.
-    prior : ndarray of shape (n_words,) or (1,)
-        Parameters of the prior of these words, the same for all topics.
+    prior : ndarray of shape (n_words or 1, n_topics or 1)
+        Parameters of the prior of these words.
     totals : ndarray of float64, shape (n_topics,)
         Sums of the parameters over all words of the vocabulary.
 
@@ -136,26 +202,32 @@ def topics_bound(
     bound : float
         Worked out in double precision, some words at a time.
     """
-    n_words, n_topics = parameters.shape
-    prior = np.broadcast_to(prior, n_words).astype(np.float64)[:, np.newaxis]
     psi_totals = special.psi(totals)
-    step = max(1, _ELEMENTS_AT_ONCE // n_topics)
-    bound = -n_topics * special.gammaln(prior).sum()
-    for start in range(0, n_words, step):
-        own = parameters[start : start + step].astype(np.float64)
-        difference = prior[start : start + step] - own
-        bound += (difference * (special.psi(own) - psi_totals)).sum()
+    bound = 0.0
+    for rows in _some_rows(parameters):
+        own = parameters[rows].astype(np.float64)
+        prior_of = (prior if len(prior) == 1 else prior[rows]).astype(np.float64)
+        bound += ((prior_of - own) * (special.psi(own) - psi_totals)).sum()
         bound += special.gammaln(own).sum()
+        bound -= special.gammaln(prior_of).sum() * (own.size / prior_of.size)
     return float(bound)
 
 
-def topics_bound_of_totals(prior_sum: float, totals: np.ndarray) -> float:
+def _some_rows(parameters: np.ndarray) -> Iterator[slice]:
+    """Slices of the rows, with few elements each."""
+    n_rows, n_columns = parameters.shape
+    step = max(1, _ELEMENTS_AT_ONCE // n_columns)
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def topics_bound_of_totals(prior_sums: np.ndarray, totals: np.ndarray) -> float:
     """Part of the bound of the topics that belongs to no word.
 
     Parameters
     ----------
-    prior_sum : float
-        Sum of the prior's parameters over all words.
+    prior_sums : ndarray of float64, shape (n_topics,) or (1,)
+        Sums of the prior's parameters over all words.
     totals : ndarray of float64, shape (n_topics,)
         Sums of the parameters of q over all words.
 
@@ -163,5 +235,22 @@ def topics_bound_of_totals(prior_sum: float, totals: np.ndarray) -> float:
     -------
     bound : float
     """
-    bound = len(totals) * special.gammaln(prior_sum) - special.gammaln(totals).sum()
-    return float(bound)
+    prior_sums = np.broadcast_to(prior_sums, totals.shape)
+    return float((special.gammaln(prior_sums) - special.gammaln(totals)).sum())
+
+
+def sums_of_prior(prior: np.ndarray, n_words: int) -> np.ndarray:
+    """Sums of the prior's parameters over all words.
+
+    Parameters
+    ----------
+    prior : ndarray of shape (n_words or 1, n_topics or 1)
+        Parameters of the prior.
+    n_words : int
+        Size of the vocabulary.
+
+    Returns
+    -------
+    sums : ndarray of float64, shape (n_topics,) or (1,)
+    """
+    return np.asarray(prior.sum(axis=0, dtype=np.float64) * (n_words / len(prior)))

@@ -39,9 +39,12 @@ class MALDA(TopicEstimator):
         Prior of the documents' topics, above 0; in the literature, this is `alpha`.
         None is ``1 / n_components``. "auto" starts from there and learns a value for
         each topic from the documents.
-    topic_word_prior : float, array-like of shape (n_features,) or None, default=None
+    topic_word_prior : float, array-like of shape (n_features,) or (n_components, \
+            n_features), "auto" or None, default=None
         Prior of the topics' words, above 0; in the literature, this is `eta`. None is
-        ``1 / n_components``.
+        ``1 / n_components``. With a matrix each topic has its own, which guides topics
+        to words. "auto" starts from ``1 / n_components`` and learns one number, after
+        each pass that which fits the topics best.
     learning_method : {"online", "batch"}, default="online"
         "online" updates the topics by batches of documents; "batch" once in a pass, by
         all documents: the variational Bayes of scikit-learn, on all ranks.
@@ -118,8 +121,9 @@ class MALDA(TopicEstimator):
         ``exp(E[log beta])`` of the topics.
     doc_topic_prior_ : float or ndarray of shape (n_components,)
         Prior of the documents' topics: given, or learned.
-    topic_word_prior_ : float or ndarray of shape (n_features,)
-        Prior of the topics' words.
+    topic_word_prior_ : float or ndarray of shape (n_features,) or (n_components, \
+            n_features)
+        Prior of the topics' words: given, or learned.
     bound_ : float
         Perplexity of the training documents after the last pass of `fit`.
     n_batch_iter_ : int
@@ -177,12 +181,13 @@ class MALDA(TopicEstimator):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "doc_topic_prior": [
             Interval(Real, 0, None, closed="neither"),
-            StrOptions({"auto"}),
+            _AUTO,
             "array-like",
             None,
         ],
         "topic_word_prior": [
             Interval(Real, 0, None, closed="neither"),
+            _AUTO,
             "array-like",
             None,
         ],
@@ -352,7 +357,7 @@ class MALDA(TopicEstimator):
         ----------
         others : sequence of MALDA
             Fitted models with the same numbers of topics and features, and the same
-            `topic_word_prior`.
+            `topic_word_prior`, or "auto" for all.
         align : bool, default=True
             Whether the topics of each are first put in the order that resembles those
             of this model most. False adds topics of the same number, which is right for

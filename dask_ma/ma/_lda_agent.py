@@ -57,7 +57,7 @@ def first_excess(
 
     Drawn ones are the same on every rank, which draws them for itself.
     """
-    prior = params.topic_word_prior.astype(params.dtype)[:, np.newaxis]
+    prior = params.topic_word_prior.astype(params.dtype, copy=False)
     if params.components is not None:
         return np.asarray(params.components.T.astype(params.dtype) - prior, order="C")
     rng = np.random.default_rng(np.random.SeedSequence(context.seed.entropy))
@@ -120,6 +120,8 @@ class TopicFit:
             self._rounds.run(documents, i, self.evaluator.log.computing)
             self._n_rounds += 1
             is_last = i == self._rounds.n_rounds - 1
+            if is_last and self._params.learn_topic_prior:
+                self._rounds.learn_topic_prior(self.evaluator.log.computing)
             self.n_iter += is_last
             self._finish_round(len(documents), is_last=is_last)
             self._first = 0 if is_last else i + 1
@@ -165,6 +167,7 @@ class TopicFit:
         return {
             "components": np.ascontiguousarray(parameters.T),
             "doc_topic_prior": self._rounds.prior,
+            "topic_word_prior": self._rounds.topic_prior,
             "n_updates": self._rounds.n_updates,
             "n_iter": self.n_iter,
             "bound": self.evaluator.perplexity,
@@ -175,6 +178,7 @@ class TopicFit:
         shared = {
             "excess": self._rounds.topics.excess,
             "doc_topic_prior": self._rounds.prior,
+            "topic_word_prior": self._rounds.topic_prior,
             "n_updates": self._rounds.n_updates,
             "n_iter": self.n_iter,
             "first": self._first,
@@ -209,6 +213,8 @@ class TopicFit:
             )
         rounds.topics.reset(shared["excess"])
         rounds.prior = shared["doc_topic_prior"]
+        if shared["topic_word_prior"] is not None:
+            rounds.set_topic_prior(shared["topic_word_prior"])
         rounds.n_updates = shared["n_updates"]
         self.evaluator.perplexity = shared["perplexity"]
         self.is_evaluated = shared["is_evaluated"]

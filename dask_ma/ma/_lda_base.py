@@ -13,7 +13,11 @@ from dask_ma.data import describe
 from dask_ma.ma._lda_agent import train
 from dask_ma.ma._lda_fitted import FittedTopics
 from dask_ma.ma._lda_params import TopicParams, TopicResult
-from dask_ma.ma._lda_priors import check_components, check_prior
+from dask_ma.ma._lda_priors import (
+    check_components,
+    check_doc_topic_prior,
+    check_topic_word_prior,
+)
 from dask_ma.ma._lda_sizes import gradient_size, round_size
 
 _PASSED_ON = (
@@ -69,16 +73,17 @@ class TopicEstimator(FittedTopics):
         max_iter = 1 if partial else self.max_iter
         for name, value in self._make_priors(go_on=partial).items():
             setattr(self, f"{name}_", value)
-        doc_topic_prior, topic_word_prior = self._vector_priors(self.n_components)
+        doc_topic_prior = np.broadcast_to(self.doc_topic_prior_, self.n_components)
         params = TopicParams(
             **{name: getattr(self, name) for name in _PASSED_ON},
             max_iter=max_iter,
             batch_size=_chosen(self.batch_size),
             local_batch_size=_chosen(self.local_batch_size),
             learning_method="online" if partial else self.learning_method,
-            doc_topic_prior=doc_topic_prior,
-            topic_word_prior=topic_word_prior,
+            doc_topic_prior=np.array(doc_topic_prior, dtype=np.float64),
             learn_prior=_is_auto(self.doc_topic_prior),
+            topic_word_prior=np.ascontiguousarray(self._word_prior().T),
+            learn_topic_prior=_is_auto(self.topic_word_prior),
             total_samples=self.total_samples if partial else None,
             inference=self._inference(),
             dtype=np.dtype(self.dtype),
@@ -103,20 +108,28 @@ class TopicEstimator(FittedTopics):
 
     def _make_priors(self, *, go_on: bool) -> dict[str, Any]:
         """Priors to begin with, in the shapes of the fitted attributes."""
-        sizes = {
-            "doc_topic_prior": (self.n_components, "topic"),
-            "topic_word_prior": (self.n_features_in_, "feature"),
+        priors: dict[str, Any] = {}
+        one = 1 / self.n_components
+        starts = {
+            "doc_topic_prior": np.full(self.n_components, one),
+            "topic_word_prior": one,
         }
-        priors = {}
-        for name, (size, what) in sizes.items():
+        for name, start in starts.items():
             value = getattr(self, name)
             if _is_auto(value):
                 learned = getattr(self, f"{name}_", None) if go_on else None
-                value = np.full(size, 1 / size) if learned is None else learned
-            if value is None:
-                value = 1 / self.n_components
-            prior = check_prior(value, name, size, what)
-            priors[name] = prior if np.ndim(value) else float(prior[0])
+                value = start if learned is None else learned
+            priors[name] = one if value is None else value
+        given = priors["doc_topic_prior"]
+        prior = check_doc_topic_prior(given, self.n_components)
+        priors["doc_topic_prior"] = prior if np.ndim(given) else float(prior[0])
+        prior = check_topic_word_prior(
+            priors["topic_word_prior"],
+            self.n_components,
+            self.n_features_in_,
+            np.dtype(self.dtype),
+        )
+        priors["topic_word_prior"] = prior if prior.ndim else float(prior)
         return priors
 
     def _most_rounds(self, X: Any, max_iter: int, *, partial: bool) -> int | None:
@@ -139,27 +152,28 @@ class TopicEstimator(FittedTopics):
         }
         if _is_auto(self.doc_topic_prior):
             attributes["doc_topic_prior_"] = fitted["doc_topic_prior"]
+        if _is_auto(self.topic_word_prior):
+            attributes["topic_word_prior_"] = fitted["topic_word_prior"]
         if fitted["bound"] is not None:
             attributes["bound_"] = fitted["bound"]
         return attributes
 
     def _merge(self, others: list[Any], *, align: bool) -> Self:
         """Add up what models have learned beyond the prior."""
-        prior = np.atleast_1d(np.asarray(self.topic_word_prior_, dtype=np.float64))
-        excess = self.components_ - prior
+        merged_components = self.components_.astype(np.float64)
         n_updates = self.n_batch_iter_ - 1
         for number, other in enumerate(others):
             check_is_fitted(other)
             self._check_mergeable(other, number)
-            own = other.components_
-            excess = excess + ((own[_alike(self, other)] if align else own) - prior)
+            excess = other.components_ - other._word_prior()
+            merged_components += excess[_alike(self, other)] if align else excess
             n_updates += other.n_batch_iter_ - 1
         merged = clone(self)
         for name in ("doc_topic_prior_", "topic_word_prior_", "n_features_in_"):
             setattr(merged, name, getattr(self, name))
         if hasattr(self, "feature_names_in_"):
             merged.feature_names_in_ = self.feature_names_in_
-        merged.components_ = (excess + prior).astype(self.components_.dtype)
+        merged.components_ = merged_components.astype(self.components_.dtype)
         merged.n_batch_iter_, merged.n_iter_ = n_updates + 1, self.n_iter_
         return merged
 
@@ -173,6 +187,9 @@ class TopicEstimator(FittedTopics):
         own, names = (getattr(e, "feature_names_in_", None) for e in (self, other))
         if own is not None and names is not None and not np.array_equal(own, names):
             raise ValueError(f"others[{number}] has other feature names than this")
+        # What each has learned lies beyond the prior that it has learned with it.
+        if _is_auto(self.topic_word_prior) and _is_auto(other.topic_word_prior):
+            return
         if not np.array_equal(other.topic_word_prior_, self.topic_word_prior_):
             raise ValueError(
                 f"others[{number}] has another topic_word_prior_ than this model"

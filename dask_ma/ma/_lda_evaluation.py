@@ -9,7 +9,7 @@ from dask_ma.engine import RankContext, Record, RoundLog
 from dask_ma.kernels import document_bounds, infer_documents
 from dask_ma.ma._lda_corpus import Corpus
 from dask_ma.ma._lda_params import TopicParams
-from dask_ma.ma._lda_rounds import Rounds
+from dask_ma.ma._lda_rounds import Rounds, own_words
 
 
 class TopicEvaluator:
@@ -86,8 +86,7 @@ class TopicEvaluator:
             weights = rounds.topics.weights(batch.words, settings.threshold)
             found = infer_documents(batch.X, weights.weights, prior, settings)
             value += document_bounds(batch.X, found, weights, prior).sum()
-        rank, size = self._context.group.rank, self._context.group.size
-        first, last = (self._corpus.n_features * r // size for r in (rank, rank + 1))
+        first, last = own_words(self._context.group, self._corpus.n_features)
         if last > first:
             value += rounds.topics.bound(first, last)
         return value

@@ -109,7 +109,7 @@ class FittedTopics(
         """
         check_is_fitted(self)
         documents, _ = self._sum(X, bound_columns)
-        return float(documents + bound_of_topics(self._predictor()))
+        return float(documents + self._bound_of_topics())
 
     def perplexity(
         self, X: Any, sub_sampling: bool = False, *, method: str = "bound"
@@ -149,7 +149,7 @@ class FittedTopics(
         if sub_sampling:
             factor = self.total_samples / _some(n_samples)
             documents, n_words = documents * factor, n_words * factor
-        bound = documents + bound_of_topics(self._predictor())
+        bound = documents + self._bound_of_topics()
         return _exp(-bound / _some(n_words))
 
     def log_likelihood(self, X: Any) -> float:
@@ -269,17 +269,17 @@ class FittedTopics(
         return [*sums.sum[:2], sums.n_rows] if count else list(sums.sum)
 
     def _predictor(self) -> TopicModel:
-        return TopicModel(
-            self.components_,
-            *self._vector_priors(len(self.components_)),
-            self._inference(),
-        )
-
-    def _vector_priors(self, n_components: int) -> tuple[np.ndarray, np.ndarray]:
-        """The priors as vectors; one element serves all words."""
         prior = np.asarray(self.doc_topic_prior_, dtype=np.float64)
-        words = np.asarray(self.topic_word_prior_, dtype=np.float64)
-        return np.array(np.broadcast_to(prior, n_components)), np.atleast_1d(words)
+        prior = np.array(np.broadcast_to(prior, len(self.components_)))
+        return TopicModel(self.components_, prior, self._inference())
+
+    def _bound_of_topics(self) -> float:
+        """The topics' own part of the bound."""
+        return bound_of_topics(self.components_, self._word_prior().T)
+
+    def _word_prior(self) -> np.ndarray:
+        """Prior of the topics' words, (n_components or 1, n_features or 1)."""
+        return np.atleast_2d(np.asarray(self.topic_word_prior_))
 
     def _inference(self) -> InferenceSettings:
         return InferenceSettings(

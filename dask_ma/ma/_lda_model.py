@@ -15,6 +15,7 @@ from dask_ma.kernels import (
     document_bounds,
     infer_documents,
     row_slice,
+    sums_of_prior,
     topics_bound,
     topics_bound_of_totals,
     word_weights,
@@ -31,13 +32,11 @@ class TopicModel(NamedTuple):
     components : ndarray of shape (n_components, n_features)
         Parameters of the topics.
     doc_topic_prior : ndarray of float64, shape (n_components,)
-    topic_word_prior : ndarray of float64, shape (n_features,) or (1,)
     inference : InferenceSettings
     """
 
     components: np.ndarray
     doc_topic_prior: np.ndarray
-    topic_word_prior: np.ndarray
     inference: InferenceSettings
 
 
@@ -158,23 +157,24 @@ def completion_columns(model: TopicModel, X: Any) -> np.ndarray:
     return _stack(columns)
 
 
-def bound_of_topics(model: TopicModel) -> float:
+def bound_of_topics(components: np.ndarray, prior: np.ndarray) -> float:
     """``E[log p(beta) - log q(beta)]`` of the topics themselves.
 
     Parameters
     ----------
-    model : TopicModel
-        The topics.
+    components : ndarray of shape (n_components, n_features)
+        Parameters of the topics.
+    prior : ndarray of shape (n_features or 1, n_components or 1)
+        Prior of the topics' words.
 
     Returns
     -------
     bound : float
     """
-    totals = model.components.sum(axis=1, dtype=np.float64)
-    prior = model.topic_word_prior
-    prior_sum = float(np.broadcast_to(prior, model.components.shape[1]).sum())
-    bound = topics_bound(model.components.T, prior, totals)
-    return bound + topics_bound_of_totals(prior_sum, totals)
+    totals = components.sum(axis=1, dtype=np.float64)
+    bound = topics_bound(components.T, prior, totals)
+    prior_sums = sums_of_prior(prior, components.shape[1])
+    return bound + topics_bound_of_totals(prior_sums, totals)
 
 
 def _parts(model: TopicModel, X: Any) -> Iterator[_Part]:

@@ -22,8 +22,10 @@ class TopicParams:
         Prior of the documents' topics to begin with.
     learn_prior : bool
         Whether it is learned.
-    topic_word_prior : ndarray of float64, shape (n_features,) or (1,)
-        Prior of the topics' words; one element serves all words.
+    topic_word_prior : ndarray of shape (n_features or 1, n_components or 1)
+        Prior of the topics' words to begin with.
+    learn_topic_prior : bool
+        Whether it is learned; it has one element then.
     batch_size, local_batch_size : int or None
         None chooses them by the sizes of the corpus.
     total_samples : float or None
@@ -41,7 +43,8 @@ class TopicParams:
     n_components: int
     doc_topic_prior: np.ndarray
     learn_prior: bool
-    topic_word_prior: np.ndarray
+    topic_word_prior: np.ndarray = field(repr=False)
+    learn_topic_prior: bool
     learning_method: str
     learning_decay: float
     learning_offset: float
@@ -73,7 +76,8 @@ class TopicResult(NamedTuple):
     Attributes
     ----------
     fitted : dict
-        `components` of shape (n_components, n_features); `doc_topic_prior`; `n_updates`
+        `components` of shape (n_components, n_features); `doc_topic_prior`;
+        `topic_word_prior`, a number if it is learned, else None; `n_updates`
         of the topics by each rank; `n_iter`, passes; `bound`, perplexity of the
         training documents or None.
     history : list of dict

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from dask_ma.comm import ButterflyAverage, Group
+from dask_ma.comm import ButterflyAverage, Group, allreduce
 from dask_ma.kernels import (
     digamma,
     fit_dirichlet,
+    fit_symmetric_dirichlet,
     infer_documents,
     word_statistics,
 )
@@ -22,6 +23,12 @@ from dask_ma.ma._lda_sizes import count_updates, gradient_size, round_size
 from dask_ma.ma._lda_topics import Topics
 
 Timer = Callable[[], AbstractContextManager[None]]
+
+
+def own_words(group: Group, n_words: int) -> tuple[int, int]:
+    """First word, and end, of the part of the vocabulary that this rank looks at."""
+    first, last = (n_words * r // group.size for r in (group.rank, group.rank + 1))
+    return first, last
 
 
 class Rounds(ABC):
@@ -44,6 +51,8 @@ class Rounds(ABC):
         The topics of this rank; the same on all ranks after the last round of a pass.
     prior : ndarray of float64, shape (n_components,)
         Prior of the documents' topics.
+    topic_prior : float or None
+        Prior of the topics' words if it is learned.
     n_updates : int
         Updates of the topics so far.
     n_rounds : int
@@ -57,6 +66,9 @@ class Rounds(ABC):
     ) -> None:
         self.topics = topics
         self.prior = params.doc_topic_prior
+        self.topic_prior: float | None = None
+        if params.learn_topic_prior:
+            self.topic_prior = float(params.topic_word_prior[0, 0])
         self.n_updates = params.n_updates
         self._group = group
         self._corpus = corpus
@@ -94,7 +106,26 @@ class Rounds(ABC):
             self._note_documents(found.gamma)
         return word_statistics(batch.X, found, weights)
 
-    # The prior -----------------------------------------------------------------------
+    # The priors ----------------------------------------------------------------------
+
+    def set_topic_prior(self, prior: float) -> None:
+        """Take over another prior of the topics' words, one for all of them."""
+        self.topic_prior = prior
+        self.topics.set_prior(np.full((1, 1), prior))
+
+    def learn_topic_prior(self, computing: Timer) -> None:
+        """Set the prior of words to what fits the topics of a pass; a collective call.
+
+        Each rank looks at a part of the vocabulary.
+        """
+        n_words = self._corpus.n_features
+        with computing():
+            first, last = own_words(self._group, n_words)
+            own = self.topics.expected_logs(first, last)
+        (total,) = allreduce(self._group, np.array([own]))
+        mean_log = float(total) / (n_words * self._params.n_components)
+        start = float(self.topic_prior or 1.0)
+        self.set_topic_prior(fit_symmetric_dirichlet(mean_log, n_words, start))
 
     def _note_documents(self, gamma: np.ndarray) -> None:
         """Add up the expectations of the logarithms of the documents' proportions."""

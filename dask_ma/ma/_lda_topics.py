@@ -6,6 +6,8 @@ import numpy as np
 
 from dask_ma.kernels import (
     WordWeights,
+    sum_of_expected_logs,
+    sums_of_prior,
     topics_bound,
     topics_bound_of_totals,
     word_weights,
@@ -27,15 +29,18 @@ class Topics:
     ----------
     excess : ndarray of shape (n_features, n_components)
         Parameters without the prior; :meth:`update` changes it in place.
-    prior : ndarray of shape (n_features,) or (1,)
+    prior : ndarray of shape (n_features or 1, n_components or 1)
         Prior of the topics' words; in the literature, this is `eta`.
     """
 
     def __init__(self, excess: np.ndarray, prior: np.ndarray) -> None:
-        self._prior = prior.astype(excess.dtype)
-        n_features = excess.shape[0]
-        self._prior_sum = float(np.broadcast_to(prior, n_features).sum())
         self.reset(excess)
+        self.set_prior(prior)
+
+    def set_prior(self, prior: np.ndarray) -> None:
+        """Take over another prior; the parameters move with it."""
+        self._prior = prior.astype(self.excess.dtype, copy=False)
+        self._prior_sums = sums_of_prior(prior, len(self.excess))
 
     def reset(self, excess: np.ndarray) -> None:
         """Take over other parameters."""
@@ -47,13 +52,12 @@ class Topics:
     @property
     def totals(self) -> np.ndarray:
         """Sums of the parameters over all words, float64 of shape (n_components,)."""
-        return self._prior_sum + self._scale * self._sums
+        return self._prior_sums + self._scale * self._sums
 
     def parameters(self, words: np.ndarray | slice) -> np.ndarray:
         """Parameters of some words, a new array of shape (n_words, n_components)."""
         found = self.excess[words] * self.excess.dtype.type(self._scale)
-        is_one = len(self._prior) == 1
-        found += self._prior if is_one else self._prior[words, np.newaxis]
+        found += self._prior_of(words)
         if self._has_negative:  # parameters below the prior can round to 0
             np.maximum(found, _SMALLEST_PARAMETER, out=found)
         return found
@@ -108,8 +112,17 @@ class Topics:
         The parts of all words add up to ``E[log p(beta) - log q(beta)]``; that of word
         0 has what belongs to no word.
         """
-        prior = self._prior if len(self._prior) == 1 else self._prior[start:stop]
-        value = topics_bound(self.parameters(slice(start, stop)), prior, self.totals)
+        words = slice(start, stop)
+        prior = self._prior_of(words)
+        value = topics_bound(self.parameters(words), prior, self.totals)
         if start == 0:
-            value += topics_bound_of_totals(self._prior_sum, self.totals)
+            value += topics_bound_of_totals(self._prior_sums, self.totals)
         return value
+
+    def expected_logs(self, start: int, stop: int) -> float:
+        """Sum of ``E[log beta]`` over the words `start` to `stop` and all topics."""
+        return sum_of_expected_logs(self.parameters(slice(start, stop)), self.totals)
+
+    def _prior_of(self, words: np.ndarray | slice) -> np.ndarray:
+        """Prior of some words, to be broadcast to them and the topics."""
+        return self._prior if len(self._prior) == 1 else self._prior[words]

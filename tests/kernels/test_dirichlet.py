@@ -12,7 +12,10 @@ from dask_ma.kernels import (
     dirichlet_bound,
     document_bounds,
     fit_dirichlet,
+    fit_symmetric_dirichlet,
     infer_documents,
+    sum_of_expected_logs,
+    sums_of_prior,
     word_weights,
 )
 
@@ -253,3 +256,59 @@ def test_arguments_are_not_changed():
     np.testing.assert_array_equal((mean_logs, start), before)
     assert not np.shares_memory(got, start)
     np.testing.assert_array_equal(got, fit_dirichlet(mean_logs, [1, 1, 1, 1]))
+
+
+# One parameter for all categories ------------------------------------------------------
+
+
+@pytest.mark.parametrize("true", [1e-3, 0.02, 0.5, 1.0, 30.0])
+@pytest.mark.parametrize("n_categories", [2, 7, 5000])
+def test_symmetric_fit_recovers_the_parameter(true, n_categories):
+    """From the expectation of the logarithms, whatever the start."""
+    mean_log = special.psi(true) - special.psi(n_categories * true)
+    for start in (1e-4, 1.0, 1e3):
+        found = fit_symmetric_dirichlet(mean_log, n_categories, start)
+        assert found == pytest.approx(true, rel=1e-6)
+
+
+def test_symmetric_fit_has_the_highest_likelihood():
+    """Of observations that no symmetric distribution has made."""
+    n = 12
+    logs = np.log(np.random.default_rng(0).dirichlet(np.geomspace(0.1, 5, n), 50))
+
+    def likelihood(parameter):
+        return stats.dirichlet(np.full(n, parameter)).logpdf(np.exp(logs.T)).sum()
+
+    found = fit_symmetric_dirichlet(logs.mean(), n, 1.0)
+    for factor in (0.98, 1.02):
+        assert likelihood(found) > likelihood(factor * found)
+
+
+def test_symmetric_fit_ends_at_its_limits():
+    n = 10
+    even = -np.log(n) * (1 + 1e-15)
+    assert fit_symmetric_dirichlet(even, n, 1.0) == pytest.approx(1e7)
+    assert fit_symmetric_dirichlet(-1e9, n, 1.0) == pytest.approx(1e-5)
+    assert fit_symmetric_dirichlet(0.0, 1, 0.3) == 0.3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(0, 3), (5, 3), (50_000, 7)])
+def test_sum_of_expected_logs(dtype, shape):
+    """Also where it takes several blocks of words."""
+    parameters = np.random.default_rng(1).gamma(0.5, 2.0, shape).astype(dtype) + 1
+    totals = parameters.sum(axis=0, dtype=np.float64) + 3.0
+    expected = sum(
+        (special.psi(own.astype(np.float64)) - special.psi(total)).sum()
+        for own, total in zip(parameters.T, totals, strict=True)
+    )
+    value = sum_of_expected_logs(parameters, totals)
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (6, 1), (1, 3), (6, 3)])
+def test_sums_of_a_prior_in_any_shape(shape):
+    prior = np.random.default_rng(2).gamma(1.0, 1.0, shape).astype(np.float32)
+    expected = np.broadcast_to(prior, (6, 3)).sum(axis=0, dtype=np.float64)
+    sums = np.broadcast_to(sums_of_prior(prior, 6), 3)
+    np.testing.assert_allclose(sums, expected, rtol=1e-12)

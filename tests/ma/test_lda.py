@@ -247,13 +247,17 @@ def test_good_topics_predict_better_than_poor_ones(X):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("doc_topic_prior", [0.3, "auto"])
-def test_the_bound_never_falls_in_batch_mode(X, seed, doc_topic_prior):
+@pytest.mark.parametrize("topic_word_prior", [None, "auto"])
+def test_the_bound_never_falls_in_batch_mode(
+    X, seed, doc_topic_prior, topic_word_prior
+):
     params = {"max_iter": 10, "evaluate_every": 1, "perp_tol": 0.0, **EXACT}
     more = {"mean_change_tol": 1e-8, "max_doc_update_iter": 2000, "n_ranks": 2}
     model = MALDA(
         K,
         learning_method="batch",
         doc_topic_prior=doc_topic_prior,
+        topic_word_prior=topic_word_prior,
         random_state=seed,
         **params,
         **more,
@@ -378,6 +382,40 @@ def test_the_prior_of_the_documents_is_learned(learning_method):
     np.testing.assert_allclose(fits[0].doc_topic_prior_, alpha, rtol=0.3)
     assert fits[0].bound_ < fits[1].bound_
     assert fits[1].doc_topic_prior_ == 0.25
+
+
+@pytest.mark.parametrize("learning_method", ["batch", "online"])
+@pytest.mark.parametrize("eta", [0.05, 0.5])
+def test_the_prior_of_the_words_is_learned(learning_method, eta):
+    """That which the topics have been drawn from."""
+    rng = np.random.default_rng(3)
+    topics = rng.dirichlet(np.full(150, eta), K)
+    shares = rng.dirichlet(np.full(K, 0.1), 600) @ topics
+    X = np.array([rng.multinomial(100, p / p.sum()) for p in shares])
+    params = {
+        "components_init": 1e4 * topics + 0.01,
+        "learning_method": learning_method,
+    }
+    fits = [
+        MALDA(K, topic_word_prior=prior, n_ranks=2, random_state=0, **params).fit(X)
+        for prior in ("auto", None)
+    ]
+    assert fits[0].topic_word_prior_ == pytest.approx(eta, rel=0.35)
+    assert fits[0].bound_ < fits[1].bound_
+    assert fits[1].topic_word_prior_ == 0.25
+
+
+def test_a_matrix_guides_topics_to_words():
+    """The words of each planted topic, told to a topic of that number."""
+    X, topics = planted(600)
+    prior = np.where(topics > 0.1, 20.0, 0.1)
+    for seed in range(3):
+        params = {"doc_topic_prior": 0.2, "random_state": seed, "n_ranks": 4}
+        guided = MALDA(K, topic_word_prior=prior, **params).fit(X).components_
+        shares = guided / guided.sum(axis=1, keepdims=True)
+        affinities = np.sqrt(shares) @ np.sqrt(topics).T
+        assert (affinities.argmax(axis=1) == range(K)).all()
+        assert affinities.diagonal().min() > 0.97
 
 
 @pytest.mark.filterwarnings("default:partial_fit has taken")

@@ -130,7 +130,17 @@ PARAMETERS = [
     ("doc_topic_prior", [1.0, np.inf, 1.0], "finite and above 0, but element 1 is inf"),
     ("doc_topic_prior", ["a", "b", "c"], ""),
     ("topic_word_prior", [1.0] * K, "have 6 elements, one per feature"),
-    ("topic_word_prior", np.ones((K, V)), "have 6 elements, one per feature"),
+    (
+        "topic_word_prior",
+        np.ones((V, K)),
+        r"have 6 elements, one per feature, or have the shape \(3, 6\), .*\(6, 3\)",
+    ),
+    ("topic_word_prior", np.eye(K, V), r"above 0, but element \(0, 1\) is 0.0"),
+    (
+        "topic_word_prior",
+        np.where(np.eye(K, V), np.inf, 1.0),
+        r"finite and above 0, but element \(0, 0\) is inf",
+    ),
     ("topic_word_prior", np.eye(V)[0], "above 0, but element 1 is 0.0"),
     ("topic_word_prior", ["a"] * V, ""),
     ("components_init", np.ones((K, V + 1)), r"shape \(3, 6\), .*; got \(3, 7\)"),

@@ -22,6 +22,8 @@ SETTINGS = [
     {"n_ranks": 3, "doc_topic_prior": "auto", "dtype": "float64"},
     {"n_ranks": 4, "mixing": "butterfly", "doc_topic_prior": "auto"},
     {"n_ranks": 3, "mixing": "butterfly"},
+    {"n_ranks": 3, "topic_word_prior": "auto"},
+    {"n_ranks": 2, "topic_word_prior": np.linspace(0.1, 2, K * V).reshape(K, V)},
     {"n_ranks": 2, "paradigm": "gradient", "doc_topic_prior": "auto"},
     {"n_ranks": 2, "learning_method": "batch"},
     {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0},
@@ -68,6 +70,7 @@ def broken_off(monkeypatch, n_rounds):
 def assert_same(one, other):
     np.testing.assert_array_equal(one.components_, other.components_)
     np.testing.assert_array_equal(one.doc_topic_prior_, other.doc_topic_prior_)
+    np.testing.assert_array_equal(one.topic_word_prior_, other.topic_word_prior_)
     assert one.bound_ == other.bound_
     assert (one.n_iter_, one.n_batch_iter_) == (other.n_iter_, other.n_batch_iter_)
 

@@ -169,10 +169,15 @@ def permuted(model, order):
     return other
 
 
-@pytest.mark.parametrize("prior", [0.2, np.linspace(0.1, 2, V)], ids=["0.2", "vector"])
+@pytest.mark.parametrize(
+    "prior",
+    [0.2, np.linspace(0.1, 2, V), "auto"],
+    ids=["0.2", "vector", "auto"],
+)
 def test_merging_aligns_topics(X, prior):
     model = fit(X, learning_method="batch", max_iter=20, topic_word_prior=prior)
     others = [permuted(model, order) for order in ([2, 0, 1], [1, 0, 2])]
+    prior = model.topic_word_prior_
     merged = model.merge(others)
     # What lies beyond the prior is added up.
     expected = prior + 3 * (model.components_ - prior)
@@ -181,6 +186,30 @@ def test_merging_aligns_topics(X, prior):
     expected = model.components_ + sum(o.components_ - prior for o in others)
     np.testing.assert_allclose(straight.components_, expected, rtol=1e-12)
     assert not np.allclose(straight.components_, merged.components_)
+
+
+def test_merging_models_with_a_prior_for_each_topic(X):
+    """Words of a topic of one model that go with other words in the other."""
+    prior = np.linspace(0.1, 2, K * V).reshape(K, V)
+    params = {"learning_method": "batch", "max_iter": 20, "topic_word_prior": prior}
+    one, other = fit(X, **params), fit(X, **params, random_state=1)
+    merged = one.merge([other], align=False)
+    expected = one.components_ + other.components_ - prior
+    np.testing.assert_allclose(merged.components_, expected, rtol=1e-12)
+    np.testing.assert_array_equal(merged.topic_word_prior_, prior)
+    # Each topic of the other is taken with its own prior.
+    aligned = one.merge([other]).components_ - one.components_
+    rows = {tuple(row.round(6)) for row in other.components_ - prior}
+    assert {tuple(row.round(6)) for row in aligned} == rows
+
+
+def test_merging_models_that_have_learned_priors(X):
+    one, other = (fit(part, topic_word_prior="auto") for part in (X[:15], X[15:]))
+    assert one.topic_word_prior_ != other.topic_word_prior_
+    merged = one.merge([other], align=False)
+    expected = one.components_ + other.components_ - other.topic_word_prior_
+    np.testing.assert_allclose(merged.components_, expected, rtol=1e-12)
+    assert merged.topic_word_prior_ == one.topic_word_prior_
 
 
 def test_merged_batches_are_one_batch(X):

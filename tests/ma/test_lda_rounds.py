@@ -108,6 +108,8 @@ class Simulation:
                 self.n_updates += n_local
                 self.mix(own, i == n_rounds - 1)
                 self.n_rounds += 1
+            if self.params.get("learn_topics"):
+                self.learn_topic_prior()
         return self.components
 
     def update(self, rank, batches):
@@ -144,6 +146,22 @@ class Simulation:
         rate = (2.0 + self.n_rounds + 1) ** -self.params["learning_decay"]
         self.prior = (1 - rate) * self.prior + rate * np.exp(found.x)
 
+    def learn_topic_prior(self):
+        """The number under which these topics are most likely; they move with it."""
+        before, logs = self.params["eta"], expected_logs(self.components[0])
+
+        def minus_likelihood(log):
+            eta = np.exp(log)
+            value = special.gammaln(V * eta) - V * special.gammaln(eta)
+            return -K * value - (eta - 1) * logs.sum()
+
+        found = optimize.minimize_scalar(
+            minus_likelihood, (-3.0, 1.0), options={"xtol": 1e-12}
+        )
+        self.params["eta"] = np.exp(found.x)
+        shift = self.params["eta"] - before
+        self.components = [own + shift for own in self.components]
+
     @staticmethod
     def partner(rank, distance, size):
         is_power_of_2 = size > 1 and not size & (size - 1)
@@ -170,7 +188,14 @@ def test_models_are_averaged(
     assert len(model.history_) == simulation.n_rounds
 
 
-@pytest.mark.parametrize("eta", [4.0, np.geomspace(0.02, 9, V)], ids=["4", "vector"])
+ETAS = {
+    "4": 4.0,
+    "vector": np.geomspace(0.02, 9, V),
+    "matrix": np.random.default_rng(7).gamma(0.5, 2.0, (K, V)) + 0.01,
+}
+
+
+@pytest.mark.parametrize("eta", ETAS.values(), ids=ETAS)
 @pytest.mark.parametrize("learning_decay", [0.0, 0.51, 1.0])
 def test_rates_and_priors(X, components, eta, learning_decay):
     """Among them a rate of 1, and parameters below the prior."""
@@ -204,6 +229,47 @@ def test_the_prior_is_learned_with_the_topics(X, components, mixing, n_ranks):
     expected = simulation.run(3)
     np.testing.assert_allclose(model.doc_topic_prior_, simulation.prior, rtol=1e-5)
     np.testing.assert_allclose(model.components_, expected[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
+@pytest.mark.parametrize("n_ranks", [1, 4])
+def test_the_prior_of_the_words_is_learned_with_the_topics(
+    X, components, mixing, n_ranks
+):
+    params = {"batch_size": 8, "local_batch_size": 2, "mixing": mixing}
+    model = MALDA(
+        K,
+        components_init=components,
+        topic_word_prior="auto",
+        n_ranks=n_ranks,
+        **BASE,
+        **params,
+    ).fit(X)
+    simulation = Simulation(
+        X, components, n_ranks, eta=1 / K, learn_topics=True, **params
+    )
+    expected = simulation.run(3)
+    assert isinstance(model.topic_word_prior_, float)
+    assert model.topic_word_prior_ == pytest.approx(simulation.params["eta"], rel=1e-5)
+    assert abs(model.topic_word_prior_ - 1 / K) > 0.01
+    np.testing.assert_allclose(model.components_, expected[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("paradigm", ["model", "gradient"])
+def test_a_matrix_of_equal_rows_is_a_vector(X, n_ranks, paradigm):
+    """To the last bit: of topics, bounds and proportions."""
+    params = {**BASE, "paradigm": paradigm, "n_ranks": n_ranks}
+    row = np.geomspace(0.02, 9, V)
+    vector, matrix = (
+        MALDA(K, topic_word_prior=prior, **params).fit(X)
+        for prior in (row, np.tile(row, (K, 1)))
+    )
+    np.testing.assert_array_equal(matrix.components_, vector.components_)
+    assert matrix.topic_word_prior_.shape == (K, V)
+    assert matrix.bound_ == pytest.approx(vector.bound_, rel=1e-13)
+    assert matrix.score(X) == pytest.approx(vector.score(X), rel=1e-13)
+    assert matrix.bound_ == pytest.approx(matrix.perplexity(X), rel=1e-9)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -267,15 +333,23 @@ def rates(kind, n):
     return [0.9] * n  # the scale is brought back to 1 every six updates
 
 
-@pytest.mark.parametrize("prior", [0.01, 3.0, np.geomspace(1e-3, 5, V)], ids=str)
+def columns(prior):
+    """As topics take it: a row per word, a column per topic."""
+    return np.atleast_2d(np.asarray(prior, dtype=np.float64)).T
+
+
+PRIORS = [0.01, 3.0, np.geomspace(1e-3, 5, V), ETAS["matrix"]]
+PRIOR_IDS = ["0.01", "3", "vector", "matrix"]
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=PRIOR_IDS)
 @pytest.mark.parametrize("kind", ["paper", "some 1", "large"])
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-11), (np.float32, 2e-4)])
 def test_lazy_updates_are_dense_updates(prior, kind, dtype, rtol):
     rng = np.random.default_rng(2)
-    prior = np.atleast_1d(np.asarray(prior, dtype=np.float64))
-    column = prior[:, np.newaxis]
+    column = columns(prior)
     dense = rng.gamma(2.0, 1.0, (V, K))
-    topics = Topics((dense - column).astype(dtype), prior)
+    topics = Topics((dense - column).astype(dtype), column)
     for number, rate in enumerate(rates(kind, 100)):
         words = np.sort(rng.choice(V, rng.integers(1, V + 1), replace=False))
         drawn = rng.gamma(0.5, 2.0, (len(words), K))
@@ -292,7 +366,7 @@ def test_lazy_updates_are_dense_updates(prior, kind, dtype, rtol):
 
 
 def test_settle_multiplies_what_is_beyond_the_prior():
-    topics = Topics(np.full((2, 1), 4.0), np.array([0.5]))
+    topics = Topics(np.full((2, 1), 4.0), np.array([[0.5]]))
     topics.update(np.array([1]), np.ones((1, 1)), 0.5, 2.0)
     excess = topics.settle(0.5)
     assert excess.tolist() == [[1.0], [1.5]]
@@ -304,26 +378,24 @@ def test_settle_multiplies_what_is_beyond_the_prior():
 def test_parameters_are_positive_after_rounding(dtype):
     """What is a bit above 0 must not become 0, of which there is no logarithm."""
     start = np.full((2, 1), 1e-12)
-    topics = Topics((start - 0.3).astype(dtype), np.array([0.3]))
+    topics = Topics((start - 0.3).astype(dtype), np.array([[0.3]]))
     for words in (slice(None), np.array([0])):
         assert (topics.parameters(words) > 0).all()
         weights = topics.weights(words, None).weights
         assert np.isfinite(weights).all()
 
 
-@pytest.mark.parametrize("prior", [0.2, np.geomspace(0.1, 3, V)], ids=["0.2", "vector"])
+@pytest.mark.parametrize("prior", PRIORS, ids=PRIOR_IDS)
 @pytest.mark.parametrize("bounds", [[0, V], [0, 4, 4, 9, V]], ids=str)
 def test_bound_of_topics(prior, bounds):
     """The divergence between Dirichlet distributions, topic by topic."""
-    prior = np.atleast_1d(np.asarray(prior, dtype=np.float64))
     parameters = np.random.default_rng(3).gamma(2.0, 2.0, (V, K))
-    topics = Topics(parameters - prior[:, np.newaxis], prior)
+    topics = Topics(parameters - columns(prior), columns(prior))
     value = sum(
         topics.bound(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a
     )
     expected = 0.0
-    eta = np.broadcast_to(prior, V)
-    for own in parameters.T:
+    for own, eta in zip(parameters.T, np.broadcast_to(prior, (K, V)), strict=True):
         expected += special.gammaln(eta.sum()) - special.gammaln(eta).sum()
         expected -= special.gammaln(own.sum()) - special.gammaln(own).sum()
         expected += (eta - own) @ (special.psi(own) - special.psi(own.sum()))
