@@ -166,6 +166,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         X: Any,
         function: Callable[[Any, Any], np.ndarray],
         *,
+        model: Any = None,
         n_outputs: int | None = None,
         dtype: Any = None,
     ) -> Any:
@@ -177,18 +178,21 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             Rows.
         function : callable
             ``function(model, block)`` gives the values of the rows of a block.
+        model : object, default=None
+            What the function gets; None for what predictions are made with.
         n_outputs : int or None, default=None
             Columns of the result; None for a vector.
         dtype : dtype, default=None
             Of a lazy result; None for the floating type that model and rows give.
         """
         refuse_unfinished(X, "X")
+        model = self._predictor() if model is None else model
         if is_dask_collection(X):
             self._validate_input(X, reset=False)
             if dtype is None:
                 dtype = _float_dtype(describe(X).dtype, self.coef_.dtype)
             return apply_blockwise(
-                X, function, model=self._predictor(), n_outputs=n_outputs, dtype=dtype
+                X, function, model=model, n_outputs=n_outputs, dtype=dtype
             )
         X = validate_data(
             self,
@@ -197,7 +201,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             dtype=[np.float64, np.float32],
             reset=False,
         )
-        return function(self._predictor(), X)
+        return function(model, X)
 
     @contextmanager
     def _keep_fitted_state(self) -> Iterator[None]:

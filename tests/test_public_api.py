@@ -319,6 +319,7 @@ def test_parameters_of_topics_are_those_of_scikit_learn():
         "mixing",
         "n_ranks",
         "paradigm",
+        "validation_fraction",
     }
     assert set(theirs) - set(ours) == {"n_jobs"}
     for name in set(ours) & set(theirs):
@@ -334,6 +335,7 @@ def test_methods_of_topics_are_those_of_scikit_learn():
     )
     assert theirs <= ours
     assert ours - theirs <= {
+        "coherence",
         "exp_dirichlet_component_",  # set by fit there
         "log_likelihood",
         "merge",

@@ -69,7 +69,8 @@ class MALDA(TopicEstimator):
         what scikit-learn calls `batch_size`. Used by ``paradigm="model"``.
     evaluate_every : int, default=-1
         Passes from one evaluation of the perplexity to the next; 0 or less evaluates
-        after the last pass only.
+        after the last pass only. It is that of the training documents, or, with a
+        `validation_fraction`, that of the held-out ones, which takes less time.
     total_samples : float, default=1e6
         Documents of the whole corpus, which `partial_fit` sees a part of, and
         `perplexity` if asked for. `fit` takes what it sees for the whole corpus. The
@@ -77,7 +78,12 @@ class MALDA(TopicEstimator):
         less than a hundredth of so many.
     perp_tol : float, default=0.1
         The fit ends when the perplexity changes by less from one evaluation to the
-        next. Used where `evaluate_every` is above 0.
+        next; with a `validation_fraction`, when that of the held-out documents falls by
+        less. Used where `evaluate_every` is above 0.
+    validation_fraction : float or None, default=None
+        Part of each rank's documents, above 0 and below 1, that `fit` holds out. Their
+        perplexity by completion is evaluated every `evaluate_every` passes, and after
+        the last one. None holds out none. Not used by `partial_fit`.
     mean_change_tol : float, default=1e-3
         The inference of a document ends when the expected numbers of its words from
         each topic change by less, on average over the topics.
@@ -133,7 +139,8 @@ class MALDA(TopicEstimator):
     history_ : list of dict
         One record per round: `round`; `n_iter`, passes completed; `time`, in seconds
         since rank 0 started; where the topics were evaluated `perplexity` of the
-        training documents and `objective`, its logarithm, else NaN; over all ranks the
+        training documents and `objective`, its logarithm, else NaN; with a
+        `validation_fraction` also `validation_perplexity`; over all ranks the
         sums `n_samples` (documents gone over), `bytes_sent` and `messages_sent`
         between processes, and `bytes_shared` within processes; and the means over ranks
         `seconds_computing` and `seconds_waiting`.
@@ -200,6 +207,7 @@ class MALDA(TopicEstimator):
         "evaluate_every": [Interval(Integral, None, None, closed="neither")],
         "total_samples": [Interval(Real, 0, None, closed="neither")],
         "perp_tol": [Interval(Real, 0, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
         "paradigm": [StrOptions({"model", "gradient"})],
@@ -228,6 +236,7 @@ class MALDA(TopicEstimator):
         evaluate_every: int = -1,
         total_samples: float = 1e6,
         perp_tol: float = 0.1,
+        validation_fraction: float | None = None,
         mean_change_tol: float = 1e-3,
         max_doc_update_iter: int = 100,
         paradigm: str = "model",
@@ -252,6 +261,7 @@ class MALDA(TopicEstimator):
         self.evaluate_every = evaluate_every
         self.total_samples = total_samples
         self.perp_tol = perp_tol
+        self.validation_fraction = validation_fraction
         self.mean_change_tol = mean_change_tol
         self.max_doc_update_iter = max_doc_update_iter
         self.paradigm = paradigm

@@ -36,7 +36,9 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
         rank 0 has.
     """
     state = context.restore()
-    corpus = agree_on_corpus(context.group, arguments, params.dtype)
+    corpus = agree_on_corpus(
+        context, arguments, params.dtype, params.validation_fraction
+    )
     topics = Topics(first_excess(context, corpus, params), params.topic_word_prior)
     is_gradient = params.paradigm == "gradient" or params.learning_method == "batch"
     kind = SendGradient if is_gradient else SendModel
@@ -138,23 +140,24 @@ class TopicFit:
                 f"the model is not finite after round {self._n_rounds}; are the counts "
                 "in X extremely large?"
             )
-        nan = float("nan")
-        self.evaluator.log.note(
-            self._n_rounds, n_rows, objective=nan, perplexity=nan, n_iter=self.n_iter
-        )
+        self.evaluator.note(self._n_rounds, n_rows, self.n_iter)
         self.is_evaluated = False
-        is_end = self.n_iter == self._params.max_iter
+        is_end = is_last and self.n_iter == self._params.max_iter
         every = self._params.evaluate_every
-        with_bound = is_last and (
-            (every > 0 and self.n_iter % every == 0)
-            or (is_end and self._params.with_bound)
+        is_due = is_last and every > 0 and self.n_iter % every == 0
+        holds_out = self._params.validation_fraction is not None
+        # Held-out documents are fewer, and tell when to stop; the others can wait.
+        with_bound = (is_due and not holds_out) or (is_end and self._params.with_bound)
+        records = self.evaluator.finish_round(
+            self._rounds,
+            with_bound=with_bound,
+            with_held_out=holds_out and (is_due or is_end),
         )
-        records = self.evaluator.finish_round(self._rounds, with_bound=with_bound)
         model = self.fitted() if self._context.is_followed else {}
         for record in records:
             self.stop |= self._context.record(record, model)
         self.is_evaluated = with_bound
-        self.stop |= with_bound and self.evaluator.is_settled
+        self.stop |= is_due and self.evaluator.is_settled
 
     def evaluate(self) -> None:
         """Evaluate a model that was not due at the end of a pass; a collective call."""
@@ -183,6 +186,7 @@ class TopicFit:
             "n_iter": self.n_iter,
             "first": self._first,
             "perplexity": self.evaluator.perplexity,
+            "held_out": self.evaluator.held_out,
             "is_evaluated": self.is_evaluated,
             "stop": bool(self.stop),
         }
@@ -217,6 +221,7 @@ class TopicFit:
             rounds.set_topic_prior(shared["topic_word_prior"])
         rounds.n_updates = shared["n_updates"]
         self.evaluator.perplexity = shared["perplexity"]
+        self.evaluator.held_out = shared["held_out"]
         self.is_evaluated = shared["is_evaluated"]
         self._n_rounds, self.n_iter = state.round, shared["n_iter"]
         # Other ranks may have other rounds in a pass.

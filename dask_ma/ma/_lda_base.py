@@ -85,6 +85,7 @@ class TopicEstimator(FittedTopics):
             topic_word_prior=np.ascontiguousarray(self._word_prior().T),
             learn_topic_prior=_is_auto(self.topic_word_prior),
             total_samples=self.total_samples if partial else None,
+            validation_fraction=None if partial else self.validation_fraction,
             inference=self._inference(),
             dtype=np.dtype(self.dtype),
             components=components,

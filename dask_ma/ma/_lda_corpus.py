@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allgather
+from dask_ma.comm import allgather
 from dask_ma.data import Block, Shard, build_shard
 from dask_ma.engine import RankContext
 from dask_ma.kernels import row_slice
@@ -35,6 +35,8 @@ class Summary(NamedTuple):
 
     n_documents: int = 0
     n_words: float = 0.0
+    n_held_out: int = 0
+    n_words_held_out: float = 0.0
     error: Exception | None = None
 
 
@@ -49,6 +51,8 @@ class Corpus:
         Those of all ranks.
     dtype : dtype
         Of the counts in the batches.
+    held_out : sequence of CSR, default=()
+        Documents of this rank that the fit does not see.
 
     Attributes
     ----------
@@ -58,9 +62,18 @@ class Corpus:
         Sum of the counts on all ranks.
     n_features : int
         Size of the vocabulary.
+    held_out : sequence of CSR
+        Documents of this rank that the fit does not see.
     """
 
-    def __init__(self, shard: Shard, summaries: list[Summary], dtype: np.dtype) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        summaries: list[Summary],
+        dtype: np.dtype,
+        held_out: Sequence[Any] = (),
+    ) -> None:
+        self.held_out = held_out
         self.n_documents = shard.n_rows
         self.n_features = shard.n_features
         self.total_documents = sum(s.n_documents for s in summaries)
@@ -116,17 +129,24 @@ class Corpus:
         return Batch(narrow, words)
 
 
-def agree_on_corpus(group: Group, arguments: Any, dtype: np.dtype) -> Corpus:
+def agree_on_corpus(
+    context: RankContext,
+    arguments: Any,
+    dtype: np.dtype,
+    validation_fraction: float | None = None,
+) -> Corpus:
     """Check this rank's documents and count those of all ranks; a collective call.
 
     Parameters
     ----------
-    group : Group
+    context : RankContext
         This rank.
     arguments : object
         Data of the rank's shard as the data layer lays them out.
     dtype : dtype
         Of the counts in batches.
+    validation_fraction : float or None, default=None
+        Part of each rank's documents to hold out, at random.
 
     Returns
     -------
@@ -136,10 +156,10 @@ def agree_on_corpus(group: Group, arguments: Any, dtype: np.dtype) -> Corpus:
     ------
     ValueError
         On all ranks, if the documents of some rank are wrong, or if there are none, or
-        if none of them has a word.
+        if none of them has a word; the same for those held out.
     """
-    shard, own = _inspect(arguments)
-    summaries: list[Summary] = allgather(group, own)
+    shard, held_out, own = _inspect(context, arguments, validation_fraction)
+    summaries: list[Summary] = allgather(context.group, own)
     for summary in summaries:
         if summary.error is not None:
             raise summary.error
@@ -147,21 +167,73 @@ def agree_on_corpus(group: Group, arguments: Any, dtype: np.dtype) -> Corpus:
         raise RuntimeError("a rank without an error has no shard")
     if not sum(s.n_documents for s in summaries):
         raise ValueError("X has no documents: at least one row is needed")
-    if not sum(s.n_words for s in summaries):
+    if not sum(s.n_words + s.n_words_held_out for s in summaries):
         raise ValueError("X has no words: all counts are 0; one document needs a word")
-    return Corpus(shard, summaries, dtype)
+    _check_fraction(summaries, validation_fraction)
+    return Corpus(shard, summaries, dtype, held_out)
 
 
-def _inspect(arguments: Any) -> tuple[Shard | None, Summary]:
+def _check_fraction(summaries: list[Summary], fraction: float | None) -> None:
+    """Refuse a part that leaves nothing to fit to, or nothing to evaluate."""
+    if fraction is None:
+        return
+    if sum(s.n_words for s in summaries) and sum(s.n_words_held_out for s in summaries):
+        return
+    held_out = sum(s.n_held_out for s in summaries)
+    total = held_out + sum(s.n_documents for s in summaries)
+    raise ValueError(
+        f"validation_fraction={fraction} holds out {held_out} of {total} documents, "
+        "which leaves no words to evaluate or none to fit to; give more documents or "
+        "another fraction"
+    )
+
+
+def _inspect(
+    context: RankContext, arguments: Any, fraction: float | None
+) -> tuple[Shard | None, list[Any], Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
         shard = build_shard(arguments, require_labels=False)
         blocks = [_counts(block) for block in shard.blocks]
     except (ValueError, TypeError) as error:
         # The traceback would keep the shard alive on its way to the other ranks.
-        return None, Summary(error=error.with_traceback(None))
-    n_words = float(sum(block.X.data.sum(dtype=np.float64) for block in blocks))
-    return replace(shard, blocks=blocks), Summary(shard.n_rows, n_words)
+        return None, [], Summary(error=error.with_traceback(None))
+    shard = replace(shard, blocks=blocks)
+    held_out: list[Any] = []
+    if fraction is not None:
+        shard, held_out = _hold_out(context, shard, fraction)
+    own = Summary(
+        shard.n_rows,
+        _n_words([block.X for block in shard.blocks]),
+        sum(X.shape[0] for X in held_out),
+        _n_words(held_out),
+    )
+    return shard, held_out, own
+
+
+def _hold_out(
+    context: RankContext, shard: Shard, fraction: float
+) -> tuple[Shard, list[Any]]:
+    """Take documents out of a shard; a rank with a single one keeps it."""
+    n_held_out = min(max(1, int(fraction * shard.n_rows)), shard.n_rows - 1)
+    # Orders of passes have the number of the pass in this place, and no other.
+    key = (*context.seed.spawn_key, 0, 0)
+    seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
+    chosen = np.zeros(shard.n_rows, dtype=bool)
+    order = np.random.default_rng(seed).permutation(shard.n_rows)
+    chosen[order[: max(0, n_held_out)]] = True
+    kept, held_out, start = [], [], 0
+    for block in shard.blocks:
+        mask = chosen[start : start + block.X.shape[0]]
+        start += len(mask)
+        kept.append(block._replace(X=block.X[np.flatnonzero(~mask)]))
+        held_out.append(block.X[np.flatnonzero(mask)])
+    return replace(shard, blocks=kept, n_rows=int((~chosen).sum())), held_out
+
+
+def _n_words(parts: list[Any]) -> float:
+    """Sum of the counts."""
+    return float(sum(X.data.sum(dtype=np.float64) for X in parts))
 
 
 def _counts(block: Block) -> Block:

@@ -8,6 +8,7 @@ from dask_ma.comm import allreduce
 from dask_ma.engine import RankContext, Record, RoundLog
 from dask_ma.kernels import document_bounds, infer_documents
 from dask_ma.ma._lda_corpus import Corpus
+from dask_ma.ma._lda_model import TopicModel, completion_columns
 from dask_ma.ma._lda_params import TopicParams
 from dask_ma.ma._lda_rounds import Rounds, own_words
 
@@ -30,8 +31,11 @@ class TopicEvaluator:
         The records of the rounds.
     perplexity : float or None
         Of the training documents, when they were evaluated last.
+    held_out : float or None
+        Of the held-out documents, by completion, when they were evaluated last.
     is_settled : bool
-        Whether the last two perplexities differ by less than `perp_tol`.
+        Whether the last two perplexities of the training documents differ by less than
+        `perp_tol`, or that of the held-out documents has not fallen by as much.
     """
 
     def __init__(
@@ -39,12 +43,23 @@ class TopicEvaluator:
     ) -> None:
         self.log = RoundLog(context)
         self.perplexity: float | None = None
+        self.held_out: float | None = None
         self.is_settled = False
         self._context = context
         self._corpus = corpus
         self._params = params
 
-    def finish_round(self, rounds: Rounds, *, with_bound: bool) -> list[Record]:
+    def note(self, n_round: int, n_rows: int, n_iter: int) -> None:
+        """Keep what this rank has done in a round, which may be evaluated later."""
+        nan = float("nan")
+        values = {"objective": nan, "perplexity": nan}
+        if self._params.validation_fraction is not None:
+            values["validation_perplexity"] = nan
+        self.log.note(n_round, n_rows, **values, n_iter=n_iter)
+
+    def finish_round(
+        self, rounds: Rounds, *, with_bound: bool, with_held_out: bool = False
+    ) -> list[Record]:
         """Add up the counters of all ranks, and evaluate; a collective call.
 
         Parameters
@@ -52,31 +67,62 @@ class TopicEvaluator:
         rounds : Rounds
             Where the fit stands.
         with_bound : bool
-            Whether the topics are evaluated.
+            Whether the topics are evaluated on the training documents.
+        with_held_out : bool, default=False
+            Whether they are on the held-out documents.
 
         Returns
         -------
         records : list of dict
             Those of the rounds since the last call; the last one has `objective`,
-            ``-bound / words``, and `perplexity`, its exponential.
+            ``-bound / words``, and `perplexity`, its exponential; and
+            `validation_perplexity` of the held-out documents.
 
         Raises
         ------
         ValueError
             If the bound is not finite.
         """
-        bound = np.zeros(1)
-        if with_bound:
+        own = np.zeros(3)
+        if with_bound or with_held_out:
             with self.log.computing("evaluate"):
-                bound[0] = self._own_bound(rounds)
-        sums = allreduce(
-            self._context.group, np.concatenate([bound, *self.log.counters])
-        )
-        counters = np.split(sums[1:], len(self.log.counters))
+                if with_bound:
+                    own[0] = self._own_bound(rounds)
+                if with_held_out:
+                    own[1:] = self._own_completion(rounds)
+        sums = allreduce(self._context.group, np.concatenate([own, *self.log.counters]))
+        counters = np.split(sums[len(own) :], len(self.log.counters))
         records = self.log.finish(counters)
         if with_bound:
             self._take_bound(float(sums[0]), records[-1])
+        if with_held_out:
+            self._take_completion(*sums[1:3].tolist(), records[-1])
         return records
+
+    def _own_completion(self, rounds: Rounds) -> np.ndarray:
+        """Sums over this rank's held-out documents, see `completion_columns`."""
+        if not self._corpus.held_out:
+            return np.zeros(2)
+        components = rounds.topics.parameters(slice(None)).T
+        model = TopicModel(components, rounds.prior, self._params.inference)
+        parts = [
+            completion_columns(model, X).sum(axis=0) for X in self._corpus.held_out
+        ]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def _take_completion(self, value: float, n_words: float, record: Record) -> None:
+        """Complete the last record, and compare with the held-out perplexity before."""
+        if not n_words:
+            raise ValueError(
+                f"validation_fraction={self._params.validation_fraction} holds out "
+                "documents of a single word each, of which none is left to predict; "
+                "give another fraction"
+            )
+        perplexity = float(np.exp(-value / n_words))
+        record["validation_perplexity"] = perplexity
+        if self.held_out is not None:
+            self.is_settled = self.held_out - perplexity < self._params.perp_tol
+        self.held_out = perplexity
 
     def _own_bound(self, rounds: Rounds) -> float:
         """This rank's part: its documents, and a part of the vocabulary."""
@@ -102,6 +148,7 @@ class TopicEvaluator:
         with np.errstate(over="ignore"):  # topics as they begin may be that bad
             perplexity = float(np.exp(objective))
         record["objective"], record["perplexity"] = objective, perplexity
-        if self.perplexity is not None:
+        decides = self._params.validation_fraction is None
+        if self.perplexity is not None and decides:
             self.is_settled = abs(self.perplexity - perplexity) < self._params.perp_tol
         self.perplexity = perplexity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma import _config
 from dask_ma.base import DistributedEstimator, blockwise_sum
 from dask_ma.kernels import InferenceSettings
+from dask_ma.ma._lda_coherence import MEASURES, occurrences, topic_coherence
 from dask_ma.ma._lda_model import (
     TopicModel,
     bound_columns,
@@ -207,6 +209,65 @@ class FittedTopics(
             best = np.argsort(-row, kind="stable")[:n]
             topics.append([(words[i], float(row[i] / total)) for i in best])
         return topics
+
+    def coherence(
+        self, X: Any, *, top_n: int = 10, measure: str = "u_mass"
+    ) -> np.ndarray:
+        """Whether the most probable words of each topic are in the same documents.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame or Dask collection, shape (n_samples, \
+                n_features)
+            Counts of words, one row per document. Documents without words do not count.
+        top_n : int, default=10
+            How many words of each topic, at least 2.
+        measure : {"u_mass", "npmi"}, default="u_mass"
+            What a pair of words is given, with `D` the number of documents that have
+            them, and `N` of all that have any word. "u_mass":
+            ``log((D(w, v) + 1) / D(v))``, `v` being the more probable one, made for
+            the documents of the fit. "npmi": ``log(N D(w, v) / (D(w) D(v))) /
+            log(N / D(w, v))``, from -1 for words that are never together to 1 for those
+            that are only together.
+
+        Returns
+        -------
+        coherence : ndarray of float64, shape (n_components,)
+            For each topic the mean over pairs of words that both occur in `X`, NaN if
+            there is none; higher is better. For Dask input the documents are counted
+            where they are.
+
+        Raises
+        ------
+        ValueError
+            If no document has a word, or for another `top_n` or `measure`.
+
+        References
+        ----------
+        D. Mimno et al. "Optimizing semantic coherence in topic models." EMNLP 2011;
+        G. Bouma. "Normalized (pointwise) mutual information in collocation
+        extraction." GSCL 2009.
+        """
+        check_is_fitted(self)
+        if measure not in MEASURES:
+            raise ValueError(f"measure should be one of {MEASURES}, got {measure!r}")
+        n_features = self.components_.shape[1]
+        if not isinstance(top_n, Integral) or not 2 <= top_n <= n_features:
+            raise ValueError(
+                f"top_n should be a whole number from 2 to the {n_features} features, "
+                f"got {top_n!r}"
+            )
+        best = [np.argsort(-row, kind="stable")[:top_n] for row in self.components_]
+        words = np.unique(best)
+        indicators = self._apply(
+            X,
+            occurrences,
+            model=words,
+            n_outputs=len(words) + 1,
+            dtype=np.float32,
+        )
+        topics = [np.searchsorted(words, own) for own in best]
+        return topic_coherence(indicators, topics, measure)
 
     @property
     def exp_dirichlet_component_(self) -> np.ndarray:

@@ -36,6 +36,8 @@ class TopicParams:
         Parameters of the topics to begin with; None draws them at random.
     n_updates : int
         Updates of the topics made before this fit.
+    validation_fraction : float or None
+        Part of each rank's documents that is held out.
     with_bound : bool
         Whether the model is evaluated at the end.
     """
@@ -54,6 +56,7 @@ class TopicParams:
     evaluate_every: int
     total_samples: float | None
     perp_tol: float
+    validation_fraction: float | None
     paradigm: str
     aggregation: str
     mixing: str

@@ -258,7 +258,7 @@ def test_arguments_are_not_changed():
     np.testing.assert_array_equal(got, fit_dirichlet(mean_logs, [1, 1, 1, 1]))
 
 
-# One parameter for all categories ------------------------------------------------------
+# One parameter for all categories -----------------------------------------------------
 
 
 @pytest.mark.parametrize("true", [1e-3, 0.02, 0.5, 1.0, 30.0])

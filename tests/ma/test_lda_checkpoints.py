@@ -27,6 +27,7 @@ SETTINGS = [
     {"n_ranks": 2, "paradigm": "gradient", "doc_topic_prior": "auto"},
     {"n_ranks": 2, "learning_method": "batch"},
     {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0},
+    {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0, "validation_fraction": 0.2},
     {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.05, "max_iter": 20},
 ]
 
@@ -96,6 +97,8 @@ def test_a_resumed_fit_is_an_uninterrupted_one(X, tmp_path, monkeypatch, params,
     for ours, theirs in zip(resumed.history_, whole.history_, strict=True):
         for name in ("round", "n_iter", "n_samples", "objective", "perplexity"):
             np.testing.assert_equal(ours[name], theirs[name])
+        held_out = (r.get("validation_perplexity") for r in (ours, theirs))
+        np.testing.assert_equal(*held_out)
     times = [record["time"] for record in resumed.history_]
     assert times == sorted(times)
 

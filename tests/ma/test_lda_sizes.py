@@ -19,7 +19,7 @@ def test_rounds_grow_with_the_corpus_and_more_slowly():
     assert 7 < rounds[CORPORA.index(300)] <= 8
     assert sizes[CORPORA.index(8192)] == 256
     assert rounds[CORPORA.index(50_000)] == pytest.approx(32, abs=0.1)
-    # The best of those that the paper has tried: 16,000 of 270,000, 64,000 of 8 million.
+    # The best that the paper has tried: 16,000 of 270,000, 64,000 of 8 million.
     assert 16_000 / 2 <= round_size(270_000) <= 16_000
     assert 64_000 / 2 <= round_size(8_200_000) <= 64_000
 
