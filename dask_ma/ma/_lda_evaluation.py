@@ -96,7 +96,7 @@ class TopicEvaluator:
         if with_bound:
             self._take_bound(float(sums[0]), records[-1])
         if with_held_out:
-            self._take_completion(*sums[1:3].tolist(), records[-1])
+            self._take_completion(float(sums[1]), float(sums[2]), records[-1])
         return records
 
     def _own_completion(self, rounds: Rounds) -> np.ndarray:

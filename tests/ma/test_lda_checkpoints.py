@@ -27,7 +27,7 @@ SETTINGS = [
     {"n_ranks": 2, "paradigm": "gradient", "doc_topic_prior": "auto"},
     {"n_ranks": 2, "learning_method": "batch"},
     {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0},
-    {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.0, "validation_fraction": 0.2},
+    {"n_ranks": 2, "evaluate_every": 2, "perp_tol": 0.0, "validation_fraction": 0.2},
     {"n_ranks": 2, "evaluate_every": 1, "perp_tol": 0.05, "max_iter": 20},
 ]
 

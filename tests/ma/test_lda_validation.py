@@ -68,7 +68,7 @@ def test_history_has_the_completion_of_held_out_documents(
     ids = np.concatenate([trained, held_out])[:, 0]
     np.testing.assert_array_equal(np.sort(ids), np.arange(N))
     values, passes = column(model, "validation_perplexity"), column(model, "n_iter")
-    ends = np.flatnonzero(np.diff(passes, append=7) > 0)
+    ends = np.flatnonzero(np.diff(passes, prepend=0) > 0)
     due = [end for end in ends if passes[end] % 2 == 0]
     np.testing.assert_array_equal(np.flatnonzero(np.isfinite(values)), due)
     last = model.perplexity(held_out, method="completion")
