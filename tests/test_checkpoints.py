@@ -55,7 +55,7 @@ TOPICS = {"max_iter": 3, "batch_size": 20, "random_state": 0, "n_ranks": 2}
 FACTORS = {**LINEAR, "communication": "factors"}
 
 ESTIMATORS = {
-    "MASGDClassifier": (MASGDClassifier, LINEAR, CODES),
+    "MASGDClassifier": (MASGDClassifier, {**LINEAR, "refine": None}, CODES),
     "MASGDRegressor": (MASGDRegressor, LINEAR, TARGET),
     "ButterflySGDClassifier": (ButterflySGDClassifier, LINEAR, CODES),
     "ButterflySGDRegressor": (ButterflySGDRegressor, LINEAR, TARGET),
