@@ -79,6 +79,7 @@ def study(X: Any, y: np.ndarray, alpha: float, args: argparse.Namespace) -> None
                 random_state=seed,
                 refine="lbfgs",
                 refine_max_iter=args.most_passes,
+                refine_tol=EXCESSES[-1] / 10,
                 **{"power_t": 0.5, **start},
             ).fit(X, y)
             needed.append(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.butterfly._progress import Progress
 from dask_ma.comm import allreduce
@@ -77,7 +75,7 @@ def finish(
         model,
         now.n_iter,
         float(now.state.t),
-        add_up=partial(allreduce, context.group),
+        add_up=lambda arrays: allreduce(context.group, list(arrays)),
         keep=keep,
         most_rounds=most_rounds,
     )

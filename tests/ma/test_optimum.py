@@ -161,3 +161,15 @@ def test_huber(objective, epsilon):
     start = np.append(ours.coef_, ours.intercept_) * 1.1
     best = minimize(value, start, jac=True, options={"gtol": 1e-9, "maxiter": 5000}).fun
     assert objective(ours, X, y) <= best * (1 + TOL)
+
+
+def test_slow_progress_is_no_end(objective):
+    """L-BFGS creeps on columns of all scales; that does not count as the optimum."""
+    X, y = load("breast_cancer", is_scaled=False)
+    params = {"loss": "log_loss", "max_iter": 0, "n_ranks": 1}
+    least = objective(MASGDClassifier(**params, refine="newton").fit(X, y), X, y)
+    model = MASGDClassifier(**params, refine="lbfgs")
+    assert objective(fit_silently(model, X, y), X, y) <= least * (1 + TOL)
+    with pytest.warns(ConvergenceWarning, match="raise refine_max_iter or alpha"):
+        model.set_params(refine_max_iter=50).fit(X, y)
+    assert model.history_[-1]["objective"] > least * MOST
