@@ -115,9 +115,9 @@ def test_what_is_refined(binary, params, is_refined):
 
 def test_a_model_worse_than_the_start_is_not_refined(binary):
     """The refinement begins where the fit has begun."""
-    X, y = binary
     params = {"learning_rate": "invscaling", "tol": 1e-3, "max_iter": 2, "alpha": 0.01}
-    bad = fit(binary, **params, eta0=1e3, refine=None)
+    with pytest.warns(ConvergenceWarning, match="maximum of 2 rounds"):
+        bad = fit(binary, **params, eta0=1e3, refine=None)
     model = fit(binary, **params, eta0=1e3, refine_max_iter=30)
     assert bad.history_[-1]["objective"] > 1
     long = fit(binary, **{**params, "max_iter": 500}, eta0=1e3)

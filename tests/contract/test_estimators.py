@@ -26,7 +26,7 @@ MPCA_ON_TWO_RANKS = {
     "n_ranks": 2,
 }
 # All rows of a check in one batch: then a weight of 2 is two rows.
-ONE_STEP = {"batch_size": 1000, "learning_rate": "invscaling"}
+ONE_STEP = {"batch_size": 1000, "learning_rate": "invscaling", "refine": None}
 # One rank has the rounds that it needs to converge. Several ranks have fewer, enough
 # for the checks, because they take most of the time of these tests.
 ESTIMATORS = [
