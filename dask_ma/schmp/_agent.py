@@ -199,6 +199,7 @@ def make_record(
 ) -> dict[str, Any]:
     """What the history holds of a round; a collective call."""
     model = solver.model
+    before = solver.n_recorded
     marks = {} if solver.polished is None else {"polished": solver.polished}
     log.note(
         n_iter,
@@ -209,8 +210,8 @@ def make_record(
         working_set=len(model.coef),
         **marks,
     )
-    own = np.concatenate([*log.counters, [float(solver.n_touched)]])
-    solver.n_touched = 0
+    touched, solver.n_recorded = solver.n_touched, solver.n_touched
+    own = np.concatenate([*log.counters, [float(touched - before)]])
     sums = allreduce(solver.objective.design.group, own)
     record = log.finish([sums[:-1]])[0]
     record["n_touched"] = int(sums[-1])

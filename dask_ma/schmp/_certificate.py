@@ -49,8 +49,6 @@ class Solver(ABC):
 
     Attributes
     ----------
-    n_touched : int
-        Stored elements of the data that this rank has read since the last record.
     best_dual : float
         Largest dual objective so far.
     reach : float
@@ -61,6 +59,8 @@ class Solver(ABC):
     polished : bool or None
         Whether, in the last round, rank 0 has solved for coefficients that a schedule
         had chosen; None where that is what each round does.
+    n_recorded : int
+        Stored elements that had been read at the last record.
     """
 
     # What a user can do about a model that is not finite.
@@ -70,17 +70,22 @@ class Solver(ABC):
         self.objective = objective
         self.model = model
         self.log = log
-        self.n_touched = 0
         self.best_dual = -np.inf
         self.reach = 0.0
         self.is_settled = True
         self.polished: bool | None = None
+        self.n_recorded = objective.design.n_touched
         self._design = objective.design
         self._group = objective.design.group
 
     @abstractmethod
     def improve(self) -> None:
         """Make a round; a collective call after :meth:`check`."""
+
+    @property
+    def n_touched(self) -> int:
+        """Stored elements of the data that this rank has read so far."""
+        return self._design.n_touched
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the model."""
@@ -102,7 +107,6 @@ class Solver(ABC):
             slopes = self.objective.loss.negative_slopes(self.objective.margins)
             self._part = self._gradient(slopes)
             self._ratios = self._violations(self._part)
-        self.n_touched += self._design.n_stored
         worst = np.array([self._ratios.max(initial=0.0), self._unsettled(self._part)])
         reach, unsettled = allreduce(self._group, worst, "max")
         self.reach, self.is_settled = float(reach), bool(unsettled <= 1)

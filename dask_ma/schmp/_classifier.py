@@ -107,7 +107,8 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         `objective`; `dual_gap`; `n_nonzero`, coefficients other than zero;
         `working_set`, coefficients at hand; `polished`, with schedules other than
         "working_set" only, whether coefficients were solved for together; over all
-        ranks the sums of the round `n_touched`, stored elements of the data read,
+        ranks the sums of the round `n_touched`, stored elements of the data read, as
+        often as they are,
         `n_samples`, rows gone over, `bytes_sent` and `messages_sent` between processes,
         and `bytes_shared` within processes; and the means over ranks
         `seconds_computing` and `seconds_waiting`. `restarts` counts how often the ranks

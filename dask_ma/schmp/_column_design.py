@@ -50,11 +50,11 @@ class ColumnDesign(Design):
         rank, size = self.group.rank, self.group.size
         return slice(n * rank // size, n * (rank + 1) // size)
 
-    def products(self, vectors: np.ndarray) -> Part:
+    def _products(self, vectors: np.ndarray) -> Part:
         self.group.raise_if_closed()
         return Part(self._own, transposed_product(self._living, vectors))
 
-    def squares(self, weight: np.ndarray, center: bool) -> Part:
+    def _squares(self, weight: np.ndarray, center: bool) -> Part:
         moments = raw_moments(self._living, weight, center)
         return Part(self._own, squares_about_mean(moments))
 
@@ -85,7 +85,7 @@ class ColumnDesign(Design):
         order = np.argsort(found)
         self._fetched, self._columns = found[order], columns[:, order]
 
-    def chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
+    def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
         places = np.searchsorted(self._fetched, features)
         yield slice(0, self.n_rows), self._columns[:, places]
 

@@ -346,13 +346,11 @@ class CoordinateDescent(Program):
             "n_nonzero": int(np.count_nonzero(coef)),
         }
 
-    def n_touched(self, job: np.ndarray, local: RowStore) -> int:
-        """Stored elements of the columns of a job.
+    def n_touched(self, local: RowStore) -> int:
+        """Stored elements read so far, in gradients and in values of the rows.
 
         Parameters
         ----------
-        job : ndarray of int64 of shape (k,)
-            Coordinates.
         local : RowStore
             Rows of this rank.
 
@@ -360,7 +358,7 @@ class CoordinateDescent(Program):
         -------
         n_touched : int
         """
-        return local.n_stored(job[job < len(self.l1)])
+        return local.n_touched
 
     def _target(
         self, job: np.ndarray, sums: np.ndarray, model: np.ndarray

@@ -128,6 +128,10 @@ class Descent(Solver):
             self._is_checked = True
         return self._certificate
 
+    @property
+    def n_touched(self) -> int:
+        return self._design.n_touched + self._engine.n_touched
+
     def state(self) -> dict[str, Any]:
         return self._engine.state()
 
@@ -142,7 +146,7 @@ class Descent(Solver):
         n_left = self._n_iterations
         while n_left > 0:
             n_next = min(n_left, _AT_ONCE)
-            self.n_touched += self._engine.run(n_next).n_touched
+            self._engine.run(n_next)
             n_left -= n_next
             # The model is the same on all ranks.
             if np.abs(self._engine.model).max() > _DIVERGED:
@@ -152,7 +156,6 @@ class Descent(Solver):
         """Solve for all coefficients of a model, and go on there; a collective call."""
         finish = _Finish(self.objective, start, self.log)
         finish.improve_to(self._target)
-        self.n_touched += finish.n_touched
         engine, program = self._engine, self._engine.program
         array = _as_array(finish.model, self.objective)
         if isinstance(program, Logistic):
@@ -193,7 +196,6 @@ class Descent(Solver):
             # The gap is a bound only where coefficients without L1 are at their best.
             settled = WorkingSets(self.objective, self.model, self.log)
             settled.settle()
-            self.n_touched += settled.n_touched
 
     def _read_engine(self) -> None:
         objective, program, engine = self.objective, self._engine.program, self._engine

@@ -53,6 +53,8 @@ class Design(ABC):
         Features that may have a coefficient other than zero.
     n_stored : int
         Elements that this rank goes over in a product with all its columns.
+    n_touched : int
+        Stored elements that products of this rank have read so far.
     """
 
     n_stored: int
@@ -62,12 +64,12 @@ class Design(ABC):
         self.n_features = n_features
         self.n_rows = n_rows
         self.alive = np.arange(n_features)
+        self.n_touched = 0
 
     @abstractmethod
     def is_counted(self) -> bool:
         """Whether sums over this rank's rows count in sums over all ranks."""
 
-    @abstractmethod
     def products(self, vectors: np.ndarray) -> Part:
         """``X' vectors`` for some of the living features; a collective call.
 
@@ -80,8 +82,13 @@ class Design(ABC):
         part : Part
             The parts of all ranks together hold each living feature once.
         """
+        self.n_touched += self.n_stored
+        return self._products(vectors)
 
     @abstractmethod
+    def _products(self, vectors: np.ndarray) -> Part:
+        """What :meth:`products` gives."""
+
     def squares(self, weight: np.ndarray, center: bool) -> Part:
         """Upper bounds of the weighted sums of squares of the living features.
 
@@ -94,6 +101,12 @@ class Design(ABC):
         center : bool
             Whether the mean is taken from each column.
         """
+        self.n_touched += self.n_stored
+        return self._squares(weight, center)
+
+    @abstractmethod
+    def _squares(self, weight: np.ndarray, center: bool) -> Part:
+        """What :meth:`squares` gives."""
 
     @abstractmethod
     def restrict(self, alive: np.ndarray) -> None:
@@ -107,7 +120,6 @@ class Design(ABC):
     def fetch(self, features: np.ndarray) -> None:
         """Have some columns at hand for :meth:`chunks`; a collective call."""
 
-    @abstractmethod
     def chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
         """Fetched columns, some rows at a time.
 
@@ -122,6 +134,13 @@ class Design(ABC):
         columns : ndarray or CSC of float64 of shape (some rows, k)
             It may be changed if it is dense.
         """
+        for rows, columns in self._chunks(features):
+            self.n_touched += n_stored([columns])
+            yield rows, columns
+
+    @abstractmethod
+    def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
+        """What :meth:`chunks` yields."""
 
     def own_share(self, n: int) -> slice:
         """Part of `n` pieces of work that this rank does for all."""
@@ -271,13 +290,13 @@ class RowDesign(Design):
     def is_counted(self) -> bool:
         return True
 
-    def products(self, vectors: np.ndarray) -> Part:
+    def _products(self, vectors: np.ndarray) -> Part:
         sums = np.zeros((len(self.alive), vectors.shape[1]))
         for rows, X in self._rows(self._living):
             sums += transposed_product(X, vectors[rows])
         return self._scattered(sums)
 
-    def squares(self, weight: np.ndarray, center: bool) -> Part:
+    def _squares(self, weight: np.ndarray, center: bool) -> Part:
         sums = np.zeros((len(self.alive), 2))
         for rows, X in self._rows(self._living):
             sums += raw_moments(X, weight[rows], center)
@@ -308,7 +327,7 @@ class RowDesign(Design):
                 columns[new, rows] = X.take(wanted[new], axis=1).T
         self._fetched, self._columns = wanted, columns
 
-    def chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
+    def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
         if len(self._fetched):
             places = np.searchsorted(self._fetched, features)
             if np.array_equal(self._fetched.take(places, mode="clip"), features):

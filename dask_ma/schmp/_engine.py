@@ -180,6 +180,12 @@ class DynamicEngine:
         return self._manager.last_change
 
     @property
+    def n_touched(self) -> int:
+        """Elements of the data that this rank has read so far."""
+        touched = self.program.n_touched(self.local)
+        return self._executor.n_touched if touched is None else touched
+
+    @property
     def pipeline_depth(self) -> int:
         """Number of iterations that are under way at a time."""
         return self._depth
@@ -396,8 +402,7 @@ class DynamicEngine:
             self.program.refresh(self.local, self.model)
 
     def _counted(self) -> tuple[int, int, int]:
-        executor = self._executor
-        return self._manager.n_updates, executor.n_touched, executor.n_rows_read
+        return self._manager.n_updates, self.n_touched, self._executor.n_rows_read
 
 
 class _Steps:

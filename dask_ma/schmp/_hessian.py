@@ -20,11 +20,6 @@ class HessianCache:
         Loss and data.
     log : RoundLog
         Where computing is timed.
-
-    Attributes
-    ----------
-    n_touched : int
-        Elements of the data that the last update has gone over.
     """
 
     def __init__(self, objective: Objective, log: RoundLog) -> None:
@@ -32,7 +27,6 @@ class HessianCache:
         self._objective = objective
         self._order = np.zeros(0, dtype=np.int64)  # in which coefficients have come
         self._room = np.zeros((0, 0))  # for the Hessian in that order
-        self.n_touched = 0
 
     def update(self, coordinates: np.ndarray) -> np.ndarray:
         """Hessian of some coefficients on rank 0; a collective call."""
@@ -50,7 +44,6 @@ class HessianCache:
         is_root = design.group.rank == 0
         if is_root:
             self._make_room(kept, n)
-        self.n_touched = design.n_rows * len(new)
         if len(new):
             means = objective.means if objective.centers else None
             with self._log.computing():
@@ -77,7 +70,6 @@ class HessianCache:
 
     def _whole(self, coordinates: np.ndarray) -> np.ndarray:
         """Hessian at the present margins, with the intercepts in its last rows."""
-        self.n_touched = self._objective.design.n_rows * len(coordinates)
         with self._log.computing():
             hessian = self._own(coordinates)
         total = reduce(self._objective.design.group, hessian)

@@ -430,20 +430,18 @@ class Program(ABC):
         """
         return False
 
-    def n_touched(self, job: np.ndarray, local: Any) -> int | None:
-        """Elements of the data that an update reads, for the history.
+    def n_touched(self, local: Any) -> int | None:
+        """Elements of the data that this rank has read so far, for the history.
 
         Parameters
         ----------
-        job : ndarray of int64 of shape (k,)
-            Parameters of the update.
         local : object
             What :meth:`prepare` has returned.
 
         Returns
         -------
         n_touched : int or None
-            None counts `k` columns of this rank's rows; for sparse rows, with the mean
-            number of stored elements.
+            None has the engine count the columns of each job in this rank's rows; for
+            sparse rows, with the mean number of stored elements.
         """
         return None

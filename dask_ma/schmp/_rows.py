@@ -52,6 +52,8 @@ class RowStore:
         Classes of the rows, where there are classes.
     sums : ndarray of float64 of shape (n_columns,)
         Weighted sums of the columns in the stores, where a program has set them.
+    n_touched : int
+        Stored elements that products, sums and additions have read so far.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RowStore:
         self.offset = 0.0
         self.codes: np.ndarray | None = None
         self.sums = np.zeros(0)
+        self.n_touched = 0
 
     @classmethod
     def of_rows(cls, shard: Shard) -> RowStore:
@@ -121,6 +124,7 @@ class RowStore:
     def column_sums(self) -> np.ndarray:
         """Weighted sums of the columns in the stores."""
         sums = np.zeros(self._n_columns)
+        self.n_touched += self._n_elements()
         for store, part in self._pairs():
             sums += column_sums(store, self._weight_of(part))
         return sums
@@ -139,6 +143,7 @@ class RowStore:
         The center has the means of the columns of all ranks.
         """
         squares = np.zeros(self._n_columns)
+        self.n_touched += self._n_elements()
         if center is not None:
             center = center[self._first : self._first + self._n_columns]
         for store, part in self._pairs():
@@ -148,6 +153,7 @@ class RowStore:
     def products(self, index: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Products of some columns with a value of each row."""
         products = np.zeros((len(index), *values.shape[1:]))
+        self.n_touched += self.n_stored(index)
         index = index - self._first
         for store, part in self._pairs():
             products += column_products(store, index, values[part])
@@ -167,6 +173,7 @@ class RowStore:
             return self.products(
                 index, self.weighted(function(self.values, self.codes))
             )
+        self.n_touched += self.n_stored(index)
         entries, rows, bounds = column_entries(self._stores[0], index - self._first)
         if self.weight is not None:
             entries = entries * self.weight[rows]
@@ -183,10 +190,16 @@ class RowStore:
         weighted: bool = False,
     ) -> None:
         """Add some columns, each times a change, to a value of each row."""
+        self.n_touched += self.n_stored(index)
         index = index - self._first
         for store, part in self._pairs():
             weight = self._weight_of(part) if weighted else None
             add_columns(out[part], store, index, change, weight)
+
+    def _n_elements(self) -> int:
+        """Stored elements of all columns."""
+        stores = self._stores
+        return sum(X.nnz if sparse.issparse(X) else X.size for X in stores)
 
     def _pairs(self) -> Any:
         return zip(self._stores, self._parts, strict=True)

@@ -126,7 +126,7 @@ class JobExecutor:
     Attributes
     ----------
     n_touched : int
-        Elements of the data read so far.
+        Elements of the columns of the jobs so far: those in this rank's rows.
     n_rows_read : int
         Rows gone over so far.
     """
@@ -143,10 +143,7 @@ class JobExecutor:
 
     def update(self, job: np.ndarray, model: np.ndarray) -> Any:
         """Result of a job that is not empty."""
-        touched = self._program.n_touched(job, self._local)
-        if touched is None:
-            touched = round(self._per_column * len(job))
-        self.n_touched += touched
+        self.n_touched += round(self._per_column * len(job))
         self.n_rows_read += self._n_rows
         return self._program.update(job, self._local, model)
 

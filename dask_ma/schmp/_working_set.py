@@ -211,7 +211,6 @@ class WorkingSets(Solver):
             norm = np.array([objective.loss.norm(objective.margins)])
             if not self._design.is_counted():
                 gradient, norm = np.zeros_like(gradient), np.zeros(1)
-        self.n_touched += cache.n_touched
         sums = reduce(self._group, [gradient, norm])
         step: Any = None
         if sums is not None:

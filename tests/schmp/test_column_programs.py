@@ -300,8 +300,12 @@ def test_rows_are_exchanged_if_they_come(run_ranks, data):
         for exchange in (False, True)
     ]
     np.testing.assert_array_equal(engines[0].model, engines[1].model)
-    # An iteration reads 4 whole columns, on one rank.
-    assert [e.counts.n_touched for e in engines] == [12 * 4 * N_ROWS] * 2
+    # An iteration reads 4 whole columns on one rank, and those that move once more; at
+    # the end of the run those other than zero are read.
+    least = 12 * 4 + np.count_nonzero(engines[0].model[:30])
+    for engine in engines:
+        columns, rest = divmod(engine.counts.n_touched, N_ROWS)
+        assert rest == 0 and least < columns <= 12 * 8 + 30
     assert [e.counts.n_rows for e in engines] == [12 * 20, 12 * 40]
 
 

@@ -247,8 +247,35 @@ def test_history(wide):
     last = model.history_[-1]
     assert last["n_nonzero"] == np.count_nonzero(model.coef_)
     assert last["n_nonzero"] <= last["working_set"] <= 90
-    touched = [r["n_touched"] for r in model.history_]
-    assert min(touched) >= X.size  # a gradient in each round
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (1, "columns"), (2, "columns")]
+)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_data_touched_are_stored_elements(n_ranks, layout, kind):
+    """All that is read in a fit of which one knows what it does."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 12)) * (rng.random((50, 12)) < 0.4)
+    X[:, 4] += 3 * (rng.random(50) < 0.5)
+    y = 2 * X[:, 4] + 0.1 * rng.normal(size=50)
+    slopes = np.sort(np.abs((X - X.mean(axis=0)).T @ (y - y.mean()))) / 50
+    alpha = slopes[-2:].mean()  # one feature alone violates its bound
+    stored = (X != 0).sum(axis=0) if kind == "sparse" else np.full(12, 50)
+    rows = sparse.csr_array(X) if kind == "sparse" else X
+    params = {"n_ranks": n_ranks, "layout": layout, "tol": 1e-10}
+
+    zero = SchMPLasso(2 * slopes[-1], **params).fit(rows, y)
+    assert [r["n_touched"] for r in zero.history_] == [stored.sum()]  # the gradient
+    model = SchMPLasso(alpha, **params).fit(rows, y)
+    assert np.flatnonzero(model.coef_).tolist() == [4]
+    # Two gradients. Of the column its mean, its gradient and what it adds to the
+    # margins are worked out on every rank that has all rows, its square on one.
+    each = n_ranks if layout == "columns" else 1
+    expected = 2 * stored.sum() + (3 * each + 1) * stored[4]
+    assert [r["n_touched"] for r in model.history_] == [expected]
+    wide = SchMPLasso(alpha / 1e3, **params).fit(rows, y)
+    assert min(r["n_touched"] for r in wide.history_) > 0.1 * stored.sum()
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
