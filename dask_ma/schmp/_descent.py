@@ -263,7 +263,8 @@ def make_schedule(params: SchMPParams) -> Schedule:
     """The schedule of a name."""
     n = params.n_candidates
     if params.schedule == "dynamic":
-        return schedules.Dynamic(n, params.dependency_threshold)
+        threshold, priority = params.dependency_threshold, params.priority
+        return schedules.Dynamic(n, threshold, priority=priority)
     kinds = {
         "priority": schedules.Priority,
         "random": schedules.Random,

@@ -28,6 +28,7 @@ _PASSED_ON = (
     "pipeline_depth",
     "n_candidates",
     "dependency_threshold",
+    "priority",
     "n_schedulers",
     "polish",
 )
@@ -35,11 +36,12 @@ _PASSED_ON = (
 _OF_DESCENT = {
     "pipeline_depth": "auto",
     "n_candidates": 64,
-    "dependency_threshold": 0.1,
+    "dependency_threshold": "auto",
+    "priority": "due",
     "n_schedulers": 1,
     "polish": True,
 }
-_OF_DYNAMIC = ("dependency_threshold",)
+_OF_DYNAMIC = ("dependency_threshold", "priority")
 SCHEDULES = {"working_set", "dynamic", "priority", "random", "cyclic"}
 
 
@@ -61,7 +63,11 @@ class L1Estimator(LinearEstimator):
             StrOptions({"auto"}),
         ],
         "n_candidates": [Interval(Integral, 1, None, closed="left")],
-        "dependency_threshold": [Interval(Real, 0, 1, closed="both")],
+        "dependency_threshold": [
+            Interval(Real, 0, 1, closed="both"),
+            StrOptions({"auto"}),
+        ],
+        "priority": [StrOptions({"due", "change"})],
         "n_schedulers": [Interval(Integral, 1, None, closed="left")],
         "polish": ["boolean"],
         "random_state": ["random_state"],

@@ -53,8 +53,8 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         optimality most are solved for together before the next gradient. The others
         make steps of coordinate descent on `n_candidates` coefficients at a time:
         "random" draws them evenly (Shotgun), "cyclic" takes them in order, "priority"
-        draws those that changed most the last time, and "dynamic" also leaves out those
-        that are correlated with one drawn before, as the paper does.
+        draws those that changed most the last time, and "dynamic" leaves out those that
+        are correlated with one chosen before; see `priority` for those it chooses from.
         See `polish` for how these four come to the same optimum.
     layout : {"auto", "rows", "columns"}, default="auto"
         Whether rows or columns of the data are shared out over the ranks. Columns are
@@ -68,9 +68,16 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         ranks, but at least 3. A number gives the same bits on any cluster.
     n_candidates : int, default=64
         Coefficients that a schedule other than "working_set" picks for an iteration.
-    dependency_threshold : float, default=0.1
+    dependency_threshold : float or "auto", default="auto"
         With ``schedule="dynamic"``, the absolute correlation of two features above
-        which they are not updated in the same iteration; from 0 to 1.
+        which they are not updated in the same iteration; from 0 to 1. "auto" is 0.1, or
+        ``4 / sqrt(rows)`` of the up to 512 rows that correlations are worked out on
+        where that is more.
+    priority : {"due", "change"}, default="due"
+        With ``schedule="dynamic"``, the coefficients to choose from: with "change"
+        drawn by the squares of their last changes, as in the paper; with "due" those
+        other than zero and, of the zeros, those that the changes of others may have
+        brought to the threshold of the penalty since their last update.
     n_schedulers : int, default=1
         Number of ranks that schedule, with schedules other than "working_set", each a
         part of the features. With ``layout="columns"`` every rank schedules its own.
@@ -162,7 +169,8 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         layout: str = "auto",
         pipeline_depth: int | str = "auto",
         n_candidates: int = 64,
-        dependency_threshold: float = 0.1,
+        dependency_threshold: float | str = "auto",
+        priority: str = "due",
         n_schedulers: int = 1,
         polish: bool = True,
         random_state: Any = None,
@@ -182,6 +190,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         self.pipeline_depth = pipeline_depth
         self.n_candidates = n_candidates
         self.dependency_threshold = dependency_threshold
+        self.priority = priority
         self.n_schedulers = n_schedulers
         self.polish = polish
         self.random_state = random_state

@@ -139,7 +139,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     warm_start = False
     schedule = "working_set"
     pipeline_depth, n_candidates, n_schedulers = "auto", 64, 1
-    dependency_threshold = 0.1
+    dependency_threshold, priority = "auto", "due"
     polish = True
     random_state = 0
 

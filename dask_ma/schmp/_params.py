@@ -31,7 +31,8 @@ class SchMPParams(ProblemParams):
     layout: str
     pipeline_depth: int | str
     n_candidates: int
-    dependency_threshold: float
+    dependency_threshold: float | str
+    priority: str
     n_schedulers: int
     polish: bool
     feature_weights: np.ndarray | None = field(default=None, repr=False)

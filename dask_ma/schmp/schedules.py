@@ -30,6 +30,9 @@ from dask_ma.schmp._program import Request, Schedule
 from dask_ma.schmp._sampling import DueQueue, PrioritySampler, distinct
 from dask_ma.schmp._schedulers import Schedulers
 
+_LEAST_THRESHOLD = 0.1
+_CHANCE = 4.0  # standard deviations of a correlation by chance
+
 __all__ = ["Cyclic", "Dynamic", "Priority", "Random", "Schedule"]
 
 
@@ -188,21 +191,24 @@ class Dynamic(Priority):
     a pending parameter, is left out (Algorithm 2 of [1]_). Parameter `j` of the model
     belongs to column `j` of X.
 
-    Candidates are drawn as by :class:`Priority`, unless the program says how much the
-    others have to change before a parameter is worth another update, with the delays of
-    a :class:`~dask_ma.schmp.Change`. Then those due first are candidates.
+    With ``priority="change"`` candidates are drawn as by :class:`Priority`: this is the
+    rule of the paper. With "due" a program may say how much the others have to change
+    before a parameter is worth another update, with the delays of a
+    :class:`~dask_ma.schmp.Change`; then those due first are candidates.
     :class:`~dask_ma.schmp.LeastSquares` and :class:`~dask_ma.schmp.Logistic` do that:
     coefficients that are not zero are due at once, and zeros sooner the nearer they are
     to the threshold of the penalty. Where fewer are due than are wanted, others are
-    drawn with equal probabilities.
+    drawn with equal probabilities. Without delays both are the same.
 
     Parameters
     ----------
     n_candidates : int, default=64
         Candidates in an iteration, at least 1.
-    threshold : float, default=0.1
+    threshold : float or "auto", default="auto"
         Correlation above which, in absolute value, two parameters are not updated at
-        once; from 0 to 1. 1 allows everything.
+        once; from 0 to 1. 1 allows everything. "auto" is 0.1, or four times the
+        standard deviation that the correlation of independent columns has on the rows
+        of the sample, ``4 / sqrt(rows)``, where that is more: below, chance decides.
     floor : float, default=0.3
         As in :class:`Priority`. In that fraction of the iterations, besides, candidates
         come in random order and pending parameters keep none of them out: otherwise
@@ -211,7 +217,7 @@ class Dynamic(Priority):
         others are two sets without dependencies, which overshoot twofold at most.
     new : float, default=0.8
         Fraction of the candidates that were never updated, as long as there are such
-        parameters, from 0 to 1; where the program has delays. 1 begins with a pass over
+        parameters, from 0 to 1; where delays count. 1 begins with a pass over
         all parameters, less improves those that matter meanwhile.
     n_rows : int, default=512
         Rows of the sample over all ranks, at least 2. A scheduler keeps that many
@@ -221,6 +227,9 @@ class Dynamic(Priority):
         takes the means from the columns; False by the cosine of the angle between them,
         which is right where it does not. None leaves it to the program, and means False
         where that does not say.
+    priority : {"due", "change"}, default="due"
+        Whether delays are looked at, where the program has them, or the sizes of the
+        last changes alone.
     check_pending : bool, default=True
         Whether candidates that depend on a pending parameter are left out, too. False
         updates more parameters in a deep pipeline, of which some undo each other.
@@ -235,22 +244,31 @@ class Dynamic(Priority):
     def __init__(
         self,
         n_candidates: int = 64,
-        threshold: float = 0.1,
+        threshold: float | str = "auto",
         floor: float = 0.3,
         *,
+        priority: str = "due",
         new: float = 0.8,
         n_rows: int = 512,
         centered: bool | None = None,
         check_pending: bool = True,
     ) -> None:
         super().__init__(n_candidates, floor)
-        if not 0 <= threshold <= 1:
+        if isinstance(threshold, str):
+            if threshold != "auto":
+                raise ValueError(
+                    f'threshold must be from 0 to 1 or "auto", got {threshold!r}'
+                )
+        elif not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
+        if priority not in ("due", "change"):
+            raise ValueError(f'priority must be "due" or "change", got {priority!r}')
         if n_rows < 2:
             raise ValueError(f"n_rows must be at least 2, got {n_rows}")
         if not 0 <= new <= 1:
             raise ValueError(f"new must be from 0 to 1, got {new}")
         self.threshold = threshold
+        self.priority = priority
         self.new = new
         self.n_rows = n_rows
         self.centered = centered
@@ -373,7 +391,8 @@ class Dynamic(Priority):
 
     def _candidates(self, request: Request) -> np.ndarray:
         """Candidates in the order of their priority."""
-        if request.due is None or not len(request.parameters):
+        is_due_known = self.priority == "due" and request.due is not None
+        if not is_due_known or not len(request.parameters):
             return super()._candidates(request)
         queue, rng, n = self._updated_queue(request), request.rng, self.n_candidates
         start, pending = request.parameters.start, request.pending
@@ -414,7 +433,14 @@ class Dynamic(Priority):
         here = self._sample.directions(index, centered=self._is_centered)
         all_ = np.concatenate([here, *(o.astype(np.float32) for o in others)])
         alike = here[: len(candidates)] @ all_.T
-        return np.asarray(np.abs(alike) > self.threshold)
+        return np.asarray(np.abs(alike) > self._limit())
+
+    def _limit(self) -> float:
+        """Correlation above which two parameters depend on each other."""
+        if not isinstance(self.threshold, str):
+            return self.threshold
+        n_rows = 1 if self._sample is None else max(1, self._sample.n_rows)
+        return max(_LEAST_THRESHOLD, _CHANCE / float(np.sqrt(n_rows)))
 
 
 def _inside(changed: np.ndarray | None, parameters: range) -> np.ndarray | None:

@@ -40,6 +40,7 @@ FLIPS = {
     "pipeline_depth": (SCHEDULED, 1, {"history"}),
     "n_candidates": (SCHEDULED, 4, {"history"}),
     "dependency_threshold": (SCHEDULED, 1.0, {"history"}),
+    "priority": (SCHEDULED, "change", {"history"}),
     "n_schedulers": ({**SCHEDULED, "n_ranks": 2}, 2, {"history"}),
     "polish": (SCHEDULED, False, {"history", "polished"}),
     "random_state": (SCHEDULED, 1, {"history"}),
@@ -76,6 +77,8 @@ WRONG = [
     ("dependency_threshold", 1.1),
     ("n_schedulers", 0),
     ("pipeline_depth", "deep"),
+    ("dependency_threshold", "high"),
+    ("priority", "paper"),
     ("polish", "no"),
     ("random_state", "seed"),
     ("verbose", -1),
@@ -179,7 +182,9 @@ DEAD = [
     ("working_set", "rows", "dependency_threshold", 0.5),
     ("working_set", "rows", "n_schedulers", 2),
     ("working_set", "rows", "polish", False),
+    ("working_set", "rows", "priority", "change"),
     ("random", "rows", "dependency_threshold", 0.5),
+    ("priority", "rows", "priority", "change"),
     ("dynamic", "columns", "n_schedulers", 2),
 ]
 

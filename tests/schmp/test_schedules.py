@@ -282,6 +282,52 @@ def test_dynamic_takes_what_is_due_first(run_ranks):
     assert len(seen) > 20
 
 
+def test_dynamic_by_the_last_change_alone(run_ranks):
+    """The rule of the paper, whatever delays the program has."""
+    X = np.random.default_rng(0).normal(size=(400, 2000))
+    schedule = schedules.Dynamic(16, 1.0, floor=0.0, priority="change")
+    prepared(run_ranks, schedule, X)
+    sizes, due = np.zeros(2000), np.arange(2000.0)
+    sizes[:40] = np.arange(1, 41)
+    counts, singles = np.zeros(2000), 0
+    for seed in range(300):
+        request = make_request(2000, seed, last_change=sizes, due=due, moved=1e9)
+        job = schedule(MODEL, request)
+        assert sizes[job].tolist() == sorted(sizes[job], reverse=True)
+        counts[job] += 1
+        singles += len(job)
+    assert counts[40:].sum() == 0  # where enough have moved nothing else is drawn
+    shares = probabilities(sizes)[:40]
+    assert np.corrcoef(counts[:40], shares)[0, 1] > 0.9
+    # The dependencies of those drawn are looked at as ever.
+    X[:, 38] = X[:, 39]
+    prepared(
+        run_ranks, schedule := schedules.Dynamic(16, 0.9, 0.0, priority="change"), X
+    )
+    for seed in range(30):
+        job = schedule(MODEL, make_request(2000, seed, last_change=sizes, due=due))
+        assert 39 not in job or 38 not in job
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "threshold"), [(64, 0.5), (400, 0.2), (1600, 0.1), (10_000, 0.1)]
+)
+def test_the_threshold_is_above_chance(run_ranks, n_rows, threshold):
+    """Columns without a correlation are kept, however few rows there are."""
+    rng = np.random.default_rng(0)
+    common, own = np.linalg.qr(rng.normal(size=(n_rows, 2)))[0].T
+    for alike, n_chosen in ((0.99 * threshold, 2), (1.01 * threshold, 1)):
+        X = np.column_stack([common, alike * common + np.sqrt(1 - alike**2) * own])
+        schedule = schedules.Dynamic(2, floor=0.0, n_rows=n_rows, centered=False)
+        prepared(run_ranks, schedule, X)
+        assert len(schedule(MODEL, make_request(2))) == n_chosen
+    schedule = prepared(
+        run_ranks, schedules.Dynamic(64, floor=0.0), rng.normal(size=(n_rows, 400))
+    )
+    job = schedule(MODEL, make_request(400))
+    assert len(job) >= (55 if n_rows < 512 else 15)
+
+
 @pytest.mark.parametrize(("new", "n_new"), [(0.0, 1), (0.5, 2), (1.0, 4)])
 def test_dynamic_takes_new_parameters_besides(run_ranks, new, n_new):
     X = np.random.default_rng(0).normal(size=(400, 40))
@@ -362,6 +408,8 @@ def test_a_program_prepares_its_schedules(run_ranks, columns):
         (lambda: schedules.Priority(0), "n_candidates must be at least 1, got 0"),
         (lambda: schedules.Priority(1, 1.5), "floor must be from 0 to 1, got 1.5"),
         (lambda: schedules.Dynamic(1, -1), "threshold must be from 0 to 1, got -1"),
+        (lambda: schedules.Dynamic(1, "high"), "or \"auto\", got 'high'"),
+        (lambda: schedules.Dynamic(priority="last"), "or \"change\", got 'last'"),
         (lambda: schedules.Dynamic(new=1.5), "new must be from 0 to 1, got 1.5"),
         (lambda: schedules.Dynamic(n_rows=1), "n_rows must be at least 2, got 1"),
     ],
