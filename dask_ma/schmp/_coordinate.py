@@ -13,8 +13,6 @@ from dask_ma.schmp._rows import RowStore
 from dask_ma.schmp._schedulers import Jobs, Schedulers
 
 NO_CURVATURE = 1e-12  # of the mean square of a column: rounding, not a variance
-# Cosine of a column with what the others have changed: that of most on a thousand rows.
-_FELT = 0.03
 
 
 class CoordinateDescent(Program):
@@ -42,6 +40,8 @@ class CoordinateDescent(Program):
     ----------
     total_weight : float
         Sum of the weights of the rows of all ranks; set by :meth:`prepare`.
+    n_rows : int
+        Number of these rows; set by :meth:`prepare`.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class CoordinateDescent(Program):
         self.fit_intercept = fit_intercept
         self.start = start
         self.total_weight = 0.0
+        self.n_rows = 0
         self._curvatures = np.zeros(0)
 
     # What the losses differ in -----------------------------------------------------
@@ -136,6 +137,7 @@ class CoordinateDescent(Program):
                 )
         local = self.lay_out(shard, group)
         self.total_weight = self.from_rows(group, local.weight_sum)
+        self.n_rows = int(self.from_rows(group, float(len(local.y))))
         self._curvatures = self.curvatures(local, group)
         return local
 
@@ -215,7 +217,9 @@ class CoordinateDescent(Program):
         """The change of :meth:`step`, its size, and how soon to look again.
 
         A size is that of the effect on the predictions. The changes of the others have
-        to lead a coordinate that stays zero to the threshold.
+        to lead a coordinate that stays zero to the threshold. They do not all point
+        along its column: of `n` rows, ``1 / sqrt(n)`` is the cosine to be expected by
+        chance.
         """
         change = self.step(job, sums, model)
         roots = np.sqrt(self._curvatures[job])
@@ -226,7 +230,8 @@ class CoordinateDescent(Program):
         slack = np.maximum(l1 - beyond.max(axis=1), 0.0)
         slack[has_nonzero(model[job] + change)] = 0.0
         never = np.full(len(job), np.inf)  # a flat column feels nothing
-        way = np.divide(slack, roots * _FELT, out=never, where=roots > 0)
+        felt = roots / np.sqrt(max(1, self.n_rows))
+        way = np.divide(slack, felt, out=never, where=felt > 0)
         return Change(change, size=size, delay=way**2)
 
     def step(self, job: np.ndarray, sums: np.ndarray, model: np.ndarray) -> np.ndarray:

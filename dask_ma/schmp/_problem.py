@@ -93,6 +93,8 @@ class Objective:
         Values of the linear functions of the present model.
     null : float
         Objective of the best model without coefficients.
+    n_rows : int
+        Rows of all ranks.
     tolerances : ndarray of float64 of shape (n_features,)
         Gradients that count as 0, of features without any penalty; infinity for others,
         and before :meth:`learn_tolerances`.
@@ -114,7 +116,8 @@ class Objective:
         if self.centers:
             self._center_targets()
         self.settle_intercept(Sparse.empty(self.n_outputs))
-        self.null = float(self._sum([loss.value(self.margins)])[0])
+        null, n_rows = self._sum([loss.value(self.margins), design.n_rows])
+        self.null, self.n_rows = float(null), int(n_rows)
 
     @property
     def centers(self) -> bool:

@@ -19,9 +19,12 @@ from dask_ma.schmp._hessian import HessianCache
 from dask_ma.schmp._problem import Objective, Penalty, Sparse
 from dask_ma.schmp._quadratic import Quadratic, minimize
 
-_FIRST_SIZE = 100
+_FIRST_SIZE = 400  # of a working set, if there are as many rows
+_SMALLEST_FIRST = 100
 _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working set
-_INNER_GAP = 0.3  # of the gap so far, which the small problem is solved to
+# Of the gap so far, which the small problem is solved to.
+_INNER_GAP = 0.05
+_INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
 _MAX_NEWTON = 10
 _ROUNDING = 1e-13
 _SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
@@ -68,16 +71,18 @@ class WorkingSets(Solver):
         if self._certificate.gap <= self._screening_tol * self.objective.null:
             self._screen()
         self._choose()
-        target = _INNER_GAP * self._certificate.gap
+        is_quadratic = self.objective.loss.is_quadratic
+        share = _INNER_GAP if is_quadratic else _INNER_GAP_NEWTON
+        target = share * self._certificate.gap
         is_part = not self._inside.all()
         if is_part:
             target = 0.0  # a part's gap may be small while that of the whole is not
-        is_solved_once = is_part or self.objective.loss.is_quadratic
+        is_solved_once = is_part or is_quadratic
         for _ in range(1 if is_solved_once else _MAX_NEWTON):
             expected = self._solve(target)
             if expected <= target:
                 break
-        if not self.objective.loss.is_quadratic:
+        if not is_quadratic:
             self.settle()
 
     def check(self) -> Certificate:
@@ -131,7 +136,9 @@ class WorkingSets(Solver):
     def _choose(self) -> None:
         """Have rank 0 choose the coefficients of the next working set."""
         coordinates, coef = self.model.coordinates, self.model.coef
-        size = max(_FIRST_SIZE, 2 * int(np.count_nonzero(coef)))
+        # More coefficients than rows are seldom other than zero.
+        first = min(_FIRST_SIZE, max(_SMALLEST_FIRST, self.objective.n_rows))
+        size = max(first, 2 * int(np.count_nonzero(coef)))
         with self.log.computing():
             proposal = self._propose(size)
         proposals = gather(self._group, proposal)

@@ -296,7 +296,7 @@ def test_dynamic_by_the_last_change_alone(run_ranks):
         assert sizes[job].tolist() == sorted(sizes[job], reverse=True)
         counts[job] += 1
         singles += len(job)
-    assert counts[40:].sum() == 0  # where enough have moved nothing else is drawn
+    assert counts[40:].sum() < 0.02 * singles  # where too few of those were drawn
     shares = probabilities(sizes)[:40]
     assert np.corrcoef(counts[:40], shares)[0, 1] > 0.9
     # The dependencies of those drawn are looked at as ever.
