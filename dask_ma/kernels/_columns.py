@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import sparse
 # to work out (measured with 8 to 256 columns).
 _LONG = 200
 _CHUNK = 1 << 20  # elements of a dense block that are squared at once
+_STORED = 1 << 16  # stored elements of a sparse one
 
 
 class ColumnEntries(NamedTuple):
@@ -260,9 +262,22 @@ def _sparse_squares(
 ) -> np.ndarray:
     """The sparse case of :func:`column_squares`."""
     ones = np.ones(X.shape[0]) if weight is None else weight.astype(np.float64)
-    squared = X.astype(np.float64)  # a copy, also of float64
-    squared.data *= squared.data
-    squares = np.asarray(squared.T @ ones).ravel()
+    squares = np.zeros(X.shape[1])
+    by_column = X.format == "csc"
+    # Some columns, or rows, at a time: the squares of all would be a copy of X.
+    n_slices = X.shape[1] if by_column else X.shape[0]
+    bounds = np.searchsorted(X.indptr, np.arange(0, X.nnz, _STORED)[1:])
+    for start, stop in pairwise(np.unique([0, *bounds, n_slices])):
+        some = slice(X.indptr[start], X.indptr[stop])
+        squared = X.data[some].astype(np.float64)
+        squared *= squared
+        starts = X.indptr[start : stop + 1] - X.indptr[start]
+        if by_column:
+            squared *= ones[X.indices[some]]
+            squares[start:stop] = segment_sums(squared, starts)
+        else:
+            squared *= np.repeat(ones[start:stop], np.diff(starts))
+            squares += np.bincount(X.indices[some], squared, minlength=len(squares))
     if center is not None:
         sums = column_sums(X, weight)
         squares += center * (center * ones.sum() - 2 * sums)

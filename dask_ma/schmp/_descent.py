@@ -14,12 +14,14 @@ from dask_ma.schmp._certificate import Certificate, Solver
 from dask_ma.schmp._column_design import ColumnDesign
 from dask_ma.schmp._column_programs import ColumnLeastSquares, ColumnLogistic
 from dask_ma.schmp._coordinate import CoordinateDescent, as_column
+from dask_ma.schmp._design import RowDesign
 from dask_ma.schmp._engine import DynamicEngine
 from dask_ma.schmp._least_squares import LeastSquares
 from dask_ma.schmp._logistic import Logistic
 from dask_ma.schmp._params import SchMPParams
 from dask_ma.schmp._problem import Objective, Sparse
 from dask_ma.schmp._program import Change, Schedule
+from dask_ma.schmp._rows import LaidOutShard
 from dask_ma.schmp._working_set import WorkingSets
 
 _FEWEST_ITERATIONS = 16  # of a round
@@ -83,6 +85,10 @@ class Descent(Solver):
         self.polished = False
         self._limit = int(_config.get("schmp.max-working-set"))
         self._is_checked = False
+        if isinstance(objective.design, RowDesign) and data.is_sparse:
+            # One copy by columns for the steps and for the gap.
+            columns = objective.design.columns
+            data = LaidOutShard(**vars(data), columns=columns)
         self._engine = DynamicEngine(
             context,
             make_program(objective, params),

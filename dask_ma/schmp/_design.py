@@ -14,7 +14,8 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allreduce, reduce_scatter
 from dask_ma.data import Shard
-from dask_ma.kernels import column_squares, column_store, take_columns
+from dask_ma.kernels import column_squares, take_columns
+from dask_ma.schmp._layout import joined_columns
 
 _CHUNK_BYTES = 8 * 2**20
 _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
@@ -271,15 +272,21 @@ class RowDesign(Design):
     group : Group
         This rank.
     shard : Shard
-        Its rows. Sparse blocks are laid out anew, column by column; dense ones are
-        used as they are.
+        Its rows. Sparse ones are laid out anew, column by column; dense ones are used
+        as they are.
+
+    Attributes
+    ----------
+    columns : CSC of shape (n_rows, n_features), or None
+        The rows, if they are sparse.
     """
 
     def __init__(self, group: Group, shard: Shard) -> None:
         super().__init__(group, shard.n_features, shard.n_rows)
-        self._blocks = [
-            column_store(b.X) if sparse.issparse(b.X) else b.X for b in shard.blocks
-        ]
+        blocks = [block.X for block in shard.blocks]
+        is_sparse = bool(blocks) and shard.is_sparse
+        self.columns = joined_columns(shard) if is_sparse else None
+        self._blocks = blocks if self.columns is None else [self.columns]
         self._bounds = np.cumsum([0, *(X.shape[0] for X in self._blocks)])
         self._living = self._blocks  # the living columns of the blocks
         self._is_sparse = any(sparse.issparse(X) for X in self._blocks)

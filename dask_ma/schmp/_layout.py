@@ -26,6 +26,7 @@ from scipy import sparse
 from dask_ma import _config
 from dask_ma.comm import Group, allgather, alltoall, alltoall_steps
 from dask_ma.data import Block, Shard
+from dask_ma.kernels import column_store
 
 _LARGEST_INT32 = np.iinfo(np.int32).max
 _TILE = 512
@@ -140,6 +141,33 @@ def to_columns(group: Group, shard: Shard) -> ColumnShard:
         stop=bounds[group.rank + 1],
         n_features=shard.n_features,
     )
+
+
+def joined_columns(shard: Shard) -> Any:
+    """All sparse rows of a shard as one CSC, with little beside the result.
+
+    Parameters
+    ----------
+    shard : Shard
+        CSR blocks, at least one. It is not changed.
+
+    Returns
+    -------
+    X : CSC of shape (n_rows, n_features)
+        Rows in the order of the blocks.
+    """
+    if len(shard.blocks) == 1:
+        return column_store(shard.blocks[0].X)
+    counts = np.zeros(shard.n_features, dtype=np.int64)
+    for block in shard.blocks:
+        counts += np.bincount(block.X.indices, minlength=shard.n_features)
+    dtype = np.result_type(*[block.X.dtype for block in shard.blocks])
+    collector, row = _SparseCollector(shard.n_rows, [counts], dtype), 0
+    for chunk in _cut(shard):
+        [piece] = _split(chunk, [0, shard.n_features])
+        collector.put(0, row, piece)
+        row += chunk.n_rows
+    return collector.finish()
 
 
 class _Chunk(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,20 @@ from dask_ma.kernels import (
     column_sums,
     segment_sums,
 )
-from dask_ma.schmp._layout import ColumnShard
+from dask_ma.schmp._layout import ColumnShard, joined_columns
+
+
+@dataclass
+class LaidOutShard(Shard):
+    """A shard of sparse rows that somebody has laid out by columns already.
+
+    Attributes
+    ----------
+    columns : CSC of shape (n_rows, n_features)
+        The rows of all blocks.
+    """
+
+    columns: Any = None
 
 
 class RowStore:
@@ -83,13 +97,14 @@ class RowStore:
 
     @classmethod
     def of_rows(cls, shard: Shard) -> RowStore:
-        """Store of rows with targets, which are copied into columns."""
+        """Store of rows with targets, copied into columns unless they are there."""
         blocks, weight = shard.blocks, None
-        stores = [column_store(block.X) for block in blocks if not shard.is_sparse]
-        if shard.is_sparse:
-            rows = [b.X for b in blocks]
-            joined = rows[0] if len(rows) == 1 else sparse.vstack(rows, format="csr")
-            stores = [column_store(joined)]
+        if not shard.is_sparse:
+            stores = [column_store(block.X) for block in blocks]
+        elif isinstance(shard, LaidOutShard):
+            stores = [shard.columns]
+        else:
+            stores = [joined_columns(shard)]
         if any(block.sample_weight is not None for block in blocks):
             weight = _joined([_weights(block) for block in blocks])
         y = _joined([np.asarray(b.y, dtype=np.float64) for b in blocks])

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.kernels import (
+    _columns,
     add_columns,
     column_entries,
     column_products,
@@ -127,6 +128,15 @@ def test_sums_and_squares(X, weighted):
     assert (squares >= 0).all()
     assert squares[3] == 0
     assert squares[5] < 1e-12
+
+
+@pytest.mark.parametrize("n_stored", [1, 7, 1000])
+@pytest.mark.parametrize("form", ["csc", "csr"])
+def test_squares_are_worked_out_some_at_a_time(monkeypatch, form, n_stored):
+    monkeypatch.setattr(_columns, "_STORED", n_stored)
+    X, weight = sparse.csr_matrix(DENSE).asformat(form), RNG.random(30)
+    np.testing.assert_allclose(column_squares(X, weight), weight @ DENSE**2, atol=1e-12)
+    np.testing.assert_allclose(column_squares(X), (DENSE**2).sum(axis=0), atol=1e-12)
 
 
 def test_squares_far_from_zero_keep_their_digits():

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import tracemalloc
 import warnings
 
 import dask
@@ -611,3 +612,29 @@ def test_a_path_takes_what_acts_on_it(wide):
         assert not np.array_equal(found, expected), name
     with pytest.raises(TypeError, match="schedule"):
         SchMPLasso.path(X, y, schedule="random")
+
+
+@pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
+@pytest.mark.parametrize("schedule", ["working_set", "dynamic", "cyclic"])
+@pytest.mark.parametrize("n_blocks", [1, 6])
+def test_sparse_rows_are_laid_out_once(schedule, n_blocks):
+    """Memory besides X: one copy by columns, and little for the way there."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((6000, 3000), density=0.02, rng=rng, format="csr")
+    y = X[:, :5].sum(axis=1) + 0.1 * rng.normal(size=6000)
+    n_bytes = X.data.nbytes + X.indices.nbytes
+    model = SchMPLasso(0.05, schedule=schedule, max_iter=1, random_state=0)
+    model.fit(X[:50], y[:50])  # modules are loaded
+    lazy = X
+    if n_blocks > 1:
+        blocks = [X[a : a + 1000] for a in range(0, 6000, 1000)]
+        parts = [da.from_array(b, chunks=b.shape, asarray=False) for b in blocks]
+        lazy = da.concatenate(parts)
+    tracemalloc.start()
+    try:
+        model.set_params(n_ranks=1).fit(lazy, y)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Dask's own copy of the blocks counts as well.
+    assert peak < (1.8 if n_blocks == 1 else 2.9) * n_bytes
