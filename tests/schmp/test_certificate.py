@@ -45,7 +45,7 @@ def make_problem(seed):
 
 
 @warn_not
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_the_gap_is_a_bound(seed, l1_objective):
     """No model has an objective below that of a fit less its gap.
 
@@ -53,34 +53,25 @@ def test_the_gap_is_a_bound(seed, l1_objective):
     """
     cls, X, y, weight, params = make_problem(seed)
     factors = params["feature_weights"]
-    best = cls(**params, tol=1e-10, max_iter=60).fit(X, y, weight)
+    best = cls(**params, tol=1e-8, max_iter=25).fit(X, y, weight)
     low = l1_objective(best, X, y, weight, factors)
-    null = l1_objective(
-        cls(**{**params, "alpha": 1e9}, tol=0.3).fit(X, y, weight),
-        X,
-        y,
-        weight,
-        factors,
-        alpha=0.0,
-    )
-    assert low - best.dual_gap_ <= low
+    rounding = 1e-11 * (1 + low)
     for settings in (
         {"tol": 5e-2},
-        {"tol": 1e-2},
         {"tol": 1e-3},
         {"tol": 0, "max_iter": 1},
-        {"tol": 1e-3, "schedule": "dynamic", "n_candidates": 8, "max_iter": 4},
+        {"tol": 1e-3, "schedule": "dynamic", "n_candidates": 8, "max_iter": 2},
     ):
         model = cls(**params, **settings, random_state=0).fit(X, y, weight)
         found = l1_objective(model, X, y, weight, factors)
-        assert found - low <= model.dual_gap_ + 1e-11 * null
+        assert found - low <= model.dual_gap_ + rounding
         assert model.history_[-1]["objective"] == pytest.approx(found, rel=1e-8)
         for record in model.history_:
-            assert record["objective"] - low <= record["dual_gap"] + 1e-11 * null
+            assert record["objective"] - low <= record["dual_gap"] + rounding
             assert record["dual_gap"] <= record["objective"] + 1e-12  # 0 is a bound
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_gap_is_closed_nevertheless(seed):
     """A bound alone could be as far off as one likes."""
     cls, X, y, weight, params = make_problem(seed)

@@ -3,7 +3,7 @@
 import dask
 import numpy as np
 import pytest
-from scipy import sparse
+from scipy import sparse, special
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
@@ -105,16 +105,36 @@ def test_two_classes(genes, schedule, fit_intercept, l1_objective, logistic):
     assert l1_objective(model, X, y) == pytest.approx(best, abs=1e-8)
 
 
+def check_optimal(model, X, y, weight=None, factors=1.0, atol=3e-4):
+    """The conditions of optimality, by formula: slopes within their bounds."""
+    coef = np.atleast_2d(model.coef_)
+    margins = X @ coef.T + model.intercept_
+    if not hasattr(model, "classes_"):
+        slopes = margins - y[:, np.newaxis]
+    elif len(coef) == 1:
+        slopes = special.expit(margins) - y[:, np.newaxis]
+    else:
+        slopes = special.softmax(margins, axis=1)
+        slopes -= y[:, np.newaxis] == np.arange(len(coef))
+    weight = np.ones(len(y)) if weight is None else weight
+    slopes *= (weight / weight.sum())[:, np.newaxis]
+    np.testing.assert_allclose(slopes.sum(axis=0), 0, atol=atol)
+    gradient, bound = slopes.T @ X, model.alpha * factors * np.ones(X.shape[1])
+    assert (np.abs(gradient) <= bound + atol).all()
+    at_work = coef != 0
+    wanted = -(bound * np.sign(coef))
+    np.testing.assert_allclose(gradient[at_work], wanted[at_work], atol=atol)
+
+
 @some_runs
 def test_three_classes(genes, schedule, layout):
     X, y = genes["X"], genes["three"]
-    expected = SchMPLogisticRegression(0.03, tol=1e-10).fit(X, y)
     model = SchMPLogisticRegression(
         0.03, schedule=schedule, n_ranks=2, layout=layout, **PARAMS
     ).fit(X, y)
     assert model.dual_gap_ <= 1e-8 * np.log(3)
-    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
-    np.testing.assert_allclose(model.intercept_, expected.intercept_, atol=1e-4)
+    assert 0 < np.count_nonzero(model.coef_) < 200
+    check_optimal(model, X, y)
 
 
 @some_runs
@@ -140,11 +160,10 @@ def test_weights_and_coefficients_without_penalty(genes, schedule, layout, cls):
     params["feature_weights"][[5, 150]] = 0
     params["feature_weights"][7] = 0.2
     weight = np.linspace(0.5, 2, 40)
-    expected = cls(**params).fit(X, y, weight)
     model = cls(**{**params, **PARAMS}, schedule=schedule, layout=layout, n_ranks=2)
     model.fit(X, y, weight)
-    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-3)
     assert np.ravel(model.coef_)[[5, 150]].all()
+    check_optimal(model, X, y, weight, params["feature_weights"])
 
 
 @some_runs

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import cloudpickle
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -332,3 +333,30 @@ def test_the_example():
     best, norm = nnls(X, Y)
     np.testing.assert_allclose(result.model, best, atol=1e-8)
     assert result.history[-1]["objective"] == pytest.approx(norm**2 / 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: schedules.Cyclic(1),
+        lambda: schedules.Dynamic(8, 0.2),
+        lambda: schedules.Dynamic(8, 0.1, priority="change"),
+    ],
+)
+def test_a_run_with_another_schedule_is_another_run(tmp_path, other):
+    """The schedule is an object among the attributes of the program."""
+
+    def go(schedule, n_iterations):
+        program = LeastSquares(schedule, np.full(8, 0.01), np.zeros(8))
+        options = {"n_iterations": n_iterations, "report_every": 10, "n_ranks": 1}
+        return run(program, X, Y, random_state=0, **options)
+
+    fresh = go(other(), 60)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first = go(schedules.Dynamic(8, 0.1), 20)
+        longer = go(schedules.Dynamic(8, 0.1), 40)
+        assert longer.history[:2] == first.history  # it goes on, with all records
+        found = go(other(), 60)
+    objectives = [r["objective"] for r in found.history]
+    assert objectives == [r["objective"] for r in fresh.history]
+    assert objectives[0] != first.history[0]["objective"]
