@@ -114,7 +114,13 @@ class ColumnDescent(CoordinateDescent):
         super().prepare_schedule(self._columns, group, schedulers)
 
     def announces(self) -> bool:
-        """Whether the schedule wants to know what other ranks work on."""
+        """Whether the schedule wants to know what other ranks work on.
+
+        Returns
+        -------
+        announces : bool
+            What the schedule says.
+        """
         return self._schedule.announces()
 
     def announce(self, job: np.ndarray) -> Any:

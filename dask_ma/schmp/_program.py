@@ -126,7 +126,12 @@ class Schedule(ABC):
     def announces(self) -> bool:
         """Whether other ranks have to know of a job while it is under way.
 
-        Asked after :meth:`prepare`; the answer must be the same on all ranks.
+        Asked after :meth:`prepare`.
+
+        Returns
+        -------
+        announces : bool
+            The same on all ranks.
         """
         return False
 
@@ -254,9 +259,14 @@ class Program(ABC):
     def announces(self) -> bool:
         """Whether ranks with parameters of their own have to know of others' jobs.
 
-        Asked after :meth:`prepare_schedule`; the answer must be the same on all ranks.
-        Where it is true, a rank schedules when it has heard what is under way
-        elsewhere: ranks schedule one after the other then, and update side by side.
+        Asked after :meth:`prepare_schedule`. Where it is true, a rank schedules when it
+        has heard what is under way elsewhere: ranks schedule one after the other then,
+        and update side by side.
+
+        Returns
+        -------
+        announces : bool
+            The same on all ranks.
         """
         return False  # most parameters of different ranks can be updated at once
 
