@@ -92,6 +92,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             seed=seed,
             blas_threads=self._blas_threads,
             is_labelled=get_tags(self).target_tags.required,
+            is_multi_output=get_tags(self).target_tags.multi_output,
         )
         follow = partial(
             fit_listener, self, max_rounds, (X, y, sample_weight), to_attributes
@@ -265,6 +266,7 @@ class DistributedClassifierMixin(ClassifierMixin):
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
             dtype=list(self._row_dtypes),
             order="C",
+            multi_output=_has_columns(self, y),
             reset=reset,
         )
         check_classification_targets(y)
@@ -332,8 +334,16 @@ class DistributedRegressorMixin(RegressorMixin):
             dtype=list(self._row_dtypes),
             order="C",
             y_numeric=True,
+            multi_output=_has_columns(self, y),
             reset=reset,
         )
+
+
+def _has_columns(estimator: Any, y: Any) -> bool:
+    """Whether y has several columns, and an estimator takes them."""
+    shape = np.shape(y)
+    several = len(shape) == 2 and shape[1] > 1
+    return several and get_tags(estimator).target_tags.multi_output
 
 
 def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:
@@ -396,22 +406,31 @@ def _column_sums(block: np.ndarray) -> ColumnSums:
 def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted fraction of equal labels, worked out block by block."""
     predicted, y, weight = _columns(predicted, y, sample_weight)
-    right, total = dask.compute(((predicted == y) * weight).sum(), weight.sum())
+    right = predicted == y
+    if right.ndim == 2:
+        right = right.all(axis=1)
+    right, total = dask.compute((right * weight).sum(), weight.sum())
     _check_total(total)
     return float(right / total)
 
 
 def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
-    """Weighted coefficient of determination, worked out block by block."""
+    """Weighted coefficient of determination, worked out block by block.
+
+    Of several targets it is the mean.
+    """
     predicted, y, weight = _columns(predicted, y, sample_weight)
-    total, first = dask.compute(weight.sum(), (weight * y).sum())
+    if y.ndim == 2:
+        weight = weight[:, None]
+    total, first = dask.compute(weight.sum(), (weight * y).sum(axis=0))
     _check_total(total)
-    deviations = (weight * (y - first / total) ** 2).sum()
-    residuals = (weight * (y - predicted) ** 2).sum()
-    residuals, deviations = dask.compute(residuals, deviations)
-    if deviations == 0:
-        return float(residuals == 0)  # as scikit-learn's r2_score
-    return float(1 - residuals / deviations)
+    deviations = (weight * (y - first / total) ** 2).sum(axis=0)
+    residuals = (weight * (y - predicted) ** 2).sum(axis=0)
+    residuals, deviations = map(np.atleast_1d, dask.compute(residuals, deviations))
+    varies = deviations != 0
+    parts = residuals / np.where(varies, deviations, 1.0)
+    # As scikit-learn's r2_score.
+    return float(np.where(varies, 1 - parts, residuals == 0).mean())
 
 
 def _check_total(total: float) -> None:
@@ -426,8 +445,9 @@ def _check_total(total: float) -> None:
 def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     """Predictions, labels and weights as dask.arrays with the same chunks.
 
-    Where the chunks of the predictions are not known, nothing can be laid beside them
-    before they are computed; they are one value per row.
+    Predictions and labels may have several columns. Where the chunks of the predictions
+    are not known, nothing can be laid beside them before they are computed; they are
+    few values per row.
     """
     import dask.array as da  # loads numba, which not every session needs
 
@@ -435,9 +455,10 @@ def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]
     if not is_dask_collection(predicted):
         predicted = da.from_array(predicted, chunks=-1)
     if sample_weight is None:
-        weight = da.ones_like(predicted, dtype=np.float64)
+        weight = da.ones(len(predicted), chunks=(predicted.chunks[0],))
     else:
-        weight = _as_column(sample_weight, predicted, "sample_weight")
+        rows = predicted if predicted.ndim == 1 else predicted[:, 0]
+        weight = _as_column(sample_weight, rows, "sample_weight")
     return predicted, _as_column(y, predicted, "y"), weight
 
 
@@ -459,12 +480,12 @@ def _with_known_lengths(*columns: Any) -> list[Any]:
 
 
 def _as_column(values: Any, like: Any, name: str) -> Any:
-    """A vector in the chunks of another, which are known."""
+    """An array in the chunks of another, which are known."""
     import dask.array as da
 
     if not is_dask_collection(values):
         values = da.from_array(np.asarray(values), chunks=-1)
-    if values.ndim == 2 and values.shape[1] == 1:
+    if values.ndim == 2 and values.shape[1] == 1 and like.ndim == 1:
         values = values[:, 0]
     if values.shape != like.shape:
         raise ValueError(

@@ -53,24 +53,29 @@ def open_block(source: Any, rows: int, index: int) -> RawBlock:
 
 
 def _open_column(column: Any, name: str, rows: int, index: int) -> np.ndarray | None:
-    """A 1-D array of y or weights, as long as its block of X."""
+    """An array of y or weights, as long as its block of X; y may have columns."""
     if column is None:
         return None
     refuse_masked(column, f"Block {index} of {name}")
     array = frame_to_array(column) if is_frame(column) else np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1:
-        raise ValueError(
-            f"{name} should be a 1d array, got an array of shape {array.shape} instead "
-            f"in block {index}."
-        )
+    if array.ndim != 1 and (name != "y" or array.ndim != 2):
+        raise not_a_column(name, array, index)
     if array.shape[0] != rows:
         raise ValueError(
             f"Block {index} of X has {rows} rows and block {index} of {name} has "
             f"{array.shape[0]}; give {name} the same partitions as X."
         )
     return array
+
+
+def not_a_column(name: str, array: np.ndarray, index: int) -> ValueError:
+    """Error of a block of y or weights that has more than one value per row."""
+    return ValueError(
+        f"{name} should be a 1d array, got an array of shape {array.shape} instead in "
+        f"block {index}."
+    )
 
 
 def refuse_masked(values: Any, name: str) -> None:

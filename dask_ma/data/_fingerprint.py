@@ -98,7 +98,7 @@ def _digest(arguments: dict[str, Any]) -> ShardDigest:
         for name, column in (("y", rows.y), ("sample_weight", rows.sample_weight)):
             if column is None:
                 continue
-            bits = _bits_of(column)
+            bits = _bits_of_rows(column)
             sums[name] = sums.get(name, 0) + _sum_column(bits, piece.start)
             if name == "y":
                 labels.append(_few_labels(column, bits))
@@ -191,6 +191,16 @@ def _sum_column(bits: np.ndarray, first: int) -> int:
     return total & _MASK
 
 
+def _bits_of_rows(column: np.ndarray) -> np.ndarray:
+    """64 bits for each row of an array of one or two dimensions."""
+    if column.ndim == 1:
+        return _bits_of(column)
+    bits = np.zeros(len(column), dtype=np.uint64)
+    for place, part in enumerate(column.T):
+        bits += _spread(_bits_of(part)) * np.uint64(_key(place))
+    return bits
+
+
 def _bits_of(column: np.ndarray) -> np.ndarray:
     """64 bits for each value, the same for equal values of whatever type."""
     if column.dtype == object:
@@ -230,6 +240,8 @@ def _bits_of_text(column: np.ndarray) -> np.ndarray:
 
 def _few_labels(y: np.ndarray, bits: np.ndarray) -> list[Any] | None:
     """Distinct values in order, None if they are many or no labels."""
+    if y.ndim > 1:
+        return None
     first, places = np.unique(bits[:_LOOKED_AT], return_index=True)
     if len(first) > _MOST_CLASSES:
         return None

@@ -59,12 +59,15 @@ def from_dask(
     n_ranks: int,
     addresses: Sequence[str] | None,
     client: Client | None,
+    *,
+    multi_output: bool,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
     info = describe(X)
     X = check_features(X)
     columns = _sort_columns(
-        check_column(y, "y", X), check_column(sample_weight, "sample_weight", X)
+        check_column(y, "y", X, multi_output=multi_output),
+        check_column(sample_weight, "sample_weight", X),
     )
     here = client is None or addresses is None
     X, *lazy = as_arrays([X, *columns.lazy], keep_persisted=not here)

@@ -232,24 +232,30 @@ def join_columns(X: Any) -> Any:
 # -- Checks of y and sample_weight ---------------------------------------------------
 
 
-def check_column(column: Any, name: str, X: Any) -> Any:
+def check_column(column: Any, name: str, X: Any, *, multi_output: bool = False) -> Any:
     """Check y or sample_weight against a Dask `X` and align it with X's blocks."""
     if column is None:
         return None
     if not is_dask_collection(column):
-        column = memory_column(column, name)
+        column = memory_column(column, name, multi_output=multi_output)
         _check_length(name, len(column), _total(row_lengths(X)))
         return column
-    shape = _column_shape(column, name)
-    if len(shape) == 2:
+    shape = _column_shape(column, name, multi_output)
+    if len(shape) == 2 and shape[1] == 1:
         warn_column_vector()
+    elif len(shape) == 2 and is_dask_array(column):
+        column = column.rechunk({1: -1})
     _check_weight_dtype(column, name)
     return _align(column, name, X)
 
 
-def memory_column(column: Any, name: str) -> np.ndarray:
-    """Turn y or sample_weight of this process into a 1-D array."""
+def memory_column(column: Any, name: str, *, multi_output: bool = False) -> np.ndarray:
+    """Turn y or sample_weight of this process into an array, 1-D in most cases."""
     if name == "y":
+        if multi_output:
+            column = np.asarray(column)
+            if column.ndim == 2 and column.shape[1] > 1:
+                return column
         return column_or_1d(column, warn=True)
     column = np.asarray(column, dtype=None if _is_float(column) else np.float64)
     if column.ndim != 1:
@@ -265,8 +271,8 @@ def _is_float(column: Any) -> bool:
     return getattr(column, "dtype", None) in (np.float32, np.float64)
 
 
-def _column_shape(column: Any, name: str) -> tuple[Any, ...]:
-    """Shape of a Dask column, refused unless it is (n,) or (n, 1)."""
+def _column_shape(column: Any, name: str, multi_output: bool) -> tuple[Any, ...]:
+    """Shape of a Dask column, refused unless it is (n,), (n, 1) or, for y, allowed."""
     if not (is_dask_array(column) or is_dask_frame(column)):
         raise TypeError(
             f"{name} is a Dask object of type {type(column).__name__}, expected a 1-D "
@@ -278,6 +284,8 @@ def _column_shape(column: Any, name: str) -> tuple[Any, ...]:
         meta = column._meta
         shape = (np.nan,) if meta.ndim == 1 else (np.nan, meta.shape[1])
     if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1 and name == "y"):
+        return shape
+    if len(shape) == 2 and multi_output and shape[1] > 1:
         return shape
     raise ValueError(
         f"{name} should be a 1d array, got an array of shape {shape} instead."

@@ -45,6 +45,7 @@ def partition(
     addresses: Sequence[str] | None,
     client: Client | None = None,
     allow_unlabelled: bool = False,
+    multi_output: bool = False,
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -52,7 +53,7 @@ def partition(
     ----------
     X : array-like, sparse, DataFrame, dask.array or dask.dataframe
         Of shape (n_rows, n_features). Data of this process are taken as validated.
-    y : array-like or Dask column of shape (n_rows,), optional
+    y : array-like or Dask column of shape (n_rows,) or (n_rows, n_targets), optional
     sample_weight : array-like or Dask column of shape (n_rows,), optional
     n_ranks : int
     addresses : sequence of str or None
@@ -61,6 +62,8 @@ def partition(
         None for this process.
     allow_unlabelled : bool, default=False
         Whether `y` may be None.
+    multi_output : bool, default=False
+        Whether `y` may have several columns.
 
     Returns
     -------
@@ -88,8 +91,12 @@ def partition(
     if client is not None:
         check_client(client)
     if is_dask_collection(X):
-        return from_dask(X, y, sample_weight, n_ranks, addresses, client)
-    return _from_memory(X, y, sample_weight, n_ranks, addresses, client)
+        return from_dask(
+            X, y, sample_weight, n_ranks, addresses, client, multi_output=multi_output
+        )
+    return _from_memory(
+        X, y, sample_weight, n_ranks, addresses, client, multi_output=multi_output
+    )
 
 
 # -- Data of this process ------------------------------------------------------------
@@ -102,6 +109,8 @@ def _from_memory(
     n_ranks: int,
     addresses: Sequence[str] | None,
     client: Client | None,
+    *,
+    multi_output: bool,
 ) -> Partition:
     """Equal runs of consecutive rows."""
     info = describe(X)
@@ -114,7 +123,7 @@ def _from_memory(
         raise ValueError("Expected 2D array, got 1D array instead: reshape X.")
     if not info.n_rows:
         raise no_rows((0, info.n_features))
-    y = None if y is None else memory_column(y, "y")
+    y = None if y is None else memory_column(y, "y", multi_output=multi_output)
     if sample_weight is not None:
         sample_weight = memory_column(sample_weight, "sample_weight")
     for name, column in (("y", y), ("sample_weight", sample_weight)):

@@ -24,6 +24,7 @@ from dask_ma.data._checks import (
     check_numbers,
     check_sparse,
     check_weights,
+    not_a_column,
     open_block,
     without_duplicates,
 )
@@ -37,7 +38,7 @@ class Block(NamedTuple):
     Attributes
     ----------
     X : ndarray or CSR of shape (n_rows, n_features)
-    y : ndarray of shape (n_rows,) or None
+    y : ndarray of shape (n_rows,) or (n_rows, n_targets), or None
     sample_weight : ndarray of shape (n_rows,) or None
     index : int
         Number of the input's block that the rows come from.
@@ -98,6 +99,7 @@ def build_shard(
     accept_sparse: bool = True,
     require_labels: bool = True,
     drop_weightless: bool = True,
+    n_targets: int | None = None,
 ) -> Shard:
     """Turn the pieces of one rank into a shard.
 
@@ -115,6 +117,8 @@ def build_shard(
         Whether y must be given.
     drop_weightless : bool, default=True
         Whether rows of weight 0 are left out.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
 
     Returns
     -------
@@ -142,11 +146,24 @@ def build_shard(
             raise ValueError(
                 f"requires y to be passed, but block {piece.index} has no labels."
             )
+        _check_targets(piece.raw.y, piece.index, n_targets)
     target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
     blocks = [_finish(piece, target, drop_weightless) for piece in pieces]
     shard = _collect([b for b in blocks if b.X.shape[0]], columns, target)
     shard.n_weightless = sum(p.raw.X.shape[0] for p in pieces) - shard.n_rows
     return shard
+
+
+def _check_targets(y: np.ndarray | None, index: int, n_targets: int | None) -> None:
+    """Refuse a block of y with another number of columns than the fit has."""
+    if y is None or y.shape[1:] == (() if n_targets is None else (n_targets,)):
+        return
+    if n_targets is None:
+        raise not_a_column("y", y, index)
+    raise ValueError(
+        f"Block {index} of y has shape {y.shape}, expected {n_targets} columns; all "
+        "blocks need the same columns."
+    )
 
 
 def _collect(blocks: list[Block], n_features: int, dtype: np.dtype) -> Shard:

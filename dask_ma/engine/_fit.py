@@ -97,6 +97,7 @@ class Job:
     seed: int
     blas_threads: int
     is_labelled: bool = True
+    is_multi_output: bool = False
 
 
 def run_fit(
@@ -295,6 +296,7 @@ class _Fit:
             addresses=self.addresses,
             client=self.client,
             allow_unlabelled=not job.is_labelled,
+            multi_output=job.is_multi_output,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",

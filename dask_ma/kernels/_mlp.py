@@ -6,8 +6,11 @@ loss belongs to what its outputs mean:
 
 - ``"log_loss"``: one output for each of at least two classes, log odds but for a
   constant in each row; the loss is that of their softmax.
-- ``"binary_log_loss"``: one output, the log odds of class 1 against class 0.
-- ``"squared_error"``: one output, the prediction; the loss is half the square.
+- ``"binary_log_loss"``: an output for each label, the log odds of class 1 against
+  class 0; the losses of several are added up.
+- ``"squared_error"``: an output for each target, the prediction; the loss is half the
+  square. Of several targets the mean is told, as by scikit-learn, whose steps follow
+  the gradient of the sum, too.
 """
 
 from __future__ import annotations
@@ -205,8 +208,9 @@ def mlp_loss_and_gradient(
         Its parameters.
     X : ndarray, csr_matrix or csr_array of shape (n_rows, n_features)
         Rows of the batch, of the dtype of `vector`.
-    y : ndarray of shape (n_rows,)
-        Codes of the classes, integers from 0, or targets.
+    y : ndarray of shape (n_rows,) or (n_rows, n_outputs)
+        Codes of the classes, integers from 0, or targets; several columns of labels
+        hold 0 and 1.
     sample_weight : ndarray of shape (n_rows,) or None
         Weights of the rows, not negative; None weighs each by 1.
     gradient : ndarray of shape (n_values,), contiguous

@@ -83,17 +83,18 @@ def _log_loss(z: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _binary_log_loss(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """log(1 + exp(z)) - y z; expit(z) - y."""
-    losses = np.logaddexp(0, np.where(y == 1, -z[:, 0], z[:, 0]))
+    """log(1 + exp(z)) - y z, summed over the outputs; expit(z) - y."""
+    y = y.reshape(z.shape)
+    losses = np.logaddexp(0, np.where(y == 1, -z, z)).sum(axis=1)
     special.expit(z, out=z)
-    z[:, 0] -= y
+    z -= y
     return losses
 
 
 def _squared_error(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(z - y)^2 / 2; z - y."""
-    z[:, 0] -= y
-    return np.square(z[:, 0]) / 2
+    """(z - y)^2 / 2, its mean over the outputs; z - y, that of its sum."""
+    z -= y.reshape(z.shape)
+    return np.square(z).mean(axis=1) / 2
 
 
 OUTPUT_LOSSES: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]

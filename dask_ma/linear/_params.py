@@ -20,11 +20,20 @@ class ProblemParams:
         Weights of the classes.
     classes : ndarray of shape (n_classes,) or None
         Sorted labels; None has the ranks find them in y.
+    n_targets : int or None
+        Columns of y; None for a y of one dimension. Those of a classifier tell whether
+        a row has each of so many labels, by 1 or 0.
     """
 
     is_classifier: bool
     class_weight: Any
     classes: np.ndarray | None = None
+    n_targets: int | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row belongs to one of several classes."""
+        return self.is_classifier and self.n_targets is None
 
 
 @dataclass(frozen=True, kw_only=True)

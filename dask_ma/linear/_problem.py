@@ -45,7 +45,8 @@ class Problem:
     Attributes
     ----------
     shard : Shard
-        The rank's rows; y holds class codes or float targets, and the weights, if
+        The rank's rows; y holds class codes or float targets, which may have several
+        columns, and the weights, if
         there are any, have mean 1 over all ranks and include the class weights.
     classes : ndarray of shape (n_classes,) or None
         Sorted labels.
@@ -121,17 +122,24 @@ def _inspect(
 ) -> tuple[Shard | None, Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
-        shard = build_shard(arguments, dtype=dtypes, drop_weightless=drop_weightless)
+        shard = build_shard(
+            arguments,
+            dtype=dtypes,
+            drop_weightless=drop_weightless,
+            n_targets=params.n_targets,
+        )
         for block in shard.blocks:
             _check_size(block.X, "X", block.index, "the features")
         labels = weights = None
-        if params.is_classifier:
+        if params.has_classes:
             labels = unique_labels_of(shard)
             weights = _label_weights(shard, labels)
         else:
             shard = replace(shard, blocks=[_float_target(b) for b in shard.blocks])
             for block in shard.blocks:
                 _check_size(block.y, "y", block.index, "y")
+                if params.is_classifier:
+                    _check_indicators(block)
     except (ValueError, TypeError) as error:
         # The traceback would keep the shard alive on its way to the other ranks.
         return None, Summary(error=error.with_traceback(None))
@@ -204,6 +212,18 @@ def _float_target(block: Block) -> Block:
     return block._replace(y=y)
 
 
+def _check_indicators(block: Block) -> None:
+    """Refuse columns of labels that hold other values than 0 and 1."""
+    is_indicator = (block.y == 0) | (block.y == 1)
+    if not is_indicator.all():
+        row = int(np.flatnonzero(~is_indicator.all(axis=1))[0])
+        raise ValueError(
+            "Unknown label type: y has several columns, which must hold 0 and 1 to "
+            f"tell the labels of each row, but row {row} of block {block.index} holds "
+            f"{block.y[row].tolist()}"
+        )
+
+
 def _check_kinds(summaries: list[Summary]) -> None:
     """Refuse data without rows or weight, and dense together with sparse shards."""
     filled = [s for s in summaries if s.n_rows]
@@ -230,7 +250,7 @@ def _agree_on_classes(
     summaries: list[Summary], params: ProblemParams
 ) -> np.ndarray | None:
     """Sorted labels of all ranks, None for a regressor."""
-    if not params.is_classifier:
+    if not params.has_classes:
         return None
     found = merge_labels(
         [s.labels for s in summaries if s.labels is not None and len(s.labels)]

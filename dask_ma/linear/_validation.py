@@ -48,7 +48,7 @@ def hold_out(
         return problem, None
     seed = context.seed.spawn(1)[0]
     held_out = choose_rows(
-        problem.shard, params.validation_fraction, seed, stratify=params.is_classifier
+        problem.shard, params.validation_fraction, seed, stratify=params.has_classes
     )
     if problem.classes is not None:
         # Rows that were lost may have been those of a class; then it has been known.

@@ -15,7 +15,7 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import Problem, StopRule, agree_on_problem, hold_out
 from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca._coordinated import Coordinated
-from dask_ma.mpca._evaluation import mean_state, score_sums
+from dask_ma.mpca._evaluation import Spread, mean_state, score_sums, spread_of
 from dask_ma.mpca._ledger import Ledger, Tally, Update
 from dask_ma.mpca._network import Network
 from dask_ma.mpca._params import MPCAParams, MPCAResult
@@ -23,9 +23,13 @@ from dask_ma.mpca._schedules import CycleSchedule, LearningRate
 from dask_ma.mpca._server import Central, Elastic
 from dask_ma.mpca._strategy import Alone, Strategy, Synchronous
 
-_DEFAULT_BATCH = 200
+_DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one
+_LOSS_PENALTY = 0.05  # the paper's, where the pull of a step is not known
 _ELASTICITY = 0.9  # of all ranks together (section 6.3)
 _LEAST_EXCHANGES = 10  # of an epoch
+_PERIOD = 10  # steps
+_PERIODICAL = {"synchronous", "easgd"}
+_ASYNCHRONOUS = {"mpca", "easgd", "parameter_server"}
 _SERVED = {"easgd", "parameter_server"}
 
 
@@ -109,6 +113,7 @@ class Trainer:
             params.learning_rate, params.learning_rate_init, params.power_t
         )
         self._tally = self._make_tally()
+        self._spread = self._find_spread()
         self._take_over(kept)
         self._learning_rate = self._rate.value
         # The models to fall back on, and the one whose score is not known yet.
@@ -200,6 +205,7 @@ class Trainer:
                 self._scored,
                 self._validation,
                 is_classifier=self._params.is_classifier,
+                spread=self._spread,
             )
         self._ledger.note_score(sums)
         for update in self._strategy.share_score():
@@ -262,7 +268,8 @@ class Trainer:
     def _build(self, random_state: np.random.RandomState) -> Network:
         """The network with its first values."""
         problem, params = self._problem, self._params
-        n_classes = None if problem.classes is None else len(problem.classes)
+        classes = self._classes()
+        n_classes = None if classes is None else len(classes)
         if params.vector is not None:
             # As in scikit-learn, no first values are drawn before the shuffles then.
             random_state = deepcopy(random_state)
@@ -287,12 +294,9 @@ class Trainer:
             return None
         if context.group.rank != 0:
             random_state = np.random.RandomState(np.random.MT19937(context.seed))
-        batch_size = params.batch_size
-        if isinstance(batch_size, str):
-            batch_size = _DEFAULT_BATCH
         return Sampler(
             self._problem.shard,
-            batch_size,
+            self._batch_size(),
             random_state if params.shuffle else None,
             self._network.least_rows,
         )
@@ -304,6 +308,7 @@ class Trainer:
         rule = StopRule(
             params.tol, params.n_iter_no_change + 1, maximize=params.early_stopping
         )
+        is_free = self._strategy_name in _ASYNCHRONOUS
         return Tally(
             self._problem.total_rows,
             self._context.group.size,
@@ -312,6 +317,7 @@ class Trainer:
             max_iter=params.max_iter,
             by_score=params.early_stopping,
             is_classifier=params.is_classifier,
+            n_smoothed=params.n_iter_no_change if is_free else 1,
         )
 
     def _take_over(self, kept: State | None) -> None:
@@ -348,11 +354,13 @@ class Trainer:
             "elapsed": context.elapsed,
         }
         name = self._strategy_name
-        # An epoch is not to go by without an exchange.
-        period = min(params.sync_period, self._steps_of_epoch())
+        period = self._period()
         if name == "mpca":
+            penalty = params.penalty
+            if isinstance(penalty, str):
+                penalty = None if params.penalty_form == "shift" else _LOSS_PENALTY
             schedule = CycleSchedule(
-                params.extrapolation, params.smoothing, params.penalty, params.blending
+                params.extrapolation, params.smoothing, penalty, params.blending
             )
             most_steps = max(1, self._steps_of_epoch() // _LEAST_EXCHANGES)
             shared = {} if kept is None else kept.shared
@@ -374,12 +382,43 @@ class Trainer:
             return Central(twin=twin, **common)
         return Alone(**common)
 
+    def _period(self) -> int:
+        """Steps from one exchange to the next; no epoch goes by without one."""
+        wanted, most = self._params.sync_period, self._steps_of_epoch()
+        if wanted is None:
+            return min(_PERIOD, most)
+        if wanted > most and self._strategy_name in _PERIODICAL:
+            self._context.note(
+                f"sync_period={wanted} is cut to {most}, the steps that a rank makes "
+                "in an epoch; take a smaller batch_size, or a shorter period"
+            )
+        return min(wanted, most)
+
     def _steps_of_epoch(self) -> int:
         """Steps of a rank in an epoch, where all are alike."""
+        rows = self._batch_size() * self._context.group.size
+        return -(-self._problem.total_rows // rows)
+
+    def _batch_size(self) -> int:
+        """Rows of a batch on each rank."""
         batch_size = self._params.batch_size
         if isinstance(batch_size, str):
-            batch_size = _DEFAULT_BATCH
-        return -(-self._problem.total_rows // (batch_size * self._context.group.size))
+            return max(_LEAST_BATCH, _DEFAULT_BATCH // self._context.group.size)
+        return batch_size
+
+    def _find_spread(self) -> Spread | None:
+        """How far several targets vary that are scored; a collective call then."""
+        n_targets = self._params.n_targets
+        if self._validation is None or self._params.is_classifier or n_targets is None:
+            return None
+        return spread_of(self._context.group, self._validation, n_targets)
+
+    def _classes(self) -> np.ndarray | None:
+        """Sorted labels; the numbers of its columns where y has several."""
+        n_targets = self._params.n_targets
+        if self._params.is_classifier and n_targets is not None:
+            return np.arange(n_targets)
+        return self._problem.classes
 
     def _read(self) -> np.ndarray:
         """This rank's model."""
@@ -389,7 +428,7 @@ class Trainer:
         """A model, with what else a fitted estimator has."""
         return {
             "vector": vector,
-            "classes": self._problem.classes,
+            "classes": self._classes(),
             "n_features": self._problem.shard.n_features,
             "n_iter": self._state["epoch"],
             "loss_curve": self._state["loss_curve"],

@@ -9,6 +9,7 @@ from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.base import DistributedClassifierMixin
 from dask_ma.mpca._estimator import MPCAEstimator
 from dask_ma.mpca._probabilities import ProbabilityMixin
+from dask_ma.mpca._rows import n_targets_of
 
 
 class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
@@ -34,7 +35,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         scikit-learn, the penalty of a batch is divided by its rows.
     batch_size : int or "auto", default="auto"
         Rows of a batch on each rank, at least 1; a rank with fewer rows takes them all.
-        "auto" is 200.
+        "auto" is 200 divided by the number of ranks, and at least 16: so an epoch has
+        as many steps on each rank as with one.
     learning_rate : {"constant", "invscaling", "adaptive", "cosine"}, \
             default="constant"
         How the step size changes from epoch to epoch: not at all; divided by the rows
@@ -90,33 +92,36 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         each pass. With one rank all are alike.
     n_phases : {1, 2, 3}, default=1
         Shards that the model is cut into, which are exchanged in turn by "mpca".
-    extrapolation : float, default=0.7
+    extrapolation : float, default=2.5
         How many cycles ahead the joint model is projected before it is sent, at least
-        0; reached over 20 cycles.
+        0; reached over 5 cycles.
     smoothing : float, default=0.8
         How much of its past the trajectory of the joint model keeps, from 0 to below 1.
-    penalty : float, default=0.05
-        How strongly each step draws a rank towards the joint model, from 0 to 1. It
-        begins with 0, jumps to 0.5, and decays to this value.
+    penalty : float or "auto", default="auto"
+        How strongly each step draws a rank towards the joint model, from 0 to 1. A
+        number begins with 0, jumps to 0.5, and decays to this value. "auto" is by as
+        much as draws a rank 0.4 of the way in all steps of a cycle, however many these
+        are; with ``penalty_form="loss"`` it is 0.05.
     penalty_form : {"shift", "loss"}, default="shift"
         Whether the penalty moves the model before the gradient is computed, or is a
         part of the loss.
     blending : float, default=0.9
         Part of the joint model that an exchange replaces, above 0 and at most 1; it
-        begins with 1 and reaches this value over 20 cycles.
+        begins with 1 and reaches this value over 5 cycles.
     weighting : {"steps", "uniform"}, default="steps"
         Whether a rank counts in an exchange by the steps that it has made since the
         last one, or as much as any other.
-    sync_period : int, default=10
-        Steps from one exchange to the next for "synchronous" and "easgd", at least 1;
-        not more than an epoch has are made.
+    sync_period : int or None, default=None
+        Steps from one exchange to the next for "synchronous" and "easgd", at least 1.
+        Not more than an epoch has are made, of which a warning tells. None is 10, or as
+        many as an epoch has.
     elasticity : float or None, default=None
         Part of the distance by which "easgd" draws models together, above 0 and at most
         1. None is 0.9 by the number of ranks.
     module : torch.nn.Module, class or callable, default=None
         Network of PyTorch in place of the built-in one: a module, or what makes one
         with the arguments ``module__<name>``. Needs the extra `torch`. The parameters
-        of the built-in network and of `solver` have no part in it.
+        of the built-in network and of `solver` must have their defaults then.
     criterion : class, callable, str or None, default=None
         Loss for `module`: a class, an instance or a name in `torch.nn`, with the
         arguments ``criterion__<name>``. None is CrossEntropyLoss.
@@ -141,7 +146,9 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         All values of the module, end to end. Only with `module`; see
         :meth:`to_module`.
     classes_ : ndarray of shape (n_classes,)
-        Sorted labels.
+        Sorted labels; numbers of the columns where y has several.
+    n_targets_ : int or None
+        Columns of y; None for a y of one dimension.
     n_iter_ : int
         Epochs made.
     loss_ : float
@@ -244,13 +251,13 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         class_weight: Any = None,
         strategy: str = "mpca",
         n_phases: int = 1,
-        extrapolation: float = 0.7,
+        extrapolation: float = 2.5,
         smoothing: float = 0.8,
-        penalty: float = 0.05,
+        penalty: float | str = "auto",
         penalty_form: str = "shift",
         blending: float = 0.9,
         weighting: str = "steps",
-        sync_period: int = 10,
+        sync_period: int | None = None,
         elasticity: float | None = None,
         module: Any = None,
         criterion: Any = None,
@@ -312,8 +319,10 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
             worker memory stay there. With `module`, rows may have any shape, as images
             have, and must be dense.
-        y : array-like or Dask collection of shape (n_samples,)
-            Labels: int, bool or str.
+        y : array-like or Dask collection of shape (n_samples,) or \
+                (n_samples, n_targets)
+            Labels: int, bool or str. Several columns hold 1 for the labels that a row
+            has, and 0 for the others.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
@@ -348,7 +357,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         X, y, sample_weight
             As in :meth:`fit`.
         classes : array-like of shape (n_classes,), default=None
-            All labels that there will be; needed in the first call.
+            All labels that there will be; needed in the first call. Where y has
+            several columns, these are the labels, and `classes` has no part in it.
 
         Returns
         -------
@@ -361,7 +371,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         """
         with self._keep_fitted_state():
             changes = self._partial_changes()
-            changes["classes"] = self._check_classes(classes)
+            if n_targets_of(y) is None:
+                changes["classes"] = self._check_classes(classes)
             first = not hasattr(self, "n_iter_")
             X, y = self._validate_rows(X, y, reset=first)
             self._fit_epochs(X, y, sample_weight, **changes)

@@ -29,6 +29,7 @@ from dask_ma.mpca._strategy import Strategy
 
 _MODEL, _JOINT = "model", "joint"
 _SHORT_STEP = 1e-3  # seconds
+_TAU_MEMORY = 0.5  # of the length of cycles before the last one
 
 
 class Coordinated(Strategy):
@@ -85,6 +86,7 @@ class Coordinated(Strategy):
         )
         self._sent_at = [0] * n_phases  # steps made at the last exchange of a shard
         self._since = [0.0] * n_phases  # when it began
+        self._tau = [0.0] * n_phases  # steps between exchanges of a shard, smoothed
         self._n_sent = self._n_reduced = self._n_received = 0
         self._last_step = perf_counter()
         self._parcels = Parcels(self._group, (_MODEL, _JOINT))
@@ -141,6 +143,8 @@ class Coordinated(Strategy):
             weight = 0.0
         header = np.append(self._ledger.take(tau), weight)
         self._sent_at[number] = self._ledger.n_steps
+        memory = _TAU_MEMORY if self._tau[number] else 0.0
+        self._tau[number] = memory * self._tau[number] + (1 - memory) * tau
         self._since[number] = perf_counter()
         start, stop = self._cut.shard(number)
         values = self._network.read(start, stop)
@@ -214,6 +218,6 @@ class Coordinated(Strategy):
         for number, cycle in enumerate(self._cycles):
             start, stop = self._cut.shard(number)
             stop = min(stop, n_parameters)
-            strength = self._schedule.penalty_at(cycle)
+            strength = self._schedule.penalty_at(cycle, max(1.0, self._tau[number]))
             if strength > 0 and start < stop:
                 self.pulls.append(Pull(start, stop, strength))

@@ -20,11 +20,12 @@ from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import is_dask_collection, refuse_unfinished
 from dask_ma.mpca._agent import train
+from dask_ma.mpca._combinations import OF_MLP, check_combination
 from dask_ma.mpca._mlp import MLPSpec, fitted_twin, pack
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._network import NetworkSpec
 from dask_ma.mpca._params import MPCAParams, MPCAResult
-from dask_ma.mpca._rows import flat_rows
+from dask_ma.mpca._rows import flat_rows, n_targets_of
 
 _PASSED_ON = (
     "strategy",
@@ -48,16 +49,6 @@ _PASSED_ON = (
     "validation_fraction",
     "n_iter_no_change",
 )
-_OF_MLP = (
-    "activation",
-    "alpha",
-    "solver",
-    "momentum",
-    "nesterovs_momentum",
-    "beta_1",
-    "beta_2",
-    "epsilon",
-)
 
 
 class Predictor(NamedTuple):
@@ -75,7 +66,7 @@ class Predictor(NamedTuple):
     classes: np.ndarray | None
 
     def forward(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, or predicted values."""
+        """Probabilities of the classes or labels, or predicted values."""
         n_classes = None if self.classes is None else len(self.classes)
         predicted = self.spec.forward(self.vector, X, n_classes)
         if not np.isfinite(predicted).all():
@@ -126,15 +117,17 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "n_phases": [Interval(Integral, 1, 3, closed="both")],
         "extrapolation": [Interval(Real, 0, None, closed="left")],
         "smoothing": [Interval(Real, 0, 1, closed="left")],
-        "penalty": [Interval(Real, 0, 1, closed="both")],
+        "penalty": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "penalty_form": [StrOptions({"shift", "loss"})],
         "blending": [Interval(Real, 0, 1, closed="right")],
         "weighting": [StrOptions({"steps", "uniform"})],
-        "sync_period": [Interval(Integral, 1, None, closed="left")],
+        "sync_period": [Interval(Integral, 1, None, closed="left"), None],
         "elasticity": [Interval(Real, 0, 1, closed="right"), None],
         **ModuleMixin._parameter_constraints,
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+
+    n_targets_: int | None
 
     # A fit ----------------------------------------------------------------------------
 
@@ -142,6 +135,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self.module is None
         tags.input_tags.three_d_array = self.module is not None
+        tags.target_tags.multi_output = True
         return tags
 
     def _fit_epochs(
@@ -154,13 +148,15 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         **changes: Any,
     ) -> MPCAResult:
         """Train on all ranks and take over the result."""
-        self._check_combination()
+        check_combination(self)
+        self._check_module()
         spec = self._make_spec()
         chosen = {name: getattr(self, name) for name in _PASSED_ON}
         params = MPCAParams(
             **{
                 "is_classifier": is_classifier(self),
                 "class_weight": getattr(self, "class_weight", None),
+                "n_targets": self.n_targets_,
                 "spec": spec,
                 "random_state": deepcopy(check_random_state(self.random_state)),
                 **chosen,
@@ -184,16 +180,6 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         self._optimizer_state = result.optimizer_state
         return result
 
-    def _check_combination(self) -> None:
-        """Refuse parameters that do not go together."""
-        is_fixed = self.solver != "sgd" or self.module is not None
-        if self.learning_rate in ("invscaling", "adaptive") and is_fixed:
-            raise ValueError(
-                f"learning_rate={self.learning_rate!r} needs solver='sgd' and no "
-                "module; use 'constant' or 'cosine'"
-            )
-        self._check_module()
-
     def _make_spec(self) -> NetworkSpec:
         """What the network is built from."""
         if self.module is None:
@@ -206,7 +192,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                     "hidden_layer_sizes must be > 0, one int for each layer, got "
                     f"{self.hidden_layer_sizes}."
                 )
-            chosen = {name: getattr(self, name) for name in _OF_MLP}
+            chosen = {name: getattr(self, name) for name in OF_MLP}
+            chosen["n_targets"] = getattr(self, "n_targets_", None)
             return MLPSpec(tuple(int(size) for size in sizes), **chosen)
         return self._make_torch_spec()
 
@@ -217,6 +204,13 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             X, shape = flat_rows(X)
             if reset:
                 self.input_shape_ = shape
+        n_targets = n_targets_of(y)
+        if not reset and n_targets != self.n_targets_:
+            raise ValueError(
+                f"y has {n_targets or 'no'} columns, expected "
+                f"{self.n_targets_ or 'no'} as in the first call to partial_fit"
+            )
+        self.n_targets_ = n_targets
         return self._validate_input(X, y, reset=reset)
 
     def _partial_changes(self) -> dict[str, Any]:
@@ -240,6 +234,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         scores = np.asarray(fitted["scores"]).tolist()
         attributes = {
             "n_iter_": fitted["n_iter"],
+            "n_targets_": self.n_targets_,
             "loss_curve_": curve,
             "loss_": curve[-1] if curve else np.nan,
             "best_loss_": min(curve, default=np.nan),
@@ -297,7 +292,9 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self.learning_rate == "cosine":
             del given["learning_rate"]
         classes = getattr(self, "classes_", None)
-        twin = fitted_twin(given, self._vector(), classes, self.n_features_in_)
+        twin = fitted_twin(
+            given, self._vector(), classes, self.n_features_in_, self.n_targets_
+        )
         for name in ("feature_names_in_", "n_iter_", "loss_", "loss_curve_"):
             if hasattr(self, name):
                 setattr(twin, name, copy(getattr(self, name)))

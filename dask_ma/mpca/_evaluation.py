@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,69 @@ from dask_ma.mpca._network import Network
 _CHUNK_ROWS = 4096
 
 
+class Spread(NamedTuple):
+    """How far several targets vary over all rows that a score is made of.
+
+    Attributes
+    ----------
+    weight : float
+        Of all rows.
+    variation : ndarray of shape (n_targets,)
+        Weighted sum of the squared deviations of each target from its mean.
+    """
+
+    weight: float
+    variation: np.ndarray
+
+    def parts_of(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Squared errors of rows as parts of the variation, the mean over targets.
+
+        A target that does not vary at all counts as one that is predicted no better
+        than by its mean.
+        """
+        varies = self.variation > 0
+        scale = np.where(varies, self.variation, 1.0)
+        parts = np.where(varies, (outputs - y) ** 2 / scale, 1 / self.weight)
+        return parts.mean(axis=1)
+
+
+def spread_of(group: Group, shard: Shard, n_targets: int) -> Spread:
+    """How far the targets of all ranks vary; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    shard : Shard
+        Rows to score the model on.
+    n_targets : int
+        Columns of y.
+
+    Returns
+    -------
+    spread : Spread
+    """
+    sums = np.zeros((3, n_targets))
+    for block in shard.blocks:
+        weight = block.sample_weight
+        weight = np.ones(len(block.y)) if weight is None else weight
+        sums[0] += weight.sum()
+        sums[1] += weight @ block.y
+        sums[2] += weight @ block.y**2
+    total, first, second = allreduce(group, sums)
+    variation = second - first**2 / total
+    # What is left of a constant is rounding.
+    variation[variation <= 1e-12 * second] = 0
+    return Spread(float(total[0]), variation)
+
+
 def score_sums(
-    network: Network, vector: np.ndarray, shard: Shard, *, is_classifier: bool
+    network: Network,
+    vector: np.ndarray,
+    shard: Shard,
+    *,
+    is_classifier: bool,
+    spread: Spread | None = None,
 ) -> np.ndarray:
     """Weighted sums from which the score over all ranks follows.
 
@@ -27,13 +88,16 @@ def score_sums(
     shard : Shard
         Rows, y encoded.
     is_classifier : bool
-        Whether y holds class codes.
+        Whether y holds class codes, or labels in several columns.
+    spread : Spread or None, default=None
+        Of the targets, where there are several and they are no labels.
 
     Returns
     -------
     sums : ndarray of shape (4,)
         Sum of the weights; of correct predictions or of squared errors; of y; of the
-        squares of y.
+        squares of y. The errors of several targets are means of parts of their
+        variation, and in place of y stands what makes the variation of all rows 1.
     """
     own = network.read(0, network.n_values)
     network.write(0, vector)
@@ -45,8 +109,16 @@ def score_sums(
                 rows = slice(start, start + _CHUNK_ROWS)
                 y = block.y[rows]
                 weight = np.ones(len(y)) if weights is None else weights[rows]
-                hits = _hits(network.outputs(block.X[rows]), y, is_classifier)
-                sums += weight.sum(), weight @ hits, weight @ y, weight @ y**2
+                outputs = network.outputs(block.X[rows])
+                total = weight.sum()
+                if spread is not None:
+                    errors = spread.parts_of(outputs, y)
+                    sums += total, weight @ errors, 0.0, total / spread.weight
+                    continue
+                hits = _hits(outputs, y, is_classifier)
+                sums += total, weight @ hits, 0.0, 0.0
+                if not is_classifier:
+                    sums[2:] += weight @ y, weight @ y**2
         return sums
     finally:
         network.write(0, own)
@@ -56,6 +128,8 @@ def _hits(outputs: np.ndarray, y: np.ndarray, is_classifier: bool) -> np.ndarray
     """Whether each row is right, or its squared error."""
     if not is_classifier:
         return (outputs - y) ** 2
+    if y.ndim == 2:
+        return ((outputs > 0) == y).all(axis=1)
     codes = outputs > 0 if outputs.ndim == 1 else outputs.argmax(axis=1)
     return codes == y
 

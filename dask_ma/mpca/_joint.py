@@ -106,8 +106,8 @@ class Projection:
     """The joint model as a rank knows it, and where it is on its way to.
 
     Every rank works out the projection by itself from the joint models that it gets. So
-    all have the joint model, which is what is scored, kept and returned, without another
-    message.
+    all have the joint model, which is what is scored, kept and returned, and no message
+    more is needed.
 
     Parameters
     ----------

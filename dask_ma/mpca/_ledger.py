@@ -197,6 +197,9 @@ class Tally:
         Whether the rule looks at scores on validation rows, and not at the loss.
     is_classifier : bool
         Which score it is.
+    n_smoothed : int, default=1
+        Epochs whose mean loss the rule looks at. Where ranks go their own ways, an
+        epoch may by chance hold more steps of those that do well.
     """
 
     def __init__(
@@ -209,6 +212,7 @@ class Tally:
         max_iter: int,
         by_score: bool,
         is_classifier: bool,
+        n_smoothed: int = 1,
     ) -> None:
         self.epoch = 0
         self.loss_curve: list[float] = []
@@ -221,6 +225,7 @@ class Tally:
         self._max_iter = max_iter
         self._by_score = by_score
         self._is_classifier = is_classifier
+        self._n_smoothed = n_smoothed
         self._since_record = np.zeros(N_FIELDS)
         self._n_records = 0
         self._since_epoch = np.zeros(2)  # loss and rows
@@ -338,7 +343,8 @@ class Tally:
         self._since_epoch[:] = 0
         self.loss_curve += [float(loss / max(1.0, n_rows))] * n_ended
         part_done = self.epoch / self._max_iter
-        done = not self._by_score and self._is_enough(self.loss_curve[-1])
+        recent = float(np.mean(self.loss_curve[-self._n_smoothed :]))
+        done = not self._by_score and self._is_enough(recent)
         self._rate.end_epoch(self.n_samples, part_done)
         return done
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import special
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import LabelBinarizer
 
@@ -57,6 +58,8 @@ class MLPSpec(NetworkSpec):
         Of "adam", in [0, 1).
     epsilon : float, default=1e-8
         Of "adam", above 0.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
     """
 
     hidden_layer_sizes: tuple[int, ...] = (100,)
@@ -68,9 +71,12 @@ class MLPSpec(NetworkSpec):
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
+    n_targets: int | None = None
 
     def layout(self, n_features: int, n_classes: int | None) -> MLPLayout:
         """Units and loss of the network; two classes share an output unit.
+
+        Where y has several columns, there is a unit for each.
 
         Parameters
         ----------
@@ -84,7 +90,9 @@ class MLPSpec(NetworkSpec):
         layout : MLPLayout
         """
         if n_classes is None:
-            n_outputs, loss = 1, "squared_error"
+            n_outputs, loss = self.n_targets or 1, "squared_error"
+        elif self.n_targets is not None:
+            n_outputs, loss = self.n_targets, "binary_log_loss"
         elif n_classes == 2:
             n_outputs, loss = 1, "binary_log_loss"
         else:
@@ -126,7 +134,9 @@ class MLPSpec(NetworkSpec):
         with _quiet():
             outputs = mlp_outputs(layout, vector, X)
             if n_classes is None:
-                return outputs[:, 0]
+                return outputs if self.n_targets else outputs[:, 0]
+            if self.n_targets is not None:
+                return special.expit(outputs)
             probabilities = softmax(outputs)
         if n_classes > 2:
             return probabilities
@@ -267,7 +277,9 @@ class MLPNetwork(Network):
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
             outputs = mlp_outputs(self._layout, self._values, X)
-        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+        return (
+            outputs if self._spec.n_targets or outputs.shape[1] > 1 else outputs[:, 0]
+        )
 
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)
@@ -315,6 +327,7 @@ def fitted_twin(
     vector: np.ndarray,
     classes: np.ndarray | None,
     n_features: int,
+    n_targets: int | None = None,
 ) -> MLPClassifier | MLPRegressor:
     """A fitted scikit-learn estimator with the same network.
 
@@ -328,6 +341,8 @@ def fitted_twin(
         Sorted labels, at least two; None for regression.
     n_features : int
         Columns of X.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
 
     Returns
     -------
@@ -338,12 +353,16 @@ def fitted_twin(
     n_classes = None if classes is None else len(classes)
     twin = (MLPRegressor if classes is None else MLPClassifier)(**parameters)
     sizes = np.atleast_1d(twin.hidden_layer_sizes)
-    spec = MLPSpec(tuple(int(size) for size in sizes), twin.activation)
+    hidden = tuple(int(size) for size in sizes)
+    spec = MLPSpec(hidden, twin.activation, n_targets=n_targets)
     attributes = spec.attributes(vector, n_features, n_classes)
     for name, value in {**attributes, "n_features_in_": n_features}.items():
         setattr(twin, name, value)
     if classes is not None:
-        twin._label_binarizer = LabelBinarizer().fit(classes)
+        labels = classes
+        if n_targets is not None:  # a row with none of the labels, and one with all
+            labels = np.repeat([[0], [1]], n_targets, axis=1)
+        twin._label_binarizer = LabelBinarizer().fit(labels)
         twin.classes_ = twin._label_binarizer.classes_
     _without_history(twin)
     return twin

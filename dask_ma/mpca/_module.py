@@ -141,6 +141,7 @@ class ModuleMixin:
             learning_rate_init=self.learning_rate_init,
             device=self.device,
             input_shape=getattr(self, "input_shape_", None),
+            n_targets=getattr(self, "n_targets_", None),
         )
 
     @available_if(has_module)

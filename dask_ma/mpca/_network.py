@@ -82,7 +82,7 @@ class Network(ABC):
         ----------
         X : ndarray or CSR of shape (n_rows, n_features)
             Rows of the batch, at least one.
-        y : ndarray of shape (n_rows,)
+        y : ndarray of shape (n_rows,) or (n_rows, n_targets)
             Class codes, or targets.
         sample_weight : ndarray of shape (n_rows,) or None
             Weights of the rows.
@@ -128,7 +128,8 @@ class Network(ABC):
         -------
         outputs : ndarray of shape (n_rows,) or (n_rows, n_outputs)
             For a classifier, larger for the likelier class; a vector, above 0 for the
-            second class, where two classes share a unit. For a regressor, predictions.
+            second class, where two classes share a unit; above 0 for the labels that a
+            row has, where y has several columns. For a regressor, predictions.
         """
 
     @abstractmethod
@@ -151,9 +152,13 @@ class NetworkSpec(ABC):
     ----------
     dtypes : tuple of dtypes
         Types that rows may have; any other becomes the first.
+    n_targets : int or None
+        Columns of y; None for a y of one dimension. With `n_classes` they tell which
+        labels a row has, of as many as there are columns.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
+    n_targets: int | None
 
     @abstractmethod
     def build(
@@ -196,8 +201,9 @@ class NetworkSpec(ABC):
 
         Returns
         -------
-        predictions : ndarray of shape (n_rows, n_classes) or (n_rows,)
-            Probabilities of the classes, or predicted values.
+        predictions : ndarray of shape (n_rows, n_classes), (n_rows, n_targets) or \
+                (n_rows,)
+            Probabilities of the classes or of the labels, or predicted values.
         """
 
     @abstractmethod

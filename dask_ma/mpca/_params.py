@@ -36,11 +36,11 @@ class MPCAParams(ValidationParams):
     n_phases: int
     extrapolation: float
     smoothing: float
-    penalty: float
+    penalty: float | str
     penalty_form: str
     blending: float
     weighting: str
-    sync_period: int
+    sync_period: int | None
     elasticity: float | None
     batch_size: int | str
     learning_rate: str

@@ -14,6 +14,7 @@ class ProbabilityMixin(MPCAEstimator):
     """Labels and probabilities, at once or lazily; a part of the classifier."""
 
     classes_: np.ndarray
+    n_targets_: int | None
 
     def predict(self, X: Any) -> Any:
         """Labels of the likeliest classes.
@@ -25,14 +26,20 @@ class ProbabilityMixin(MPCAEstimator):
 
         Returns
         -------
-        predicted : ndarray, dask.array or dask Series, of shape (n_samples,)
-            Lazy for Dask input; a Series for a dask.dataframe.
+        predicted : ndarray, dask.array or dask Series, of shape (n_samples,) or \
+                (n_samples, n_targets)
+            Lazy for Dask input; a Series for a dask.dataframe, if it is a vector. With
+            several columns of labels, 1 where a row has the label and 0 elsewhere.
         """
         check_is_fitted(self)
+        if self.n_targets_ is not None:
+            return self._forward_rows(
+                X, _indicators, n_outputs=self.n_targets_, dtype=np.dtype(int)
+            )
         return self._forward_rows(X, _labels, dtype=self.classes_.dtype)
 
     def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes.
+        """Probabilities of the classes, or of each of several labels.
 
         Parameters
         ----------
@@ -41,7 +48,8 @@ class ProbabilityMixin(MPCAEstimator):
 
         Returns
         -------
-        probabilities : ndarray or dask.array of shape (n_samples, n_classes)
+        probabilities : ndarray or dask.array of shape (n_samples, n_classes) or \
+                (n_samples, n_targets)
             Lazy for Dask input.
         """
         check_is_fitted(self)
@@ -62,7 +70,8 @@ class ProbabilityMixin(MPCAEstimator):
 
         Returns
         -------
-        logarithms : ndarray or dask.array of shape (n_samples, n_classes)
+        logarithms : ndarray or dask.array of shape (n_samples, n_classes) or \
+                (n_samples, n_targets)
             Lazy for Dask input.
         """
         return np.log(self.predict_proba(X))
@@ -73,3 +82,8 @@ def _labels(predictor: Predictor, X: Any) -> np.ndarray:
     if predictor.classes is None:
         raise TypeError("a regressor has no labels")
     return predictor.classes[predictor.forward(X).argmax(axis=1)]
+
+
+def _indicators(predictor: Predictor, X: Any) -> np.ndarray:
+    """Whether each row has each label."""
+    return (predictor.forward(X) > 0.5).astype(int)

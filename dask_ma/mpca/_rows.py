@@ -1,4 +1,4 @@
-"""Rows of any shape as rows of one dimension."""
+"""Rows of any shape as rows of one dimension, and how many targets belong to each."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ def flat_rows(X: Any) -> tuple[Any, tuple[int, ...] | None]:
         meta=np.empty((0, 0), dtype=X.dtype),
     )
     return flat, shape
+
+
+def n_targets_of(y: Any) -> int | None:
+    """Columns of the targets, by their shape alone.
+
+    Parameters
+    ----------
+    y : array-like or Dask collection of shape (n_samples,) or (n_samples, n_targets)
+
+    Returns
+    -------
+    n_targets : int or None
+        None for a y of one dimension, or of one column, which counts as such.
+    """
+    if y is None:
+        return None
+    if not hasattr(y, "ndim"):
+        try:
+            y = np.asarray(y)
+        except ValueError:  # of lists of several lengths, which are refused later on
+            return None
+    if y.ndim != 2:
+        return None
+    columns = getattr(y, "columns", None)
+    n_targets = int(y.shape[1]) if columns is None else len(columns)
+    return n_targets if n_targets > 1 else None
 
 
 def _flatten(block: np.ndarray) -> np.ndarray:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from math import cos, pi
 from typing import NamedTuple
 
-N_RAMP = 20  # cycles until blending and extrapolation have their values (section 7.1)
+#: Cycles until blending and extrapolation have their values. The paper takes 20
+#: (section 7.1); where messages take long, that is most of a fit.
+N_RAMP = 5
+
+#: Part of its distance from the joint model by which a rank is drawn there in a cycle.
+CYCLE_PULL = 0.4
 
 _N_ALONE = 2  # cycles without a penalty, in which ranks look around (section 6.3)
 _FIRST_PENALTY = 0.5  # after which they are drawn together
@@ -23,16 +28,21 @@ class CycleSchedule(NamedTuple):
         `gamma` of equation 5 after the ramp, at least 0.
     smoothing : float
         `delta` of equation 4, from 0 to below 1.
-    penalty : float
-        `alpha` of equations 6 and 7 after the start, from 0 to 1.
+    penalty : float or None
+        `alpha` of equations 6 and 7 after the start, from 0 to 1; None for one that
+        draws a rank by `pull` of the distance in a cycle.
     blending : float
         `beta` of equation 8 after the ramp, above 0 and at most 1.
+    pull : float, default=CYCLE_PULL
+        Where `penalty` is None: by which part of its distance from the joint model the
+        steps of a cycle together draw a rank there, from 0 to below 1.
     """
 
     extrapolation: float
     smoothing: float
-    penalty: float
+    penalty: float | None
     blending: float
+    pull: float = CYCLE_PULL
 
     def blending_at(self, cycle: int) -> float:
         """Part of the joint model that is replaced: from 1 down by a constant factor.
@@ -48,12 +58,22 @@ class CycleSchedule(NamedTuple):
         """How many cycles ahead the joint model is projected: from 0 up in a line."""
         return self.extrapolation * min(cycle, N_RAMP) / N_RAMP
 
-    def penalty_at(self, cycle: int) -> float:
-        """How strongly ranks are drawn to the joint model.
+    def penalty_at(self, cycle: int, tau: float = 1.0) -> float:
+        """How strongly a step draws a rank to the joint model.
 
-        Not at all in the first cycles, then by 0.5, which decays by a constant factor
-        to the penalty asked for.
+        A penalty that is given: not at all in the first cycles, then by 0.5, which
+        decays by a constant factor to the penalty asked for. Otherwise by as much as
+        makes `pull` in all steps of a cycle, from the first joint model on.
+
+        Parameters
+        ----------
+        cycle : int
+            Cycles before this one, from 0.
+        tau : float, default=1.0
+            Steps that the rank makes in a cycle, at least 1.
         """
+        if self.penalty is None:
+            return float(1 - (1 - self.pull) ** (1 / tau)) if cycle else 0.0
         if cycle < _N_ALONE or self.penalty == 0:
             return 0.0
         if self.penalty >= _FIRST_PENALTY:

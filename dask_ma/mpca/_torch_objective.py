@@ -20,11 +20,14 @@ class Objective:
     criterion : callable
         From output and target to the loss. For a classifier the target is the class
         code of each row, but for BCEWithLogitsLoss and BCELoss 0.0 or 1.0 in the shape
-        of the output; for a regressor, the target in the shape of the output.
+        of the output; for a regressor, and for labels in several columns, the target in
+        the shape of the output.
     n_classes : int or None
         Number of classes; None for regression.
     device : torch.device
         Where the outputs are.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
 
     Raises
     ------
@@ -33,16 +36,22 @@ class Objective:
     """
 
     def __init__(
-        self, criterion: Any, n_classes: int | None, device: torch.device
+        self,
+        criterion: Any,
+        n_classes: int | None,
+        device: torch.device,
+        n_targets: int | None = None,
     ) -> None:
         self._name = getattr(criterion, "__name__", type(criterion).__name__)
         self._criterion = criterion
         self._n_classes = n_classes
         self._device = device
+        self._n_targets = n_targets
         if isinstance(criterion, nn.Module):
             # A copy, as ranks in threads share what they were given.
             self._criterion = copy.deepcopy(criterion).float().to(device)
-        self._has_one_unit = n_classes is not None and isinstance(criterion, _ONE_UNIT)
+        has_classes = n_classes is not None and n_targets is None
+        self._has_one_unit = has_classes and isinstance(criterion, _ONE_UNIT)
         if self._has_one_unit and n_classes != 2:
             raise ValueError(
                 f"labels out of range for the criterion: {self._name} tells two "
@@ -58,7 +67,7 @@ class Objective:
         ----------
         output : Tensor of shape (n_rows,) or (n_rows, n_units)
             What the module returned.
-        y : ndarray of shape (n_rows,)
+        y : ndarray of shape (n_rows,) or (n_rows, n_targets)
             Class codes or targets.
         sample_weight : ndarray of shape (n_rows,) or None
             Weights of the rows. What the criterion weighs by itself counts on top.
@@ -84,7 +93,9 @@ class Objective:
     def check(self, output: Any, n_rows: int) -> None:
         """Raise a ValueError unless an output has the shape that the task asks for."""
         found = tuple(output.shape) if torch.is_tensor(output) else None
-        if self._n_classes is None or self._has_one_unit:
+        if self._n_targets is not None:
+            expected = [(n_rows, self._n_targets)]
+        elif self._n_classes is None or self._has_one_unit:
             expected = [(n_rows,), (n_rows, 1)]
         else:
             expected = [(n_rows, self._n_classes)]
@@ -97,7 +108,7 @@ class Objective:
                 f"shape {wanted} is needed"
             )
         reason = ""
-        if self._n_classes is not None:
+        if self._n_classes is not None and self._n_targets is None:
             reason = (
                 f"labels out of range for the criterion {self._name} with "
                 f"{self._n_classes} classes: "
@@ -106,6 +117,9 @@ class Objective:
 
     def outputs(self, output: torch.Tensor) -> torch.Tensor:
         """What :meth:`Network.outputs` returns for what the module returned."""
+        if self._n_targets is not None:
+            is_probability = self._n_classes and isinstance(self._criterion, nn.BCELoss)
+            return output - 0.5 if is_probability else output
         if self._n_classes is None:
             return output.reshape(-1)
         if isinstance(self._criterion, nn.BCELoss):
@@ -118,6 +132,9 @@ class Objective:
         Scores of a criterion that is not known become probabilities by a softmax, which
         keeps their order.
         """
+        if self._n_targets is not None:
+            is_logit = self._n_classes and not isinstance(self._criterion, nn.BCELoss)
+            return output.sigmoid() if is_logit else output
         if self._n_classes is None:
             return output.reshape(-1)
         if isinstance(self._criterion, nn.NLLLoss):
@@ -129,7 +146,8 @@ class Objective:
         return torch.stack([1 - second, second], dim=1)
 
     def _target(self, output: torch.Tensor, y: np.ndarray) -> torch.Tensor:
-        if self._n_classes is None or self._has_one_unit:
+        is_float = self._n_classes is None or self._n_targets is not None
+        if is_float or self._has_one_unit:
             target = torch.tensor(y, dtype=torch.float32, device=self._device)
             return target.reshape(output.shape)
         return torch.tensor(y, dtype=torch.int64, device=self._device)

@@ -44,7 +44,8 @@ class TorchSpec(NetworkSpec):
         Arguments of the class or function.
     criterion : type, callable, str or None, default=None
         Class, instance or name in `torch.nn`; None for CrossEntropyLoss, or MSELoss in
-        a regression. Parameters that it has are not trained.
+        a regression, or BCEWithLogitsLoss for labels in several columns. Parameters
+        that it has are not trained.
     criterion_params : dict, default={}
         Arguments of the criterion's class.
     optimizer : type, callable, str or None, default=None
@@ -58,12 +59,14 @@ class TorchSpec(NetworkSpec):
         Shape of one row for the module, such as (1, 28, 28); None for rows as they are.
     learning_rate_init : float, default=0.001
         The `learning_rate` at which steps have the size that `lr` tells.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
 
     Notes
     -----
     Probabilities are a softmax of the output, but for NLLLoss (exponential of the
     output), BCEWithLogitsLoss (sigmoid) and BCELoss (the output). The last two take
-    one output unit and two classes.
+    one output unit and two classes, or a unit for each of several labels.
 
     Buffers of integers, such as the number of batches that a batch normalisation has
     seen, stay with each rank; they are new in a module that is given out.
@@ -80,6 +83,7 @@ class TorchSpec(NetworkSpec):
     device: Any = "auto"
     input_shape: tuple[int, ...] | None = None
     learning_rate_init: float = 0.001
+    n_targets: int | None = None
 
     def __getstate__(self) -> dict[str, bytes]:
         return {name: packed(name, value) for name, value in self.__dict__.items()}
@@ -165,13 +169,15 @@ class TorchSpec(NetworkSpec):
 
         Returns
         -------
-        predictions : ndarray of shape (n_rows, n_classes) or (n_rows,)
+        predictions : ndarray of shape (n_rows, n_classes), (n_rows, n_targets) or \
+                (n_rows,)
             Of float32.
         """
         device = _device(self.device)
         module = self.load(vector).to(device)
-        objective = Objective(self._criterion(n_classes), n_classes, device)
-        none = np.empty((0,) if n_classes is None else (0, n_classes), np.float32)
+        objective = self._objective(n_classes, device)
+        width = n_classes if self.n_targets is None else self.n_targets
+        none = np.empty((0,) if width is None else (0, width), np.float32)
         outputs = run(module, objective, X, self.input_shape, device)
         parts = [to_array(objective.predictions(output)) for output in outputs]
         return np.concatenate([none, *parts])
@@ -256,15 +262,21 @@ class TorchSpec(NetworkSpec):
         module = make_module(self.module, self.module_params, seed).to(device)
         return TorchNetwork(
             module,
-            Objective(self._criterion(n_classes), n_classes, device),
+            self._objective(n_classes, device),
             self._optimizer_builder(),
             self.learning_rate_init,
             device,
             self.input_shape,
         )
 
+    def _objective(self, n_classes: int | None, device: torch.device) -> Objective:
+        criterion = self._criterion(n_classes)
+        return Objective(criterion, n_classes, device, self.n_targets)
+
     def _criterion(self, n_classes: int | None) -> Any:
         default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
+        if n_classes is not None and self.n_targets is not None:
+            default = "BCEWithLogitsLoss"
         given = default if self.criterion is None else self.criterion
         found = _named(given, nn, "criterion", "torch.nn")
         if isinstance(found, type):

@@ -97,7 +97,7 @@ def test_a_finished_fit_that_is_resumed_is_the_same(
     multi, saved, steps, check_same, strategy, n_ranks, early_stopping
 ):
     """Nothing is trained, and no model is projected or scored anew."""
-    params = {"strategy": strategy, "n_ranks": n_ranks, "sync_period": 1}
+    params = {"strategy": strategy, "n_ranks": n_ranks}
     params |= {"early_stopping": early_stopping, "max_iter": 12}
     first = fit(multi, **params)
     assert steps

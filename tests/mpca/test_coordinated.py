@@ -151,8 +151,8 @@ class SlowJoint:
         pairs = [(w, m) for w, m in pairs if np.isfinite(m).all()]
         mean = sum(w * m for w, m in pairs) / sum(w for w, _ in pairs)
         cycle = k // self.n_phases
-        beta = self.schedule.blending ** (min(cycle, 20) / 20)
-        gamma = self.schedule.extrapolation * min(cycle, 20) / 20
+        beta = self.schedule.blending ** (min(cycle, 5) / 5)
+        gamma = self.schedule.extrapolation * min(cycle, 5) / 5
         delta = self.schedule.smoothing
         shard = slice(start, stop)
         new = (1 - beta) * self.x[shard] + beta * mean
@@ -343,6 +343,25 @@ def test_values_after_the_parameters_are_exchanged_but_not_pulled(n_parameters):
         assert all(len(values) for values in covered)
         joint = rank.strategy.joint()
         assert (joint != np.arange(float(N_VALUES))).all()
+
+
+def test_pulls_follow_the_length_of_a_rank_s_own_cycles():
+    """All steps of a cycle draw as far, on a fast rank and on a slow one."""
+    ranks = make_ranks(2, 1, schedule=SCHEDULE._replace(penalty=None, pull=0.4))
+    lengths = {0: [], 1: []}
+    for number in range(40):
+        for rank, actor in enumerate(ranks):
+            for _ in range(1 + 5 * rank):
+                actor.step()
+            actor.exchange()
+            if number > 25:
+                (pull,) = actor.strategy.pulls
+                lengths[rank].append(np.log(0.6) / np.log(1 - pull.strength))
+    taus = [np.mean(lengths[rank]) for rank in (0, 1)]
+    for rank, tau in enumerate(taus):
+        steps = [read[2] for read in ranks[rank].network.reads[-10:]]
+        assert tau == pytest.approx(np.diff(steps).mean(), rel=0.1)
+    assert taus[1] > 4 * taus[0]
 
 
 def test_no_pulls_without_a_penalty():

@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier, MPCARegressor
+from dask_ma.mpca import _agent
+from dask_ma.mpca._mlp import pack
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}
@@ -100,19 +102,27 @@ def test_a_fit_that_is_cut_off_warns(multi):
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_the_best_model_is_kept(multi, strategy, n_ranks):
+def test_the_best_model_is_kept(multi, strategy, n_ranks, monkeypatch):
     """Steps that are too long ruin a model that has been good."""
+    scored, score = [], _agent.Trainer._score
+
+    def noted(self):
+        if self._context.group.rank == 0:
+            scored.append(self._strategy.joint().copy())
+        score(self)
+
+    monkeypatch.setattr(_agent.Trainer, "_score", noted)
     model = fit(
         multi, strategy=strategy, n_ranks=n_ranks, early_stopping=True,
-        validation_fraction=0.4, learning_rate_init=0.3, max_iter=25, sync_period=2,
+        validation_fraction=0.4, learning_rate_init=0.3, max_iter=25,
     )  # fmt: skip
     scores = model.validation_scores_
     assert model.best_validation_score_ == max(scores)
-    assert 0.25 < max(scores) <= 1
+    assert scores[-1] < max(scores) <= 1
+    best = pack(model.coefs_, model.intercepts_)
+    np.testing.assert_array_equal(best, scored[int(np.argmax(scores))])
     records = [r["validation_score"] for r in model.history_ if "validation_score" in r]
     assert set(records) <= set(scores)
-    # The rows held out are 40 % of those.
-    assert model.score(*multi) > 0.4 * max(scores)
     n_samples = sum(record["n_samples"] for record in model.history_)
     assert 25 * 72 <= n_samples < 40 * 72
 
@@ -127,13 +137,26 @@ def test_the_best_model_is_that_of_its_epoch(multi):
     np.testing.assert_array_equal(model.coefs_[0], again.coefs_[0])
 
 
-def test_early_stopping_ends_on_all_ranks(multi, strategy):
+def test_early_stopping_ends_on_all_ranks(multi, strategy, monkeypatch):
+    """By the rule, with the same update, and long before the last epoch."""
+    ends, finish = {}, _agent.Trainer.finish
+
+    def finished(self):
+        ends[self._context.group.rank] = self._end
+        return finish(self)
+
+    monkeypatch.setattr(_agent.Trainer, "finish", finished)
     model = fit(
         multi, strategy=strategy, n_ranks=3, early_stopping=True, tol=1e-3,
-        n_iter_no_change=2, max_iter=200, sync_period=2,
+        n_iter_no_change=2, max_iter=200,
     )  # fmt: skip
-    assert len(model.validation_scores_) >= 3
-    assert model.n_iter_ < 400
+    assert set(ends) == {0, 1, 2}
+    assert all(end.converged and end.stop for end in ends.values())
+    assert {end.epoch for end in ends.values()} == {model.n_iter_}
+    assert 3 <= len(model.validation_scores_) <= model.n_iter_ < 150
+    # Of three scores in a row none was better than the best before by `tol`.
+    scores = model.validation_scores_
+    assert max(scores[-3:]) < max(scores[:-3], default=-np.inf) + 1e-3
 
 
 def test_validation_rows_on_some_ranks_only(multi, cluster, strategy):
@@ -159,7 +182,7 @@ def fit_past_an_epoch(*args, **params):
 def test_a_fit_that_diverges(multi, strategy, n_ranks):
     X, y = multi
     params = {"solver": "sgd", "activation": "identity", "max_iter": 50}
-    params |= {"learning_rate_init": 1e6, "batch_size": 8, "sync_period": 2}
+    params |= {"learning_rate_init": 1e6, "batch_size": 8}
     message = r"infinite or NaN on rank \d in its step \d+.*lower learning_rate_init"
     with pytest.warns(UserWarning, match=message) as caught:
         model = fit_past_an_epoch(
@@ -399,7 +422,6 @@ def test_callbacks_stop_a_fit(multi, strategy, n_ranks):
     recorder = Recorder(stop_at=2)
     model = followed(
         multi, recorder, strategy=strategy, n_ranks=n_ranks, max_iter=50, tol=1e-9,
-        sync_period=2,
     )  # fmt: skip
     assert len(recorder.models) == 2
     assert 2 <= model.n_iter_ < 50

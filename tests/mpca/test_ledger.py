@@ -139,6 +139,18 @@ def feed(tally, *sums):
     return [tally.add(s, float(number)) for number, s in enumerate(sums)]
 
 
+def test_the_rule_looks_at_the_mean_of_some_epochs():
+    """By each epoch, the best loss would be the one that was low by chance."""
+    losses = [1.0, 0.8, 0.2, 0.7, 0.6, 0.5, 0.4, 0.35, 0.3]
+    stops = {}
+    for n_smoothed in (1, 3):
+        tally = make_tally(tol=0.01, patience=3, max_iter=9, n_smoothed=n_smoothed)
+        updates = feed(tally, *[report(100, loss=100 * loss) for loss in losses])
+        stops[n_smoothed] = [u.stop for u in updates].index(True)
+        assert tally.loss_curve == pytest.approx(losses)
+    assert stops == {1: 5, 3: 8}
+
+
 def test_epochs_end_when_all_ranks_together_have_seen_so_many_rows():
     tally = make_tally(max_iter=3)
     updates = feed(tally, *[report(40, loss=80)] * 8)

@@ -36,7 +36,7 @@ def shifted(digits):
     return (0.1 * X_train + 5, y_train), (0.1 * X_test + 5, y_test)
 
 
-# Batch normalisation --------------------------------------------------------------------
+# Batch normalisation ------------------------------------------------------------------
 
 
 def test_running_values_are_those_of_the_rows(shifted, strategy):
@@ -86,7 +86,7 @@ def test_no_variance_is_projected_below_zero(extrapolation):
     assert np.isfinite(model.predict_proba(0.01 * X)).all()
 
 
-# Batches of one row ---------------------------------------------------------------------
+# Batches of one row -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -113,7 +113,7 @@ def test_a_rank_of_one_row_is_named():
         model.set_params(n_ranks=1, batch_size=1).fit(X, X[:, 0])
 
 
-# Checkpoints ----------------------------------------------------------------------------
+# Checkpoints --------------------------------------------------------------------------
 
 
 def test_a_finished_fit_that_is_resumed_is_the_same(shifted, strategy, tmp_path):

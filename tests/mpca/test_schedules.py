@@ -17,22 +17,20 @@ def schedule():
 
 
 @pytest.mark.parametrize("blending", [0.9, 0.5, 1.0])
-def test_blending_falls_from_one_by_a_constant_factor_over_20_cycles(
-    schedule, blending
-):
+def test_blending_falls_from_one_by_a_constant_factor_over_5_cycles(schedule, blending):
     schedule = schedule._replace(blending=blending)
     values = [schedule.blending_at(cycle) for cycle in range(30)]
     assert values[0] == 1.0
-    factors = np.array(values[1:21]) / values[:20]
-    np.testing.assert_allclose(factors, blending ** (1 / 20), rtol=1e-14)
-    np.testing.assert_allclose(values[20:], blending, rtol=1e-15)
-    assert N_RAMP == 20
+    factors = np.array(values[1:6]) / values[:5]
+    np.testing.assert_allclose(factors, blending ** (1 / 5), rtol=1e-14)
+    np.testing.assert_allclose(values[5:], blending, rtol=1e-15)
+    assert N_RAMP == 5
 
 
 def test_extrapolation_rises_from_zero_in_a_line(schedule):
     values = [schedule.extrapolation_at(cycle) for cycle in range(30)]
-    np.testing.assert_allclose(values[:21], np.linspace(0, 0.7, 21), rtol=1e-14)
-    np.testing.assert_allclose(values[20:], 0.7, rtol=1e-15)
+    np.testing.assert_allclose(values[:6], np.linspace(0, 0.7, 6), rtol=1e-14)
+    np.testing.assert_allclose(values[5:], 0.7, rtol=1e-15)
 
 
 def test_no_extrapolation(schedule):
@@ -55,6 +53,17 @@ def test_a_strong_penalty_does_not_begin_weaker(schedule, penalty):
     schedule = schedule._replace(penalty=penalty)
     values = [schedule.penalty_at(cycle) for cycle in range(20)]
     assert values == [0.0, 0.0] + [penalty] * 18
+
+
+@pytest.mark.parametrize("pull", [0.05, 0.4, 0.9])
+@pytest.mark.parametrize("tau", [1, 2.5, 17, 300])
+def test_the_steps_of_a_cycle_draw_by_a_part_of_the_distance(schedule, pull, tau):
+    """From the first joint model on, and with no jump."""
+    schedule = schedule._replace(penalty=None, pull=pull)
+    values = [schedule.penalty_at(cycle, tau) for cycle in range(30)]
+    assert values[0] == 0
+    assert set(values[1:]) == {values[1]}
+    assert (1 - values[1]) ** tau == pytest.approx(1 - pull, rel=1e-12)
 
 
 def test_no_penalty_at_all(schedule):
