@@ -102,7 +102,7 @@ wide = {
     name: MPCAClassifier(
         (512, 256),
         strategy=name,
-        sync_period=1,
+        sync_period=1 if name == "synchronous" else None,
         batch_size=64,
         max_iter=5,
         tol=None,

@@ -40,11 +40,10 @@ def friedman():
     ],
 )
 def test_the_score_on_other_rows_is_that_of_scikit_learn(load, ours, theirs, n_ranks):
-    """On rows sorted by y, so that ranks see different parts of the problem."""
+    """On rows in no order, so that each rank sees all kinds of them."""
     X, y = load()
     train, test = slice(0, 800), slice(800, None)
-    order = np.argsort(y[train], kind="stable")
-    rows = X[train][order], y[train][order]
+    rows = X[train], y[train]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         expected = theirs(random_state=0).fit(*rows).score(X[test], y[test])
