@@ -341,9 +341,13 @@ class DistributedRegressorMixin(RegressorMixin):
 
 def _has_columns(estimator: Any, y: Any) -> bool:
     """Whether y has several columns, and an estimator takes them."""
-    shape = np.shape(y)
-    several = len(shape) == 2 and shape[1] > 1
-    return several and get_tags(estimator).target_tags.multi_output
+    if y is None or not get_tags(estimator).target_tags.multi_output:
+        return False
+    try:
+        shape = np.asarray(y).shape
+    except ValueError:  # lists of several lengths; scikit-learn says what is wrong
+        return False
+    return len(shape) == 2 and shape[1] > 1
 
 
 def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:

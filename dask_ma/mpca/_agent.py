@@ -356,11 +356,11 @@ class Trainer:
         name = self._strategy_name
         period = self._period()
         if name == "mpca":
-            penalty = params.penalty
-            if isinstance(penalty, str):
-                penalty = None if params.penalty_form == "shift" else _LOSS_PENALTY
             schedule = CycleSchedule(
-                params.extrapolation, params.smoothing, penalty, params.blending
+                params.extrapolation,
+                params.smoothing,
+                self._penalty(),
+                params.blending,
             )
             most_steps = max(1, self._steps_of_epoch() // _LEAST_EXCHANGES)
             shared = {} if kept is None else kept.shared
@@ -381,6 +381,13 @@ class Trainer:
         if name == "parameter_server":
             return Central(twin=twin, **common)
         return Alone(**common)
+
+    def _penalty(self) -> float | None:
+        """Strength of the penalty in a step; None for one that follows the cycles."""
+        penalty = self._params.penalty
+        if isinstance(penalty, str):
+            return None if self._params.penalty_form == "shift" else _LOSS_PENALTY
+        return penalty
 
     def _period(self) -> int:
         """Steps from one exchange to the next; no epoch goes by without one."""

@@ -93,6 +93,7 @@ class Objective:
     def check(self, output: Any, n_rows: int) -> None:
         """Raise a ValueError unless an output has the shape that the task asks for."""
         found = tuple(output.shape) if torch.is_tensor(output) else None
+        expected: list[tuple[int, ...]]
         if self._n_targets is not None:
             expected = [(n_rows, self._n_targets)]
         elif self._n_classes is None or self._has_one_unit:

@@ -68,7 +68,7 @@ def test_ranks_learn(digits, strategy):
 def test_parts_with_missing_classes(multi):
     """One class in each call, and one that no rank ever sees."""
     X, y = multi
-    model = make(n_ranks=2, strategy="synchronous", sync_period=2)
+    model = make(n_ranks=2, strategy="synchronous", sync_period=1)
     for _ in range(5):
         for label in range(4):
             rows = y == label
