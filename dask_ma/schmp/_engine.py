@@ -300,7 +300,8 @@ class DynamicEngine:
 
     def _schedule(self, scheduler: Scheduler, iteration: int, steps: _Steps) -> None:
         """Choose the jobs of an iteration, and tell those who have to know."""
-        mail, elsewhere = steps.mail, ()
+        mail, announcement = steps.mail, None
+        elsewhere: tuple[Any, ...] = ()
         if self._announces and isinstance(mail, OwnMail):
             elsewhere = mail.announced(iteration)
         with self.log.computing():
