@@ -15,6 +15,7 @@ from dask_ma.data._fingerprint import (
 )
 from dask_ma.data._frames import as_arrays
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
+from dask_ma.data._join import join_groups, join_shard
 from dask_ma.data._labels import (
     check_memory_labels,
     encode_labels,
@@ -55,6 +56,8 @@ __all__ = [
     "drop_shards",
     "encode_labels",
     "is_dask_collection",
+    "join_groups",
+    "join_shard",
     "merge_labels",
     "partition",
     "recover_shards",

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dask_ma import _config
 from dask_ma.comm import weighted_mean
-from dask_ma.data import Shard
+from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext
 from dask_ma.linear import (
     Evaluator,
@@ -59,6 +60,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         params = replace(params, classes=state.shared["classes"])
     problem = agree_on_problem(group, arguments, params)
     problem, validation = hold_out(context, problem, params)
+    # What is done once per block costs a look at all coefficients.
+    limit = _config.get_bytes("data.join-limit")
+    problem = replace(problem, shard=join_shard(problem.shard, limit))
     now = begin(context, problem, validation, params)
     if state is not None:
         now.go_on(state)
@@ -66,7 +70,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     epochs, output, wanted = paradigm.epochs, now.mean.current(now.model), False
     while now.n_iter < params.max_iter and not now.stop and not now.n_refined:
         now.n_iter += 1
-        now.model, n_rows = paradigm.round(now.model, evaluator.computing)
+        now.model, n_rows = paradigm.round(
+            now.model, evaluator.computing, is_last=now.n_iter == params.max_iter
+        )
         output = now.mean.update(now.model, epochs)
         for record in evaluator.evaluate(output, now.n_iter, epochs, n_rows):
             fitted = describe(output, problem, paradigm.t, now.n_iter)

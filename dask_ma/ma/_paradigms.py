@@ -5,19 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import numpy as np
 
 from dask_ma.engine import RankContext
-from dask_ma.kernels import gradient_sums, loss_slopes
+from dask_ma.kernels import gradient_sums
 from dask_ma.linear import LinearModel, Problem
 from dask_ma.ma._aggregation import aggregate
 from dask_ma.ma._params import FitParams
-from dask_ma.ma._solver import LocalSGD
+from dask_ma.ma._solver import LocalSGD, penalty_weights, soft_threshold
+from dask_ma.ma._steps import steps_of
 
 Timer = Callable[[], AbstractContextManager[None]]
 
+_ROUNDING = 1e-9  # of the sum of the local epochs
 _SAMPLE = 2  # what the random numbers are for; 0 and 1 are those of LocalSGD
+
+
+class Due(NamedTuple):
+    """Penalty that is still due at the common model.
+
+    Attributes
+    ----------
+    threshold : float
+        How far coefficients have yet to move towards 0.
+    epochs : float
+        Passes that it comes from.
+    """
+
+    threshold: float = 0.0
+    epochs: float = 0.0
 
 
 class Paradigm(ABC):
@@ -29,13 +47,18 @@ class Paradigm(ABC):
         How often a round goes over the rows.
     t : float
         Place in the schedule of the learning rate.
+    due : Due
+        The L1 penalty of steps since the last soft threshold; the same on all ranks.
     """
 
     epochs: float
     t: float
+    due: Due
 
     @abstractmethod
-    def round(self, model: LinearModel, computing: Timer) -> tuple[LinearModel, int]:
+    def round(
+        self, model: LinearModel, computing: Timer, *, is_last: bool
+    ) -> tuple[LinearModel, int]:
         """Make a round; a collective call.
 
         Parameters
@@ -44,6 +67,8 @@ class Paradigm(ABC):
             The common model; it is not changed.
         computing : callable
             Context in which the work that is not communication is done.
+        is_last : bool
+            Whether no other round can follow.
 
         Returns
         -------
@@ -96,9 +121,11 @@ class SendModel(Paradigm):
         epochs: float,
     ) -> None:
         self.epochs = epochs
+        self.due = Due()
         self._group = context.group
         self._problem = problem
         self._aggregation = params.aggregation
+        self._has_l1 = penalty_weights(params)[1] > 0
         self._solver = solver
 
     @property
@@ -106,13 +133,29 @@ class SendModel(Paradigm):
         """Place in the schedule of the learning rate."""
         return self._solver.t
 
-    def round(self, model: LinearModel, computing: Timer) -> tuple[LinearModel, int]:
-        """Train on the rank's rows, then average, weighted by the ranks' weights."""
+    def round(
+        self, model: LinearModel, computing: Timer, *, is_last: bool
+    ) -> tuple[LinearModel, int]:
+        """Train on the rank's rows, then average, weighted by the ranks' weights.
+
+        The L1 penalty of a pass is due at the mean: only there are zeros that all ranks
+        agree on.
+        """
         with computing():
-            own, n_rows = self._solver.run(model, self.epochs)
+            own, n_rows, threshold = self._solver.run(model, self.epochs)
             share = self._problem.weight / self._problem.total_weight
-            shares = [array * share for array in own]
-        return LinearModel(*aggregate(self._group, shares, self._aggregation)), n_rows
+            parts = [*own, np.array(threshold)] if self._has_l1 else list(own)
+            shares = [array * share for array in parts]
+        merged = aggregate(self._group, shares, self._aggregation)
+        if self._has_l1:
+            threshold = self.due.threshold + float(merged.pop())
+            self.due = Due(threshold, self.due.epochs + self.epochs)
+            if is_last or self.due.epochs >= 1 - _ROUNDING:
+                with computing():
+                    merged[0] = np.require(merged[0], requirements="W")
+                    soft_threshold(merged[0], self.due.threshold)
+                self.due = Due()
+        return LinearModel(*merged), n_rows
 
     def set_step_size(self, eta: float) -> None:
         """Take `eta` as the constant step size from now on."""
@@ -153,15 +196,18 @@ class SendGradient(Paradigm):
         self, context: RankContext, problem: Problem, params: FitParams
     ) -> None:
         self.epochs = params.batch_fraction
+        self.due = Due()  # a proximal step ends each round
         self.t = params.t
         self._group = context.group
         self._seed = context.seed
         self._problem = problem
         self._params = params
         self._n_runs = 0
-        self._step_size = step_size_rule(params)
+        self._step_size = steps_of(params).at
 
-    def round(self, model: LinearModel, computing: Timer) -> tuple[LinearModel, int]:
+    def round(
+        self, model: LinearModel, computing: Timer, *, is_last: bool
+    ) -> tuple[LinearModel, int]:
         """Sum the gradients of a sample over all ranks, then update the model."""
         with computing():
             *own, n_rows = self._sample_gradient(model)
@@ -227,25 +273,6 @@ class SendGradient(Paradigm):
         return np.random.SeedSequence(self._seed.entropy, spawn_key=key)
 
 
-def step_size_rule(params: FitParams) -> Callable[[float], float]:
-    """Step size of the global updates by their number, from 1.
-
-    "optimal" is that of scikit-learn's SGD: ``1 / (alpha (t0 + t - 1))``, where `t0`
-    makes the first step what a weight of typical size may move at most.
-    """
-    eta0, power, alpha = params.eta0, params.power_t, params.alpha
-    if params.learning_rate == "invscaling":
-        return lambda t: eta0 / t**power
-    if params.learning_rate == "optimal":
-        typical = np.sqrt(1 / np.sqrt(alpha))
-        slope = loss_slopes(
-            params.loss, np.array([1.0]), np.array([-typical]), params.epsilon
-        )
-        t0 = max(1.0, float(slope[0])) / (typical * alpha)
-        return lambda t: 1 / (alpha * (t0 + t - 1))
-    return lambda t: eta0
-
-
 def update(
     model: LinearModel, gradient: LinearModel, step_size: float, params: FitParams
 ) -> LinearModel:
@@ -269,7 +296,7 @@ def update(
     l2, l1 = penalty_weights(params)
     coef = model.coef - step_size * (gradient.coef + l2 * model.coef)
     if l1:
-        coef = np.sign(coef) * np.maximum(np.abs(coef) - step_size * l1, 0)
+        soft_threshold(coef, step_size * l1)
     intercept = model.intercept
     if params.fit_intercept:
         intercept = intercept - step_size * gradient.intercept
@@ -277,10 +304,3 @@ def update(
         coef.astype(model.coef.dtype, copy=False),
         intercept.astype(model.intercept.dtype, copy=False),
     )
-
-
-def penalty_weights(params: FitParams) -> tuple[float, float]:
-    """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
-    l1_ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
-    alpha = params.alpha if params.penalty else 0.0
-    return alpha * (1 - l1_ratio), alpha * l1_ratio

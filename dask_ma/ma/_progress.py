@@ -10,7 +10,7 @@ from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import Evaluator, LinearModel, Problem, StopRule
 from dask_ma.ma._mean import RunningMean
-from dask_ma.ma._paradigms import Paradigm
+from dask_ma.ma._paradigms import Due, Paradigm
 
 
 @dataclass
@@ -70,6 +70,7 @@ class Progress:
             "n_refined": self.n_refined,
             "converged": self.converged,
             "t": self.paradigm.t,
+            "due": np.array(self.paradigm.due),
         }
         context.keep(
             self.n_iter,
@@ -104,6 +105,7 @@ class Progress:
         self.n_refined, self.converged = shared["n_refined"], shared["converged"]
         if shared["eta"] != self.eta:
             self.set_step_size(shared["eta"])
+        self.paradigm.due = Due(*map(float, shared["due"]))
         # The state of a rank may have been lost, or it has other rows now.
         own = state.own or self.paradigm.state_after(self.n_iter, shared["t"])
         self.paradigm.go_on(own)

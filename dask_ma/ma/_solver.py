@@ -1,4 +1,14 @@
-"""The local pass: scikit-learn's SGD over a rank's own blocks."""
+"""The local pass: scikit-learn's SGD over a rank's own blocks.
+
+SGD itself takes the L2 part of the penalty. scikit-learn forgets at the end of a call
+what the L1 penalty still owes to features that no row has shown, and a mean of models
+has a zero only where all of them have one. So L1 is a soft threshold by
+``alpha * l1_ratio * sum(eta_t)`` after the steps `eta_t` of a pass, at the merged model
+(forward-backward splitting: J. Duchi and Y. Singer, "Efficient online and batch
+learning using forward backward splitting", JMLR 2009, section 2). More often would be
+no better: the threshold grows with the number of steps and their noise with its root,
+so only that of many steps puts to 0 what has no part in the model.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +19,12 @@ import numpy as np
 from sklearn import config_context
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dask_ma.data import Block, Shard
+from dask_ma import _config
+from dask_ma.data import Block, Shard, join_groups
 from dask_ma.kernels import row_slice
 from dask_ma.linear import LinearModel
 from dask_ma.ma._params import FitParams
+from dask_ma.ma._steps import Steps, steps_of
 
 # Ranks drift apart in proportion to their step size, so several ranks go through the
 # schedule of the learning rate this much faster than by their own count of rows.
@@ -24,7 +36,8 @@ class LocalSGD:
     """SGD with batch size 1 and lazy L2 over the rows of one rank.
 
     scikit-learn's estimator does the work through ``partial_fit``: its loop is
-    compiled, costs each row its non-zeros, and releases the GIL.
+    compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
+    all coefficients besides, so small blocks are joined for it.
 
     Parameters
     ----------
@@ -52,6 +65,11 @@ class LocalSGD:
         self._seed = seed
         self._shuffle = params.shuffle
         self._estimator = _make_estimator(params)
+        self._steps = steps_of(params)
+        self._l1 = penalty_weights(params)[1]
+        model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
+        self._join_limit = max(_config.get_bytes("data.join-limit"), model_bytes)
+        self._cut_at = shard.n_rows if self._l1 else 0  # rows between thresholds
         self._t = params.t
         self._pace = 1.0 if n_ranks == 1 else _PACE
         self._n_runs = 0
@@ -88,9 +106,9 @@ class LocalSGD:
 
     def set_step_size(self, eta: float) -> None:
         """Take `eta` as the constant step size from now on."""
-        self._estimator.set_params(learning_rate="constant", eta0=eta)
+        self._steps = Steps(eta)
 
-    def run(self, model: LinearModel, epochs: float) -> tuple[LinearModel, int]:
+    def run(self, model: LinearModel, epochs: float) -> tuple[LinearModel, int, float]:
         """Go over the rows, starting from `model`.
 
         Parameters
@@ -107,21 +125,17 @@ class LocalSGD:
             The rank's own model.
         n_rows : int
             Rows gone over.
+        pending : float
+            Threshold of the L1 penalty that is still due at the merged model.
         """
         if self._shard.n_rows == 0:
-            return model, 0
+            return model, 0, 0.0
         n_rows = self.rows_of_run(epochs)
         if self._segments is None:
             self._rotate = self._shuffle and epochs < 1
             self._segments = self._endless_segments(self._n_rows)
         self._load(model)
-        # The blocks have been checked; the setting is this thread's own.
-        with config_context(assume_finite=True, skip_parameter_validation=True):
-            for block in self._take(n_rows):
-                self._estimator.partial_fit(
-                    block.X, block.y, sample_weight=block.sample_weight, **self._classes
-                )
-        self._t += self._pace * n_rows
+        pending = self._go_over(n_rows)
         self._n_runs += 1
         self._n_rows += n_rows
         coef = self._estimator.coef_.reshape(model.coef.shape)
@@ -131,6 +145,7 @@ class LocalSGD:
                 self._estimator.intercept_.astype(model.intercept.dtype, copy=False),
             ),
             n_rows,
+            pending,
         )
 
     def _load(self, model: LinearModel) -> None:
@@ -141,7 +156,26 @@ class LocalSGD:
         coef = np.array(model.coef, dtype=dtype, order="C")
         self._estimator.coef_ = coef if self._classes else coef[0]
         self._estimator.intercept_ = np.array(model.intercept, dtype=dtype)
-        self._estimator.t_ = self._t
+        self._steps.set_on(self._estimator, self._t)
+
+    def _go_over(self, n_rows: int) -> float:
+        """Take SGD's steps for the next rows; return the threshold that is left."""
+        done, due = 0, 0.0
+        # The blocks have been checked; the setting is this thread's own.
+        with config_context(assume_finite=True, skip_parameter_validation=True):
+            for block in self._take(n_rows):
+                if due and done % self._cut_at == 0:
+                    soft_threshold(self._estimator.coef_, due)
+                    due = 0.0
+                self._estimator.partial_fit(
+                    block.X, block.y, sample_weight=block.sample_weight, **self._classes
+                )
+                if self._l1:
+                    # Within a run steps shrink by the row, as scikit-learn has it.
+                    due += self._l1 * self._steps.sum(self._t + done, len(block.y))
+                done += len(block.y)
+        self._t += self._pace * n_rows
+        return due
 
     def _seed_of(self, purpose: int, number: int) -> np.random.SeedSequence:
         """Seed for the pass or the run with a number."""
@@ -152,14 +186,17 @@ class LocalSGD:
         """The next `n_rows` rows, as blocks and slices of blocks."""
         if self._segments is None:
             raise RuntimeError("the rows have no order yet")
-        while n_rows > 0:
+        done = 0
+        while done < n_rows:
             block = self._rest if self._rest is not None else next(self._segments)
-            taken = min(n_rows, len(block.y))
+            taken = min(n_rows - done, len(block.y))
+            if self._cut_at:
+                taken = min(taken, self._cut_at - done % self._cut_at)
             self._rest = (
                 _rows(block, taken, len(block.y)) if taken < len(block.y) else None
             )
             yield _rows(block, 0, taken)
-            n_rows -= taken
+            done += taken
 
     def _endless_segments(self, n_before: int) -> Iterator[Block]:
         """The blocks over and over, in a new order each time if shuffled.
@@ -182,8 +219,8 @@ class LocalSGD:
         rng = np.random.default_rng(self._seed_of(_ORDER, number))
         if self._shuffle:
             rng.shuffle(order)
-        for i in order:
-            yield from self._cut(blocks[i], rng)
+        for group in join_groups((blocks[i] for i in order), self._join_limit):
+            yield from self._cut(group, rng)
 
     def _cut(self, block: Block, rng: np.random.Generator) -> Iterator[Block]:
         """A block, from a random row on and round, if rounds end within blocks.
@@ -197,22 +234,31 @@ class LocalSGD:
 
 
 def _make_estimator(params: FitParams) -> Any:
-    """A scikit-learn estimator with the parameters of the fit."""
+    """A scikit-learn estimator that takes the loss and the L2 part of the penalty."""
     kind = SGDClassifier if params.is_classifier else SGDRegressor
-    adaptive = params.learning_rate == "adaptive"
+    l2, l1 = penalty_weights(params)
+    split = l1 > 0
     return kind(
         loss=params.loss,
-        penalty=params.penalty,
-        alpha=params.alpha,
-        l1_ratio=params.l1_ratio,
+        penalty=("l2" if l2 else None) if split else params.penalty,
+        alpha=l2 if split and l2 else params.alpha,
         fit_intercept=params.fit_intercept,
         shuffle=params.shuffle,
         epsilon=params.epsilon,
-        # The rounds decide when an adaptive step size is to shrink.
-        learning_rate="constant" if adaptive else params.learning_rate,
-        eta0=params.eta0,
         power_t=params.power_t,
     )
+
+
+def penalty_weights(params: FitParams) -> tuple[float, float]:
+    """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
+    l1_ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
+    alpha = params.alpha if params.penalty else 0.0
+    return alpha * (1 - l1_ratio), alpha * l1_ratio
+
+
+def soft_threshold(coef: np.ndarray, threshold: float) -> None:
+    """Move coefficients towards 0 by `threshold`, at most to 0; in place."""
+    np.subtract(coef, np.clip(coef, -threshold, threshold), out=coef)
 
 
 def _rows(block: Block, start: int, stop: int) -> Block:

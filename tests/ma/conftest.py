@@ -18,12 +18,14 @@ def average_by_hand() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
         shards: list[tuple[Any, ...]],
         n_rounds: int,
         pace: float = 1.0,
+        shrink: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients and intercepts after some rounds of one pass each.
 
         `twin` makes the scikit-learn estimator of a rank and a round; a shard is X, y,
         and either None or weights whose mean over all shards is 1. With every row the
-        schedule of the learning rate goes on by `pace`.
+        schedule of the learning rate goes on by `pace`. After a pass the mean of the
+        coefficients moves towards 0 by `shrink` for each row of a rank.
         """
         solvers = [twin(rank, 0) for rank in range(len(shards))]
         is_classifier = hasattr(solvers[0], "class_weight")
@@ -42,6 +44,9 @@ def average_by_hand() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
                 own = [getattr(solver, name) for solver in solvers]
                 # The mean of one is exact.
                 mean = own[0] if len(own) == 1 else np.average(own, 0, shares)
+                if name == "coef_":
+                    far = shrink * np.average([len(y) for _, y, _ in shards], 0, shares)
+                    mean = np.sign(mean) * np.maximum(np.abs(mean) - far, 0)
                 merged[name] = mean.astype(shards[0][0].dtype)
         return merged["coef_"], merged["intercept_"]
 

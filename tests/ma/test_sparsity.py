@@ -1,0 +1,126 @@
+"""L1 and elastic net: the minimum and its zeros, whatever blocks, rounds and ranks."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+
+from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.datasets import make_sparse_classification
+
+ALPHA = 1e-3
+N_ROWS, N_COLUMNS = 2000, 3000
+
+
+@pytest.fixture(scope="module")
+def text():
+    """Rows of which each stores a hundredth of the columns."""
+    X, y, _ = make_sparse_classification(N_ROWS, N_COLUMNS, random_state=0)
+    return sparse.csr_matrix(X), (y == y.max()).astype(int)
+
+
+def objective(coef, intercept, X, y, l1_ratio):
+    margins = (2 * y - 1) * (X @ coef.ravel() + intercept)
+    penalty = l1_ratio * np.abs(coef).sum() + (1 - l1_ratio) * (coef**2).sum() / 2
+    return np.logaddexp(0, -margins).mean() + ALPHA * penalty
+
+
+def optimum(X, y, l1_ratio):
+    exact = LogisticRegression(
+        solver="saga",
+        l1_ratio=l1_ratio,
+        C=1 / (ALPHA * len(y)),
+        max_iter=500,
+        tol=1e-6,
+        random_state=0,
+    ).fit(X, y)
+    value = objective(exact.coef_, exact.intercept_, X, y, l1_ratio)
+    return value, np.count_nonzero(exact.coef_)
+
+
+@pytest.fixture(scope="module")
+def optima(text):
+    return {l1_ratio: optimum(*text, l1_ratio) for l1_ratio in (1.0, 0.5)}
+
+
+def in_blocks(X, y, n_rows):
+    """The rows as a dask.array of blocks."""
+    blocks = [
+        da.from_delayed(
+            dask.delayed(X[start : start + n_rows]),
+            (n_rows, X.shape[1]),
+            meta=sparse.csr_matrix((0, X.shape[1])),
+        )
+        for start in range(0, len(y), n_rows)
+    ]
+    return da.concatenate(blocks), da.from_array(y, chunks=n_rows)
+
+
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+@pytest.mark.parametrize("n_ranks", [1, 4])
+@pytest.mark.parametrize("n_rows", [N_ROWS, 50], ids=["one-block", "many-blocks"])
+@pytest.mark.parametrize("local_epochs", [1, 1 / 8, 3])
+def test_objective_and_zeros_are_those_of_the_optimum(
+    text, optima, l1_ratio, n_ranks, n_rows, local_epochs
+):
+    X, y = text
+    classifier = MASGDClassifier(
+        loss="log_loss",
+        penalty="l1" if l1_ratio == 1 else "elasticnet",
+        alpha=ALPHA,
+        l1_ratio=l1_ratio,
+        learning_rate="optimal",
+        local_epochs=local_epochs,
+        max_iter=round(30 / local_epochs),
+        tol=None,
+        n_ranks=n_ranks,
+        random_state=0,
+    ).fit(*in_blocks(X, y, n_rows))
+    lowest, n_nonzero = optima[l1_ratio]
+    value = objective(classifier.coef_, classifier.intercept_, X, y, l1_ratio)
+    assert value < 1.005 * lowest
+    assert np.count_nonzero(classifier.coef_) < 1.5 * n_nonzero + 10
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_columns_without_entries_stay_zero(text, n_ranks):
+    """A start that no row speaks for is forgotten at the pace of the penalty alone."""
+    X, y = text
+    wide = sparse.hstack([X, sparse.csr_matrix((N_ROWS, 2))], format="csr")
+    steps = {"learning_rate": "constant", "eta0": 0.5, "shuffle": False}
+    start = np.zeros((1, N_COLUMNS + 2))
+    start[0, -2:] = 3.0, 0.1
+    classifier = MASGDClassifier(
+        penalty="l1", alpha=ALPHA, tol=None, max_iter=2, local_epochs=1, **steps
+    )
+    classifier.set_params(n_ranks=n_ranks).fit(wide, y, coef_init=start)
+    rows = np.diff([rank * N_ROWS // n_ranks for rank in range(n_ranks + 1)])
+    far = 2 * 0.5 * ALPHA * np.average(rows, weights=rows)
+    expected = [3.0 - far, max(0.0, 0.1 - far)]
+    np.testing.assert_allclose(classifier.coef_[0, -2:], expected, rtol=1e-12)
+
+
+def test_threshold_waits_for_a_whole_pass(text):
+    """Rounds within a pass owe their penalty to the round that ends it."""
+    X, y = text
+    wide = sparse.hstack([X, sparse.csr_matrix((N_ROWS, 1))], format="csr")
+    start = np.zeros((1, N_COLUMNS + 1))
+    start[0, -1] = 3.0
+    last = []
+    for n_rounds in (1, 2, 3, 4):
+        regressor = MASGDRegressor(
+            penalty="l1",
+            alpha=ALPHA,
+            learning_rate="constant",
+            eta0=0.1,
+            local_epochs=0.5,
+            max_iter=n_rounds,
+            tol=None,
+            n_ranks=1,
+        ).fit(wide, 1.0 * y, coef_init=start[0])
+        last.append(regressor.coef_[-1])
+    # The last round of a fit pays what is left, so that every fit has paid all.
+    far = 0.1 * ALPHA * N_ROWS / 2
+    np.testing.assert_allclose(last, 3.0 - far * np.arange(1, 5), rtol=1e-12)
