@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
 from dask_ma.data import (
+    Deal,
     apply_blockwise,
     as_arrays,
     check_memory_labels,
@@ -93,6 +94,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             blas_threads=self._blas_threads,
             is_labelled=get_tags(self).target_tags.required,
             is_multi_output=get_tags(self).target_tags.multi_output,
+            deal=self._deal,
         )
         follow = partial(
             fit_listener, self, max_rounds, (X, y, sample_weight), to_attributes
@@ -104,6 +106,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     def _row_dtypes(self) -> tuple[Any, ...]:
         """Types that rows in memory may have; any other becomes the first."""
         return np.float64, np.float32
+
+    @property
+    def _deal(self) -> Deal:
+        """Which rows are dealt out to the ranks in short runs."""
+        return "never"
 
     @property
     def _may_end_early(self) -> bool:

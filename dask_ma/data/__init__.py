@@ -29,13 +29,14 @@ from dask_ma.data._memory import (
     refuse_unfinished,
     weight_per_row,
 )
-from dask_ma.data._partition import partition
+from dask_ma.data._partition import Deal, partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._shard import Block, Shard, build_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec
 
 __all__ = [
     "Block",
+    "Deal",
     "InputInfo",
     "Partition",
     "Piece",

@@ -27,6 +27,7 @@ from dask_ma.data._placement import (
     Segment,
     main_ranks,
     plan_contiguous,
+    plan_dealt,
     plan_in_place,
 )
 from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
@@ -61,6 +62,7 @@ def from_dask(
     client: Client | None,
     *,
     multi_output: bool,
+    deals: bool,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
     info = describe(X)
@@ -73,8 +75,8 @@ def from_dask(
     X, *lazy = as_arrays([X, *columns.lazy], keep_persisted=not here)
     columns = columns._replace(lazy=lazy)
     if client is None or addresses is None:
-        return _compute_here(info, X, columns, n_ranks)
-    return _use_workers(info, X, columns, addresses, client)
+        return _compute_here(info, X, columns, n_ranks, deals)
+    return _use_workers(info, X, columns, addresses, client, deals)
 
 
 def _sort_columns(y: Any, sample_weight: Any) -> _Columns:
@@ -99,7 +101,7 @@ def _sources(blocks: list[list[Any]], columns: _Columns) -> list[tuple[Any, ...]
 
 
 def _compute_here(
-    info: InputInfo, X: Any, columns: _Columns, n_ranks: int
+    info: InputInfo, X: Any, columns: _Columns, n_ranks: int, deals: bool
 ) -> Partition:
     """Blocks computed by the local scheduler."""
     blocks = cluster.compute_locally([X, *columns.lazy])
@@ -107,7 +109,7 @@ def _compute_here(
     _check_total(info, lengths, columns)
     for name, column in zip(columns.names, blocks[1:], strict=True):
         column[:] = _match_here(name, column, lengths)
-    plan = plan_contiguous(lengths, n_ranks)
+    plan = (plan_dealt if deals else plan_contiguous)(lengths, n_ranks)
     firsts = _firsts(lengths)
     sources = _sources(blocks, columns)
     pieces = [
@@ -135,11 +137,12 @@ def _use_workers(
     columns: _Columns,
     addresses: Sequence[str],
     client: Client,
+    deals: bool,
 ) -> Partition:
     """Blocks in worker memory, given out as the placement says."""
     owned: list[Future] = []
     try:
-        return _place_blocks(info, X, columns, addresses, client, owned)
+        return _place_blocks(info, X, columns, addresses, client, owned, deals)
     except BaseException:
         cluster.release(owned)
         raise
@@ -152,6 +155,7 @@ def _place_blocks(
     addresses: Sequence[str],
     client: Client,
     owned: list[Future],
+    deals: bool,
 ) -> Partition:
     """Compute what is not computed, plan, move; `owned` gets all new futures."""
     in_place = cluster.rests_on_futures(X)
@@ -171,7 +175,9 @@ def _place_blocks(
             )
             owned += blocks[number]
             [held[number]] = _locate(client, [blocks[number]], addresses)
-    if in_place and _keeps():
+    if deals:
+        plan = plan_dealt(lengths, len(addresses))
+    elif in_place and _keeps():
         imbalance = float(_config.get("data.imbalance"))
         plan = plan_in_place(lengths, held[0], addresses, imbalance)
     else:

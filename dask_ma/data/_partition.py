@@ -3,7 +3,7 @@
 Four ways in, one plan out::
 
     in memory, no client     slices of the user's own arrays, nothing is copied
-    in memory, client        equal runs of rows, each scattered once to its worker
+    in memory, client        the rows of each rank, scattered once to its worker
     Dask, no client          blocks computed here, one by one, kept separate
     Dask, client             blocks computed (or left) on the workers; only what the
                              plan wants elsewhere moves, cut where it lies
@@ -13,11 +13,13 @@ X itself never comes to the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from dask_ma.data._blocks import n_bytes, take_rows
+import numpy as np
+
+from dask_ma.data._blocks import is_frame, n_bytes, take_rows
 from dask_ma.data._collections import check_client, scatter_each
 from dask_ma.data._from_dask import from_dask
 from dask_ma.data._inputs import (
@@ -28,12 +30,15 @@ from dask_ma.data._inputs import (
     no_rows,
     to_memory,
 )
+from dask_ma.data._placement import Plan, Segment, plan_contiguous, plan_dealt
 from dask_ma.data._spec import Partition, Piece, ShardSpec, make_partition
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["partition"]
+__all__ = ["Deal", "partition"]
+
+Deal = Literal["never", "memory", "always"]
 
 
 def partition(
@@ -46,6 +51,7 @@ def partition(
     client: Client | None = None,
     allow_unlabelled: bool = False,
     multi_output: bool = False,
+    deal: Deal = "never",
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -64,6 +70,10 @@ def partition(
         Whether `y` may be None.
     multi_output : bool, default=False
         Whether `y` may have several columns.
+    deal : {"never", "memory", "always"}, default="never"
+        What is dealt out in short runs of rows, so that each rank gets some from
+        everywhere: nothing, rows of this process, or blocks of Dask collections, too.
+        Of these all but one part in `n_ranks` changes workers.
 
     Returns
     -------
@@ -92,10 +102,24 @@ def partition(
         check_client(client)
     if is_dask_collection(X):
         return from_dask(
-            X, y, sample_weight, n_ranks, addresses, client, multi_output=multi_output
+            X,
+            y,
+            sample_weight,
+            n_ranks,
+            addresses,
+            client,
+            multi_output=multi_output,
+            deals=deal == "always",
         )
     return _from_memory(
-        X, y, sample_weight, n_ranks, addresses, client, multi_output=multi_output
+        X,
+        y,
+        sample_weight,
+        n_ranks,
+        addresses,
+        client,
+        multi_output=multi_output,
+        plan_rows=plan_contiguous if deal == "never" else plan_dealt,
     )
 
 
@@ -111,8 +135,9 @@ def _from_memory(
     client: Client | None,
     *,
     multi_output: bool,
+    plan_rows: Callable[[Sequence[int], int], Plan],
 ) -> Partition:
-    """Equal runs of consecutive rows."""
+    """Equal shares of the rows, as slices of one block."""
     info = describe(X)
     for name, column in (("y", y), ("sample_weight", sample_weight)):
         if is_dask_collection(column):
@@ -133,49 +158,61 @@ def _from_memory(
                 f"{[info.n_rows, len(column)]}; give one {name} value per row of X."
             )
     data = (to_memory(X), y, sample_weight)
-    bounds = [rank * info.n_rows // n_ranks for rank in range(n_ranks + 1)]
+    plan = plan_rows([info.n_rows], n_ranks)
     if client is None or addresses is None:
         pieces = [
-            [Piece(data, a, b, info.n_rows, 0, a)] if b > a else []
-            for a, b in zip(bounds, bounds[1:], strict=False)
+            [Piece(data, s.start, s.stop, info.n_rows, 0, s.start) for s in segments]
+            for segments in plan
         ]
         return make_partition(info, info.n_rows, pieces)
-    return _scatter(info, data, bounds, addresses, client)
+    return _scatter(info, info.n_rows, data, plan, addresses, client)
 
 
 def _scatter(
     info: InputInfo,
+    n_rows: int,
     data: tuple[Any, Any, Any],
-    bounds: list[int],
+    plan: Plan,
     addresses: Sequence[str],
     client: Client,
 ) -> Partition:
-    """Send each rank its run of rows, once."""
-    ranks = [rank for rank in range(len(addresses)) if bounds[rank + 1] > bounds[rank]]
+    """Send each rank its rows, once."""
+    ranks = [rank for rank, segments in enumerate(plan) if segments]
 
-    def run_of(rank: int) -> tuple[Any, ...]:
-        rows = bounds[rank], bounds[rank + 1]
-        return tuple(None if part is None else take_rows(part, *rows) for part in data)
+    def rows_of(rank: int) -> tuple[Any, ...]:
+        return tuple(None if part is None else _take(part, plan[rank]) for part in data)
 
-    def piece_of(rank: int, future: Future) -> Piece:
-        rows = bounds[rank + 1] - bounds[rank]
-        return Piece(future, 0, rows, rows, rank, bounds[rank])
+    def pieces_of(rank: int, future: Future) -> list[Piece]:
+        stops = np.cumsum([s.stop - s.start for s in plan[rank]]).tolist()
+        starts = [0, *stops[:-1]]
+        return [
+            Piece(future, start, stop, stops[-1], rank, segment.start)
+            for start, stop, segment in zip(starts, stops, plan[rank], strict=True)
+        ]
 
     def resend(
         rank: int, spec: ShardSpec, address: str
     ) -> tuple[ShardSpec, list[Future]]:
         if not spec.pieces:
             return spec, []
-        [future] = scatter_each(client, [run_of(rank)], [address])
-        return replace(spec, pieces=[piece_of(rank, future)]), [future]
+        [future] = scatter_each(client, [rows_of(rank)], [address])
+        return replace(spec, pieces=pieces_of(rank, future)), [future]
 
-    runs = [run_of(rank) for rank in ranks]
-    futures = scatter_each(client, runs, [addresses[r] for r in ranks])
+    shares = [rows_of(rank) for rank in ranks]
+    futures = scatter_each(client, shares, [addresses[r] for r in ranks])
     pieces: list[list[Piece]] = [[] for _ in addresses]
     for rank, future in zip(ranks, futures, strict=True):
-        pieces[rank].append(piece_of(rank, future))
-    result = make_partition(info, bounds[-1], pieces)
-    result.bytes_scattered = n_bytes(runs)
+        pieces[rank] = pieces_of(rank, future)
+    result = make_partition(info, n_rows, pieces)
+    result.bytes_scattered = n_bytes(shares)
     result.owned += futures
     result.resend, result.is_resendable = resend, True
     return result
+
+
+def _take(part: Any, segments: Sequence[Segment]) -> Any:
+    """Rows of some segments; those of a single one without a copy."""
+    if len(segments) == 1:
+        return take_rows(part, segments[0].start, segments[0].stop)
+    rows = np.concatenate([np.arange(s.start, s.stop) for s in segments])
+    return part.iloc[rows] if is_frame(part) else part[rows]

@@ -1,8 +1,10 @@
 """Which rows go to which rank: arithmetic only, driven by hand in the tests.
 
-Two plans. *Contiguous*: rank r gets the r-th run of consecutive rows, so the result
-does not depend on the cluster. *In place*: every row stays on the worker that holds it,
-except where a worker holds much more than its share::
+Three plans. *Contiguous*: rank r gets the r-th run of consecutive rows, so the result
+does not depend on the cluster. *Dealt*: each rank gets many short runs from everywhere,
+so no rank is left with the rows of one class if they come sorted. *In place*: every row
+stays on the worker that holds it, except where a worker holds much more than its
+share::
 
     40 blocks of 10 rows, 2 workers of one rank each, imbalance 0.1
     worker 0 holds blocks 0-29    keeps 220 rows, its share of 200 and a tenth
@@ -14,7 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 __all__: list[str] = []
+
+_MOST_DEALS = 64  # runs of a rank; each is a block of its own to check and to join
+_DEAL_SEED = 20210610
 
 
 class Segment(NamedTuple):
@@ -44,6 +51,45 @@ def plan_contiguous(lengths: Sequence[int], n_ranks: int) -> Plan:
     """
     whole = [Segment(block, 0, rows) for block, rows in enumerate(lengths) if rows]
     return split_evenly(whole, n_ranks)
+
+
+def plan_dealt(lengths: Sequence[int], n_ranks: int) -> Plan:
+    """Deal rows out in runs, like cards, so that each rank gets rows from everywhere.
+
+    In each deal every rank gets one run of consecutive rows; which one it gets is drawn
+    at random, for rows may repeat with the period of a deal. The draw is always the
+    same. What does not make a whole deal is dealt out row by row.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Rows of each block.
+    n_ranks : int
+
+    Returns
+    -------
+    list of list of Segment
+        One list per rank, in the order of the rows; their counts differ by one at most.
+    """
+    n_rows = sum(lengths)
+    if n_ranks == 1 or not n_rows:
+        return plan_contiguous(lengths, n_ranks)
+    n_deals = max(1, min(_MOST_DEALS, n_rows // n_ranks))
+    run = n_rows // (n_ranks * n_deals)
+    bounds = np.arange(1, n_ranks * n_deals + 1) * run
+    bounds = np.concatenate([bounds, np.arange(bounds[-1] + 1, n_rows + 1)])
+    bounds = bounds[bounds > 0]
+    rng = np.random.default_rng(_DEAL_SEED)
+    owners = np.concatenate(
+        [rng.permutation(n_ranks) for _ in range(-(-len(bounds) // n_ranks))]
+    )
+    whole = [Segment(block, 0, rows) for block, rows in enumerate(lengths) if rows]
+    plan: Plan = [[] for _ in range(n_ranks)]
+    for owner, segments in zip(
+        owners[: len(bounds)].tolist(), cut_at(whole, bounds.tolist()), strict=True
+    ):
+        plan[owner] += segments
+    return plan
 
 
 def split_evenly(segments: Sequence[Segment], n_parts: int) -> Plan:

@@ -15,6 +15,7 @@ from distributed import Client
 
 from dask_ma import _config
 from dask_ma.data import (
+    Deal,
     Partition,
     can_be_had_again,
     drop_shards,
@@ -84,6 +85,8 @@ class Job:
         Threads that BLAS may use in a process.
     is_labelled : bool
         Whether every row needs a label.
+    deal : {"never", "memory", "always"}
+        Which rows are dealt out to the ranks in short runs.
     """
 
     agent: Agent
@@ -98,6 +101,7 @@ class Job:
     blas_threads: int
     is_labelled: bool = True
     is_multi_output: bool = False
+    deal: Deal = "never"
 
 
 def run_fit(
@@ -297,6 +301,7 @@ class _Fit:
             client=self.client,
             allow_unlabelled=not job.is_labelled,
             multi_output=job.is_multi_output,
+            deal=job.deal,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",

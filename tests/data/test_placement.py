@@ -11,6 +11,7 @@ from dask_ma.data._placement import (
     fill_lowest,
     main_ranks,
     plan_contiguous,
+    plan_dealt,
     plan_in_place,
 )
 
@@ -168,3 +169,51 @@ def test_fewest_rows_move():
 )
 def test_fill_lowest(loads, weights, amount, expected):
     assert fill_lowest(loads, weights, amount) == expected
+
+
+# -- Dealt ---------------------------------------------------------------------------
+
+
+def numbers_by_rank(plan, lengths):
+    firsts = np.concatenate([[0], np.cumsum(lengths)])
+    return [
+        [row for b, a, z in segments for row in range(firsts[b] + a, firsts[b] + z)]
+        for segments in plan
+    ]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "lengths", [[], [0], [1], [2], [150], [40, 0, 41, 3], [1000] * 5]
+)
+def test_dealt_rows_are_all_there_in_equal_shares(lengths, n_ranks):
+    rows = numbers_by_rank(plan_dealt(lengths, n_ranks), lengths)
+    assert sorted(sum(rows, [])) == list(range(sum(lengths)))
+    assert all(own == sorted(own) for own in rows)
+    counts = [len(own) for own in rows]
+    assert max(counts) - min(counts) <= 1
+    assert plan_dealt(lengths, n_ranks) == plan_dealt(lengths, n_ranks)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.repeat(np.arange(3), 50),  # iris
+        np.repeat(np.arange(10), 5000),
+        np.arange(20_000) % 2,
+        np.arange(20_000) % 8,
+    ],
+    ids=["iris", "sorted", "alternating", "periodic"],
+)
+def test_dealt_ranks_have_the_classes_of_all(labels, n_ranks):
+    common = np.bincount(labels) / len(labels)
+    for own in numbers_by_rank(plan_dealt([len(labels)], n_ranks), [len(labels)]):
+        share = np.bincount(labels[own], minlength=len(common)) / len(own)
+        assert np.abs(share - common).max() < 0.12
+
+
+def test_dealt_runs_are_few():
+    """However many rows there are: each run is a block to check and to join."""
+    for segments in plan_dealt([3_000_000, 2_000_000], 5):
+        assert len(segments) < 70
