@@ -167,6 +167,16 @@ class Evaluator:
             return rule.update(record["validation_score"])
         return rule.update(objective) and not 0 < start < objective
 
+    @property
+    def counts(self) -> bool:
+        """Whether the last evaluation was due whoever follows the fit."""
+        return self._counts
+
+    @property
+    def start_objective(self) -> float:
+        """Objective of the model that the fit started from, after a round."""
+        return self._start_objective
+
     def _loss_sums(self, model: LinearModel) -> np.ndarray:
         """Weighted sums of the losses on this rank's rows, one per problem."""
         sums = np.zeros(len(model.coef))

@@ -74,7 +74,7 @@ class LinearParams(ValidationParams):
     fit_intercept: bool
     max_iter: int
     tol: float | None
-    shuffle: bool
+    shuffle: bool | str
     epsilon: float
     n_iter_no_change: int
     coef: np.ndarray | None = field(default=None, repr=False)
@@ -123,9 +123,12 @@ class FitResult(NamedTuple):
         `restarts` counts how often the ranks have had to start again until then.
     timeline : ndarray or None
         What all ranks have done when, on rank 0; None if it has not been asked for.
+    notes : tuple of str
+        What the user is to be warned of.
     """
 
     fitted: dict[str, Any]
     converged: bool
     history: list[dict[str, Any]]
     timeline: np.ndarray | None = None
+    notes: tuple[str, ...] = ()

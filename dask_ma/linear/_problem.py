@@ -20,6 +20,8 @@ from dask_ma.data import (
 )
 from dask_ma.linear._params import ProblemParams
 
+_UNEVEN = 0.2  # part of a rank's rows that would have to be of other classes
+_UNLIKELY = 1.5  # times what is to be expected of a random draw
 _SPARSE_WORDS = {True: "sparse", False: "dense"}
 
 
@@ -62,6 +64,8 @@ class Problem:
         Stored elements of X on all ranks.
     dtype : numpy.dtype
         Type of the model.
+    uneven : str or None
+        Says so if the ranks have rows of different classes.
     """
 
     shard: Shard
@@ -72,6 +76,7 @@ class Problem:
     total_rows: int
     total_stored: int
     dtype: np.dtype
+    uneven: str | None = None
 
 
 def agree_on_problem(
@@ -349,6 +354,35 @@ def _scale(
         total_rows=total_rows,
         total_stored=sum(s.n_stored for s in summaries),
         dtype=dtype,
+        uneven=_uneven_classes(summaries, classes),
+    )
+
+
+def _uneven_classes(summaries: list[Summary], classes: np.ndarray | None) -> str | None:
+    """Say so if the classes of some rank are not a random draw from those of all.
+
+    Measured by the total variation distance between the shares of the classes, which
+    grows with the root of classes per row if nothing but chance is at work.
+    """
+    filled = [(rank, s) for rank, s in enumerate(summaries) if s.n_rows]
+    if classes is None or len(filled) < 2:
+        return None
+    sums = np.zeros((len(filled), len(classes)))
+    for row, (_, summary) in zip(sums, filled, strict=True):
+        row[encode_labels(summary.labels, classes)] = summary.label_weights
+    shares = sums / np.maximum(sums.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    common = sums.sum(axis=0) / sums.sum()
+    distance = np.abs(shares - common).sum(axis=1) / 2
+    chance = np.sqrt([len(classes) / summary.n_rows for _, summary in filled])
+    excess = distance - np.maximum(_UNEVEN, _UNLIKELY * chance)
+    worst = int(excess.argmax())
+    if excess[worst] <= 0:
+        return None
+    k = int((shares[worst] - common).argmax())
+    return (
+        f"the ranks have rows of different classes: of those of rank "
+        f"{filled[worst][0]} {shares[worst, k]:.0%} are of class "
+        f"{classes.tolist()[k]!r}, of all rows {common[k]:.0%}"
     )
 
 

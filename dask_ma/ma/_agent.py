@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma import _config
 from dask_ma.comm import weighted_mean
 from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext
@@ -28,6 +27,8 @@ from dask_ma.ma._params import FitParams
 from dask_ma.ma._progress import Progress
 from dask_ma.ma._schedule import Sizes, local_epochs
 from dask_ma.ma._solver import LocalSGD
+from dask_ma.ma._steps import balanced_steps, steps_of
+from dask_ma.ma._trial import Shrinking, find_steps
 
 _SMALLEST_STEP = 1e-6  # where scikit-learn's adaptive step size ends, too
 _SHRINK = 5.0  # and how it gets there
@@ -54,18 +55,22 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    group, state = context.group, context.restore()
+    group, state, size = context.group, context.restore(), context.group.size
     if state is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=state.shared["classes"])
     problem = agree_on_problem(group, arguments, params)
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
-    limit = _config.get_bytes("data.join-limit")
-    problem = replace(problem, shard=join_shard(problem.shard, limit))
+    problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
     now = begin(context, problem, validation, params)
     if state is not None:
         now.go_on(state)
+    elif params.is_balanced and params.max_iter > 0:
+        if params.eta is None:
+            now.set_steps(find_steps(context, problem, params, now.model))
+        else:
+            now.set_steps(balanced_steps(params, params.eta, params.t))
     paradigm, evaluator = now.paradigm, now.evaluator
     epochs, output, wanted = paradigm.epochs, now.mean.current(now.model), False
     while now.n_iter < params.max_iter and not now.stop and not now.n_refined:
@@ -79,12 +84,13 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
             wanted = context.record(record, fitted)
             now.stop = evaluator.is_done(record, now.rule)
             now.stop = now.stop or is_in_vain(params, evaluator)
-        if (
-            now.stop
-            and params.learning_rate == "adaptive"
-            and now.eta / _SHRINK > _SMALLEST_STEP
-        ):
-            now.set_step_size(now.eta / _SHRINK)
+            if params.is_balanced and evaluator.counts:
+                start = evaluator.start_objective
+                if now.shrinking.update(record["objective"], start):
+                    now.set_steps(now.steps.halved(mean_t(problem, params, now, size)))
+        shrunk = now.steps.scale / _SHRINK
+        if now.stop and params.learning_rate == "adaptive" and shrunk > _SMALLEST_STEP:
+            now.set_steps(replace(now.steps, scale=shrunk))
             now.rule.restart()
             now.stop = False
         now.stop, now.converged = now.stop or wanted, wanted
@@ -99,7 +105,25 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         outcome = finish(context, problem, params, now, output, float(t))
         output, n_iter, converged = outcome
     fitted = describe(output, problem, float(t), n_iter)
-    return FitResult(fitted, converged, context.history, context.timeline())
+    if params.average:
+        fitted["mean_of"] = (*now.model, *now.mean.counts)
+    if params.is_balanced:
+        fitted["eta"] = now.steps.at(float(t))
+    return FitResult(
+        fitted, converged, context.history, context.timeline(), notes_on(problem)
+    )
+
+
+def notes_on(problem: Problem) -> tuple[str, ...]:
+    """What the user is to know of the rows."""
+    if problem.uneven is None:
+        return ()
+    advice = (
+        "; models trained on them alone differ so much that their mean needs many more "
+        "rounds. shuffle='ranks' deals the rows out, for which nearly all of them move "
+        "to another worker once"
+    )
+    return (problem.uneven + advice,)
 
 
 def begin(
@@ -110,16 +134,30 @@ def begin(
 ) -> Progress:
     """Where a fit stands before its first round."""
     model = initial_model(problem, params)
+    mean = RunningMean(params.average, problem.total_rows)
+    if params.mean is not None:
+        coef, intercept, *counts = params.mean
+        mean.go_on(coef, intercept, np.array(counts))
     return Progress(
         model=model,
-        mean=RunningMean(params.average, problem.total_rows),
+        mean=mean,
         paradigm=make_paradigm(context, problem, params),
         rule=StopRule(
-            params.tol, params.n_iter_no_change, maximize=params.early_stopping
+            params.tol,
+            params.n_iter_no_change,
+            maximize=params.early_stopping,
+            is_relative=not params.early_stopping,
         ),
         evaluator=Evaluator(context, problem, validation, params, model),
-        eta=params.eta0,
+        steps=steps_of(params),
+        shrinking=Shrinking(),
     )
+
+
+def mean_t(problem: Problem, params: FitParams, now: Progress, n_ranks: int) -> float:
+    """Place in the schedule of a rank with the mean number of rows."""
+    epochs = now.n_iter * now.paradigm.epochs
+    return params.t + epochs * problem.total_rows / n_ranks
 
 
 def make_paradigm(
@@ -130,11 +168,13 @@ def make_paradigm(
         return SendGradient(context, problem, params)
     size = context.group.size
     solver = LocalSGD(problem.shard, problem.n_problems, params, context.seed, size)
-    epochs = local_epochs(params.local_epochs, sizes_of(problem, size))
+    epochs = local_epochs(
+        params.local_epochs, sizes_of(problem, size, params.link_bandwidth)
+    )
     return SendModel(context, problem, params, solver, epochs)
 
 
-def sizes_of(problem: Problem, n_ranks: int) -> Sizes:
+def sizes_of(problem: Problem, n_ranks: int, link_bandwidth: float) -> Sizes:
     """Sizes that decide how often to merge."""
     return Sizes(
         n_ranks=n_ranks,
@@ -142,4 +182,5 @@ def sizes_of(problem: Problem, n_ranks: int) -> Sizes:
         n_stored=problem.total_stored,
         n_problems=problem.n_problems,
         n_features=problem.shard.n_features,
+        link_bandwidth=link_bandwidth,
     )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.base import is_classifier
+
+from dask_ma.ma._steps import gradient_rate
+
 
 def check_combinations(estimator: Any, passive_loss: str) -> None:
     """Refuse parameters of an estimator of which one makes no sense with another.
@@ -35,6 +39,8 @@ def check_combinations(estimator: Any, passive_loss: str) -> None:
 def _check_steps(estimator: Any, passive_loss: str) -> None:
     """Step sizes against losses and penalties."""
     rate, makes_steps = estimator.learning_rate, estimator.max_iter > 0
+    if rate == "auto" and estimator.paradigm == "gradient":
+        rate = gradient_rate(is_classifier(estimator))
     if rate == "optimal" and estimator.alpha == 0 and makes_steps:
         raise ValueError(
             "alpha must be > 0 since learning_rate is 'optimal', which is "

@@ -8,6 +8,8 @@ import numpy as np
 
 from dask_ma.linear import LinearModel
 
+_ROUNDING = 1e-6  # rows
+
 
 class RunningMean:
     """Mean of the merged models with polynomially growing weights.
@@ -28,10 +30,16 @@ class RunningMean:
     _DEGREE = 3
 
     def __init__(self, average: bool | int, total_rows: int) -> None:
-        self._start = float(average) / total_rows if average else np.inf
-        self._epochs = 0.0
+        self._start = float(average) if average else np.inf
+        self._total_rows = total_rows
+        self._rows = 0.0
         self._rounds = 0
         self._mean: LinearModel | None = None
+
+    @property
+    def counts(self) -> tuple[float, float]:
+        """Rows that the ranks have seen, and rounds in the mean."""
+        return self._rows, float(self._rounds)
 
     def state(self) -> dict[str, Any]:
         """What another mean needs to go on from here."""
@@ -39,15 +47,15 @@ class RunningMean:
         return {
             "coef": None if mean is None else mean.coef,
             "intercept": None if mean is None else mean.intercept,
-            "counts": np.array([self._epochs, float(self._rounds)]),
+            "counts": np.array(self.counts),
         }
 
     def go_on(
         self, coef: np.ndarray | None, intercept: np.ndarray | None, counts: np.ndarray
     ) -> None:
         """Take over the state of another mean."""
-        self._epochs, self._rounds = float(counts[0]), int(counts[1])
-        if coef is not None and intercept is not None:
+        self._rows, self._rounds = float(counts[0]), int(counts[1])
+        if self._rounds and coef is not None and intercept is not None:
             self._mean = LinearModel(coef, intercept)
 
     def current(self, model: LinearModel) -> LinearModel:
@@ -56,8 +64,8 @@ class RunningMean:
 
     def update(self, model: LinearModel, epochs: float) -> LinearModel:
         """Take the model of a round; return the mean so far, or the model itself."""
-        self._epochs += epochs
-        if self._epochs < self._start:
+        self._rows += epochs * self._total_rows
+        if self._rows < self._start - _ROUNDING:
             return model
         self._rounds += 1
         if self._mean is None:

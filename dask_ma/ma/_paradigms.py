@@ -15,7 +15,7 @@ from dask_ma.linear import LinearModel, Problem
 from dask_ma.ma._aggregation import aggregate
 from dask_ma.ma._params import FitParams
 from dask_ma.ma._solver import LocalSGD, penalty_weights, soft_threshold
-from dask_ma.ma._steps import steps_of
+from dask_ma.ma._steps import Steps, steps_of
 
 Timer = Callable[[], AbstractContextManager[None]]
 
@@ -79,8 +79,8 @@ class Paradigm(ABC):
         """
 
     @abstractmethod
-    def set_step_size(self, eta: float) -> None:
-        """Take `eta` as the constant step size from now on."""
+    def set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
 
     @abstractmethod
     def state(self) -> dict[str, float]:
@@ -157,9 +157,9 @@ class SendModel(Paradigm):
                 self.due = Due()
         return LinearModel(*merged), n_rows
 
-    def set_step_size(self, eta: float) -> None:
-        """Take `eta` as the constant step size from now on."""
-        self._solver.set_step_size(eta)
+    def set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
+        self._solver.set_steps(steps)
 
     def state(self) -> dict[str, float]:
         """What another rank with these rows needs to go on from here."""
@@ -220,9 +220,9 @@ class SendGradient(Paradigm):
         self._n_runs += 1
         return model, n_rows
 
-    def set_step_size(self, eta: float) -> None:
-        """Take `eta` as the constant step size from now on."""
-        self._step_size = lambda t: eta
+    def set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
+        self._step_size = steps.at
 
     def state(self) -> dict[str, float]:
         """What another rank with these rows needs to go on from here."""

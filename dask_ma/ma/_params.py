@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from dask_ma.linear import RefineParams
 
@@ -11,7 +13,19 @@ from dask_ma.linear import RefineParams
 class FitParams(RefineParams):
     """Parameters of one fit by model averaging.
 
-    The names are those of :class:`~dask_ma.MASGDClassifier`.
+    The names are those of :class:`~dask_ma.MASGDClassifier`; the rest is listed here.
+
+    Parameters
+    ----------
+    eta : float or None
+        Step size to go on with where ``learning_rate="auto"`` has found one before.
+    mean : tuple of (ndarray, ndarray, float, float) or None
+        A mean of models to go on with: coefficients, intercepts, and how many rows and
+        rounds have gone into it.
+    join_limit : int
+        Bytes up to which blocks are joined.
+    link_bandwidth : float
+        Bytes a second from one worker to another.
     """
 
     learning_rate: str
@@ -22,3 +36,14 @@ class FitParams(RefineParams):
     paradigm: str
     batch_fraction: float
     aggregation: str
+    join_limit: int
+    link_bandwidth: float
+    eta: float | None = None
+    mean: tuple[np.ndarray, np.ndarray, float, float] | None = field(
+        default=None, repr=False
+    )
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether step sizes are found by trial and shrink with the objective."""
+        return self.learning_rate == "auto" and self.paradigm == "model"

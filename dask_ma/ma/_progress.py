@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import Evaluator, LinearModel, Problem, StopRule
 from dask_ma.ma._mean import RunningMean
 from dask_ma.ma._paradigms import Due, Paradigm
+from dask_ma.ma._steps import Steps
+from dask_ma.ma._trial import Shrinking
 
 
 @dataclass
@@ -29,8 +31,10 @@ class Progress:
         When the fit has converged.
     evaluator : Evaluator
         What evaluates the rounds.
-    eta : float
-        Step size of an adaptive learning rate.
+    steps : Steps
+        Steps of SGD.
+    shrinking : Shrinking
+        When those found by trial are to become smaller.
     n_iter : int
         Rounds made.
     stop : bool
@@ -46,7 +50,8 @@ class Progress:
     paradigm: Paradigm
     rule: StopRule
     evaluator: Evaluator
-    eta: float
+    steps: Steps
+    shrinking: Shrinking
     n_iter: int = 0
     stop: bool = False
     n_refined: int = 0
@@ -65,7 +70,8 @@ class Progress:
             "rule": np.array(self.rule.state()),
             "epochs": self.evaluator.epochs,
             "n_worse": self.evaluator.n_worse,
-            "eta": self.eta,
+            "steps": np.array([self.steps.scale, self.steps.shift, self.steps.power]),
+            "shrinking": np.array(self.shrinking.state()),
             "stop": self.stop,
             "n_refined": self.n_refined,
             "converged": self.converged,
@@ -103,14 +109,17 @@ class Progress:
         self.evaluator.n_worse = shared["n_worse"]
         self.n_iter, self.stop = state.round, shared["stop"]
         self.n_refined, self.converged = shared["n_refined"], shared["converged"]
-        if shared["eta"] != self.eta:
-            self.set_step_size(shared["eta"])
+        scale, shift, power = map(float, shared["steps"])
+        steps = replace(self.steps, scale=scale, shift=shift, power=power)
+        if steps != self.steps:
+            self.set_steps(steps)
+        self.shrinking.go_on(shared["shrinking"])
         self.paradigm.due = Due(*map(float, shared["due"]))
         # The state of a rank may have been lost, or it has other rows now.
         own = state.own or self.paradigm.state_after(self.n_iter, shared["t"])
         self.paradigm.go_on(own)
 
-    def set_step_size(self, eta: float) -> None:
-        """Make steps of size `eta` from now on."""
-        self.eta = eta
-        self.paradigm.set_step_size(eta)
+    def set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
+        self.steps = steps
+        self.paradigm.set_steps(steps)

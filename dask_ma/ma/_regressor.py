@@ -46,12 +46,14 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Most communication rounds before the refinement. With ``refine="newton"`` or
         "lbfgs", 0 starts it from zero, or from the model given.
     tol : float or None, default=1e-3
-        The fit ends when `n_iter_no_change` rounds in a row have not improved the
-        objective (with `early_stopping`, the validation score) by more than this, in
-        the units of the objective. None makes `max_iter` rounds.
-    shuffle : bool, default=True
+        The rounds end when `n_iter_no_change` passes in a row have not improved the
+        objective by more than this part of it (with `early_stopping`, the validation
+        score by this much). None makes `max_iter` rounds.
+    shuffle : bool or "ranks", default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
-        order each time.
+        order each time. "ranks" also deals out the rows of Dask collections, as those
+        in memory always are, so that each rank gets some from everywhere: with P ranks
+        all but one part in P of the rows go to another worker once.
     verbose : int, default=0
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per round.
@@ -60,11 +62,13 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         "squared_epsilon_insensitive".
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles and of the validation rows.
-    learning_rate : {"constant", "optimal", "invscaling", "adaptive", "pa1", "pa2"}, \
-            default="invscaling"
-        Step size of each rank's SGD, as in SGDRegressor. "adaptive" divides it by 5
-        whenever the rounds stop to improve the objective. "pa1" and "pa2" need
-        ``loss="epsilon_insensitive"``.
+    learning_rate : {"auto", "constant", "optimal", "invscaling", "adaptive", "pa1", \
+            "pa2"}, default="auto"
+        Step size of each rank's SGD. "auto" tries some on a sample of the rows, takes
+        the best, and halves it whenever passes cease to improve the objective; with
+        ``paradigm="gradient"`` it is "invscaling". The others are as in SGDRegressor:
+        "adaptive" divides `eta0` by 5 whenever the rounds stop to improve the
+        objective. "pa1" and "pa2" need ``loss="epsilon_insensitive"``.
     eta0 : float, default=0.01
         Initial step size of "constant", "invscaling" and "adaptive", and the
         aggressiveness of "pa1" and "pa2".
@@ -76,7 +80,8 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
     validation_fraction : float, default=0.1
         Part of the rows held out, between 0 and 1.
     n_iter_no_change : int, default=5
-        Rounds without improvement before the fit ends.
+        Passes over the rows without improvement before the rounds end; a round of
+        `local_epochs` above 1 counts as one.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
@@ -85,8 +90,9 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         which this many rows have been seen.
     local_epochs : float or "auto", default="auto"
         How often each rank goes over its rows between two merges. "auto" decides by the
-        number of rows and ranks and the size of the model, never by the clock. A
-        fraction merges within a pass.
+        number of rows and ranks, the size of the model and the configuration
+        ``dask-ma.comm.link-bandwidth``, never by the clock: from 1/16 to 4. A fraction
+        merges within a pass.
     paradigm : {"model", "gradient"}, default="model"
         What a round is. "model": the ranks train models of their own, which are
         averaged. "gradient": the ranks' gradients at the common model are added up for
@@ -128,10 +134,12 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Intercept.
     n_iter_ : int
         Rounds made, those of the refinement among them.
+    eta_ : float
+        Size of the next step of ``learning_rate="auto"``; there is none with others.
     t_ : float
         Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
-        over, times 1.5 with several ranks; with ``paradigm="gradient"``, 1 plus the
-        rounds.
+        over, times 1.5 with several ranks unless `learning_rate` is "auto"; with
+        ``paradigm="gradient"``, 1 plus the rounds.
     history_ : list of dict
         One record per round: `round`; `time`, in seconds since rank 0 started;
         `objective`, and `validation_score` with `early_stopping`, which are NaN in
@@ -198,7 +206,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         verbose: int = 0,
         epsilon: float = 0.1,
         random_state: Any = None,
-        learning_rate: str = "invscaling",
+        learning_rate: str = "auto",
         eta0: float = 0.01,
         power_t: float = 0.25,
         early_stopping: bool = False,

@@ -19,7 +19,6 @@ import numpy as np
 from sklearn import config_context
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dask_ma import _config
 from dask_ma.data import Block, Shard, join_groups
 from dask_ma.kernels import row_slice
 from dask_ma.linear import LinearModel
@@ -63,15 +62,17 @@ class LocalSGD:
     ) -> None:
         self._shard = shard
         self._seed = seed
-        self._shuffle = params.shuffle
+        self._shuffle = bool(params.shuffle)
         self._estimator = _make_estimator(params)
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
         model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
-        self._join_limit = max(_config.get_bytes("data.join-limit"), model_bytes)
+        self._join_limit = max(params.join_limit, model_bytes)
         self._cut_at = shard.n_rows if self._l1 else 0  # rows between thresholds
         self._t = params.t
-        self._pace = 1.0 if n_ranks == 1 else _PACE
+        # Steps that are found by trial shrink where the objective says so.
+        alone = n_ranks == 1 or params.learning_rate == "auto"
+        self._pace = 1.0 if alone else _PACE
         self._n_runs = 0
         self._n_rows = 0
         self._classes = {}
@@ -104,9 +105,9 @@ class LocalSGD:
         """Rows that a run over so many epochs goes over."""
         return max(1, round(epochs * self._shard.n_rows))
 
-    def set_step_size(self, eta: float) -> None:
-        """Take `eta` as the constant step size from now on."""
-        self._steps = Steps(eta)
+    def set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
+        self._steps = steps
 
     def run(self, model: LinearModel, epochs: float) -> tuple[LinearModel, int, float]:
         """Go over the rows, starting from `model`.
@@ -243,7 +244,7 @@ def _make_estimator(params: FitParams) -> Any:
         penalty=("l2" if l2 else None) if split else params.penalty,
         alpha=l2 if split and l2 else params.alpha,
         fit_intercept=params.fit_intercept,
-        shuffle=params.shuffle,
+        shuffle=bool(params.shuffle),
         epsilon=params.epsilon,
         power_t=params.power_t,
     )

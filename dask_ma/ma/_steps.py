@@ -9,7 +9,7 @@ All of scikit-learn's schedules that depend on time alone have one form,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from dask_ma.kernels import loss_slopes
 from dask_ma.ma._params import FitParams
 
+_NO_DECAY = 1e-15  # part of a step by which the next one is smaller
 _HEAD = 64  # steps that are added up one by one; the others nearly make an integral
 
 
@@ -40,6 +41,13 @@ class Steps:
     def at(self, t: float) -> float:
         """Size of the step with the number `t`."""
         return float(self.scale / (t + self.shift) ** self.power)
+
+    def halved(self, t: float) -> Steps:
+        """Steps that are half as large from step `t` on."""
+        if self.power == 0:
+            return replace(self, scale=self.scale / 2)
+        shift = 2 ** (1 / self.power) * (t + self.shift) - t
+        return replace(self, shift=shift)
 
     def sum(self, t: float, n: int) -> float:
         """Sum of the sizes of `n` steps from number `t` on.
@@ -84,9 +92,14 @@ def steps_of(params: FitParams) -> Steps:
     -------
     steps : Steps
         "optimal" is ``1 / (alpha (t0 + t - 1))``, where `t0` makes the first step what
-        a weight of typical size may move at most.
+        a weight of typical size may move at most. With "auto" they only hold until a
+        trial has found better ones.
     """
     rate, eta0 = params.learning_rate, params.eta0
+    if rate == "auto":
+        rate = "constant"
+        if params.paradigm == "gradient":
+            rate = gradient_rate(params.is_classifier)
     if rate == "invscaling":
         return Steps(eta0, power=params.power_t)
     if rate == "optimal":
@@ -95,6 +108,23 @@ def steps_of(params: FitParams) -> Steps:
         rule = rate if params.penalty in ("l2", None) else "invscaling"
         return Steps(1 / params.alpha, shift, 1.0, rule)
     return Steps(eta0, rule=rate)
+
+
+def gradient_rate(is_classifier: bool) -> str:
+    """What "auto" stands for where a round is one step, on which nothing is tried."""
+    return "optimal" if is_classifier else "invscaling"
+
+
+def balanced_steps(params: FitParams, eta: float, t: float) -> Steps:
+    """Steps of size `eta` at `t` that shrink as fast as the penalty lets them.
+
+    ``1 / (1 / eta + alpha (t' - t))`` for the steps ``t' >= t``, which is Bottou's rule
+    in the form that forgets the start at the rate of the penalty; without a penalty
+    they are constant.
+    """
+    if params.penalty is None or params.alpha * eta < _NO_DECAY:
+        return Steps(eta, rule="auto")
+    return Steps(1 / params.alpha, 1 / (params.alpha * eta) - t, 1.0, "auto")
 
 
 def _optimal_start(params: FitParams) -> float:

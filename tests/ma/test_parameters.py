@@ -12,12 +12,12 @@ from dask_ma import MASGDClassifier, MASGDRegressor
 BASE = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 1}
 # Parameter: (what the others have to be for it to act, another value for it)
 FLIPS = {
-    "penalty": ({}, "l1"),
+    "penalty": ({"learning_rate": "optimal"}, "l1"),
     "alpha": ({}, 0.1),
     "l1_ratio": ({"penalty": "elasticnet"}, 0.9),
     "fit_intercept": ({}, False),
     "max_iter": ({}, 5),
-    "tol": ({"max_iter": 100, "n_iter_no_change": 2}, 1e-2),
+    "tol": ({"max_iter": 100, "n_iter_no_change": 2}, 0.2),
     "shuffle": ({}, False),
     "verbose": ({}, 1),
     "epsilon": ({"loss": "huber"}, 0.5),
@@ -88,6 +88,7 @@ MORE_WRONG = [
     ("local_epochs", -0.5),
     ("n_ranks", -1),
     ("n_ranks", 2.0),
+    ("shuffle", "rows"),
     ("alpha", None),
     ("epsilon", None),
     ("class_weight", [1, 2]),
@@ -124,8 +125,6 @@ def test_all_parameters_are_tried():
 def test_parameter_acts(cls, name, binary, regression, capsys):
     X, y = binary if cls is MASGDClassifier else regression
     others, value = {**FLIPS, **ONLY[cls]}[name]
-    if name == "learning_rate" and cls is MASGDRegressor:
-        others = {"eta0": 0.02}
     before = observe(cls, others, X, y, capsys)
     after = observe(cls, {**others, name: value}, X, y, capsys)
     changed = {key for key in before if before[key] != after[key]}
@@ -163,7 +162,7 @@ def test_values_out_of_range(cls, name, value, method, binary):
     [
         (
             MASGDClassifier,
-            {"alpha": 0},
+            {"alpha": 0, "learning_rate": "optimal"},
             "alpha must be > 0 since learning_rate is 'optimal'",
         ),
         (

@@ -1,5 +1,6 @@
 """How long a rank works alone: the setting acts, and "auto" is no matter of luck."""
 
+import dask
 import numpy as np
 import pytest
 
@@ -18,8 +19,15 @@ def fit(data, **params):
     return MASGDClassifier(**{**PARAMS, **params}).fit(*data)
 
 
+LOOPBACK, GIGABIT = 640e6, 125e6  # bytes a second
+
+
+def sizes(n_ranks=8, n_rows=100_000, n_features=30_000, link=LOOPBACK, n_problems=1):
+    return Sizes(n_ranks, n_rows, 20 * n_rows, n_problems, n_features, link)
+
+
 SIZES = [
-    Sizes(n_ranks, n_rows, 20 * n_rows, n_problems, n_features)
+    sizes(n_ranks, n_rows, n_features, n_problems=n_problems)
     for n_ranks in (1, 2, 64)
     for n_rows in (1, 1000, 1_000_000)
     for n_problems, n_features in ((1, 5), (1, 100_000), (20, 30_000))
@@ -31,10 +39,47 @@ def test_a_number_is_taken_as_it_is(setting):
     assert [local_epochs(setting, sizes) for sizes in SIZES] == [setting] * len(SIZES)
 
 
-def test_auto_is_a_function_of_the_sizes():
-    values = [local_epochs("auto", sizes) for sizes in SIZES]
-    assert values == [local_epochs("auto", sizes) for sizes in SIZES]
-    assert all(0 < value < np.inf for value in values)
+def choices(**changes):
+    """What "auto" takes for each value of the one argument."""
+    [(name, values)] = changes.items()
+    return [local_epochs("auto", sizes(**{name: value})) for value in values]
+
+
+def test_auto_merges_more_often_the_fewer_rows_a_rank_has():
+    found = choices(n_rows=[10**4, 10**5, 10**6, 10**7, 10**8])
+    assert found == sorted(found) or found == sorted(found, reverse=True)
+    # A rank with few rows drifts far from the others, but its passes are short.
+    by_ranks = [
+        local_epochs("auto", sizes(n_ranks, 10**7, 1000)) for n_ranks in (2, 16, 128)
+    ]
+    assert by_ranks == sorted(by_ranks, reverse=True)
+    assert by_ranks[0] > by_ranks[-1]
+
+
+def test_auto_merges_less_often_the_larger_the_model():
+    found = choices(n_features=[100, 10**4, 10**6, 10**8])
+    assert found == sorted(found)
+    assert found[0] < 1 < found[-1]
+
+
+def test_auto_merges_less_often_the_slower_the_links():
+    found = choices(link=[10e9, LOOPBACK, GIGABIT, 10e6])
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+
+
+def test_auto_takes_several_passes_where_exchange_is_dear():
+    """kdd12 on 8 machines: 149.6 million rows of 11 elements, 54.7 million columns."""
+    kdd12 = Sizes(8, 149_600_000, 11 * 149_600_000, 1, 54_700_000, GIGABIT)
+    assert local_epochs("auto", kdd12) > 1
+
+
+def test_link_bandwidth_is_taken_from_the_configuration(binary):
+    def choice(bandwidth):
+        with dask.config.set({"dask-ma.comm.link-bandwidth": bandwidth}):
+            return fit(binary, max_iter=2, n_ranks=4).history_[0]["local_epochs"]
+
+    assert choice("1 kB") > choice("100 TB")
 
 
 def test_auto_does_not_look_at_the_clock(binary, inproc_client):

@@ -5,7 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.datasets import make_sparse_classification
@@ -124,3 +124,38 @@ def test_threshold_waits_for_a_whole_pass(text):
     # The last round of a fit pays what is left, so that every fit has paid all.
     far = 0.1 * ALPHA * N_ROWS / 2
     np.testing.assert_allclose(last, 3.0 - far * np.arange(1, 5), rtol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+def test_small_blocks_cost_no_calls(text, penalty, monkeypatch):
+    """A call of scikit-learn's SGD looks at all columns, however few rows it has."""
+    calls = []
+    partial_fit = SGDClassifier.partial_fit
+
+    def counted(self, X, *args, **kwargs):
+        calls.append(X.shape[0])
+        return partial_fit(self, X, *args, **kwargs)
+
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+    params = {"learning_rate": "optimal", "tol": None, "max_iter": 3, "n_ranks": 1}
+    classifier = MASGDClassifier(penalty=penalty, local_epochs=1, **params)
+    classifier.fit(*in_blocks(*text, 50))
+    assert calls == [N_ROWS] * 3
+
+
+def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
+    calls = []
+    partial_fit = SGDClassifier.partial_fit
+
+    def counted(self, X, *args, **kwargs):
+        calls.append(X.shape[0])
+        return partial_fit(self, X, *args, **kwargs)
+
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+    X, y = in_blocks(*text, 50)
+    nbytes = text[0].data.nbytes + text[0].indices.nbytes
+    params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 1}
+    with dask.config.set({"dask-ma.data.join-limit": nbytes // 4}):
+        MASGDClassifier(local_epochs=1, **params).fit(X, y)
+    assert sum(calls) == 2 * N_ROWS
+    assert 2 * 4 <= len(calls) <= 2 * 8
