@@ -172,11 +172,6 @@ class Evaluator:
         """Whether the last evaluation was due whoever follows the fit."""
         return self._counts
 
-    @property
-    def start_objective(self) -> float:
-        """Objective of the model that the fit started from, after a round."""
-        return self._start_objective
-
     def _loss_sums(self, model: LinearModel) -> np.ndarray:
         """Weighted sums of the losses on this rank's rows, one per problem."""
         sums = np.zeros(len(model.coef))

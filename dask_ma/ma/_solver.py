@@ -28,6 +28,7 @@ from dask_ma.ma._steps import Steps, steps_of
 # Ranks drift apart in proportion to their step size, so several ranks go through the
 # schedule of the learning rate this much faster than by their own count of rows.
 _PACE = 1.5
+_MAX_SEED = np.iinfo(np.int32).max
 _ORDER, _SGD = 0, 1  # what random numbers are for
 
 
@@ -77,7 +78,7 @@ class LocalSGD:
         self._n_rows = 0
         self._classes = {}
         if params.is_classifier:
-            self._classes["classes"] = np.arange(max(2, n_problems))
+            self._classes["classes"] = np.arange(2)
         self._rotate = False
         self._segments: Iterator[Block] | None = None
         self._rest: Block | None = None
@@ -139,25 +140,45 @@ class LocalSGD:
         pending = self._go_over(n_rows)
         self._n_runs += 1
         self._n_rows += n_rows
-        coef = self._estimator.coef_.reshape(model.coef.shape)
         return (
             LinearModel(
-                coef.astype(model.coef.dtype, copy=False),
-                self._estimator.intercept_.astype(model.intercept.dtype, copy=False),
+                self._coef.astype(model.coef.dtype, copy=False),
+                self._intercept.astype(model.intercept.dtype, copy=False),
             ),
             n_rows,
             pending,
         )
 
     def _load(self, model: LinearModel) -> None:
-        """Set the estimator's state; the weights are copied, SGD works in place."""
+        """Copy the weights, on which SGD works in place, and seed its shuffles."""
         generator = np.random.MT19937(self._seed_of(_SGD, self._n_runs))
-        self._estimator.random_state = np.random.RandomState(generator)
+        self._random_state = np.random.RandomState(generator)
         dtype = self._shard.dtype
-        coef = np.array(model.coef, dtype=dtype, order="C")
-        self._estimator.coef_ = coef if self._classes else coef[0]
-        self._estimator.intercept_ = np.array(model.intercept, dtype=dtype)
-        self._steps.set_on(self._estimator, self._t)
+        self._coef = np.array(model.coef, dtype=dtype, order="C")
+        self._intercept = np.array(model.intercept, dtype=dtype)
+
+    def _take_steps(self, block: Block, t: float) -> None:
+        """Go over a block once for each problem; the first step has the number `t`.
+
+        One class at a time, with the random numbers that scikit-learn has for several:
+        its own loop changes the filters of warnings, which ranks in threads share.
+        """
+        n_problems, sgd = len(self._coef), self._estimator
+        seeds: Any = [self._random_state]
+        if n_problems > 1:
+            seeds = self._random_state.randint(_MAX_SEED, size=n_problems)
+        for k, seed in enumerate(seeds):
+            row = self._coef[k : k + 1]
+            sgd.coef_ = row if self._classes else row[0]
+            sgd.intercept_ = self._intercept[k : k + 1]
+            sgd.random_state = seed
+            self._steps.set_on(sgd, t)
+            y = (block.y == k).astype(np.intp) if n_problems > 1 else block.y
+            sgd.partial_fit(
+                block.X, y, sample_weight=block.sample_weight, **self._classes
+            )
+            self._coef[k] = sgd.coef_.ravel()
+            self._intercept[k] = sgd.intercept_[0]
 
     def _go_over(self, n_rows: int) -> float:
         """Take SGD's steps for the next rows; return the threshold that is left."""
@@ -166,11 +187,9 @@ class LocalSGD:
         with config_context(assume_finite=True, skip_parameter_validation=True):
             for block in self._take(n_rows):
                 if due and done % self._cut_at == 0:
-                    soft_threshold(self._estimator.coef_, due)
+                    soft_threshold(self._coef, due)
                     due = 0.0
-                self._estimator.partial_fit(
-                    block.X, block.y, sample_weight=block.sample_weight, **self._classes
-                )
+                self._take_steps(block, self._t + done)
                 if self._l1:
                     # Within a run steps shrink by the row, as scikit-learn has it.
                     due += self._l1 * self._steps.sum(self._t + done, len(block.y))
