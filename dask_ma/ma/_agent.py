@@ -84,9 +84,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
             wanted = context.record(record, fitted)
             now.stop = evaluator.is_done(record, now.rule)
             now.stop = now.stop or is_in_vain(params, evaluator)
-            if params.is_balanced and evaluator.counts:
-                start = evaluator.start_objective
-                if now.shrinking.update(record["objective"], start):
+            value, start = record["objective"], evaluator.start_objective
+            if params.is_balanced and evaluator.counts and not np.isnan(value):
+                if now.shrinking.update(value, start):
                     now.set_steps(now.steps.halved(mean_t(problem, params, now, size)))
         shrunk = now.steps.scale / _SHRINK
         if now.stop and params.learning_rate == "adaptive" and shrunk > _SMALLEST_STEP:

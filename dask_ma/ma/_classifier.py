@@ -93,7 +93,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency. They multiply the sample weights, also in the problems of one class
-        against the rest.
+        against the rest: SGDClassifier weights only the rows of the one class there, so
+        that a heavy class is predicted less often by it.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False

@@ -138,8 +138,8 @@ class SendModel(Paradigm):
     ) -> tuple[LinearModel, int]:
         """Train on the rank's rows, then average, weighted by the ranks' weights.
 
-        The L1 penalty of a pass is due at the mean: only there are zeros that all ranks
-        agree on.
+        The L1 penalty of a pass, or of a longer round, is due at the mean: only there
+        are zeros that all ranks agree on.
         """
         with computing():
             own, n_rows, threshold = self._solver.run(model, self.epochs)

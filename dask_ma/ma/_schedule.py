@@ -18,7 +18,8 @@ _EVALUATION = 0.1
 _MERGE = 300_000
 _SECONDS_PER_STORED = 7e-9
 _BYTES_PER_WEIGHT = 16
-# Longer rounds leave a bias: with the hinge loss that of 10 passes is plain to see.
+# Longer rounds leave a bias: with the hinge loss that of 10 passes is plain to see. More
+# than one is for ranks with so many rows that they lose less than a pass by it.
 _CHOICES = (4.0, 2.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 
 
@@ -68,7 +69,8 @@ def local_epochs(setting: float | str, sizes: Sizes) -> float:
         return float(setting)
     if sizes.n_ranks == 1:
         return 1.0
-    return min(_CHOICES, key=lambda epochs: relative_cost(epochs, sizes))
+    choices = [e for e in _CHOICES if e <= 1 or _drift(sizes) * math.sqrt(e) <= 1]
+    return min(choices, key=lambda epochs: relative_cost(epochs, sizes))
 
 
 def relative_cost(epochs: float, sizes: Sizes) -> float:
@@ -76,11 +78,14 @@ def relative_cost(epochs: float, sizes: Sizes) -> float:
 
     In units of what the passes alone would cost if merging were free.
     """
-    drift = _DRIFT_ROWS * sizes.n_ranks / sizes.n_rows
     work = max(1.0, sizes.n_stored * sizes.n_problems / sizes.n_ranks)
     n_weights = sizes.n_problems * sizes.n_features
     n_bytes = _BYTES_PER_WEIGHT * n_weights * (1 - 1 / sizes.n_ranks)
     merge = _MERGE + n_bytes / sizes.link_bandwidth / _SECONDS_PER_STORED
-    evaluations = _EVALUATION / max(1.0, epochs)
-    cost_of_pass = 1 + evaluations + merge / work / epochs
-    return (1 + drift * math.sqrt(epochs)) * cost_of_pass
+    cost_of_pass = 1 + _EVALUATION + merge / work / epochs
+    return (1 + _drift(sizes) * math.sqrt(epochs)) * cost_of_pass
+
+
+def _drift(sizes: Sizes) -> float:
+    """Part of a pass that ranks lose by working alone for as long."""
+    return _DRIFT_ROWS * sizes.n_ranks / sizes.n_rows

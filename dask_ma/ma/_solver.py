@@ -69,7 +69,6 @@ class LocalSGD:
         self._l1 = penalty_weights(params)[1]
         model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
         self._join_limit = max(params.join_limit, model_bytes)
-        self._cut_at = shard.n_rows if self._l1 else 0  # rows between thresholds
         self._t = params.t
         # Steps that are found by trial shrink where the objective says so.
         alone = n_ranks == 1 or params.learning_rate == "auto"
@@ -181,14 +180,11 @@ class LocalSGD:
             self._intercept[k] = sgd.intercept_[0]
 
     def _go_over(self, n_rows: int) -> float:
-        """Take SGD's steps for the next rows; return the threshold that is left."""
+        """Take SGD's steps for the next rows; return the threshold that is due."""
         done, due = 0, 0.0
         # The blocks have been checked; the setting is this thread's own.
         with config_context(assume_finite=True, skip_parameter_validation=True):
             for block in self._take(n_rows):
-                if due and done % self._cut_at == 0:
-                    soft_threshold(self._coef, due)
-                    due = 0.0
                 self._take_steps(block, self._t + done)
                 if self._l1:
                     # Within a run steps shrink by the row, as scikit-learn has it.
@@ -210,8 +206,6 @@ class LocalSGD:
         while done < n_rows:
             block = self._rest if self._rest is not None else next(self._segments)
             taken = min(n_rows - done, len(block.y))
-            if self._cut_at:
-                taken = min(taken, self._cut_at - done % self._cut_at)
             self._rest = (
                 _rows(block, taken, len(block.y)) if taken < len(block.y) else None
             )

@@ -84,7 +84,7 @@ def thirds(X, y):
 def assert_same(ours, coef, intercept, dtype):
     """All but bit for bit in double precision; the sum of steps may round."""
     assert ours.coef_.dtype == ours.intercept_.dtype == dtype
-    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-13}
+    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-12}
     np.testing.assert_allclose(ours.coef_, coef, **close)
     np.testing.assert_allclose(ours.intercept_, intercept, **close)
 

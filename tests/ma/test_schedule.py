@@ -22,8 +22,10 @@ def fit(data, **params):
 LOOPBACK, GIGABIT = 640e6, 125e6  # bytes a second
 
 
-def sizes(n_ranks=8, n_rows=100_000, n_features=30_000, link=LOOPBACK, n_problems=1):
-    return Sizes(n_ranks, n_rows, 20 * n_rows, n_problems, n_features, link)
+def sizes(
+    n_ranks=8, n_rows=10**6, n_features=30_000, link=LOOPBACK, n_problems=1, stored=20
+):
+    return Sizes(n_ranks, n_rows, stored * n_rows, n_problems, n_features, link)
 
 
 SIZES = [
@@ -45,25 +47,27 @@ def choices(**changes):
     return [local_epochs("auto", sizes(**{name: value})) for value in values]
 
 
-def test_auto_merges_more_often_the_fewer_rows_a_rank_has():
-    found = choices(n_rows=[10**4, 10**5, 10**6, 10**7, 10**8])
-    assert found == sorted(found) or found == sorted(found, reverse=True)
-    # A rank with few rows drifts far from the others, but its passes are short.
-    by_ranks = [
-        local_epochs("auto", sizes(n_ranks, 10**7, 1000)) for n_ranks in (2, 16, 128)
-    ]
-    assert by_ranks == sorted(by_ranks, reverse=True)
-    assert by_ranks[0] > by_ranks[-1]
+def test_auto_merges_more_often_the_longer_a_pass_takes():
+    found = choices(stored=[1, 20, 200, 2000])
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 1 > found[-1]
 
 
 def test_auto_merges_less_often_the_larger_the_model():
     found = choices(n_features=[100, 10**4, 10**6, 10**8])
     assert found == sorted(found)
-    assert found[0] < 1 < found[-1]
+    assert found[0] <= 1 < found[-1]
+
+
+@pytest.mark.parametrize("n_rows", [1, 1000, 100_000])
+def test_auto_leaves_few_rows_alone_for_one_pass_at_most(n_rows):
+    """Models of few rows differ much; their mean after many passes is none of all."""
+    assert local_epochs("auto", sizes(n_rows=n_rows, n_features=10**8)) <= 1
 
 
 def test_auto_merges_less_often_the_slower_the_links():
-    found = choices(link=[10e9, LOOPBACK, GIGABIT, 10e6])
+    links = [100e9, 10e9, LOOPBACK, GIGABIT, 10e6]
+    found = [local_epochs("auto", sizes(n_features=10**6, link=link)) for link in links]
     assert found == sorted(found)
     assert found[0] < found[-1]
 
@@ -74,10 +78,14 @@ def test_auto_takes_several_passes_where_exchange_is_dear():
     assert local_epochs("auto", kdd12) > 1
 
 
-def test_link_bandwidth_is_taken_from_the_configuration(binary):
+def test_link_bandwidth_is_taken_from_the_configuration():
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((70_000, 50), dtype=np.float32), np.arange(70_000) % 2
+
     def choice(bandwidth):
         with dask.config.set({"dask-ma.comm.link-bandwidth": bandwidth}):
-            return fit(binary, max_iter=2, n_ranks=4).history_[0]["local_epochs"]
+            model = fit(data, max_iter=1, n_ranks=2)
+        return model.history_[0]["local_epochs"]
 
     assert choice("1 kB") > choice("100 TB")
 
