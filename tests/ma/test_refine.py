@@ -319,4 +319,6 @@ def test_no_penalty_where_no_step_needs_it(binary):
     params = {**FROM_ZERO, "alpha": 0, "loss": "squared_hinge", "refine_tol": 1e-4}
     MASGDClassifier(**params).fit(*binary)
     with pytest.raises(ValueError, match="alpha must be > 0"):
-        MASGDClassifier(**{**params, "max_iter": 1}).fit(*binary)
+        MASGDClassifier(**{**params, "max_iter": 1, "learning_rate": "optimal"}).fit(
+            *binary
+        )
