@@ -44,8 +44,10 @@ from dask_ma.kernels._feasible import (
     feasible_mix,
     mixed_entropy_sum,
     mixed_values,
+    shrunk_entropy_sum,
 )
 from dask_ma.kernels._gradients import GradientSums, gradient_sums, loss_slopes
+from dask_ma.kernels._hessian import softmax_hessian
 from dask_ma.kernels._losses import LOSSES, loss_values
 from dask_ma.kernels._minibatch import (
     PRECONDITIONERS,
@@ -72,10 +74,16 @@ from dask_ma.kernels._optimizers import (
     add_distance,
     shift_towards,
 )
-from dask_ma.kernels._outer import subtract_product, used_columns
+from dask_ma.kernels._outer import product_square, subtract_product, used_columns
 from dask_ma.kernels._penalties import PENALTIES, penalty_value
 from dask_ma.kernels._predictions import chunked_predictions
 from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._second_order import (
+    CompactMemory,
+    model_point,
+    newton_point,
+    penalty_of,
+)
 from dask_ma.kernels._smoothing import (
     ROUNDED_LOSSES,
     SMOOTHED_LOSSES,
@@ -94,6 +102,7 @@ __all__ = [
     "Adam",
     "ColumnEntries",
     "DescentSums",
+    "CompactMemory",
     "FeasibleMix",
     "GradientSums",
     "Inference",
@@ -145,9 +154,13 @@ __all__ = [
     "mlp_outputs",
     "mlp_unpack",
     "moment_sums",
+    "model_point",
+    "newton_point",
     "one_vs_rest_targets",
+    "penalty_of",
     "penalty_value",
     "preconditioner_diagonal",
+    "product_square",
     "project",
     "residuals",
     "row_products",
@@ -156,7 +169,9 @@ __all__ = [
     "shift_towards",
     "shrink",
     "smooth_loss",
+    "shrunk_entropy_sum",
     "softmax",
+    "softmax_hessian",
     "softmax_slopes",
     "subtract_product",
     "take_columns",

@@ -146,6 +146,50 @@ def mixed_entropy_sum(
     """
     if mix.share == 0:
         return entropy_sum(dual, sample_weight)
+    return entropy_sum(_mixed(dual, mix), sample_weight)
+
+
+def shrunk_entropy_sum(
+    dual: np.ndarray,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    mix: FeasibleMix,
+    factor: float,
+) -> float:
+    """The same of mixtures that are then drawn towards the targets.
+
+    A penalty that is a norm, as the 1-norm, asks that ``sum_i s_i a_i x_i^T`` is small
+    enough in the dual norm. With `factor` times each ``a_i`` it is `factor` times as
+    large, and every ``q_i`` is a probability vector still.
+
+    Parameters
+    ----------
+    dual, sample_weight, mix
+        As in :func:`mixed_entropy_sum`.
+    y : ndarray of int, shape (n_samples,)
+        Codes of the classes.
+    factor : float
+        From 0 to 1.
+
+    Returns
+    -------
+    float
+        Not negative.
+    """
+    if factor == 1:
+        return mixed_entropy_sum(dual, sample_weight, mix)
+    mixed = _mixed(dual, mix)
+    mixed *= mixed.dtype.type(factor)
+    if dual.shape[1] == 1:
+        mixed[:, 0] += (1 - factor) * y
+    else:
+        mixed[np.arange(len(y)), y] += mixed.dtype.type(1 - factor)
+    # Rounding must not lead out of the interval from 0 to 1.
+    return entropy_sum(np.minimum(mixed, 1, out=mixed), sample_weight)
+
+
+def _mixed(dual: np.ndarray, mix: FeasibleMix) -> np.ndarray:
+    """``(1 - epsilon) q_i + epsilon pi``, in a new array."""
     mixed = dual * (1 - mix.share)
     mixed += (mix.share * mix.prior).astype(dual.dtype)
-    return entropy_sum(mixed, sample_weight)
+    return np.asarray(mixed, dtype=dual.dtype)

@@ -38,6 +38,34 @@ def used_columns(v: Any) -> np.ndarray:
     return np.flatnonzero(used)
 
 
+def product_square(u: np.ndarray, v: Any) -> float:
+    """Squared Frobenius norm of ``v.T @ u``.
+
+    Parameters
+    ----------
+    u : ndarray of shape (n_pairs, n_outputs)
+    v : ndarray or CSR of shape (n_pairs, n_features)
+
+    Returns
+    -------
+    square : float
+        Summed in float64.
+    """
+    if not sparse.issparse(v):
+        if len(u) < v.shape[1]:
+            # The products of all pairs of rows are fewer numbers.
+            return float(np.vdot(u @ u.T, (v @ v.T).astype(np.float64)))
+        product = v.T @ u
+        return float(np.einsum("ij,ij->", product, product, dtype=np.float64))
+    columns, transpose = _transposed(v, used_columns(v))
+    size, square = _rows_at_a_time(u), 0.0
+    for start in range(0, len(columns), size):
+        stop = min(start + size, len(columns))
+        product = row_slice(transpose, start, stop) @ u
+        square += float(np.einsum("ij,ij->", product, product, dtype=np.float64))
+    return square
+
+
 def subtract_product(
     matrix: np.ndarray,
     u: np.ndarray,
@@ -63,15 +91,26 @@ def subtract_product(
         return
     if columns is None:
         columns = used_columns(v)
-    places = np.searchsorted(columns, v.indices)
-    # The rows of `v` are the columns of its transpose.
-    transpose = sparse.csc_array(
-        (v.data, places, v.indptr), shape=(len(columns), v.shape[0])
-    ).tocsr()
-    size = max(1, _CHUNK_BYTES // max(1, matrix.strides[0]))
+    columns, transpose = _transposed(v, columns)
+    size = _rows_at_a_time(matrix)
     for start in range(0, len(columns), size):
         part = columns[start : start + size]
         change = row_slice(transpose, start, start + len(part)) @ u
         # Rows of the matrix are read and written once; the rest stays in the cache.
         np.subtract(matrix[part], change, out=change)
         matrix[part] = change
+
+
+def _transposed(v: Any, columns: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Columns that are used, and the transpose with a row for each of them."""
+    places = np.searchsorted(columns, v.indices)
+    # The rows of `v` are the columns of its transpose.
+    transpose = sparse.csc_array(
+        (v.data, places, v.indptr), shape=(len(columns), v.shape[0])
+    )
+    return columns, transpose.tocsr()
+
+
+def _rows_at_a_time(values: np.ndarray) -> int:
+    """Rows that stay in the cache."""
+    return max(1, _CHUNK_BYTES // max(1, values.shape[1] * values.itemsize))

@@ -13,6 +13,7 @@ from dask_ma.kernels import (
     mixed_entropy_sum,
     mixed_values,
     residuals,
+    shrunk_entropy_sum,
     softmax,
 )
 
@@ -163,3 +164,24 @@ def test_an_infeasible_point_is_no_bound():
     best = special.entr([0.75, 0.25]).sum()
     assert entropy_sum(dual) / 4 > best + 0.1
     assert bound(X, y, weight, np.array(counts), dual) <= best + 1e-12
+
+
+@pytest.mark.parametrize("n_columns", [1, 4])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize("factor", [0.0, 0.4, 1.0])
+def test_shrunk_entropies(n_columns, share, factor):
+    """Row by row, with both probabilities where one column stands for two."""
+    rng = np.random.default_rng(0)
+    n_classes = max(2, n_columns)
+    full, prior = rng.dirichlet(np.ones(n_classes), 9), rng.dirichlet(
+        np.ones(n_classes)
+    )
+    y, weight = rng.integers(0, n_classes, 9), rng.uniform(0, 2, 9)
+    expected = 0.0
+    for q, label, s in zip(full, y, weight, strict=True):
+        p = factor * ((1 - share) * q + share * prior)
+        p += (1 - factor) * np.eye(n_classes)[label]
+        expected -= s * sum(x * np.log(x) for x in p if x > 1e-15)
+    mix = FeasibleMix(share, prior[-n_columns:])
+    found = shrunk_entropy_sum(full[:, -n_columns:], y, weight, mix, factor)
+    assert found == pytest.approx(expected, abs=1e-12)

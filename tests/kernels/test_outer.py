@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.kernels import subtract_product, used_columns
+from dask_ma.kernels import product_square, subtract_product, used_columns
 
 
 def make_factors(n_pairs, n_features, density, dtype=np.float64, n_outputs=3):
@@ -74,3 +74,14 @@ def test_only_used_rows_are_touched():
     subtract_product(matrix, u, v, 1.0)
     untouched = np.setdiff1d(np.arange(50), columns)
     assert np.isnan(matrix[untouched]).all() and np.isfinite(matrix[columns]).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("kind", ["dense", "csr_array"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_product_square(case, kind, dtype):
+    u, v = make_factors(*case, dtype)
+    given = v.toarray() if kind == "dense" else v
+    expected = np.sum((v.toarray().T.astype(float) @ u.astype(float)) ** 2)
+    rtol = 1e-12 if dtype == np.float64 else 1e-5
+    assert product_square(u, given) == pytest.approx(expected, rtol, 1e-12)

@@ -1,0 +1,220 @@
+"""Steps towards the minimum of a smooth function plus weighted 1- and 2-norms.
+
+A step minimises a model of the function around a point, with the penalty as it is
+(proximal Newton methods: Lee, Sun and Saunders, 2014)::
+
+    m(x) = g . (x - v) + (x - v) . B (x - v) / 2 + sum_j l1_j |x_j| + l2_j x_j^2 / 2
+
+`B` is the matrix of second derivatives, or what limited-memory BFGS has learnt of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import linalg
+
+_POWER_STEPS = 8
+_GROWTH = 1.5  # of a bound of the curvature that has turned out too low
+_LEAST_CURVATURE = 1e-12  # of a pair, relative to the lengths of both parts
+
+
+class CompactMemory:
+    """What limited-memory BFGS knows of the second derivatives.
+
+    ``B = theta I - W M W^T``, with the last pairs of steps and changes of the gradient
+    in `W` (Byrd, Nocedal and Schnabel, 1994).
+
+    Parameters
+    ----------
+    size : int
+        Most pairs, at least 1.
+
+    Attributes
+    ----------
+    size : int
+        Most pairs.
+    steps, changes : list of ndarray of shape (n,)
+        The pairs, the oldest first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.steps: list[np.ndarray] = []
+        self.changes: list[np.ndarray] = []
+        self._theta = 1.0
+        self._wide = np.zeros((0, 0))
+        self._middle = np.zeros((0, 0))
+
+    def add(self, step: np.ndarray, change: np.ndarray) -> None:
+        """Learn from a step; one without positive curvature is passed over.
+
+        Parameters
+        ----------
+        step : ndarray of shape (n,)
+            By which the point has moved.
+        change : ndarray of shape (n,)
+            By which the gradient has.
+        """
+        least = _LEAST_CURVATURE * np.linalg.norm(step) * np.linalg.norm(change)
+        if not float(step @ change) > least:
+            return
+        self.steps = [*self.steps, step][-self.size :]
+        self.changes = [*self.changes, change][-self.size :]
+        self._theta = float(change @ change) / float(step @ change)
+        S, Y = np.array(self.steps), np.array(self.changes)
+        products = S @ Y.T
+        lower = np.tril(products, -1)
+        diagonal = np.diag(np.diag(products))
+        self._wide = np.vstack([Y, self._theta * S])
+        inverse = np.block([[-diagonal, lower.T], [lower, self._theta * S @ S.T]])
+        self._middle = np.linalg.pinv(inverse)
+
+    def product(self, direction: np.ndarray) -> np.ndarray:
+        """``B @ direction``.
+
+        Parameters
+        ----------
+        direction : ndarray of shape (n,)
+
+        Returns
+        -------
+        product : ndarray of shape (n,)
+        """
+        product = self._theta * direction
+        if len(self._wide):
+            product -= (self._middle @ (self._wide @ direction)) @ self._wide
+        return product
+
+
+def penalty_of(point: np.ndarray, l1: np.ndarray, l2: np.ndarray) -> float:
+    """``sum_j l1_j |x_j| + l2_j x_j^2 / 2``.
+
+    Parameters
+    ----------
+    point, l1, l2 : ndarray of shape (n,)
+
+    Returns
+    -------
+    penalty : float
+    """
+    return float(l1 @ np.abs(point) + (l2 * point) @ point / 2)
+
+
+def newton_point(
+    hessian: np.ndarray,
+    gradient: np.ndarray,
+    point: np.ndarray,
+    l1: np.ndarray,
+    l2: np.ndarray,
+    *,
+    tol: float = 1e-3,
+) -> np.ndarray:
+    """Minimum of the model with a matrix of second derivatives.
+
+    Parameters
+    ----------
+    hessian : ndarray of shape (n, n)
+        Symmetric, and positive semidefinite but for rounding; `B`.
+    gradient, point, l1, l2 : ndarray of shape (n,)
+        `g`, `v` and the weights of the penalties, not negative.
+    tol : float, default=1e-3
+        As in :func:`model_point`; without 1-norms the minimum is exact.
+
+    Returns
+    -------
+    x : ndarray of shape (n,)
+    """
+    if not l1.any():
+        system = hessian + np.diag(l2)
+        return point - linalg.solve(system, gradient + l2 * point, assume_a="sym")
+    # In these units the second derivatives by single variables are 1.
+    units = np.sqrt(np.diagonal(hessian))
+    scaled = hessian / units / units[:, np.newaxis]
+    x = model_point(
+        lambda direction: scaled @ direction,
+        gradient / units,
+        point * units,
+        l1 / units,
+        l2 / units**2,
+        tol=tol,
+    )
+    return x / units
+
+
+def model_point(
+    product: Callable[[np.ndarray], np.ndarray],
+    gradient: np.ndarray,
+    point: np.ndarray,
+    l1: np.ndarray,
+    l2: np.ndarray,
+    *,
+    tol: float = 1e-2,
+    max_iter: int = 500,
+) -> np.ndarray:
+    """About the minimum of the model, by accelerated proximal gradient steps.
+
+    FISTA (Beck and Teboulle, 2009), begun anew where momentum leads away (O'Donoghue
+    and Candes, 2015).
+
+    Parameters
+    ----------
+    product : callable
+        Gives ``B @ d`` for a vector `d`.
+    gradient, point, l1, l2 : ndarray of shape (n,)
+        `g`, `v` and the weights of the penalties, not negative.
+    tol : float, default=1e-2
+        Length of the last step, relative to that of the first one.
+    max_iter : int, default=500
+        Most steps.
+
+    Returns
+    -------
+    x : ndarray of shape (n,)
+        The model is not larger there than at `point`.
+    """
+    bound = _curvature(product, len(point))
+    x, x_image = point, np.zeros_like(point)  # the image is B @ (x - v)
+    ahead, ahead_image, momentum = x, x_image, 1.0
+    value = penalty_of(point, l1, l2)
+    best, least, first = point, value, None
+    for _ in range(max_iter):
+        while True:
+            new = ahead - (gradient + ahead_image) / bound
+            new -= np.clip(new, -l1 / bound, l1 / bound)
+            new /= 1 + l2 / bound
+            new_image = product(new - point)
+            step = new - ahead
+            square = float(step @ step)
+            if float(step @ (new_image - ahead_image)) <= bound * square * (1 + 1e-9):
+                break
+            bound *= _GROWTH
+        value = float((gradient + new_image / 2) @ (new - point))
+        value += penalty_of(new, l1, l2)
+        if value < least:
+            best, least = new, value
+        length = bound * np.sqrt(square)
+        first = length if first is None else first
+        if length <= tol * first:
+            break
+        turns = float((ahead - new) @ (new - x)) > 0
+        momentum = 1.0 if turns else momentum
+        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        share = (momentum - 1) / following
+        ahead = new + share * (new - x)
+        ahead_image = new_image + share * (new_image - x_image)
+        x, x_image, momentum = new, new_image, following
+    return best
+
+
+def _curvature(product: Callable[[np.ndarray], np.ndarray], n: int) -> float:
+    """About the largest eigenvalue of `B`."""
+    direction = np.cos(np.arange(n) + 1.0)  # no vector that matters is like it
+    length = float(np.linalg.norm(direction))
+    for _ in range(_POWER_STEPS):
+        direction = product(direction / length)
+        length = float(np.linalg.norm(direction))
+        if length == 0:
+            return 1.0
+    return 1.1 * length
