@@ -140,10 +140,10 @@ def is_finite(number: object) -> bool:
     return isinstance(number, Real) and isfinite(number)
 
 
-def check_alpha(alpha: float) -> None:
+def check_alpha(alpha: float, name: str = "alpha") -> None:
     """Raise unless a strength is sensible."""
     if not (is_finite(alpha) and alpha >= 0):
-        raise ValueError(f"alpha must be a finite number, 0 or above, got {alpha!r}")
+        raise ValueError(f"{name} must be a finite number, 0 or above, got {alpha!r}")
 
 
 def checked_step(step: float) -> float:

@@ -34,6 +34,7 @@ from dask_ma.sfb._singular_values import lower_singular_values
 __all__ = [
     "ColumnNormBall",
     "ColumnwiseProx",
+    "ElasticNet",
     "L1",
     "L2",
     "NoPenalty",
@@ -209,6 +210,77 @@ class L2(ColumnwiseProx):
         """
         square = np.einsum("jd,jd->", matrix, matrix, dtype=np.float64)
         return 0.5 * self.alpha * float(square)
+
+
+@dataclass(frozen=True)
+class ElasticNet(ColumnwiseProx):
+    """``h(W) = l1 * sum |W_jd| + l2 / 2 * ||W||_F^2``.
+
+    Parameters
+    ----------
+    l1, l2 : float
+        Strengths of the two penalties, finite and not negative; `l2` above 0.
+
+    Raises
+    ------
+    ValueError
+        If a strength is negative or not finite, or `l2` is 0.
+    """
+
+    l1: float
+    l2: float
+
+    def __post_init__(self) -> None:
+        check_alpha(self.l1, "l1")
+        check_alpha(self.l2, "l2")
+        if self.l2 == 0:
+            raise ValueError("l2 must be above 0, got 0; use L1(alpha) without it")
+
+    def amount(self, step: float) -> float:
+        """``log(1 + step * l2)``, as of :class:`L2`.
+
+        Parameters
+        ----------
+        step : float
+            Step of the update, finite and not negative.
+
+        Returns
+        -------
+        amount : float
+        """
+        return log1p(checked_step(step) * self.l2)
+
+    def shrink(self, columns: np.ndarray, amounts: np.ndarray | float) -> None:
+        """Move elements towards zero, and not beyond it, and divide the rest.
+
+        A step takes ``|w| + l1 / l2`` to a part of it: steps multiply, as of L2, until
+        an element is zero.
+
+        Parameters
+        ----------
+        columns : ndarray of floating dtype of shape (n, n_outputs)
+            Columns of the parameter matrix, lying as rows. Overwritten.
+        amounts : ndarray of shape (n,) or float
+            Logarithms of the divisors.
+        """
+        falls = np.negative(amounts)
+        columns *= _per_column(np.exp(falls), columns)
+        bounds = _per_column(-self.l1 / self.l2 * np.expm1(falls), columns)
+        columns -= np.clip(columns, -bounds, bounds)
+
+    def value(self, matrix: np.ndarray) -> float:
+        """``l1 * sum |W_jd| + l2 / 2 * ||W||_F^2``.
+
+        Parameters
+        ----------
+        matrix : ndarray of shape (n_outputs, n_features)
+
+        Returns
+        -------
+        value : float
+            Summed in float64.
+        """
+        return L1(self.l1).value(matrix) + L2(self.l2).value(matrix)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import pytest
 from scipy.optimize import minimize
 
 from dask_ma.sfb import _singular_values, prox
-from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
+from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty, TraceNorm
 
 PENALTIES = [NoPenalty(), L1(0.3), L2(0.7), ColumnNormBall(1.5), TraceNorm(0.4)]
+PENALTIES += [ElasticNet(0.3, 0.5)]
 COLUMNWISE = [penalty for penalty in PENALTIES if penalty.is_columnwise]
 by_name = {"ids": lambda penalty: type(penalty).__name__}
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -43,6 +44,11 @@ def test_closed_forms_of_a_small_matrix():
         ColumnNormBall(2.5)(matrix, 0.1), matrix * [0.5, 1.0, 1.0], rtol=1e-15
     )
     np.testing.assert_array_equal(NoPenalty()(matrix, 0.1), matrix)
+    np.testing.assert_allclose(
+        ElasticNet(0.5, 2.0)(matrix, 0.6),
+        np.array([[2.7, -0.2, 0.0], [3.7, 0.0, -1.7]]) / 2.2,
+        atol=1e-15,
+    )
     diagonal = np.array([[5.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
     np.testing.assert_allclose(
         TraceNorm(2.0)(diagonal, 1.0), [[3.0, 0, 0], [0, 0, 0]], atol=1e-15
@@ -54,6 +60,7 @@ def test_values_of_a_small_matrix():
     assert NoPenalty().value(matrix) == 0
     assert L1(0.5).value(matrix) == 3.5
     assert L2(0.5).value(matrix) == 6.25
+    assert ElasticNet(0.5, 0.25).value(matrix) == 3.5 + 3.125
     assert TraceNorm(0.5).value(matrix) == pytest.approx(3.5)
     assert ColumnNormBall(4.0).value(matrix) == 0
     assert ColumnNormBall(3.9).value(matrix) == math.inf
