@@ -1,26 +1,35 @@
-"""Whether a run sends factors or matrices: the cost model with measured speeds."""
+"""Whether a run sends factors or matrices: an iteration of each way is timed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from dask_ma.comm import Group, allreduce
+from dask_ma.comm import Group, allreduce, barrier
 from dask_ma.data import Shard
-from dask_ma.kernels import row_slice, subtract_product
-from dask_ma.sfb._cost import Update, choose, measure_bandwidth, predict_costs
+from dask_ma.kernels import row_slice
+from dask_ma.sfb._exchange import FactorExchange
+from dask_ma.sfb._factors import Factors, stack
 from dask_ma.sfb._matrix import ParameterMatrix
 from dask_ma.sfb._settings import Settings
+from dask_ma.sfb._staleness import Staleness
+from dask_ma.sfb._whole import MatrixExchange
 
-_SHORTEST = 1e-9  # seconds
+_N_PROBES = 3  # after a first one, which opens connections
 
 
 def choose_communication(
     group: Group, shard: Shard, matrix: ParameterMatrix, settings: Settings
 ) -> str:
-    """What costs less time in an iteration, factors or matrices; a collective call.
+    """What takes less time in an iteration, factors or matrices; a collective call.
+
+    Both ways are gone a few times with factors as large as those of a batch, of which
+    `u` is zero: the matrix stays as it is. What counts is the fastest time of the
+    slowest rank. Messages, adding up and the memory that each way goes through are all
+    in it, on the machines of the run. Finding the factors costs the same in both ways.
 
     Parameters
     ----------
@@ -29,52 +38,88 @@ def choose_communication(
     shard : Shard
         The rank's rows.
     matrix : ParameterMatrix
-        The matrix; not changed.
+        The matrix; its values are not changed.
     settings : Settings
-        How the ranks exchange.
+        How the ranks exchange; all get all factors.
 
     Returns
     -------
     communication : {"factors", "full_matrix"}
         The same on all ranks.
     """
-    own = [shard.n_rows, _n_stored(shard), shard.is_sparse]
-    n_rows, n_stored, n_sparse = allreduce(group, np.array(own, dtype=np.float64))
-    n_outputs, n_features = matrix.shape
-    dtype = np.dtype(settings.wire_dtype or matrix.dtype)
-    update = Update(
-        n_pairs=settings.batch_size,
-        n_outputs=n_outputs,
-        n_features=n_features,
-        entries_per_row=n_stored / max(1.0, n_rows),
-        is_sparse=bool(n_sparse),
-        itemsize=dtype.itemsize,
+    ways = iterations(group, shard, matrix, settings)
+    seconds = np.array([fastest(group, way) for way in ways.values()])
+    slowest = allreduce(group, seconds, "max").tolist()
+    return min(zip(slowest, ways, strict=True))[1]
+
+
+def iterations(
+    group: Group, shard: Shard, matrix: ParameterMatrix, settings: Settings
+) -> dict[str, Callable[[], None]]:
+    """An iteration of each way, without what it takes to find the factors.
+
+    Parameters
+    ----------
+    group, shard, matrix, settings
+        As in :func:`choose_communication`.
+
+    Returns
+    -------
+    ways : dict of callable
+        "factors" and "full_matrix".
+    """
+    factors = _zero_factors(shard, matrix, settings.batch_size)
+    wire_dtype = settings.wire_dtype
+    exchange = FactorExchange(
+        group,
+        settings.topology(group.size),
+        Staleness(0),
+        relays=True,
+        wire_dtype=wire_dtype,
+        tolerance=None,
     )
-    bandwidth = measure_bandwidth(group)
-    rate = _measure_rate(group, shard, matrix, settings.batch_size)
-    return choose(predict_costs(update, group.size, bandwidth, rate))
+    whole = MatrixExchange(group, by_server=False, wire_dtype=wire_dtype)
+
+    def send_factors() -> None:
+        packets = exchange.exchange(factors, 0)
+        matrix.subtract(stack([packet.opened() for packet in packets]), 1.0)
+
+    def add_matrices() -> None:
+        matrix.subtract_matrix(whole.total(factors, matrix), 1.0)
+
+    return {"factors": send_factors, "full_matrix": add_matrices}
 
 
-def _n_stored(shard: Shard) -> int:
-    """Elements of X that a rank has stored."""
-    return sum(b.X.nnz if sparse.issparse(b.X) else b.X.size for b in shard.blocks)
+def fastest(group: Group, way: Callable[[], None], n_probes: int = _N_PROBES) -> float:
+    """Seconds of the fastest of some calls on this rank; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    way : callable
+        A collective call.
+    n_probes : int, default=3
+        Calls that count, after one that does not.
+
+    Returns
+    -------
+    seconds : float
+    """
+    seconds = np.inf
+    for probe in range(1 + n_probes):
+        barrier(group)
+        start = perf_counter()
+        way()
+        if probe:
+            seconds = min(seconds, perf_counter() - start)
+    return seconds
 
 
-def _measure_rate(
-    group: Group, shard: Shard, matrix: ParameterMatrix, n_pairs: int
-) -> float:
-    """Multiply-adds per second of the slowest rank that rebuilds an update."""
-    rate = np.inf
+def _zero_factors(shard: Shard, matrix: ParameterMatrix, n_pairs: int) -> Factors:
+    """Rows of the largest block, as many as a batch has, with `u` of zeros."""
+    v: Any = np.zeros((0, matrix.shape[1]), dtype=matrix.dtype)
     if shard.blocks:
-        X = shard.blocks[0].X
+        X = max((block.X for block in shard.blocks), key=lambda X: X.shape[0])
         v = row_slice(X, 0, min(n_pairs, X.shape[0]))
-        u = np.zeros((v.shape[0], matrix.shape[0]), dtype=matrix.dtype)
-        n_stored = v.nnz if sparse.issparse(v) else v.size
-        times = []
-        for _ in range(2):  # the first one finds nothing in the cache
-            start = perf_counter()
-            # Zeros leave the matrix as it is.
-            subtract_product(matrix.values, u, v, 1.0)
-            times.append(perf_counter() - start)
-        rate = max(1, n_stored) * matrix.shape[0] / max(min(times), _SHORTEST)
-    return float(allreduce(group, np.array(rate), "min"))
+    return Factors(np.zeros((v.shape[0], matrix.shape[0]), dtype=matrix.dtype), v)

@@ -1,4 +1,4 @@
-"""What an iteration costs: bytes, and the time that follows from them.
+"""What an iteration sends, in bytes.
 
 After section 4.1 of the paper. With `P` ranks, `K` pairs of factors of each, and a
 matrix of shape `J` x `D`, all ranks together send per iteration
@@ -15,19 +15,7 @@ numbers. Where `v` is sparse, its elements and their columns take the place of `
 
 from __future__ import annotations
 
-from math import inf
-from time import perf_counter
-from typing import Literal, NamedTuple
-
-import numpy as np
-
-from dask_ma.comm import Group, allreduce, barrier, sendrecv
-
-Choice = Literal["factors", "full_matrix"]
-
-_PROBE_BYTES = 4 * 2**20
-_N_PROBES = 3  # after a first one, which opens connections
-_SHORTEST = 1e-9  # seconds; a clock may stand still for longer
+from typing import NamedTuple
 
 
 class Update(NamedTuple):
@@ -70,21 +58,6 @@ class Update(NamedTuple):
             self.index_size,
             self.is_sparse,
         )
-
-
-class Costs(NamedTuple):
-    """Predicted seconds per iteration.
-
-    Attributes
-    ----------
-    factors : float
-        If factors are exchanged.
-    full_matrix : float
-        If the matrices of all ranks are added up.
-    """
-
-    factors: float
-    full_matrix: float
 
 
 def factor_bytes(
@@ -215,106 +188,3 @@ def full_matrix_bytes(
     n_bytes : int
     """
     return 2 * (n_ranks - 1) * n_outputs * n_features * itemsize
-
-
-def predict_costs(
-    update: Update,
-    n_ranks: int,
-    bandwidth: float,
-    rate: float,
-    *,
-    n_peers: int | None = None,
-    relayed: bool = False,
-) -> Costs:
-    """Seconds per iteration with factors, and with whole matrices.
-
-    With factors, each rank rebuilds the updates of all ranks whose factors it gets, and
-    its own. With whole matrices, it rebuilds its own alone; then it has its share of
-    adding up the matrices, and applies the sum. Finding the factors costs the same in
-    both ways and is left out, as is the latency of messages.
-
-    Parameters
-    ----------
-    update : Update
-        Size of the update of a rank.
-    n_ranks : int
-        Number of ranks.
-    bandwidth : float
-        Bytes per second that each rank can send, above 0; it may be infinite.
-    rate : float
-        Multiply-adds per second of a rank that rebuilds an update, above 0.
-    n_peers : int, default=None
-        To how many others each rank sends its factors; to all if None.
-    relayed : bool, default=False
-        Whether peers pass on what they get until every rank has it.
-
-    Returns
-    -------
-    costs : Costs
-
-    Raises
-    ------
-    ValueError
-        If `bandwidth` or `rate` is not above 0, or there are not so many others.
-    """
-    for name, number in (("bandwidth", bandwidth), ("rate", rate)):
-        if not number > 0:
-            raise ValueError(f"{name} must be above 0, got {number}")
-    own = update.n_pairs * update.n_outputs * update.entries_per_row
-    n_received = n_transmissions(n_ranks, n_peers, relayed) / n_ranks
-    sent = n_received * update.message_bytes
-    factors = sent / bandwidth + (1 + n_received) * own / rate
-    shape = update.n_outputs, update.n_features
-    sent = full_matrix_bytes(n_ranks, *shape, update.itemsize) / n_ranks
-    added = (2 * (n_ranks - 1) / n_ranks + 1) * shape[0] * shape[1]
-    return Costs(factors, sent / bandwidth + (own + added) / rate)
-
-
-def choose(costs: Costs) -> Choice:
-    """The cheaper way; factors if both cost the same.
-
-    Parameters
-    ----------
-    costs : Costs
-        What :func:`predict_costs` gives; the same on all ranks if its arguments are.
-
-    Returns
-    -------
-    choice : {"factors", "full_matrix"}
-    """
-    return "full_matrix" if costs.full_matrix < costs.factors else "factors"
-
-
-def measure_bandwidth(group: Group, n_bytes: int = _PROBE_BYTES) -> float:
-    """Bytes per second that each rank can send while all do; a collective call.
-
-    Each rank sends to the next one and receives from the one before, some times over;
-    its fastest time counts. `group.counters` count these messages too.
-
-    Parameters
-    ----------
-    group : Group
-        This rank.
-    n_bytes : int, default=4 MiB
-        Bytes of a message, at least 1.
-
-    Returns
-    -------
-    bandwidth : float
-        That of the slowest rank, the same on all ranks; infinite for one rank.
-    """
-    if group.size == 1:
-        group.raise_if_closed()
-        return inf
-    payload = np.zeros(n_bytes, dtype=np.uint8)
-    following = (group.rank + 1) % group.size
-    before = (group.rank - 1) % group.size
-    fastest = inf
-    for probe in range(1 + _N_PROBES):
-        barrier(group)
-        start = perf_counter()
-        sendrecv(group, payload, following, before, ("sfb-bandwidth", probe))
-        if probe:
-            fastest = min(fastest, perf_counter() - start)
-    bandwidth = np.array(n_bytes / max(fastest, _SHORTEST))
-    return float(allreduce(group, bandwidth, op="min"))

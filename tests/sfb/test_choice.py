@@ -1,0 +1,97 @@
+"""The choice between factors and matrices: what is timed, and who decides."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma.comm import LocalGroup
+from dask_ma.data import Block, Shard
+from dask_ma.sfb import _choice
+from dask_ma.sfb._choice import choose_communication, iterations
+from dask_ma.sfb._matrix import ParameterMatrix
+from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.prox import NoPenalty
+
+SETTINGS = Settings(batch_size=5)
+
+
+def make_shard(X):
+    block = Block(X, np.zeros(X.shape[0], dtype=int), None, 0, 0)
+    return Shard([block], X.shape[0], X.shape[1], X.dtype, sparse.issparse(X), 1000)
+
+
+def make_matrix(n_features):
+    start = np.random.default_rng(0).normal(size=(3, n_features))
+    return ParameterMatrix(start, np.ones(3), NoPenalty())
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_probes_send_what_iterations_send_and_change_nothing(run_ranks, kind):
+    X = np.random.default_rng(1).normal(size=(20, 40))
+    X = sparse.csr_array(X * (abs(X) > 1)) if kind == "csr" else X
+
+    def program(group):
+        matrix = make_matrix(40)
+        before = np.array(matrix)
+        sent = {}
+        for name, way in iterations(group, make_shard(X), matrix, SETTINGS).items():
+            start = group.counters.bytes_sent
+            way()
+            sent[name] = group.counters.bytes_sent - start
+        np.testing.assert_array_equal(matrix, before)
+        np.testing.assert_array_equal(matrix.intercept, np.ones(3))
+        return sent
+
+    v = X[:5]
+    n_bytes = 5 * 3 * 8 + (v.size * 8 if kind == "dense" else v.nnz * 12 + 6 * 4)
+    for sent in run_ranks(program, 3, 1):
+        assert sent["factors"] == 2 * (n_bytes + 5 * 8)
+        assert sent["full_matrix"] >= 2 * 2 / 3 * 3 * 41 * 8
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        # Of each rank, for factors and for matrices: the slowest rank counts.
+        ([(1, 2), (1, 2), (1, 2)], "factors"),
+        ([(1, 2), (9, 2), (1, 2)], "full_matrix"),
+        ([(1, 3), (2, 9), (1, 3)], "factors"),
+        ([(2, 2), (2, 2), (2, 2)], "factors"),
+    ],
+)
+def test_all_ranks_take_what_is_faster_for_the_slowest(
+    run_ranks, monkeypatch, seconds, expected
+):
+    own = {}
+
+    def fake(group, way):
+        way()
+        return float(seconds[group.rank][own.setdefault(group.rank, [0, 1]).pop(0)])
+
+    monkeypatch.setattr(_choice, "fastest", fake)
+
+    def program(group):
+        shard = make_shard(np.ones((4, 6)))
+        return choose_communication(group, shard, make_matrix(6), SETTINGS)
+
+    assert run_ranks(program, 3) == [expected] * 3
+
+
+def test_the_first_call_does_not_count_and_the_fastest_does(monkeypatch):
+    [group] = LocalGroup.create(1)
+    left, now = [9.0, 0.5, 0.2, 0.4], [0.0]
+    monkeypatch.setattr(_choice, "perf_counter", lambda: now[0])
+
+    def way():
+        now[0] += left.pop(0)
+
+    assert _choice.fastest(group, way) == pytest.approx(0.2)
+    assert not left
+
+
+def test_a_rank_without_rows(run_ranks):
+    def program(group):
+        X = np.ones((30, 400)) if group.rank else np.ones((0, 400))
+        return choose_communication(group, make_shard(X), make_matrix(400), SETTINGS)
+
+    assert len(set(run_ranks(program, 3))) == 1
