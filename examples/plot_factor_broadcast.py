@@ -41,7 +41,8 @@ for q, topology in topologies.items():
 X, y = load_digits(return_X_y=True)
 X, y = X[::2] / 16, y[::2]
 exact = SFBLogisticRegression(alpha=1e-2, solver="sdca").fit(X, y)
-best = exact.history_[-1]["objective"] - exact.dual_gap_
+last = exact.history_[-1]
+best = last["objective"] - last["dual_gap"]
 
 
 # %%
@@ -54,6 +55,7 @@ def fit_all(order, relay):
     return {
         f"Q = {q}": SFBLogisticRegression(
             alpha=1e-2,
+            solver="sgd",
             broadcast=topology,
             relay=relay,
             batch_size=8,

@@ -37,7 +37,8 @@ def optimum(X: Any, y: np.ndarray) -> float:
     """The least objective, from below."""
     model = SFBLogisticRegression(alpha=ALPHA, solver="sdca", tol=1e-5, max_iter=200)
     model.fit(X, y)
-    return float(model.history_[-1]["objective"] - model.dual_gap_)
+    last = model.history_[-1]
+    return float(last["objective"] - last["dual_gap"])
 
 
 def objective(model: Any, X: Any, y: np.ndarray) -> float:
@@ -98,7 +99,12 @@ class Ranks:
     def setup(self, ranks: int) -> None:
         self.X, self.y = load_intents()
         self.model = SFBLogisticRegression(
-            alpha=ALPHA, max_iter=3, tol=None, n_ranks=ranks, random_state=0
+            alpha=ALPHA,
+            solver="sgd",
+            max_iter=3,
+            tol=None,
+            n_ranks=ranks,
+            random_state=0,
         )
 
     def time_fit(self, ranks: int) -> None:
@@ -121,6 +127,7 @@ class Communication(WithCluster):
         self.X, self.y = persist(X, y, self.client)
         self.model = SFBLogisticRegression(
             alpha=ALPHA,
+            solver="sgd",
             max_iter=2,
             tol=None,
             communication=communication,

@@ -48,13 +48,15 @@ def optimum(X: Any, y: np.ndarray, alpha: float) -> float:
     """The least objective, from below."""
     model = SFBLogisticRegression(alpha=alpha, solver="sdca", tol=1e-6, max_iter=500)
     model.fit(X, y)
-    return float(model.history_[-1]["objective"] - model.dual_gap_)
+    last = model.history_[-1]
+    return float(last["objective"] - last["dual_gap"])
 
 
 def excesses(X: Any, y: np.ndarray, best: float, args: Any, **how: Any) -> np.ndarray:
     """Objective after each pass, over the optimum, less 1."""
     model = SFBLogisticRegression(
         alpha=args.alpha,
+        solver="sgd",
         batch_size=args.batch,
         learning_rate=args.learning_rate,
         eta0=args.eta0 or "auto",

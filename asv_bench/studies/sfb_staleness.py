@@ -113,7 +113,8 @@ def optimum(X: np.ndarray, y: np.ndarray, alpha: float) -> float:
     """The least objective, from below."""
     model = SFBLogisticRegression(alpha=alpha, solver="sdca", tol=1e-5, max_iter=500)
     model.fit(X, y)
-    return float(model.history_[-1]["objective"] - model.dual_gap_)
+    last = model.history_[-1]
+    return float(last["objective"] - last["dual_gap"])
 
 
 def course(model: Slowed, X: Any, y: Any, bound: int, args: Any, best: float) -> Course:

@@ -16,11 +16,11 @@ from dask_ma.sfb._estimator import SFBEstimator
 
 def _makes_steps(estimator: Any) -> bool:
     """Whether the solver can go on with other rows."""
-    if estimator.solver == "sgd":
+    if estimator.solver != "sdca":
         return True
     raise AttributeError(
-        "partial_fit needs solver='sgd': dual variables belong to the rows of one fit; "
-        f"got solver={estimator.solver!r}"
+        "partial_fit needs solver='sgd' or 'auto': dual variables belong to the rows "
+        f"of one fit; got solver={estimator.solver!r}"
     )
 
 
@@ -38,40 +38,60 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
 
     Parameters
     ----------
-    penalty : {"l2", "l1", "trace"} or None, default="l2"
-        "l2" is ``||W||_F^2 / 2``; "l1" is the sum of the absolute coefficients; "trace"
+    penalty : {"l2", "l1", "elasticnet", "trace"} or None, default="l2"
+        "l2" is ``||W||_F^2 / 2``; "l1" is the sum of the absolute coefficients;
+        "elasticnet" is `l1_ratio` times "l1" plus ``1 - l1_ratio`` times "l2"; "trace"
         is the sum of the singular values of W, which makes for a low rank, and needs a
         singular value decomposition in each iteration.
     alpha : float, default=0.0001
         Weight of the penalty, at least 0. scikit-learn's `C` is ``1 / (alpha *
         n_samples)``.
-    solver : {"sgd", "sdca"}, default="sgd"
+    l1_ratio : float, default=0.15
+        Share of "l1" in "elasticnet", from 0 to 1; refused with other penalties.
+    solver : {"auto", "sgd", "sdca"}, default="auto"
         "sgd": proximal stochastic gradient descent, for all penalties. "sdca":
         stochastic dual coordinate ascent, for "l2" with `alpha` above 0; it has no step
-        size, and a duality gap tells how far from the optimum the objective is at most.
-        Each rank keeps a probability vector for each of its rows.
+        size, and each rank keeps a probability vector for each of its rows. "auto":
+        "sdca" where it is possible, unless a parameter asks for "sgd": `eta0`,
+        `learning_rate`, `power_t`, `n_iter_no_change` without `early_stopping`,
+        `staleness`, `compression`, `wire_dtype` or ``relay=False``. `solver_` says
+        which.
     fit_intercept : bool, default=True
-        Whether to fit intercepts.
-    max_iter : int, default=100
-        Most passes over the rows, at least 1.
-    tol : float or None, default=1e-4
-        With "sgd", the fit ends when `n_iter_no_change` passes in a row have not
-        improved the objective (with `early_stopping`, the validation score) by more
-        than this. With "sdca", it ends when the duality gap is at most this times the
-        objective of the model of zeros. None makes `max_iter` passes.
+        Whether to fit intercepts. Dense rows are then centred as they are looked at:
+        features that are far from the origin are no harder than others.
+    max_iter : int, default=200
+        Most passes over the rows, at least 1; a step of the refinement counts as one.
+    tol : float or None, default=1e-3
+        The fit ends when the duality gap is at most this times the objective, so that
+        the objective is no more than that above its minimum. Where no gap is looked for
+        (``penalty=None``, or "sgd" with ``refine=False``), it ends when passes no
+        longer improve the objective by this times itself, and with `early_stopping`,
+        when `n_iter_no_change` passes in a row have not improved the validation score
+        by this. None makes `max_iter` passes. In any case the model of the best pass is
+        taken.
+    refine : {"auto"} or bool, default="auto"
+        Whether the fit goes on with steps on the objective of all rows at once where
+        the passes so far show that their like would take long: proximal Newton steps,
+        with second derivatives where up to 1200 coefficients matter, else with
+        limited-memory BFGS. A step sends a matrix or two per rank, where False sends
+        none with full broadcasts. "auto" is True where it is possible, which is not
+        with ``penalty="trace"``, `early_stopping` or ``tol=None``.
     batch_size : int, default=64
         Rows of a batch, on the rank that has most rows, at least 1; in the paper, `K`.
         With "sdca", larger batches do not change the length of steps.
     eta0 : float or "auto", default="auto"
         Length of the first step of "sgd", above 0. "auto" takes about the longest that
         is stable, by the largest eigenvalue of the second moments of a sample of rows.
-    learning_rate : {"optimal", "invscaling", "constant"}, default="optimal"
-        How long the steps of "sgd" are. "optimal": step `t` has the length ``eta0 /
-        (1 + eta0 * alpha * t)``, which suits the penalty "l2"; for the other penalties,
-        as "invscaling".
-        "invscaling": ``eta0 / (1 + passes)^power_t``. "constant": `eta0`.
+    learning_rate : {"adaptive", "optimal", "invscaling", "constant"}, \
+            default="adaptive"
+        How long the steps of "sgd" are. "adaptive": `eta0`, and a fifth of that, from
+        the best model so far, whenever `n_iter_no_change` passes in a row have not
+        improved the objective by `tol` times itself; as "optimal" in
+        :meth:`partial_fit`. "optimal": step `t` has the length ``eta0 / (1 + eta0 *
+        alpha * t)``, which suits the penalty "l2"; for the other penalties, as
+        "invscaling". "invscaling": ``eta0 / (1 + passes)^power_t``. "constant": `eta0`.
     power_t : float, default=0.5
-        Exponent of "invscaling", at least 0.
+        Exponent of "invscaling", at least 0; refused where it has no effect.
     staleness : int, default=0
         How many iterations a rank may be ahead of one whose factors it gets, at least
         0. With 0 (bulk synchronous), the result depends on seed and ranks alone. With
@@ -85,11 +105,11 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     relay : bool, default=True
         Whether ranks pass on what they get until all have it. False sends less, but
         ranks then learn of others through the mean at the end of a pass alone; not with
-        "sdca".
+        "sdca", and not without `broadcast`.
     communication : {"auto", "factors", "full_matrix", "server"}, default="auto"
         Whether factors are sent, or whole update matrices, added up by all ranks or by
-        rank 0. "auto" measures the bandwidth and takes what should be faster, factors
-        or "full_matrix"; both give the same but for rounding.
+        rank 0. "auto" times an iteration of each way, and takes factors or
+        "full_matrix"; both give the same but for rounding.
     compression : float or None, default=None
         Relative error that may be made by sending fewer pairs of factors than there are
         rows, from 0 to below 1; not with "sdca".
@@ -106,7 +126,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     validation_fraction : float, default=0.1
         Share of the rows to hold out, between 0 and 1.
     n_iter_no_change : int, default=3
-        Passes without improvement before the fit ends.
+        Passes without improvement before the fit ends, or before the steps of "sgd"
+        become shorter; refused with "sdca" without `early_stopping`, which looks at its
+        duality gap alone.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     random_state : int, RandomState instance or None, default=None
@@ -127,7 +149,10 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     classes_ : ndarray of shape (n_classes,)
         Sorted labels.
     dual_gap_ : float
-        With "sdca", how far the objective is from its minimum at most.
+        How far the objective is from its minimum at most; missing where there is no
+        penalty, and for "sgd" with ``tol=None`` or `early_stopping`.
+    solver_ : str
+        "sgd" or "sdca".
     eta0_ : float
         With "sgd", length of the first step.
     communication_ : str
@@ -138,11 +163,11 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         Number of the next iteration, from 1.
     history_ : list of dict
         One record per pass: `round`, the number of the pass; `time`, in seconds since
-        rank 0 started; `objective`; with "sdca", `dual_gap`; with `early_stopping`,
-        `validation_score`; over all ranks the sums of the pass `n_samples`,
-        `bytes_sent` and `messages_sent` between processes, and `bytes_shared` within
-        processes; and the means over ranks `seconds_computing` and `seconds_waiting`.
-        `restarts` counts how often the ranks have had to start again until then.
+        rank 0 started; `objective`; `dual_gap`, where there is one; with
+        `early_stopping`, `validation_score`; over all ranks the sums of the pass
+        `n_samples`, `bytes_sent` and `messages_sent` between processes, and
+        `bytes_shared` within processes; and the means over ranks `seconds_computing`
+        and `seconds_waiting`. `restarts` counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
     n_features_in_ : int
@@ -180,13 +205,15 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         penalty: str | None = "l2",
         *,
         alpha: float = 1e-4,
-        solver: str = "sgd",
+        l1_ratio: float = 0.15,
+        solver: str = "auto",
         fit_intercept: bool = True,
-        max_iter: int = 100,
-        tol: float | None = 1e-4,
+        max_iter: int = 200,
+        tol: float | None = 1e-3,
+        refine: bool | str = "auto",
         batch_size: int = 64,
         eta0: float | str = "auto",
-        learning_rate: str = "optimal",
+        learning_rate: str = "adaptive",
         power_t: float = 0.5,
         staleness: int = 0,
         broadcast: Any = None,
@@ -206,10 +233,12 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     ) -> None:
         self.penalty = penalty
         self.alpha = alpha
+        self.l1_ratio = l1_ratio
         self.solver = solver
         self.fit_intercept = fit_intercept
         self.max_iter = max_iter
         self.tol = tol
+        self.refine = refine
         self.batch_size = batch_size
         self.eta0 = eta0
         self.learning_rate = learning_rate
@@ -302,9 +331,15 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
                 **self._warm_model(),
                 "t": getattr(self, "t_", 1.0),
                 "max_iter": 1,
+                "tol": None,
+                "solver": "sgd",
+                "refine": False,
                 "classes": self._check_classes(classes),
                 "is_saved": False,
             }
+            if self.learning_rate == "adaptive":
+                # A single pass cannot tell when steps should become shorter.
+                changes["learning_rate"] = "optimal"
             first = not hasattr(self, "coef_")
             X, y = self._validate_input(X, y, reset=first)
             self._fit_passes(X, y, sample_weight, **changes)

@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.kernels import (
     FeasibleMix,
-    class_sums,
     dual_steps,
+    entropy_sum,
     feasible_mix,
     mixed_entropy_sum,
     mixed_values,
     residuals,
     row_products,
-    row_slice,
     softmax,
 )
 from dask_ma.linear import Problem
+from dask_ma.sfb._common import CommonStep
 from dask_ma.sfb._matrix import ParameterMatrix
 from dask_ma.sfb._model import Batch
 from dask_ma.sfb._params import SFBParams
+from dask_ma.sfb._rows import row_batches
 from dask_ma.sfb._softmax_model import LogisticModel
+from dask_ma.sfb._totals import Totals
 
 _CHUNK = 2**18  # dual variables, or coefficients, at a time
 # Square of the feature that stands for the intercept, in those of a row's length.
 _INTERCEPT = 0.03
+
+
+class DualStep(CommonStep):
+    """The steps that rows have made, until all ranks agree on their length.
+
+    Parameters
+    ----------
+    dual : ndarray of shape (n_rows, n_outputs)
+        Probability vectors of the rows, changed in place.
+    scale : float
+        ``1 / (alpha n)``.
+    intercept_square : float
+        Square of the feature that stands for the intercept.
+    """
+
+    def __init__(self, dual: np.ndarray, scale: float, intercept_square: float) -> None:
+        self._dual = dual
+        self._scale = scale
+        self._intercept_square = intercept_square
+        self._pending: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def note(
+        self, rows: np.ndarray, before: np.ndarray, after: np.ndarray, gain: float
+    ) -> None:
+        """Take the step of some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int
+        before, after : ndarray of shape (n, n_outputs)
+            Their probability vectors.
+        gain : float
+            Change of their entropies, and of the products with their predictions.
+        """
+        self._pending, self.gain = (rows, before, after), gain
+
+    def curvature(self, square: float, slopes: np.ndarray) -> float:
+        total = square + self._intercept_square * float(slopes @ slopes)
+        return self._scale * total
+
+    def take(self, share: float) -> None:
+        if self._pending is None:
+            return
+        rows, before, after = self._pending
+        if share < 1:
+            # Between two probability vectors lies another one.
+            after = before + before.dtype.type(share) * (after - before)
+        self._dual[rows] = after
+        self._pending = None
 
 
 class DualModel(LogisticModel):
@@ -42,7 +93,7 @@ class DualModel(LogisticModel):
 
     Parameters
     ----------
-    problem, params
+    problem, params, totals
         As in :class:`LogisticModel`.
     group : Group
         The rank among the others.
@@ -54,9 +105,12 @@ class DualModel(LogisticModel):
     """
 
     averages = False
+    common_step: DualStep | None
 
-    def __init__(self, problem: Problem, params: SFBParams, group: Group) -> None:
-        super().__init__(problem, params)
+    def __init__(
+        self, problem: Problem, params: SFBParams, totals: Totals, group: Group
+    ) -> None:
+        super().__init__(problem, params, totals)
         self._group = group
         self._shard = problem.shard
         self._alpha = params.alpha
@@ -67,21 +121,35 @@ class DualModel(LogisticModel):
         for rows, block in self._blocks():
             self.dual[rows] = -residuals(self.dual[rows], block.y)
         self._excess = np.zeros(self._n_outputs)
-        self._sum_up()
+        mean = totals.mean_square
+        self.intercept_scale = _INTERCEPT * mean if mean > 0 else 1.0
+        self._intercept_square = self.intercept_scale if self.fit_intercept else 0.0
+        settings = params.settings
+        # What comes late, or by way of others, does not come at once to all.
+        if settings.staleness == 0 and settings.broadcast is None:
+            self.common_step = DualStep(
+                self.dual, self.learning_rate, self._intercept_square
+            )
 
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
-        X, dual = batch.X, self.dual[batch.rows]
-        kappa2 = self.intercept_scale if self.fit_intercept else 0.0
+        X, dual = self._totals.centred(batch.X), self.dual[batch.rows]
+        before, margins = dual.copy(), matrix.product(X)
         changes = dual_steps(
-            matrix.product(X),
-            row_products(X, kappa2),
+            margins,
+            row_products(X, self._intercept_square),
             dual,
             batch.y,
             batch.sample_weight,
             scale=self.learning_rate,
-            n_parallel=self._group.size,
+            n_parallel=1 if self.common_step else self._group.size,
         )
-        self.dual[batch.rows] = dual
+        if self.common_step is None:
+            self.dual[batch.rows] = dual
+            return changes, X
+        weight = batch.sample_weight
+        gain = entropy_sum(dual, weight) - entropy_sum(before, weight)
+        gain += float(np.einsum("ij,ij->", changes, margins, dtype=np.float64))
+        self.common_step.note(batch.rows, before, dual, gain)
         return changes, X
 
     def penalty(self, matrix: ParameterMatrix) -> float:
@@ -117,7 +185,7 @@ class DualModel(LogisticModel):
         excess = np.zeros(self._n_outputs)
         if self.fit_intercept:
             self._excess = excess = self._sum_of_residuals()
-        mix = feasible_mix(excess, self._class_weights)
+        mix = feasible_mix(excess, self._totals.class_weights)
         total = 0.0
         for rows, block in self._blocks():
             total += mixed_entropy_sum(self.dual[rows], block.sample_weight, mix)
@@ -159,22 +227,6 @@ class DualModel(LogisticModel):
         self._excess = self._sum_of_residuals()
         return (-self.learning_rate * total).astype(self._dtype)
 
-    def _sum_up(self) -> None:
-        """What the lower bound needs to know of all rows; a collective call."""
-        n_classes = max(2, self._n_outputs)
-        counts, squares = np.zeros(n_classes), 0.0
-        sums = np.zeros((self._shard.n_features, n_classes))
-        for _, block in self._blocks():
-            X, y, weight = block.X, block.y, block.sample_weight
-            counts += np.bincount(y, weight, minlength=n_classes)
-            sums += class_sums(X, y, weight, n_classes)
-            elements = X.data if sparse.issparse(X) else X
-            squares += float(np.vdot(elements, elements))
-        totals = allreduce(self._group, [counts, sums, np.array(squares)])
-        self._class_weights, self._class_sums = totals[:2]
-        mean = float(totals[2]) / self._n_rows
-        self.intercept_scale = _INTERCEPT * mean if mean > 0 else 1.0
-
     def _norm_of_mixture(self, values: np.ndarray, mix: FeasibleMix) -> float:
         """Squared norm of the matrix of mixed dual variables, some rows at a time."""
         if mix.share == 0:
@@ -183,7 +235,10 @@ class DualModel(LogisticModel):
         for start in range(0, len(values), size):
             part = slice(start, start + size)
             mixed = mixed_values(
-                values[part], self._class_sums[part], mix, scale=self.learning_rate
+                values[part],
+                self._totals.class_sums[part],
+                mix,
+                scale=self.learning_rate,
             )
             norm += _squared_norm(mixed)
         return norm
@@ -202,20 +257,10 @@ class DualModel(LogisticModel):
             found *= block.sample_weight[:, np.newaxis]
         return found
 
-    def _blocks(self) -> Any:
+    def _blocks(self) -> Iterator[tuple[slice, Batch]]:
         """Rows of this rank, some at a time, and their places in `dual`."""
-        first, size = 0, max(64, _CHUNK // self._n_outputs)
-        for block in self._shard.blocks:
-            for start in range(0, len(block.y), size):
-                stop = min(start + size, len(block.y))
-                weight = block.sample_weight
-                yield slice(first + start, first + stop), Batch(
-                    row_slice(block.X, start, stop),
-                    block.y[start:stop],
-                    None if weight is None else weight[start:stop],
-                    np.arange(first + start, first + stop),
-                )
-            first += len(block.y)
+        for rows, batch in row_batches(self._shard, self._n_outputs):
+            yield rows, batch._replace(X=self._totals.centred(batch.X))
 
 
 def _squared_norm(values: np.ndarray) -> float:

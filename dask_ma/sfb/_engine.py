@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy import sparse
 from dask_ma.comm import allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.kernels import row_slice
+from dask_ma.kernels import product_square
 from dask_ma.linear import Piece, pass_batches, pass_generator
 from dask_ma.sfb._choice import choose_communication
 from dask_ma.sfb._exchange import FactorExchange, scaled
@@ -19,11 +18,10 @@ from dask_ma.sfb._factors import Factors, checked, stack
 from dask_ma.sfb._matrix import ParameterMatrix
 from dask_ma.sfb._model import Batch, FactorModel
 from dask_ma.sfb._packets import Packet
+from dask_ma.sfb._rows import row_batches
 from dask_ma.sfb._settings import Settings
 from dask_ma.sfb._staleness import Staleness
 from dask_ma.sfb._whole import MatrixExchange
-
-_EVALUATED = 2**18  # values of linear functions at a time in an evaluation
 
 
 class Start(NamedTuple):
@@ -122,39 +120,57 @@ class BroadcastEngine:
         )
         is_complete = topology.diameter <= 1
         self._agrees = self._staleness.is_synchronous and is_complete
+        self._common = model.common_step if self._agrees else None
 
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""
+        self._model.begin_pass(self.matrix)
         rng = None
         if self._settings.shuffle:
             rng = pass_generator(self._context, self.n_passes)
         batches = pass_batches(self._shard, self.n_steps, rng)
-        for _ in range(self.n_steps):
+        for step in range(self.n_steps):
             with self._log.computing():
                 batch = merged(next(batches), self._shard)
                 factors = self._compute(batch)
             if self._matrices is None:
-                packets = self._factors.exchange(factors, self.iteration)
-                with self._log.computing():
-                    self._apply(packets)
+                self._exchange_factors(factors)
             else:
-                total = self._matrices.total(factors, self.matrix)
+                self._exchange_matrices(factors)
+            # Where ranks differ, the last penalty comes when they agree again.
+            if self._agrees or step < self.n_steps - 1:
                 with self._log.computing():
-                    scale = self._scale(self.iteration)
-                    extra = self._model.intercept_scale
-                    self.matrix.subtract_matrix(total, scale, extra)
-            with self._log.computing():
-                self.matrix.penalise(self._model.step_size(self.iteration))
+                    self.matrix.penalise(self._model.step_size(self.iteration))
             self.iteration += 1
         self._settle()
         self.n_passes += 1
+
+    def _exchange_factors(self, factors: Factors) -> None:
+        """Send the factors of an iteration, and apply those that there are."""
+        gain = self._common.gain if self._common else 0.0
+        packets = self._factors.exchange(factors, self.iteration, gain)
+        with self._log.computing():
+            self._apply(packets)
+
+    def _exchange_matrices(self, factors: Factors) -> None:
+        """Add up the updates of an iteration, and apply the sum."""
+        assert self._matrices is not None
+        group, common = self._context.group, self._common
+        total = self._matrices.total(factors, self.matrix)
+        gains = allreduce(group, np.array(common.gain)) if common else 0.0
+        with self._log.computing():
+            scale = self._scale(self.iteration)
+            if common:
+                square = float(np.vdot(total[:-1], total[:-1]))
+                scale *= common.agree(float(gains), square, total[-1])
+            self.matrix.subtract_matrix(total, scale, self._model.intercept_scale)
 
     def measure(self) -> float:
         """Sum of the losses of this rank's rows."""
         matrix, model = self.matrix, self._model
         total = 0.0
         with self._log.computing("evaluate"):
-            for batch in self._evaluated():
+            for _, batch in row_batches(self._shard, matrix.shape[0]):
                 total += float(model.loss(matrix, batch))
         return total
 
@@ -219,8 +235,13 @@ class BroadcastEngine:
         """Rebuild the updates of some packets and take them off the matrix."""
         if not packets:
             return
-        factors, scale = scaled(packets, self._scale)
-        self.matrix.subtract(stack(factors), scale, self._model.intercept_scale)
+        parts, scale = scaled(packets, self._scale)
+        factors = stack(parts)
+        if self._common:
+            gain = sum(packet.gain for packet in packets)
+            square = product_square(*factors)
+            scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
+        self.matrix.subtract(factors, scale, self._model.intercept_scale)
 
     def _scale(self, iteration: int) -> float:
         """What the products of factors are multiplied by."""
@@ -241,28 +262,9 @@ class BroadcastEngine:
             parts.append(matrix.intercept)
         means = [total / group.size for total in allreduce(group, parts)]
         matrix.replace(means[0], means[1] if len(means) > 1 else None)
-        # The last updates came without a penalty: back into a constraint.
+        # With the penalty of the last iteration zeros, and constraints, come back.
         with self._log.computing():
-            matrix.penalise(0.0)
-
-    def _evaluated(self) -> Iterator[Batch]:
-        """Rows of this rank, some at a time."""
-        size, first = max(64, _EVALUATED // self.matrix.shape[0]), 0
-        for block in self._shard.blocks:
-            n_rows = block.X.shape[0]
-            for start in range(0, n_rows, size):
-                stop = min(start + size, n_rows)
-                yield Batch(
-                    row_slice(block.X, start, stop),
-                    None if block.y is None else block.y[start:stop],
-                    (
-                        None
-                        if block.sample_weight is None
-                        else block.sample_weight[start:stop]
-                    ),
-                    np.arange(first + start, first + stop),
-                )
-            first += n_rows
+            matrix.penalise(self._model.step_size(self.iteration - 1))
 
 
 def merged(pieces: list[Piece], shard: Shard) -> Batch:

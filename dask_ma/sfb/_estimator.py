@@ -12,6 +12,7 @@ from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import FitResult, LinearEstimator
 from dask_ma.sfb._agent import train
+from dask_ma.sfb._combinations import check_combinations
 from dask_ma.sfb._params import SFBParams
 from dask_ma.sfb._settings import COMMUNICATIONS, Settings
 from dask_ma.sfb.topology import Topology
@@ -19,7 +20,7 @@ from dask_ma.sfb.topology import Topology
 _PASSED_ON = (
     "penalty",
     "alpha",
-    "solver",
+    "l1_ratio",
     "fit_intercept",
     "max_iter",
     "tol",
@@ -42,11 +43,11 @@ _SETTINGS = (
     "wire_dtype",
     "shuffle",
 )
+_FAR = 0.01  # of the objective: a gap that is worth a word
 # What other estimators of linear models leave to the user.
 _FIXED = {
     "is_classifier": True,
     "loss": "log_loss",
-    "l1_ratio": 0.0,
     "epsilon": 0.0,
 }
 
@@ -55,16 +56,20 @@ class SFBEstimator(LinearEstimator):
     """Base of SFBLogisticRegression."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "penalty": [StrOptions({"l2", "l1", "trace"}), None],
+        "penalty": [StrOptions({"l2", "l1", "elasticnet", "trace"}), None],
         "alpha": [Interval(Real, 0, None, closed="left")],
-        "solver": [StrOptions({"sgd", "sdca"})],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "solver": [StrOptions({"auto", "sgd", "sdca"})],
         "fit_intercept": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "eta0": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
-        "learning_rate": [StrOptions({"optimal", "invscaling", "constant"})],
+        "learning_rate": [
+            StrOptions({"adaptive", "optimal", "invscaling", "constant"})
+        ],
         "power_t": [Interval(Real, 0, None, closed="left")],
+        "refine": [StrOptions({"auto"}), "boolean"],
         "staleness": [Interval(Integral, 0, None, closed="left")],
         "broadcast": [
             Interval(Integral, 1, None, closed="left"),
@@ -99,36 +104,19 @@ class SFBEstimator(LinearEstimator):
         """Fit on all ranks and take over the result."""
         settings = Settings(**{name: getattr(self, name) for name in _SETTINGS})
         settings.check()
-        if self.solver == "sdca":
-            self._check_dual()
-        chosen = {name: getattr(self, name) for name in _PASSED_ON}
+        solver = check_combinations(self)
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in _PASSED_ON}
+        chosen |= {"solver": solver, "refine": self.refine is not False}
+        if self.alpha == 0:
+            chosen["penalty"] = None
         params = SFBParams(**{**_FIXED, **chosen, "settings": settings, **changes})
         result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
+        self.solver_ = params.solver
         self.communication_ = result.fitted["communication"]
         # The solver before may have been the other one.
         for name in {"dual_gap", "eta0"} - set(result.fitted):
             self.__dict__.pop(f"{name}_", None)
         return result
-
-    def _check_dual(self) -> None:
-        """Refuse what dual ascent cannot do."""
-        if self.penalty != "l2" or self.alpha == 0:
-            raise ValueError(
-                "solver='sdca' needs penalty='l2' and alpha above 0, got "
-                f"penalty={self.penalty!r} and alpha={self.alpha}; use solver='sgd'"
-            )
-        # The matrix must be that of the dual variables.
-        for name, is_set in (
-            ("relay", not self.relay),
-            ("compression", self.compression is not None),
-            ("wire_dtype", self.wire_dtype is not None),
-        ):
-            if is_set:
-                raise ValueError(
-                    f"solver='sdca' needs exact factors on all ranks, but {name} is "
-                    f"{getattr(self, name)!r}; leave it at its default, or use "
-                    "solver='sgd'"
-                )
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         attributes = super()._to_attributes(fitted)
@@ -138,18 +126,33 @@ class SFBEstimator(LinearEstimator):
         return attributes
 
     def _warn_unless_converged(self, result: FitResult) -> None:
-        """Warn as scikit-learn does if the gap is not small enough."""
-        if self.solver != "sdca" or self.early_stopping:
+        """Warn as scikit-learn does if the model may be far from the optimum."""
+        gap, objective = result.fitted.get("dual_gap"), result.fitted["objective"]
+        if self.early_stopping or gap is None or self.tol is None:
             super()._warn_unless_converged(result)
-        elif self.tol is not None and not result.converged:
-            warnings.warn(
-                f"the maximum of {self.max_iter} passes was reached with a duality gap "
-                f"of {result.fitted['dual_gap']:.3e}, asked was "
-                f"{result.fitted['gap_asked']:.3e} (tol={self.tol} times the objective "
-                "of the model of zeros); raise max_iter, tol or alpha",
-                ConvergenceWarning,
-                stacklevel=3 + N_WRAPPERS,
-            )
+            return
+        allowed = self.tol
+        if result.converged and not self._certifies(result):
+            allowed = max(self.tol, _FAR)  # the steps have settled, by their own rule
+        if gap <= allowed * objective:
+            return
+        ended = (
+            f"the fit ended after {result.fitted['n_iter']} passes, which no longer "
+            "lowered the objective,"
+            if result.converged
+            else f"the maximum of {self.max_iter} passes was reached"
+        )
+        warnings.warn(
+            f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
+            f"objective; asked was {allowed:.2%} (tol={self.tol}). Raise max_iter or "
+            "tol, scale the features, or leave refine at 'auto'",
+            ConvergenceWarning,
+            stacklevel=3 + N_WRAPPERS,
+        )
+
+    def _certifies(self, result: FitResult) -> bool:
+        """Whether each pass has found a duality gap."""
+        return "dual_gap" in result.history[-1]
 
     def _twin_parameters(self) -> dict[str, Any]:
         # What the twin would be fitted with has no part in its predictions.

@@ -65,7 +65,9 @@ class FactorExchange:
         #: What updates are multiplied by where a rank does not hear of all ranks.
         self.gain = group.size / reached
 
-    def exchange(self, factors: Factors, iteration: int) -> list[Packet]:
+    def exchange(
+        self, factors: Factors, iteration: int, gain: float = 0.0
+    ) -> list[Packet]:
         """Send this rank's factors of an iteration, and take what there is.
 
         Parameters
@@ -74,6 +76,8 @@ class FactorExchange:
             This rank's.
         iteration : int
             Number of the iteration, from 0.
+        gain : float, default=0.0
+            What the packet is to say of them.
 
         Returns
         -------
@@ -82,7 +86,7 @@ class FactorExchange:
             the same in every run, in the order of their ranks; else they come in the
             order of arrival.
         """
-        own = Packet(self._group.rank, iteration, self._as_sent(factors))
+        own = Packet(self._group.rank, iteration, self._as_sent(factors), gain)
         self._send(own)
         self._made += 1
         if self._staleness.is_synchronous:

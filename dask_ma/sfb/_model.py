@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_ma.comm import Group
 from dask_ma.data import Shard
+from dask_ma.sfb._common import CommonStep
 from dask_ma.sfb._matrix import ParameterMatrix
 from dask_ma.sfb.prox import NoPenalty, Prox
 
@@ -72,6 +73,8 @@ class FactorModel(ABC):
     averages: bool = True
     #: What the intercept's steps are multiplied by.
     intercept_scale: float = 1.0
+    #: Gives the steps of an iteration a common length; None leaves them as they are.
+    common_step: CommonStep | None = None
 
     def prepare(self, shard: Shard, group: Group) -> None:
         """Look at the rows of a rank before the first iteration; a collective call.
@@ -118,6 +121,43 @@ class FactorModel(ABC):
             The gradient of the sum of the losses is ``u.T @ v``. Neither may be
             changed later.
         """
+
+    def begin_pass(self, matrix: ParameterMatrix) -> None:
+        """Get ready for a pass over the rows; nothing is done by default.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's copy.
+        """
+        return
+
+    def state(self) -> dict[str, Any] | None:
+        """What this rank's model has learnt besides the matrix.
+
+        It is asked for after each pass, and kept: a run that goes on after the loss of
+        a worker, or from a checkpoint, gives it back to :meth:`restore`. A model whose
+        factors depend on more than matrix and batch, as on a code or a dual variable
+        for each row, must define both.
+
+        Returns
+        -------
+        state : dict or None
+            Arrays, and values that JSON knows, by name. They must not be changed
+            afterwards: copy what the next pass changes. None, by default, for nothing.
+        """
+        return None
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Take over what :meth:`state` gave; after :meth:`prepare`.
+
+        Parameters
+        ----------
+        state : dict or None
+            That of this rank and its rows. None if it was lost with its worker, or if
+            there was none: the matrix has been restored all the same.
+        """
+        return
 
     def step_size(self, iteration: int) -> float:
         """Length of a step.

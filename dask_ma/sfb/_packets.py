@@ -11,7 +11,7 @@ from dask_ma.sfb._compression import Compressed
 from dask_ma.sfb._factors import Factors
 
 _DENSE, _SPARSE, _COMPRESSED = 0, 1, 2
-_N_FIELDS = 4  # of the header of a packet
+_N_FIELDS = 5  # of the header of a packet
 
 
 class Packet(NamedTuple):
@@ -24,11 +24,15 @@ class Packet(NamedTuple):
     iteration : int
         In which of its iterations, from 0.
     factors : Factors or Compressed
+    gain : float
+        What the rank expects of the step that it has found alone; see
+        :class:`~dask_ma.sfb._common.CommonStep`.
     """
 
     origin: int
     iteration: int
     factors: Factors | Compressed
+    gain: float = 0.0
 
     def opened(self) -> Factors:
         """The pairs of factors."""
@@ -46,13 +50,14 @@ def pack(packets: list[Packet]) -> list[np.ndarray]:
     Returns
     -------
     message : list of ndarray
-        First the header, 4 integers for each packet.
+        First the header, 5 integers for each packet.
     """
     header = np.zeros((len(packets), _N_FIELDS), dtype=np.int64)
     message = [header]
     for fields, packet in zip(header, packets, strict=True):
         kind, n_features, arrays = _parts(packet.factors)
-        fields[:] = packet.origin, packet.iteration, kind, n_features
+        gain = np.float64(packet.gain).view(np.int64)  # its bits
+        fields[:] = packet.origin, packet.iteration, kind, n_features, gain
         message += arrays
     return message
 
@@ -71,7 +76,7 @@ def unpack(message: list[np.ndarray]) -> list[Packet]:
     """
     arrays = iter(message)
     packets = []
-    for origin, iteration, kind, n_features in next(arrays).tolist():
+    for origin, iteration, kind, n_features, gain in next(arrays).tolist():
         u = next(arrays)
         v: Any = next(arrays)
         factors: Factors | Compressed
@@ -82,7 +87,8 @@ def unpack(message: list[np.ndarray]) -> list[Packet]:
                 parts = v, next(arrays), next(arrays)
                 v = sparse.csr_array(parts, shape=(len(u), n_features))
             factors = Factors(u, v)
-        packets.append(Packet(origin, iteration, factors))
+        expected = float(np.int64(gain).view(np.float64))
+        packets.append(Packet(origin, iteration, factors, expected))
     return packets
 
 

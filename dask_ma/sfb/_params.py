@@ -19,6 +19,8 @@ class SFBParams(LinearParams):
     solver, learning_rate : str
     eta0 : float or "auto"
     power_t : float
+    refine : bool
+        Whether steps on the whole objective may follow.
     settings : Settings
         How the ranks train and exchange.
     """
@@ -27,4 +29,5 @@ class SFBParams(LinearParams):
     learning_rate: str
     eta0: float | str
     power_t: float
+    refine: bool
     settings: Settings

@@ -106,7 +106,8 @@ def run(
 
     Rows stay on the workers that hold them. The run uses the current Dask client, and
     threads of this process without one. It goes on after the loss of a worker and from
-    checkpoints as fits do, from the end of the last pass.
+    checkpoints as fits do, from the end of the last pass; what a model has learnt
+    besides the matrix comes back by :meth:`FactorModel.restore`.
 
     Parameters
     ----------
@@ -141,8 +142,8 @@ topology` for one of your own; in an array, element (p, q) says if `p` sends to 
         pass alone, and updates count for those that do not arrive.
     communication : {"auto", "factors", "full_matrix", "server"}, default="auto"
         What is sent: pairs of factors; the sums of whole update matrices, each rank
-        adding up a part; the same by way of rank 0; or what a cost model with measured
-        bandwidth finds cheaper ("auto").
+        adding up a part; the same by way of rank 0; or factors or matrices, by the
+        time that an iteration of each takes ("auto").
     compression : float or None, default=None
         Relative error, in the Frobenius norm, that may be made by sending fewer pairs;
         from 0 to below 1. None sends all.
@@ -255,6 +256,8 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
     log = RoundLog(context)
     model = cloudpickle.loads(params.model)
     engine = BroadcastEngine(context, model, shard, params.settings, log, start(kept))
+    if kept is not None:
+        model.restore(kept.own or None)
     rule, watch = StopRule(params.tol, 2, maximize=False), Watch(_ADVICE)
     converged = False
     if kept is not None:
@@ -274,7 +277,8 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
         state = {**engine.state(), "rule": np.array(rule.state())}
         state["converged"] = converged
         is_last = engine.n_passes == params.n_passes
-        context.keep(engine.n_passes, state, done=is_last or converged or stop)
+        ends = is_last or converged or stop
+        context.keep(engine.n_passes, state, model.state(), done=ends)
         if stop:
             break
     return ModelResult(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,11 @@ from dask_ma.linear import Problem
 from dask_ma.sfb._matrix import ParameterMatrix
 from dask_ma.sfb._model import Batch, FactorModel
 from dask_ma.sfb._params import SFBParams
-from dask_ma.sfb.prox import L1, L2, NoPenalty, Prox, TraceNorm
+from dask_ma.sfb._penalty import Penalty
+from dask_ma.sfb._totals import Totals
 
 _MOST_SAMPLED = 512  # rows whose Gram matrix is looked at
+_SHORTER = 5.0
 
 
 class LogisticModel(FactorModel):
@@ -29,19 +30,22 @@ class LogisticModel(FactorModel):
         Rows and classes.
     params : SFBParams
         Parameters of the fit.
+    totals : Totals
+        Sums over all ranks; dense rows are centred before they are looked at.
     """
 
-    def __init__(self, problem: Problem, params: SFBParams) -> None:
+    def __init__(self, problem: Problem, params: SFBParams, totals: Totals) -> None:
         self.fit_intercept = params.fit_intercept
         self._n_outputs = problem.n_problems
         self._dtype = problem.dtype
         self._n_rows = problem.total_rows
+        self._totals = totals
 
     def initial_matrix(self, n_features: int) -> np.ndarray:
         return np.zeros((self._n_outputs, n_features), dtype=self._dtype)
 
     def loss(self, matrix: ParameterMatrix, batch: Batch) -> float:
-        margins = matrix.product(batch.X)
+        margins = matrix.product(self._totals.centred(batch.X))
         return log_loss_sum(margins, batch.y, batch.sample_weight)
 
 
@@ -50,26 +54,37 @@ class GradientModel(LogisticModel):
 
     Parameters
     ----------
-    problem, params
+    problem, params, totals
         As in :class:`LogisticModel`.
+
+    Attributes
+    ----------
+    share : float
+        What steps are multiplied by, 1 at first; see :meth:`shorten`.
     """
 
-    def __init__(self, problem: Problem, params: SFBParams) -> None:
-        super().__init__(problem, params)
-        self.prox = make_prox(params.penalty, params.alpha)
+    def __init__(self, problem: Problem, params: SFBParams, totals: Totals) -> None:
+        super().__init__(problem, params, totals)
+        penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+        self.prox = penalty.prox
         self._eta0 = params.eta0
-        decays = params.learning_rate == "optimal" and params.penalty == "l2"
-        self._alpha = params.alpha if decays else 0.0
-        is_constant = params.learning_rate == "constant" or self._alpha > 0
-        self._power = 0.0 if is_constant else params.power_t
+        decays = params.learning_rate == "optimal" and penalty.l2 and not penalty.l1
+        self._alpha = penalty.l2 if decays else 0.0
+        is_constant = params.learning_rate in ("adaptive", "constant")
+        self._power = 0.0 if is_constant or decays else params.power_t
         self._batch_size = params.settings.batch_size
         self._n_steps = 1
+        self.share = 1.0
+
+    def shorten(self) -> None:
+        """Make the steps shorter from here on."""
+        self.share /= _SHORTER
 
     def prepare(self, shard: Shard, group: Group) -> None:
         most = int(allreduce(group, np.array(shard.n_rows), "max"))
         self._n_steps = max(1, -(-most // self._batch_size))
         wanted = -(-shard.n_rows // self._n_steps) * group.size
-        own = np.array(_largest_eigenvalue(shard, wanted))
+        own = np.array(_largest_eigenvalue(shard, wanted, self._totals))
         largest = float(allreduce(group, own, "max"))
         if not np.isfinite(largest):
             raise ValueError(
@@ -90,26 +105,19 @@ class GradientModel(LogisticModel):
         return float(self._eta0)
 
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
-        margins = matrix.product(batch.X)
+        X = self._totals.centred(batch.X)
+        margins = matrix.product(X)
         if not np.isfinite(margins).all():
             raise OverflowError("the model is not finite")
-        return softmax_slopes(margins, batch.y, batch.sample_weight), batch.X
+        return softmax_slopes(margins, batch.y, batch.sample_weight), X
 
     def step_size(self, iteration: int) -> float:
         shorter = 1 + self.eta0 * self._alpha * iteration
-        return self.eta0 / (shorter * (1 + iteration / self._n_steps) ** self._power)
+        shorter *= (1 + iteration / self._n_steps) ** self._power
+        return self.share * self.eta0 / shorter
 
 
-def make_prox(penalty: str | None, alpha: float) -> Prox:
-    """Prox operator of a penalty by its name."""
-    if penalty is None or alpha == 0:
-        return NoPenalty()
-    kinds: dict[str, Callable[[float], Prox]]
-    kinds = {"l1": L1, "l2": L2, "trace": TraceNorm}
-    return kinds[penalty](alpha)
-
-
-def _largest_eigenvalue(shard: Shard, n_wanted: int) -> float:
+def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
     """Largest eigenvalue of the second moments of the features in batches of rows.
 
     That of a small batch is larger than that of all rows, and decides which steps are
@@ -126,7 +134,7 @@ def _largest_eigenvalue(shard: Shard, n_wanted: int) -> float:
         first += len(block.y)
         if not len(inside):
             continue
-        X = block.X[inside]
+        X = totals.centred(block.X[inside])
         if block.sample_weight is not None:
             root = np.sqrt(block.sample_weight[inside])[:, np.newaxis]
             X = X.multiply(root).tocsr() if sparse.issparse(X) else X * root

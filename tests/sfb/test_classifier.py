@@ -39,14 +39,16 @@ def check_same(model, other, rtol=0.0):
         ({"penalty": "l1"}, ["sgd"]),
         ({"penalty": "trace"}, ["sgd"]),
         ({"penalty": None}, ["sgd"]),
+        ({"penalty": "elasticnet"}, ["sgd"]),
+        ({"penalty": "elasticnet", "l1_ratio": 0.6}, ["sgd"]),
         ({"alpha": 0.1}, SOLVERS),
         ({"fit_intercept": False}, SOLVERS),
-        ({"max_iter": 4}, SOLVERS),
+        ({"max_iter": 9, "tol": 1e-3}, SOLVERS),
         ({"batch_size": 4}, SOLVERS),
         ({"eta0": 0.5}, ["sgd"]),
         ({"learning_rate": "invscaling"}, ["sgd"]),
         ({"learning_rate": "invscaling", "power_t": 0.3}, ["sgd"]),
-        ({"learning_rate": "constant"}, ["sgd"]),
+        ({"learning_rate": "optimal"}, ["sgd"]),
         ({"n_ranks": 3, "broadcast": 1}, SOLVERS),
         ({"n_ranks": 3, "broadcast": 1, "relay": False}, ["sgd"]),
         ({"compression": 0.5}, ["sgd"]),
@@ -94,6 +96,7 @@ def fit_all(labelled):
         (sparse.csr_array(X), {"solver": "sgd", "broadcast": 2}),
         (sparse.csr_array(X), {"solver": "sdca", "max_iter": 2}),
         (X, {"solver": "sdca", "max_iter": 2, "communication": "full_matrix"}),
+        (X, {"penalty": "l1", "solver": "auto", "tol": 1e-3, "max_iter": 40}),
     ]
     return [digest(fit((rows, y), n_ranks=4, **params)) for rows, params in cases]
 

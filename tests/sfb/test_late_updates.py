@@ -154,7 +154,28 @@ def test_never_further_ahead_than_the_bound(
 def test_stale_runs_come_to_the_same_objective(
     run_engines, make_model, make_shards, rows, prox, broadcast
 ):
-    model = make_model(prox=prox, learning_rate=0.2, fit_intercept=True)
+    late, names, now = [0], {}, {}
+
+    def prepare(self, shard, group):
+        names[threading.get_ident()] = group.rank
+        now[group.rank] = -1
+
+    def factors(self, matrix, batch):
+        rank = names[threading.get_ident()]
+        now[rank] += 1
+        if rank == 2:
+            time.sleep(0.001)  # the others have to go on without it
+        return plain(self, matrix, batch)
+
+    def step_size(self, iteration):
+        """Called with the iterations of the factors that are applied."""
+        late[0] += iteration < now[names[threading.get_ident()]]
+        return 0.2
+
+    model = make_model(prox=prox, fit_intercept=True)
+    plain = type(model).factors
+    for function in (prepare, factors, step_size):
+        setattr(type(model), function.__name__, function)
     shards = make_shards(4, rows.X, rows.y)
 
     def objective(**settings):
@@ -163,4 +184,42 @@ def test_stale_runs_come_to_the_same_objective(
         return engines[0].objective(total)
 
     best = objective()
+    late[0] = 0
     assert objective(staleness=2, broadcast=broadcast) == pytest.approx(best, rel=0.03)
+    assert late[0] > 0  # else nothing was stale
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"staleness": 1}, {"broadcast": 1}, {"broadcast": 2, "relay": False}],
+    ids=str,
+)
+def test_zeros_where_ranks_differ(run_engines, make_model, make_shards, rows, settings):
+    """As where they agree, but for coefficients that are small."""
+    model = make_model(prox=L1(0.5), learning_rate=0.1)
+    shards = make_shards(4, rows.X, rows.y)
+    matrices = [
+        np.array(run_engines(model, shards, 40, **given)[0].matrix)
+        for given in ({}, settings)
+    ]
+    zeros = [matrix == 0 for matrix in matrices]
+    assert 3 <= zeros[0].sum() < zeros[0].size
+    assert zeros[1].sum() >= 0.6 * zeros[0].sum()
+    assert abs(matrices[1] - matrices[0]).max() < 0.2
+
+
+@pytest.mark.parametrize("settings", [{"staleness": 1}, {"broadcast": 1}], ids=str)
+def test_a_pass_has_as_many_penalties_as_steps(
+    run_engines, make_model, make_shards, rows, settings
+):
+    """Without factors, the penalty alone moves the matrix."""
+
+    def nothing(self, matrix, batch):
+        return np.zeros((batch.n_rows, 3)), batch.X
+
+    model = make_model(prox=L2(0.5), learning_rate=0.1, factors=nothing)
+    shards = make_shards(4, rows.X, rows.y)
+    for engine in run_engines(model, shards, 2, **settings):
+        shorter = (1 + 0.1 * 0.5) ** (2 * engine.n_steps)
+        start = model.initial_matrix(7)
+        np.testing.assert_allclose(engine.matrix, start / shorter, rtol=1e-12)

@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize("kind", ["dense", "csr", "compressed"])
 
 
 def check_equal(packet, expected):
-    assert packet[:2] == expected[:2]
+    assert packet[:2] == expected[:2] and packet.gain == expected.gain
     got, wanted = packet.opened(), expected.opened()
     assert got.is_sparse == wanted.is_sparse
     assert got.u.dtype == wanted.u.dtype and got.v.dtype == wanted.v.dtype
@@ -40,7 +40,7 @@ def check_equal(packet, expected):
 @every_kind
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_there_and_back(kind, dtype):
-    packet = Packet(3, 12, make_factors(kind, dtype=dtype))
+    packet = Packet(3, 12, make_factors(kind, dtype=dtype), -1.2e-300)
     message = pack([packet])
     assert all(isinstance(array, np.ndarray) for array in message)
     [again] = unpack(message)
@@ -52,7 +52,7 @@ def test_many_at_once():
     packets = [
         Packet(2, 0, make_factors("csr")),
         Packet(0, 7, make_factors("dense", 0)),
-        Packet(1, 6, make_factors("compressed", 5)),
+        Packet(1, 6, make_factors("compressed", 5), 2.5),
         Packet(2, 1, make_factors("csr", 1)),
         Packet(0, 8, make_factors("dense", 2)),
     ]
@@ -70,4 +70,4 @@ def test_the_header_is_small(kind):
         arrays += [factors.v.data, factors.v.indices, factors.v.indptr]
     content = sum(array.nbytes for array in arrays)
     message = pack([packet, packet])
-    assert sum(array.nbytes for array in message) == 2 * (content + 32)
+    assert sum(array.nbytes for array in message) == 2 * (content + 40)

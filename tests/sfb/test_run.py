@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.exceptions import CheckpointError
-from dask_ma.sfb import ModelResult, run
+from dask_ma.sfb import FactorModel, ModelResult, run
 from dask_ma.sfb._divergence import Watch
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
 from dask_ma.sfb.topology import Topology
@@ -186,18 +186,18 @@ def test_a_run_ends_by_tol(make_model, rows):
     assert (gains[-2:] < 1e-4).all() and (gains[:-2] >= 1e-4).all()
 
 
-def test_the_choice_is_made_by_costs(make_model, rows):
-    """Few pairs for a large matrix are cheaper, and many for a small one are not."""
-    wide = sparse.random(40, 20_000, 0.001, "csr", rng=np.random.default_rng(0))
+def test_the_faster_way_is_taken(make_model, rows):
+    """Few pairs for a large matrix take less time, and many for a small one do not."""
+    wide = sparse.random(40, 100_000, 0.0002, "csr", rng=np.random.default_rng(0))
     y = np.arange(40) % 3
     few = fit(make_model(), (wide, y), n_passes=1, batch_size=1, communication="auto")
     assert few.communication == "factors"
-    tall = np.random.default_rng(0).normal(size=(4000, 2))
-    y = np.arange(4000) % 3
-    options = {"n_passes": 1, "communication": "auto", "batch_size": 1000}
-    many = fit(make_model(learning_rate=0.1), (tall, y), **options)
+    tall = np.random.default_rng(0).normal(size=(60_000, 20))
+    y = np.arange(60_000) % 3
+    options = {"n_passes": 1, "communication": "auto", "batch_size": 10**5}
+    many = fit(make_model(learning_rate=0.01), (tall, y), **options)
     assert many.communication == "full_matrix"
-    asked = fit(make_model(learning_rate=0.1), (tall, y), **options, broadcast=3)
+    asked = fit(make_model(learning_rate=0.01), (tall, y), **options, broadcast=3)
     assert asked.communication == "factors"
 
 
@@ -386,3 +386,53 @@ def test_results_stay_inside_of_a_constraint(make_model, rows):
         norms = np.linalg.norm(result.matrix, axis=0)
         assert 0.19 < norms.max() < 0.2 * (1 + 1e-12)
         assert np.isfinite(result.history[-1]["objective"])
+
+
+# State of a model ---------------------------------------------------------------------
+
+
+class Counting(FactorModel):
+    """Least squares whose steps depend on how often a row has been seen."""
+
+    learning_rate = 0.2
+    passes = 0
+
+    def initial_matrix(self, n_features):
+        return np.zeros((3, n_features))
+
+    def prepare(self, shard, group):
+        self.seen = np.zeros(shard.n_rows)
+
+    def begin_pass(self, matrix):
+        self.passes += 1
+
+    def factors(self, matrix, batch):
+        self.seen[batch.rows] += 1
+        u = matrix.product(batch.X) - np.eye(3)[batch.y]
+        return u / self.seen[batch.rows, np.newaxis] / self.passes, batch.X
+
+    def state(self):
+        return {"seen": self.seen.copy(), "passes": self.passes}
+
+    def restore(self, state):
+        assert state is not None
+        self.seen, self.passes = state["seen"].copy(), int(state["passes"])
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_state_of_a_model_comes_back(tmp_path, configured, rows, n_ranks):
+    data, options = (rows.X, rows.y), {"n_ranks": n_ranks}
+    whole = fit(Counting(), data, n_passes=5, **options)
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(Counting(), data, n_passes=2, **options)
+        rest = fit(Counting(), data, n_passes=5, **options)
+    np.testing.assert_array_equal(rest.matrix, whole.matrix)
+
+    class Forgetful(Counting):
+        def restore(self, state):
+            self.passes = 1
+
+    with configured({"dask-ma.checkpoint.path": str(tmp_path / "other")}):
+        fit(Forgetful(), data, n_passes=2, **options)
+        other = fit(Forgetful(), data, n_passes=5, **options)
+    assert abs(other.matrix - whole.matrix).max() > 1e-3

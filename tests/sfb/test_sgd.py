@@ -10,7 +10,7 @@ from dask_ma import SFBLogisticRegression
 
 ALPHA = 0.02
 CLOSE = {"alpha": ALPHA, "tol": None, "max_iter": 60, "random_state": 0}
-CLOSE |= {"communication": "factors"}
+CLOSE |= {"communication": "factors", "solver": "sgd"}
 QUICK = {**CLOSE, "max_iter": 3, "n_ranks": 2, "batch_size": 8}
 every_size = pytest.mark.parametrize("n_ranks", [1, 2, 5])
 
@@ -35,7 +35,8 @@ def test_scikit_learn(labelled, value, best, n_classes, fit_intercept, n_ranks):
     model = fit(rows, y, fit_intercept=fit_intercept, n_ranks=n_ranks)
     found = value(model, X, y)
     check(found, expected)
-    assert model.history_[-1]["objective"] == pytest.approx(found, rel=1e-10)
+    least = min(record["objective"] for record in model.history_)
+    assert least == pytest.approx(found, rel=1e-10)
     assert fit_intercept or not model.intercept_.any()
 
 
@@ -140,11 +141,15 @@ def test_types(labelled, value, best):
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1", "trace", None])
-@pytest.mark.parametrize("learning_rate", ["optimal", "invscaling", "constant"])
+@pytest.mark.parametrize(
+    "learning_rate", ["adaptive", "optimal", "invscaling", "constant"]
+)
 def test_schedules(labelled, penalty, learning_rate):
     """The first passes from formulas, with all rows in each step."""
     X, y = labelled[3]
-    eta0, alpha, power = 1.5, 0.05, 0.7
+    eta0, alpha, power = 1.5, 0.05, 0.5
+    if learning_rate == "invscaling" or (learning_rate, penalty) == ("optimal", "l1"):
+        power = 0.7  # elsewhere, another one than the default is refused
     model = fit(
         X,
         y,
@@ -158,11 +163,12 @@ def test_schedules(labelled, penalty, learning_rate):
         fit_intercept=False,
     )
     W, truth = np.zeros((3, 8)), np.eye(3)[y]
+    # Without intercepts, rows are not centred.
     for t in range(4):
         step = eta0
         if learning_rate == "optimal" and penalty == "l2":
             step = eta0 / (1 + eta0 * alpha * t)
-        elif learning_rate != "constant":
+        elif learning_rate in ("optimal", "invscaling"):
             step = eta0 / (1 + t) ** power
         p = np.exp(X @ W.T)
         p /= p.sum(axis=1, keepdims=True)
@@ -224,7 +230,7 @@ def test_a_model_worse_than_none_has_not_converged(labelled):
     noise = np.random.default_rng(0).permutation(y)
     params = {"eta0": 1e4, "learning_rate": "constant", "batch_size": 16}
     with pytest.warns(ConvergenceWarning):
-        model = fit(X, noise, **params, tol=1e-4, max_iter=30)
+        model = fit(X, noise, **params, tol=1e-4, max_iter=30, refine=False)
     objectives = [record["objective"] for record in model.history_]
     assert min(objectives) > np.log(3)
     assert min(objectives[:-3]) < min(objectives[-3:])  # the rule alone would stop
@@ -235,12 +241,13 @@ def test_a_model_worse_than_none_has_not_converged(labelled):
 
 def test_it_stops_by_tol(labelled):
     X, y = labelled[3]
-    params = {"tol": 1e-3, "n_iter_no_change": 2, "max_iter": 100}
+    params = {"tol": 1e-3, "n_iter_no_change": 2, "max_iter": 100, "refine": False}
+    params |= {"learning_rate": "optimal"}
     model = fit(X, y, **params)
     objectives = [record["objective"] for record in model.history_]
     assert 2 < model.n_iter_ == len(objectives) < 100
     least = np.minimum.accumulate(objectives)
-    idle = objectives[1:] > least[:-1] - 1e-3
+    idle = objectives[1:] > least[:-1] * (1 - 1e-3)
     assert idle[-2:].all() and not (idle[:-2] & idle[1:-1]).any()
     longer = fit(X, y, **{**params, "n_iter_no_change": 6})
     assert longer.n_iter_ > model.n_iter_
@@ -279,7 +286,7 @@ def test_warm_start_goes_on(labelled):
 
 def test_warm_start_from_the_other_solver(labelled, value, best):
     X, y = labelled[3]
-    model = fit(X, y, solver="sdca", tol=1e-5, max_iter=300)
+    model = fit(X, y, solver="sdca", tol=1e-5, max_iter=300, refine=False)
     assert model.dual_gap_ <= 1e-5 * np.log(3) and not hasattr(model, "eta0_")
     model.set_params(solver="sgd", warm_start=True, max_iter=1, tol=None, eta0=1e-3)
     model.fit(X, y)
@@ -302,9 +309,13 @@ def test_a_resumed_fit_is_an_uninterrupted_one(labelled, tmp_path, penalty, para
     assert resumed.t_ == whole.t_
 
 
-def test_the_stop_rule_goes_on(labelled, tmp_path):
+@pytest.mark.parametrize(
+    "params", [{}, {"refine": False, "n_iter_no_change": 2}, {"penalty": "l1"}], ids=str
+)
+def test_the_stop_rule_goes_on(labelled, tmp_path, params):
+    """In steps on the whole objective, and in those that become shorter."""
     X, y = labelled[3]
-    params = {"tol": 1e-3, "n_ranks": 2, "max_iter": 100}
+    params = {"tol": 1e-3, "n_ranks": 2, "max_iter": 100, **params}
     whole = fit(X, y, **params)
     assert whole.n_iter_ > 3
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):

@@ -8,7 +8,7 @@ from dask_ma.sfb import run
 from dask_ma.sfb._cost import Update, full_matrix_bytes, iteration_bytes
 
 N_ITERATIONS = 4
-HEADER = 4 * 8  # bytes for each packet
+HEADER = 5 * 8  # bytes for each packet
 J, D, K = 3, 7, 2
 
 
