@@ -167,7 +167,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         `early_stopping`, `validation_score`; over all ranks the sums of the pass
         `n_samples`, `bytes_sent` and `messages_sent` between processes, and
         `bytes_shared` within processes; and the means over ranks `seconds_computing`
-        and `seconds_waiting`. `restarts` counts how often the ranks have had to start again until then.
+        and `seconds_waiting`. `restarts` counts how often the ranks have had to start
+        again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
     n_features_in_ : int

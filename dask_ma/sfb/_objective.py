@@ -120,15 +120,15 @@ class Objective:
         n_rows = self._problem.total_rows
         sums = allreduce(self._group, np.append(slopes, [loss, entropy])) / n_rows
         total = reduce(self._group, gradient)
-        gradient = None if total is None else total / n_rows
+        mean = None if total is None else total / n_rows
         slopes, loss, entropy = sums[:-2], float(sums[-2]), float(sums[-1])
         objective = loss + self._prox.value(matrix.whole().T)
         bound = -np.inf
         if self._penalty.has_bound:
-            bound = self._bound(matrix, gradient, slopes, entropy)
+            bound = self._bound(matrix, mean, slopes, entropy)
         # The penalties of the ranks differ by rounding.
         objective = float(broadcast(self._group, objective))
-        return Evaluation(objective, bound, loss, gradient, slopes)
+        return Evaluation(objective, bound, loss, mean, slopes)
 
     def hessian(
         self,

@@ -39,16 +39,29 @@ def check_same(model, other):
 )
 def test_calls_are_passes(labelled, params):
     X, y = labelled[3]
-    params = {**params, "shuffle": False}
+    params = {"learning_rate": "optimal", "eta0": 0.3, **params, "shuffle": False}
     model = make(**params)
     for _ in range(4):
         model.partial_fit(X, y, classes=[0, 1, 2])
         assert model.n_iter_ == 1 and len(model.history_) == 1
     whole = make(**params, tol=None, max_iter=4).fit(X, y)
+    # A fit takes its best pass, which is the last one here.
+    assert np.all(np.diff([record["objective"] for record in whole.history_]) < 0)
     check_same(model, whole)
     assert model.history_[-1]["objective"] == pytest.approx(
         whole.history_[-1]["objective"]
     )
+
+
+def test_steps_that_adapt_fall_with_the_calls(labelled):
+    X, y = labelled[3]
+    models = [make(learning_rate=rate) for rate in ("adaptive", "optimal", "constant")]
+    for model in models:
+        for _ in range(3):
+            model.partial_fit(X, y, classes=[0, 1, 2])
+        assert model.solver_ == "sgd"
+    check_same(*models[:2])
+    assert abs(models[2].coef_ - models[0].coef_).max() > 1e-6
 
 
 def test_weights(labelled):
