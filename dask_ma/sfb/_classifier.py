@@ -57,8 +57,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         `staleness`, `compression`, `wire_dtype` or ``relay=False``. `solver_` says
         which.
     fit_intercept : bool, default=True
-        Whether to fit intercepts. Dense rows are then centred as they are looked at:
-        features that are far from the origin are no harder than others.
+        Whether to fit intercepts. Dense rows are then centred as :meth:`fit` looks at
+        them: features that are far from the origin are no harder than others.
     max_iter : int, default=200
         Most passes over the rows, at least 1; a step of the refinement counts as one.
     tol : float or None, default=1e-3
@@ -335,6 +335,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
                 "tol": None,
                 "solver": "sgd",
                 "refine": False,
+                # Rows of one class, centred, would say nothing of the features.
+                "centre": False,
                 "classes": self._check_classes(classes),
                 "is_saved": False,
             }

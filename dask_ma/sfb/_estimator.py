@@ -107,6 +107,7 @@ class SFBEstimator(LinearEstimator):
         solver = check_combinations(self)
         chosen: dict[str, Any] = {name: getattr(self, name) for name in _PASSED_ON}
         chosen |= {"solver": solver, "refine": self.refine is not False}
+        chosen["centre"] = self.fit_intercept
         if self.alpha == 0:
             chosen["penalty"] = None
         params = SFBParams(**{**_FIXED, **chosen, "settings": settings, **changes})

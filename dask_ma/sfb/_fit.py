@@ -77,7 +77,7 @@ class Fit:
             self._totals = add_up(
                 problem,
                 group,
-                is_centred=params.fit_intercept,
+                is_centred=params.centre,
                 centre=shared.get("centre"),
             )
             self._model = self._make_model()

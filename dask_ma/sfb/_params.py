@@ -21,6 +21,8 @@ class SFBParams(LinearParams):
     power_t : float
     refine : bool
         Whether steps on the whole objective may follow.
+    centre : bool
+        Whether dense rows are centred.
     settings : Settings
         How the ranks train and exchange.
     """
@@ -30,4 +32,5 @@ class SFBParams(LinearParams):
     eta0: float | str
     power_t: float
     refine: bool
+    centre: bool
     settings: Settings

@@ -18,7 +18,7 @@ def fit(data, **params):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("penalty", ["elasticnet", 2]),
+        ("penalty", ["nuclear", 2]),
         ("alpha", [-1, "small", np.nan]),
         ("solver", ["saga", None]),
         ("fit_intercept", ["yes"]),
@@ -26,7 +26,9 @@ def fit(data, **params):
         ("tol", [-1, "small"]),
         ("batch_size", [0, 2.5, None]),
         ("eta0", [0, -1, "large", None]),
-        ("learning_rate", ["adaptive", None]),
+        ("learning_rate", ["fast", None]),
+        ("l1_ratio", [-0.1, 1.1, None]),
+        ("refine", ["lbfgs", None]),
         ("power_t", [-1, None]),
         ("staleness", [-1, 1.5, None]),
         ("broadcast", [0, "ring", 1.5]),

@@ -39,6 +39,7 @@ def check_same(model, other):
 )
 def test_calls_are_passes(labelled, params):
     X, y = labelled[3]
+    X = sparse.csr_array(X)  # only whole data are centred, if they are dense
     params = {"learning_rate": "optimal", "eta0": 0.3, **params, "shuffle": False}
     model = make(**params)
     for _ in range(4):
@@ -74,7 +75,8 @@ def test_weights(labelled):
 
 def test_it_goes_on_after_fit_and_pickle(labelled):
     X, y = labelled[3]
-    params = {"shuffle": False, "tol": None}
+    X = sparse.csr_array(X)
+    params = {"shuffle": False, "tol": None, "learning_rate": "optimal", "eta0": 0.3}
     model = make(**params, max_iter=2).fit(X, y)
     model = pickle.loads(pickle.dumps(model)).partial_fit(X, y)
     check_same(model, make(**params, max_iter=3).fit(X, y))
