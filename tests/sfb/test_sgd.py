@@ -193,7 +193,9 @@ def test_automatic_steps_are_stable(labelled, n_classes, batch_size, scale):
     X, y = labelled[n_classes]
     X, y = np.r_[np.zeros((1, 8)), X], np.r_[0, y]
     X = np.c_[X, 0.01 * X] * scale  # half of the features are much smaller
-    model = fit(X, y, batch_size=batch_size, alpha=0.0, max_iter=5)
+    rows = sparse.csr_array(X)  # which stay as long as they are: they are not centred
+    params = {"learning_rate": "invscaling", "max_iter": 5}
+    model = fit(rows, y, batch_size=batch_size, alpha=0.0, **params)
     objectives = [record["objective"] for record in model.history_]
     # Single rows of a noisy class may make the first passes worse than no model.
     assert max(objectives) < (2 if batch_size == 1 else 1) * np.log(n_classes)
