@@ -222,7 +222,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
             self._set_choice(result.fitted)
         self._warn_unless_converged(result)
         slow, n_models = result.fitted["slow"], int(np.size(self.mse_path_))
-        warn_of_slow_models(slow, n_models, self.max_iter, self.tol, 2 + N_WRAPPERS)
+        warn_of_slow_models(slow, n_models, self.max_iter, self.tol, 3 + N_WRAPPERS)
         return self
 
     def to_sklearn(self) -> Any:

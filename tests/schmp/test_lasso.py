@@ -18,6 +18,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LinearRegression
 from sklearn.model_selection import GridSearchCV
 
 from dask_ma import SchMPLasso
+from dask_ma.schmp import _working_set
 
 ALPHA = 0.05
 PARAMS = {"alpha": ALPHA, "tol": 1e-10}
@@ -462,7 +463,10 @@ def test_rows_stay_where_they_are(processes):
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize("stop", [1, 2])
-def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, n_ranks, layout, stop):
+def test_a_resumed_fit_is_an_uninterrupted_one(
+    wide, tmp_path, monkeypatch, n_ranks, layout, stop
+):
+    monkeypatch.setattr(_working_set, "_FIRST_SIZE", 10)  # there are more rounds
     X, y = wide["X"], wide["number"]
     params = {"alpha": 1e-3, "tol": 1e-10, "n_ranks": n_ranks, "layout": layout}
     params["random_state"] = 0  # without one, equal fits are meant to differ
@@ -481,7 +485,8 @@ def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, n_ranks, layout, 
     assert again.dual_gap_ <= 1e-10 * ((y - y.mean()) ** 2).mean() / 2
 
 
-def test_a_fit_goes_on_with_other_ranks(wide, tmp_path):
+def test_a_fit_goes_on_with_other_ranks(wide, tmp_path, monkeypatch):
+    monkeypatch.setattr(_working_set, "_FIRST_SIZE", 10)  # there are more rounds
     X, y = wide["X"], wide["number"]
     params = {"alpha": 1e-3, "tol": 1e-10}
     whole = SchMPLasso(**params).fit(X, y)

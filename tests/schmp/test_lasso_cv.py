@@ -203,10 +203,13 @@ def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, monkeypatch, n_be
 
 
 def test_few_rounds_warn(wide):
-    with pytest.warns(ConvergenceWarning, match="maximum of 1 rounds"):
-        SchMPLassoCV(cv=3, alphas=[1e-3], tol=1e-12, max_iter=1).fit(
-            wide["X"], wide["number"]
-        )
+    """Of the final model, and of those of the folds."""
+    model = SchMPLassoCV(cv=3, alphas=[1e-3], tol=1e-12, max_iter=1)
+    with (
+        pytest.warns(ConvergenceWarning, match="3 of 3 models of the path"),
+        pytest.warns(ConvergenceWarning, match="maximum of 1 rounds"),
+    ):
+        model.fit(wide["X"], wide["number"])
 
 
 @pytest.mark.parametrize(
@@ -260,8 +263,12 @@ def test_folds_of_unequal_sizes_count_alike(seed):
 def test_folds_that_do_not_converge_are_told(wide):
     X, y = wide["X"], wide["number"]
     params = {"cv": 3, "alphas": 4, "eps": 1e-3, "tol": 1e-9}
-    with pytest.warns(ConvergenceWarning, match=r"\d+ of 12 models of the path had"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         SchMPLassoCV(**params, max_iter=1).fit(X, y)
+    messages = [str(warning.message) for warning in caught]
+    assert any(" of 12 models of the path had not converged" in m for m in messages)
+    assert {warning.filename for warning in caught} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SchMPLassoCV(**params).fit(X, y)
