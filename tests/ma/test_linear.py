@@ -90,7 +90,8 @@ def test_fitted_attributes_are_plain(cluster, binary):
 )
 def test_to_sklearn_predicts_the_same(cls, twin, name, request):
     X, y = request.getfixturevalue(name)
-    ours = cls(alpha=0.02, penalty="l1", **PARAMS).fit(X, y)
+    steps = {"learning_rate": "invscaling"}
+    ours = cls(alpha=0.02, penalty="l1", **steps, **PARAMS).fit(X, y)
     theirs = ours.to_sklearn()
     assert type(theirs) is twin
     np.testing.assert_array_equal(theirs.predict(X), ours.predict(X))
@@ -105,14 +106,15 @@ def test_to_sklearn_predicts_the_same(cls, twin, name, request):
 @BOTH
 def test_to_sklearn_shares_no_memory_and_goes_on(cls, binary):
     X, y = binary
-    ours = cls(n_ranks=1, shuffle=False, max_iter=2, tol=None, local_epochs=1)
+    params = {"shuffle": False, "tol": None, "learning_rate": "invscaling"}
+    ours = cls(n_ranks=1, max_iter=2, local_epochs=1, **params)
     ours.fit(X, y)
     before = ours.coef_.copy()
     theirs = ours.to_sklearn().partial_fit(X, y)
     np.testing.assert_array_equal(ours.coef_, before)
     assert theirs.t_ == ours.t_ + 120
     # The schedule of the learning rate goes on as well: a third pass is a third pass.
-    third = cls(n_ranks=1, shuffle=False, max_iter=3, tol=None, local_epochs=1)
+    third = cls(n_ranks=1, max_iter=3, local_epochs=1, **params)
     np.testing.assert_allclose(theirs.coef_, third.fit(X, y).coef_, rtol=1e-12)
 
 
@@ -207,7 +209,8 @@ def test_without_warm_start_a_fit_starts_anew(cls, binary):
 def test_partial_fit_of_a_stream_is_scikit_learns(cls, binary):
     X, y = binary
     twin = {MASGDClassifier: SGDClassifier, MASGDRegressor: SGDRegressor}[cls]
-    ours, theirs = cls(n_ranks=1, shuffle=False), twin(shuffle=False)
+    params = {"shuffle": False, "learning_rate": "invscaling"}
+    ours, theirs = cls(n_ranks=1, **params), twin(**params)
     classes = {"classes": [0, 1]} if cls is MASGDClassifier else {}
     cuts = [0, 50, 51, 90, 120]
     for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
@@ -231,7 +234,7 @@ def test_partial_fit_goes_on_from_fit(cls, binary):
 
 
 @BOTH
-@pytest.mark.parametrize("params", [{"early_stopping": True}, {"average": 3}])
+@pytest.mark.parametrize("params", [{"early_stopping": True}])
 def test_partial_fit_refuses_what_needs_many_rounds(cls, binary, params):
     classes = {"classes": [0, 1]} if cls is MASGDClassifier else {}
     [name] = params
