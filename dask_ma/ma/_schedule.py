@@ -12,8 +12,8 @@ from typing import NamedTuple
 # 1 + (24,000 / n) sqrt(e) times as many passes for the same objective.
 _DRIFT_ROWS = 24_000
 # A pass over a rank's rows comes with one evaluation of the objective, which costs a
-# tenth of it. A merge costs as much as SGD over 300,000 non-zeros, at 7 ns each, and as
-# long as a link takes for 16 bytes of each weight but one part in `n_ranks`.
+# tenth of it. A merge costs as much as SGD over 300,000 non-zeros, at 7 ns each, and
+# the time of a link for 16 bytes of each weight but one part in `n_ranks`.
 _EVALUATION = 0.1
 _MERGE = 300_000
 _SECONDS_PER_STORED = 7e-9
