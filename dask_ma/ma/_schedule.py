@@ -18,8 +18,8 @@ _EVALUATION = 0.1
 _MERGE = 300_000
 _SECONDS_PER_STORED = 7e-9
 _BYTES_PER_WEIGHT = 16
-# Longer rounds leave a bias: with the hinge loss that of 10 passes is plain to see. More
-# than one is for ranks with so many rows that they lose less than a pass by it.
+# Longer rounds leave a bias: with the hinge loss that of 10 passes is plain to see.
+# More than one is for ranks with so many rows that they lose less than a pass by it.
 _CHOICES = (4.0, 2.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 
 

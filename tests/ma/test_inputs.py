@@ -153,7 +153,7 @@ def test_blocks_of_any_length(binary, chunks, cluster):
     params = {**PARAMS, "shuffle": False, "local_epochs": 1}
     # The plan gives each rank the same rows whatever the blocks are.
     model = MASGDClassifier(**params).fit(dX, y)
-    reference = MASGDClassifier(**params).fit(X, y)
+    reference = MASGDClassifier(**params).fit(blocks(X), y)
     np.testing.assert_allclose(model.coef_, reference.coef_, rtol=1e-10)
 
 
