@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 N ?= 200
 SEED ?=
 CHAOS_ARGS ?=
+# Which cells "make quality" looks at: QUALITY_ARGS="--only SFB --cells 40".
+QUALITY_ARGS ?= --write ../docs/measured/quality.csv
 # The package that "make mutation" changes, and how many changes it tries.
 PACKAGE ?= kernels
 MUTANTS ?= 200
@@ -25,11 +27,12 @@ PACKAGES-mutation = $(TORCH)
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test chaos mutation docs bench lint format clean distclean
+.PHONY: help demo test chaos quality mutation docs bench lint format clean distclean
 
 help:
 	@echo "make demo       train on real text with a local cluster of two processes"
 	@echo "make test       run the whole test suite (PYTEST_ARGS='-m \"not slow\"' for less)"
+	@echo "make quality    compare the models of default parameters with the optima"
 	@echo "make chaos      strike random fits by random faults (N=$(N) SEED=...)"
 	@echo "make mutation   test the tests by changing PACKAGE=$(PACKAGE) (MUTANTS=$(MUTANTS) SEED=...)"
 	@echo "make docs       build the documentation into docs/_build/html"
@@ -44,6 +47,9 @@ demo: $(VENV)/.installed-progress
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
+
+quality: $(VENV)/.installed-test
+	cd tests && $(abspath $(BIN))/python -m quality $(QUALITY_ARGS)
 
 chaos: $(VENV)/.installed-test
 	cd tests && $(abspath $(BIN))/python -m chaos --fits $(N) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)

@@ -1,0 +1,46 @@
+"""Everything that is judged: linear models, networks, topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .cells import Cell, every_cell, spread
+from .contestants import CONTESTANTS
+from .networks import NETWORKS, every_network_cell, judge_network
+from .rule import Result, judge
+from .topics import Topics, every_topic_cell, judge_topics
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An estimator with a penalty, its cells, and who judges them.
+
+    Attributes
+    ----------
+    name : str
+    cells : list of Cell
+    judge : callable
+        Fits a cell, and returns a `Result`.
+    """
+
+    name: str
+    cells: list[Cell]
+    judge: Callable[[Cell], Result]
+
+    def sample(self, size: int) -> list[Cell]:
+        """So many cells, with each set, layout and number of ranks equally often."""
+        return spread(self.cells, size, self.name)
+
+
+def _entry(who: Any, cells: list[Cell], judge_one: Any) -> Entry:
+    return Entry(str(who), cells, partial(judge_one, who))
+
+
+ENTRIES = [
+    *(_entry(one, every_cell(one.task), judge) for one in CONTESTANTS),
+    *(_entry(one, every_network_cell(one), judge_network) for one in NETWORKS),
+    _entry(Topics(), every_topic_cell(), judge_topics),
+]

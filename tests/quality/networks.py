@@ -1,0 +1,138 @@
+"""Networks by MPCA SGD next to scikit-learn's: there is no optimum to compare with."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+from dask_ma import MPCAClassifier, MPCARegressor
+
+from .cells import LAYOUTS, RANKS, Cell, arrange
+from .rule import Result, classify
+from .sets import Rows, load
+
+_SETS = {
+    "classification": [
+        "iris standardised",
+        "wine standardised",
+        "digits standardised",
+        "three classes",
+    ],
+    "regression": ["diabetes standardised", "linear", "far from zero"],
+}
+_SEEDS = range(3)  # of the peer: the bar is the worst of its models
+# Of the score, as few rows are held out; more than an excess that is let pass.
+_SCORE = 0.02
+
+
+@dataclass(frozen=True)
+class Network:
+    """An estimator of networks and its peer."""
+
+    name: str
+    task: str
+    make: Any
+    peer: Any
+    penalty: str = "l2"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+NETWORKS = [
+    Network("MPCAClassifier", "classification", MPCAClassifier, MLPClassifier),
+    Network("MPCARegressor", "regression", MPCARegressor, MLPRegressor),
+]
+
+
+class Bar(NamedTuple):
+    """What a model of the peer's defaults has: training loss and held-out score."""
+
+    loss: float
+    score: float
+
+
+def every_network_cell(network: Network) -> list[Cell]:
+    """All cells of a network."""
+    return [
+        Cell(rows, layout, n_ranks)
+        for rows in _SETS[network.task]
+        for layout in LAYOUTS
+        for n_ranks in RANKS
+    ]
+
+
+def judge_network(network: Network, cell: Cell) -> Result:
+    """Fit a cell; it has to be as good as the peer, on both halves of the rows."""
+    train, test = _halves(network.task, cell.rows)
+    bar = _bar(network, cell.rows, cell.layout == "weighted")
+    X, y, weight = arrange(train, cell.layout)
+    model = network.make(n_ranks=cell.n_ranks, random_state=0)
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model.fit(X, y, sample_weight=weight)
+        except Exception as error:  # any kind of it is a failed cell
+            text, seconds = f"{type(error).__name__}: {error}", 0.0
+            return Result(network, cell, "failed", np.inf, 0.0, seconds, text)
+    seconds = time.perf_counter() - start
+    loss = training_loss(model, train, None if weight is None else train.sample_weight)
+    excess = loss / bar.loss - 1
+    score = model.score(test.X, test.y)
+    if score < bar.score - _SCORE:
+        excess = max(excess, bar.score - score)
+    said = [
+        str(one.message)
+        for one in caught
+        if issubclass(one.category, ConvergenceWarning)
+    ]
+    verdict = classify(excess, 0.0, said, model.get_params())
+    text = f"score {score:.3f}, peer's {bar.score:.3f}. " + " ".join(said)
+    return Result(network, cell, verdict, excess, 0.0, seconds, text)
+
+
+def training_loss(
+    model: Any, rows: Rows, sample_weight: np.ndarray | None = None
+) -> float:
+    """Log loss or half of the squared error, with the penalty of MLPClassifier."""
+    if is_classifier(model):
+        number = np.searchsorted(model.classes_, rows.y)
+        chances = model.predict_proba(rows.X)[np.arange(len(number)), number]
+        losses = -np.log(np.maximum(chances, 1e-300))
+    else:
+        losses = np.square(rows.y - model.predict(rows.X)) / 2
+    squares = sum(np.square(weights).sum() for weights in model.coefs_)
+    penalty = model.alpha * squares / 2 / len(rows.y)
+    return float(np.average(losses, weights=sample_weight) + penalty)
+
+
+def _halves(task: str, name: str) -> tuple[Rows, Rows]:
+    """Three quarters of the rows to train with, and the others."""
+    X, y = load(task, name)
+    cut = 3 * len(y) // 4
+    return Rows(X[:cut], y[:cut]), Rows(X[cut:], y[cut:])
+
+
+@cache
+def _bar(network: Network, name: str, weighted: bool) -> Bar:
+    """The worst of the peer's models."""
+    train, test = _halves(network.task, name)
+    weight = train.sample_weight if weighted else None
+    bars = []
+    for seed in _SEEDS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            peer = network.peer(random_state=seed)
+            peer.fit(train.X, train.y, sample_weight=weight)
+        loss = training_loss(peer, train, weight)
+        bars.append(Bar(loss, peer.score(test.X, test.y)))
+    return Bar(max(bar.loss for bar in bars), min(bar.score for bar in bars))
