@@ -156,7 +156,7 @@ def send_one(run_ranks, factors, **options):
 
 
 def check_same_bits(packets):
-    (_, _, first), (_, _, second) = packets
+    first, second = (packet.factors for packet in packets)
     assert type(first) is type(second)
     arrays = []
     for packet in packets:
