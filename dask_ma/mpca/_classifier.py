@@ -51,7 +51,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         Most epochs: as many rows as there are, gone over by all ranks together.
     shuffle : bool, default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
-        order each time.
+        order each time, and rows in memory are dealt out to the ranks. False keeps
+        their order.
     random_state : int, RandomState instance or None, default=None
         Seed of the first weights and of the shuffles.
     tol : float or None, default=1e-4

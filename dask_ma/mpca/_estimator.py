@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import is_dask_collection, refuse_unfinished
+from dask_ma.data import Deal, is_dask_collection, refuse_unfinished
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import OF_MLP, check_combination
 from dask_ma.mpca._mlp import MLPSpec, fitted_twin, pack
@@ -179,6 +179,11 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         self.timeline_ = result.timeline
         self._optimizer_state = result.optimizer_state
         return result
+
+    @property
+    def _deal(self) -> Deal:
+        """Ranks whose rows differ drift apart; `shuffle` does not mind another order."""
+        return "memory" if self.shuffle else "never"
 
     def _make_spec(self) -> NetworkSpec:
         """What the network is built from."""

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from dask_ma.mpca._estimator import MPCAEstimator
+
 STRATEGIES = ["mpca", "synchronous", "easgd", "parameter_server", "local"]
 
 
@@ -45,3 +47,9 @@ def check_same() -> Callable[..., None]:
                 assert ours.dtype == theirs.dtype
 
     return check
+
+
+@pytest.fixture
+def undealt(monkeypatch):
+    """Rows in memory go to the ranks in runs, as blocks of Dask do, to compare both."""
+    monkeypatch.setattr(MPCAEstimator, "_deal", "never")

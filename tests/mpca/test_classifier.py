@@ -265,6 +265,7 @@ def digest(model):
 
 
 @pytest.mark.parametrize("strategy", ["synchronous", "local"])
+@pytest.mark.usefixtures("undealt")
 def test_threads_and_clusters_agree(multi, inproc_client, process_client, strategy):
     X, y = multi
     params = {"strategy": strategy, "n_ranks": 4, "batch_size": 8}

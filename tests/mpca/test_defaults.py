@@ -30,6 +30,7 @@ def friedman():
     return (X - 0.5) * np.sqrt(12), (y - y.mean()) / y.std()
 
 
+@pytest.mark.parametrize("order", ["any order", "sorted"])
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize(
     ("load", "ours", "theirs"),
@@ -39,11 +40,15 @@ def friedman():
         (friedman, MPCARegressor, MLPRegressor),
     ],
 )
-def test_the_score_on_other_rows_is_that_of_scikit_learn(load, ours, theirs, n_ranks):
-    """On rows in no order, so that each rank sees all kinds of them."""
+def test_the_score_on_other_rows_is_that_of_scikit_learn(
+    load, ours, theirs, n_ranks, order
+):
+    """Rows in memory are dealt out, so that each rank sees all kinds of them."""
     X, y = load()
     train, test = slice(0, 800), slice(800, None)
     rows = X[train], y[train]
+    if order == "sorted":
+        rows = tuple(array[np.argsort(y[train], kind="stable")] for array in rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         expected = theirs(random_state=0).fit(*rows).score(X[test], y[test])

@@ -212,6 +212,7 @@ def test_a_fit_that_diverges_in_its_first_epoch(regression):
     np.testing.assert_array_equal(model.predict(X), before)
 
 
+@pytest.mark.usefixtures("undealt")
 def test_a_fit_that_diverges_keeps_the_one_before(multi, monkeypatch):
     """One row of one rank is far off."""
     # Such rows are refused before they can do harm.
@@ -335,6 +336,7 @@ def test_predictions_of_a_collection_are_lazy(multi, cluster):
     assert model.score(unknown, y) == score
 
 
+@pytest.mark.usefixtures("undealt")
 def test_collections_are_as_arrays(multi, cluster, check_same):
     X, y = multi
     params = {"strategy": "synchronous", "n_ranks": 4}

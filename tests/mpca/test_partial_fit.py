@@ -85,6 +85,7 @@ def test_it_goes_on_after_fit(multi):
     assert model.partial_fit(sparse.csr_array(X), y).loss_ < loss
 
 
+@pytest.mark.usefixtures("undealt")
 def test_batches_of_a_collection(multi, cluster, check_same):
     X, y = multi
     params = {"n_ranks": 4, "strategy": "synchronous"}

@@ -87,6 +87,7 @@ def test_every_strategy_learns(rows, strategy, cls):
 
 @BOTH
 @pytest.mark.parametrize("kind", ["array", "frame"])
+@pytest.mark.usefixtures("undealt")
 def test_collections_are_as_arrays(rows, cluster, check_same, cls, kind):
     X, Y = rows[0], targets_of(cls, rows[1])
     params = {"strategy": "synchronous", "n_ranks": 4}
