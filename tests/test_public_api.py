@@ -233,7 +233,8 @@ def test_parameters_and_attributes_are_documented(cls):
     model = cls(max_iter=1, **params).fit(X, y)
     fitted = fitted_attributes(model)
     if cls is SFBLogisticRegression:  # each solver has an attribute of its own
-        fitted |= fitted_attributes(cls(solver="sdca", tol=None).fit(X, y))
+        for solver in ("sgd", "sdca"):
+            fitted |= fitted_attributes(cls(solver=solver, tol=None).fit(X, y))
     fitted |= {"feature_names_in_"}
     if cls in dict(NETWORKS):
         fitted |= {"vector_"}  # of a module
@@ -255,10 +256,11 @@ def test_parameters_are_those_of_scikit_learn(cls, twin):
         "refine_tol",
     }
     assert set(theirs) - set(ours) <= {"n_jobs"}
+    assert ours["learning_rate"].default == "auto"  # which scikit-learn does not have
     for name in set(ours) & set(theirs):
         assert ours[name].kind == theirs[name].kind, name
         # Before scikit-learn 1.8 SGDClassifier's was 0, which no step size can be.
-        if name != "eta0":
+        if name not in ("eta0", "learning_rate"):
             assert ours[name].default == theirs[name].default, name
 
 
