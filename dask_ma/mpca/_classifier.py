@@ -9,7 +9,7 @@ from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.base import DistributedClassifierMixin
 from dask_ma.mpca._estimator import MPCAEstimator
 from dask_ma.mpca._probabilities import ProbabilityMixin
-from dask_ma.mpca._rows import n_targets_of
+from dask_ma.mpca._rows import n_targets_of, refuse_tuples
 
 
 class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
@@ -323,7 +323,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         y : array-like or Dask collection of shape (n_samples,) or \
                 (n_samples, n_targets)
             Labels: int, bool or str. Several columns hold 1 for the labels that a row
-            has, and 0 for the others.
+            has, and 0 for the others; a list of tuples is refused.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
@@ -340,6 +340,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
+        refuse_tuples(y)
         with self._keep_fitted_state():
             X, y = self._validate_rows(X, y, reset=True)
             result = self._fit_epochs(X, y, sample_weight, **self._warm_changes())
@@ -370,6 +371,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         ValueError
             As in :meth:`fit`, and for labels that are not among the classes.
         """
+        refuse_tuples(y)
         with self._keep_fitted_state():
             changes = self._partial_changes()
             if n_targets_of(y) is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.data import is_dask_collection
+from dask_ma.data import is_dask_collection, refuse_unfinished
 
 
 def flat_rows(X: Any) -> tuple[Any, tuple[int, ...] | None]:
@@ -53,7 +53,13 @@ def n_targets_of(y: Any) -> int | None:
     -------
     n_targets : int or None
         None for a y of one dimension, or of one column, which counts as such.
+
+    Raises
+    ------
+    TypeError
+        For a Delayed or a Future, whose shape is not known.
     """
+    refuse_unfinished(y, "y")
     if y is None:
         return None
     if not hasattr(y, "ndim"):
@@ -66,6 +72,26 @@ def n_targets_of(y: Any) -> int | None:
     columns = getattr(y, "columns", None)
     n_targets = int(y.shape[1]) if columns is None else len(columns)
     return n_targets if n_targets > 1 else None
+
+
+def refuse_tuples(y: Any) -> None:
+    """Refuse a list of tuples, each of which may be meant as one label.
+
+    Parameters
+    ----------
+    y : array-like or Dask collection of shape (n_samples,) or (n_samples, n_targets)
+
+    Raises
+    ------
+    ValueError
+        It says how to give several labels per row.
+    """
+    if isinstance(y, (list, tuple)) and len(y) and isinstance(y[0], tuple):
+        raise ValueError(
+            f"y should be a 1d array, got tuples such as {y[0]!r}, which cannot be "
+            "labels; if they tell by 0 and 1 which labels a row has, pass "
+            "numpy.asarray(y)"
+        )
 
 
 def _flatten(block: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from bad_input._world import (
     CLASSIFIERS,
     LAZY,
     MEMORY,
+    NETWORKS,
     REGRESSORS,
     ROWS,
     SUPERVISED,
@@ -88,9 +89,9 @@ def numbers_as(dtype: str) -> Callable[[Box], Call]:
     return as_series(lambda y: pd.Series(y).astype(dtype).mask(np.arange(N) == 15))
 
 
-def two_columns(box: Box) -> Call:
+def two_columns(box: Box, y: np.ndarray | None = None) -> Call:
     """Two values per row."""
-    y = np.stack([box.good_y] * 2, axis=1)
+    y = np.stack([box.good_y if y is None else y] * 2, axis=1)
     return Call(y=da.from_array(y, chunks=(ROWS, 2)) if box.is_lazy else y)
 
 
@@ -165,7 +166,10 @@ LABELS = [
     Case(
         "tuples",
         lambda box: Call(y=[(0, int(code)) for code in box.good_y]),
-        refused(r"y should be a 1d array, got an array of shape \(24, 2\)"),
+        refused(
+            r"y should be a 1d array, got an array of shape \(24, 2\)",
+            MPCAClassifier=r"y should be a 1d array, got tuples such as \(0, \d\).*pass",
+        ),
     ),
     Case(
         "complex",
@@ -194,8 +198,28 @@ ANY_Y = [
         "y: two columns",
         two_columns,
         refused(r"y should be a 1d array, got an array of shape \(24, 2\)"),
-        SUPERVISED,
+        tuple(set(SUPERVISED) - set(NETWORKS)),
         ARRAYS,
+    ),
+    Case(
+        "y: two columns of a network",
+        two_columns,
+        trained(lambda box: Call(y=[[value] * 2 for value in box.good_y.tolist()])),
+        NETWORKS,
+        ARRAYS,
+    ),
+    Case(
+        "y: two columns of several classes",
+        lambda box: two_columns(box, np.arange(N) % 3),
+        refused("Unknown label type: y has several columns, .* row 2 of block 0 holds"),
+        ("MPCAClassifier",),
+        ARRAYS,
+    ),
+    Case(
+        "y: three dimensions",
+        lambda box: Call(y=np.zeros((N, 2, 2))),
+        refused("y should be a 1d array, got|dim 3|3 dim"),
+        SUPERVISED,
     ),
     Case(
         "y: a scalar",
