@@ -194,7 +194,8 @@ def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
     sums = np.zeros(len(labels))
     for block in shard.blocks:
         codes = encode_labels(block.y, labels)
-        sums += np.bincount(codes, block.sample_weight, minlength=len(labels))
+        with np.errstate(over="ignore"):  # too large sums are refused later on
+            sums += np.bincount(codes, block.sample_weight, minlength=len(labels))
     return sums
 
 

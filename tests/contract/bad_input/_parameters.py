@@ -130,8 +130,14 @@ CASES = [
     ),
     Case(
         "alpha=0 where it sets the steps",
-        with_params(alpha=0.0),
+        with_params(alpha=0.0, learning_rate="optimal"),
         refused("alpha must be (> 0|above 0).*learning_rate|learning_rate.*alpha"),
         ("MASGDClassifier",),
+    ),
+    Case(
+        "alpha=0 where steps are found by trial",
+        with_params(alpha=0.0),
+        trained(with_params(penalty=None)),
+        ("MASGDClassifier", "MASGDRegressor"),
     ),
 ]
