@@ -1,5 +1,6 @@
 """Checkpoints of all estimators and programs: each fit goes on from its own alone."""
 
+import functools
 import json
 import os
 import threading
@@ -272,7 +273,8 @@ CONTAINERS = {
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_the_same_data_in_another_container(path, interrupted, kind):
-    fit = FITS["MASGDClassifier"]
+    """Rows that are dealt out to the ranks are dealt out alike."""
+    fit = functools.partial(FITS["MASGDClassifier"], shuffle="ranks")
     with saving(path):
         with interrupted(3):
             fit()
@@ -281,6 +283,17 @@ def test_the_same_data_in_another_container(path, interrupted, kind):
     # A container may have other arithmetic, as of sparse rows.
     assert resumed["n_iter_"] == len(history) == 6
     assert np.isfinite(resumed["coef_"]).all()
+
+
+def test_blocks_that_stay_where_they_are(path, interrupted):
+    """Rows in memory are dealt out, blocks only where that is asked for."""
+    fit = FITS["MASGDClassifier"]
+    with saving(path):
+        with interrupted(3):
+            fit()
+        with pytest.warns(UserWarning, match="2 ranks with other shares of the rows"):
+            resumed, history = fit(X=CONTAINERS["dask"](X))
+    assert resumed["n_iter_"] == len(history) == 6
 
 
 def test_another_number_of_ranks(path, interrupted):
