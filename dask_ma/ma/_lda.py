@@ -42,9 +42,9 @@ class MALDA(TopicEstimator):
     topic_word_prior : float, array-like of shape (n_features,) or (n_components, \
             n_features), "auto" or None, default=None
         Prior of the topics' words, above 0; in the literature, this is `eta`. None is
-        ``1 / n_components``. With a matrix each topic has its own, which guides topics
-        to words. "auto" starts from ``1 / n_components`` and learns one number, after
-        each pass that which fits the topics best.
+        ``1 / n_components``. With a matrix each topic has its own, which guides it
+        to words from the first topics on. "auto" starts from ``1 / n_components`` and
+        learns one number, after each pass that which fits the topics best.
     learning_method : {"online", "batch"}, default="online"
         "online" updates the topics by batches of documents; "batch" once in a pass, by
         all documents: the variational Bayes of scikit-learn, on all ranks.

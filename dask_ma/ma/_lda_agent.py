@@ -57,7 +57,9 @@ def first_excess(
 ) -> np.ndarray:
     """Parameters of the topics to begin with, without the prior.
 
-    Drawn ones are the same on every rank, which draws them for itself.
+    Drawn ones are the same on every rank, which draws them for itself. They have the
+    mean 1, plus what the topic's prior of the word is above the least of all topics: a
+    topic that begins elsewhere is hardly led to the words of its prior any more.
     """
     prior = params.topic_word_prior.astype(params.dtype, copy=False)
     if params.components is not None:
@@ -66,7 +68,7 @@ def first_excess(
     shape = corpus.n_features, params.n_components
     excess = rng.standard_gamma(_SHAPE, shape, dtype=params.dtype)
     excess /= params.dtype.type(_SHAPE)
-    excess -= prior
+    excess -= prior.min(axis=1, keepdims=True)
     return np.asarray(excess)
 
 
