@@ -270,11 +270,11 @@ def gathered(monkeypatch):
 @pytest.mark.parametrize("persist", [False, True])
 def test_rows_do_not_come_to_the_client(kind, persist, cluster, gathered, monkeypatch):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(4000, 6))
+    X = rng.normal(size=(8000, 6))
     lazy = {
-        "numpy": lambda: blocks(X, 1000),
-        "unknown": lambda: blocks(X, 1000)[da.from_array(X[:, 0] < 9, chunks=1000)],
-        "csr_array": lambda: blocks(X, 1000).map_blocks(sp.csr_array),
+        "numpy": lambda: blocks(X, 2000),
+        "unknown": lambda: blocks(X, 2000)[da.from_array(X[:, 0] < 9, chunks=2000)],
+        "csr_array": lambda: blocks(X, 2000).map_blocks(sp.csr_array),
         "frame": lambda: data_frame(X),
     }[kind]()
     lazy = lazy.persist() if persist else lazy
@@ -287,9 +287,10 @@ def test_rows_do_not_come_to_the_client(kind, persist, cluster, gathered, monkey
     monkeypatch.setattr(type(lazy), "compute", refuse)
     model = MASGDClassifier(**{**PARAMS, "max_iter": 1}).fit(lazy, y)
     model.predict(lazy)
-    # X has 192,000 bytes, the model 56.
+    # A block of X has 96,000 bytes, the model 56. Most of what comes is the timeline,
+    # with the messages of the trial of step sizes.
     assert gathered
-    assert sum(gathered) < 20_000
+    assert sum(gathered) < 48_000
 
 
 def test_model_comes_to_the_client_once(cluster, gathered):

@@ -195,9 +195,10 @@ def test_topics_come_to_the_client_once(cluster, monkeypatch):
         return result
 
     monkeypatch.setattr(distributed.Client, "_gather", gather)
-    lazy = da.ones((400, 4000), chunks=(100, -1))
-    MALDA(K, max_iter=2).fit(lazy)
-    assert K * 4000 * 4 < sum(sizes) < 3 * K * 4000 * 4
+    lazy = da.ones((400, 10_000), chunks=(100, -1))
+    # Each round adds to the history and to the timeline, which come, too.
+    MALDA(K, max_iter=2, batch_size=200).fit(lazy)
+    assert K * 10_000 * 4 < sum(sizes) < 2 * K * 10_000 * 4
 
 
 def test_no_large_graph_for_a_large_model(cluster):
