@@ -28,9 +28,11 @@ def n_refined(model):
 @pytest.mark.parametrize("method", ["auto", "lbfgs"])
 @pytest.mark.parametrize("params", [{}, {"average": True}], ids=str)
 def test_an_interrupted_one_goes_on(scaled, tmp_path, interrupted, method, params):
-    params = {**PARAMS, "loss": "log_loss", "refine": method, **params}
+    # After 3 rounds enough is left to refine that it can be interrupted on its way.
+    params = {**PARAMS, "loss": "log_loss", "refine": method, "max_iter": 3, **params}
     whole = MASGDClassifier(**params).fit(*scaled)
     n_rounds = whole.n_iter_ - n_refined(whole)
+    assert n_refined(whole) > 3
     with saving(tmp_path):
         with interrupted(n_rounds + 3):
             MASGDClassifier(**params).fit(*scaled)
