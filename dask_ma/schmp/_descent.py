@@ -26,8 +26,9 @@ from dask_ma.schmp._working_set import WorkingSets
 
 _FEWEST_ITERATIONS = 16  # of a round
 _MOST_ITERATIONS = 1000
-_AT_ONCE = 128  # iterations, after which it is seen whether they diverge
+_MOST_AT_ONCE = 128  # iterations, after which it is seen whether they diverge
 _DIVERGED = 1e30  # largest coefficient; its square is far from overflow
+_MOST_GROWTH = 1e100  # of coefficients in iterations at once; squares do not overflow
 _SLOW = 0.5  # of the gap: more than that left of it after a round is slow
 _FEWEST_NEW = 100  # coefficients that may come into the model after a rise
 _MAX_NEWTON = 10
@@ -103,6 +104,9 @@ class Descent(Solver):
         if isinstance(program := self._engine.program, LeastSquares):
             # Worked out by and by, they would have other bits where a fit goes on.
             objective.take_means(program.column_means)
+        self._n_at_once = _iterations_at_once(
+            params.n_candidates, self._engine.pipeline_depth
+        )
         self._take_over()
 
     def improve(self) -> None:
@@ -151,7 +155,7 @@ class Descent(Solver):
         """Make the iterations of a round, or fewer if they diverge; collective."""
         n_left = self._n_iterations
         while n_left > 0:
-            n_next = min(n_left, _AT_ONCE)
+            n_next = min(n_left, self._n_at_once)
             self._engine.run(n_next)
             n_left -= n_next
             # The model is the same on all ranks.
@@ -245,6 +249,17 @@ def _extended(model: Sparse, new: np.ndarray, changes: np.ndarray) -> Sparse:
     coef = np.zeros(len(coordinates))
     coef[np.searchsorted(coordinates, model.coordinates)] = model.coef
     return Sparse(coordinates, coef, model.intercept)
+
+
+def _iterations_at_once(n_candidates: int, depth: int) -> int:
+    """Iterations after which no coefficient has grown beyond the most allowed.
+
+    Columns that are alike move `n` times too far together, so that errors grow by the
+    factor `n` in an iteration, and by its root where changes come `depth` iterations
+    late.
+    """
+    growth = np.log1p(n_candidates ** (1 / depth))
+    return max(1, min(_MOST_AT_ONCE, int(np.log(_MOST_GROWTH) / growth)))
 
 
 def make_program(objective: Objective, params: SchMPParams) -> CoordinateDescent:
