@@ -230,17 +230,16 @@ def test_data_touched_are_stored_elements(data, kind, n_ranks):
     """Of columns for their gradient, of those that moved, and at the end of a round."""
     X, y = data["X"], data["number"]
     stored = (X != 0).sum(axis=0) if kind == "sparse" else np.full(N_COLUMNS, N_ROWS)
-    moved = []
 
     class Noting(LeastSquares):
-        def prepare(self, shard, group):
-            self.rank = group.rank
-            return super().prepare(shard, group)
+        steps = 0
 
         def commit(self, local, index, change, model, extra=None):
-            if self.rank == 0:
-                moved.append(index[change != 0])
+            self.steps += stored[index[change != 0]].sum()
             super().commit(local, index, change, model, extra)
+
+        def report(self, sums, model):
+            return {**super().report(sums, model), "steps": self.steps}
 
     result = run(
         Noting(schedules.Cyclic(3), ones(0.5), ones(0)),
@@ -252,7 +251,7 @@ def test_data_touched_are_stored_elements(data, kind, n_ranks):
         n_ranks=n_ranks,
     )
     gradients = sum(stored[(3 * t + np.arange(3)) % N_COLUMNS].sum() for t in range(7))
-    steps = sum(stored[index].sum() for index in moved)
+    steps = result.history[0]["steps"]
     anew = stored[result.model != 0].sum()
     assert 0 < steps < gradients and 0 < anew
     assert result.history[0]["n_touched"] == gradients + steps + anew

@@ -104,6 +104,7 @@ def test_the_cluster_does_not_change_a_bit(any_client, n_schedulers):
     options = {
         "n_iterations": 60,
         "report_every": 25,
+        "pipeline_depth": 3,  # by default it depends on the cluster
         "n_schedulers": n_schedulers,
         "n_ranks": 4,
         "random_state": 3,
@@ -147,7 +148,7 @@ def test_without_targets():
 
     # An empty list is one of jobs, and of the wrong length.
     with pytest.raises(ValueError, match="returned 0 jobs, expected"):
-        run(Means(), X, n_iterations=9, n_ranks=2)
+        run(Means(), X, n_iterations=9, pipeline_depth=2, n_ranks=2)
     Means.schedule = lambda self, model, request: np.arange(8 * (request.turn == 4))
     result = run(Means(), X, n_iterations=9, n_ranks=2)
     np.testing.assert_allclose(result.model[:, 0], X.mean(axis=0))
