@@ -74,10 +74,11 @@ y = X @ coef + rng.standard_normal(500)
 
 # %%
 # Working sets, the default, solve for many coefficients together. The others update 64
-# at a time by coordinate descent: "random" any of them, "dynamic" those that should move
-# most, without those that are correlated with another. Most coefficients are zero and
-# stay zero, and "dynamic" spends little on them. With ``polish=False`` nobody helps them:
-# by default, slow rounds end with the coefficients other than zero solved for together.
+# at a time by coordinate descent: "random" any of them, "dynamic" those that should
+# move most, without those that are correlated with another. Most coefficients are zero
+# and stay zero, and "dynamic" spends little on them. With ``polish=False`` nobody helps
+# them: by default, slow rounds end with the coefficients other than zero solved for
+# together.
 alone = {"n_candidates": 64, "random_state": 0, "polish": False}
 schedules = {
     "working sets": {},

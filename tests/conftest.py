@@ -28,8 +28,8 @@ from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, _events
 from dask_ma.exceptions import GroupClosedError
 
-# Idle workers look at themselves 50 to 100 times a second: a dozen of them, kept for all
-# tests, would take as much of the processor as a test. Nannies pass this on.
+# Idle workers look at themselves 50 to 100 times a second: a dozen of them, kept for
+# all tests, would take as much of the processor as a test. Nannies pass this on.
 dask.config.set(
     {
         "distributed.worker.profile.enabled": False,

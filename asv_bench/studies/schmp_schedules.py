@@ -92,7 +92,9 @@ def main() -> None:
     add("--divisors", type=float, nargs="+", default=[10], help="of alpha_max")
     add("--candidates", type=int, default=16)
     add("--threshold", type=float, help="of dependence; that of the estimator if none")
-    add("--polish", action="store_true", help="solve for coefficients after slow rounds")
+    add(
+        "--polish", action="store_true", help="solve for coefficients after slow rounds"
+    )
     add("--rounds", type=int, default=100, help="at most")
     args = parser.parse_args()
     folder = None if args.data is None else Path(args.data)

@@ -182,7 +182,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     @property
     def _deal(self) -> Deal:
-        """Ranks whose rows differ drift apart; `shuffle` does not mind another order."""
+        """Ranks whose rows differ drift apart, and `shuffle` changes orders anyway."""
         return "memory" if self.shuffle else "never"
 
     def _make_spec(self) -> NetworkSpec:
