@@ -112,8 +112,9 @@ def minimize_model(
 ) -> np.ndarray:
     """Minimum of ``z' Q z / 2 + q' z + sum_j l1_j |z_j|``.
 
-    Sweeps of coordinate descent find out which components are 0, and a Newton step over
-    the others follows each.
+    Sweeps of coordinate descent find out which components may differ from 0. After
+    each, Newton steps over these go on until none of them changes its sign: one that
+    would do so becomes 0.
 
     Parameters
     ----------
@@ -136,7 +137,8 @@ def minimize_model(
     goal = _MODEL_TOL * np.abs(least_subgradient(z, gradient, l1)).max(initial=0.0)
     for _ in range(_SWEEPS):
         _sweep(z, gradient, quadratic, l1)
-        _polish(z, gradient, quadratic, l1)
+        while not _polish(z, gradient, quadratic, l1):  # ever fewer components are left
+            gradient = quadratic @ z + linear
         gradient = quadratic @ z + linear
         if np.abs(least_subgradient(z, gradient, l1)).max(initial=0.0) <= goal:
             break
@@ -157,11 +159,11 @@ def _sweep(
 
 def _polish(
     z: np.ndarray, gradient: np.ndarray, quadratic: np.ndarray, l1: np.ndarray
-) -> None:
-    """Newton step over the components that are not 0, as far as no sign changes."""
+) -> bool:
+    """Newton step over the components that are not 0; whether no sign was in its way."""
     support = np.flatnonzero(z)
     if not len(support):
-        return
+        return True
     slopes = gradient[support] + l1[support] * np.sign(z[support])
     step = -cho_solve(cho_factor(quadratic[np.ix_(support, support)]), slopes)
     crossing = (step * z[support] < 0) & (l1[support] > 0)
@@ -170,3 +172,4 @@ def _polish(
     z[support] += length * step
     if length < 1:
         z[support[lengths <= length]] = 0.0
+    return length == 1
