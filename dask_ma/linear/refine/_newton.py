@@ -160,7 +160,7 @@ def _sweep(
 def _polish(
     z: np.ndarray, gradient: np.ndarray, quadratic: np.ndarray, l1: np.ndarray
 ) -> bool:
-    """Newton step over the components that are not 0; whether no sign was in its way."""
+    """Newton step over the components that are not 0; whether no sign was in it."""
     support = np.flatnonzero(z)
     if not len(support):
         return True
