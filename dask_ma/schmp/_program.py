@@ -141,12 +141,12 @@ class Schedule(ABC):
         Parameters
         ----------
         job : ndarray of int64
-            What :meth:`__call__` has returned last.
+            What the call for the iteration has returned.
 
         Returns
         -------
         announcement : ndarray, or list, tuple or dict of arrays
-            They find it in :attr:`Request.elsewhere`; not to be written to afterwards.
+            They find it in ``request.elsewhere``; not to be written to afterwards.
         """
         return None  # of those that choose whatever the others do
 
@@ -281,7 +281,7 @@ class Program(ABC):
         Returns
         -------
         announcement : ndarray, or list, tuple or dict of arrays
-            For :attr:`Request.elsewhere`; not to be written to afterwards.
+            For ``request.elsewhere``; not to be written to afterwards.
         """
         return None  # where nothing is announced
 
