@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import dask
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state, get_tags
@@ -15,10 +14,10 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import CallbackSupportMixin, fit_listener
+from dask_ma._scores import blockwise_accuracy, blockwise_r2
 from dask_ma.data import (
     Deal,
     apply_blockwise,
-    as_arrays,
     check_memory_labels,
     checked_rows,
     checked_vector,
@@ -387,120 +386,3 @@ def _float_dtype(rows: Any, model: Any) -> np.dtype:
     """Floating type of the product of rows and model."""
     is_float = np.issubdtype(rows, np.floating)
     return np.result_type(rows if is_float else np.float64, model)
-
-
-class ColumnSums(NamedTuple):
-    """Sums of the columns of an array, and the number of its rows."""
-
-    sum: np.ndarray
-    n_rows: int
-
-
-def blockwise_sum(columns: Any) -> ColumnSums:
-    """Sums of columns, worked out block by block for a Dask array.
-
-    Its chunks may have unknown sizes.
-    """
-    if not is_dask_collection(columns):
-        return ColumnSums(columns.sum(axis=0), len(columns))
-    parts = [_column_sums(block) for block in columns.to_delayed().ravel()]
-    sums = dask.compute(*parts)
-    return ColumnSums(sum(s.sum for s in sums), sum(s.n_rows for s in sums))
-
-
-@dask.delayed(pure=False)
-def _column_sums(block: np.ndarray) -> ColumnSums:
-    """Sums of one block."""
-    return ColumnSums(block.sum(axis=0), len(block))
-
-
-def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
-    """Weighted fraction of equal labels, worked out block by block."""
-    predicted, y, weight = _columns(predicted, y, sample_weight)
-    right = predicted == y
-    if right.ndim == 2:
-        right = right.all(axis=1)
-    right, total = dask.compute((right * weight).sum(), weight.sum())
-    _check_total(total)
-    return float(right / total)
-
-
-def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
-    """Weighted coefficient of determination, worked out block by block.
-
-    Of several targets it is the mean.
-    """
-    predicted, y, weight = _columns(predicted, y, sample_weight)
-    if y.ndim == 2:
-        weight = weight[:, None]
-    total, first = dask.compute(weight.sum(), (weight * y).sum(axis=0))
-    _check_total(total)
-    deviations = (weight * (y - first / total) ** 2).sum(axis=0)
-    residuals = (weight * (y - predicted) ** 2).sum(axis=0)
-    residuals, deviations = map(np.atleast_1d, dask.compute(residuals, deviations))
-    varies = deviations != 0
-    parts = residuals / np.where(varies, deviations, 1.0)
-    # As scikit-learn's r2_score.
-    return float(np.where(varies, 1 - parts, residuals == 0).mean())
-
-
-def _check_total(total: float) -> None:
-    """Refuse weights that no mean can be made with."""
-    if not 0 < total < np.inf:
-        raise ValueError(
-            f"sample_weight adds up to {total} over all rows, expected a finite sum "
-            "above 0"
-        )
-
-
-def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """Predictions, labels and weights as dask.arrays with the same chunks.
-
-    Predictions and labels may have several columns. Where the chunks of the predictions
-    are not known, nothing can be laid beside them before they are computed; they are
-    few values per row.
-    """
-    import dask.array as da  # loads numba, which not every session needs
-
-    predicted, y, sample_weight = _with_known_lengths(predicted, y, sample_weight)
-    if not is_dask_collection(predicted):
-        predicted = da.from_array(predicted, chunks=-1)
-    if sample_weight is None:
-        weight = da.ones(len(predicted), chunks=(predicted.chunks[0],))
-    else:
-        rows = predicted if predicted.ndim == 1 else predicted[:, 0]
-        weight = _as_column(sample_weight, rows, "sample_weight")
-    return predicted, _as_column(y, predicted, "y"), weight
-
-
-def _with_known_lengths(*columns: Any) -> list[Any]:
-    """The same columns; those of unknown length computed, all at once.
-
-    Series are turned into arrays together, so that their rows belong together.
-    """
-    known = list(columns)
-    lazy = [place for place, c in enumerate(columns) if is_dask_collection(c)]
-    arrays = as_arrays([columns[place] for place in lazy])
-    for place, array in zip(lazy, arrays, strict=True):
-        known[place] = array
-    unknown = [place for place in lazy if np.isnan(sum(known[place].chunks[0]))]
-    computed = dask.compute(*(known[place] for place in unknown))
-    for place, values in zip(unknown, computed, strict=True):
-        known[place] = values
-    return known
-
-
-def _as_column(values: Any, like: Any, name: str) -> Any:
-    """An array in the chunks of another, which are known."""
-    import dask.array as da
-
-    if not is_dask_collection(values):
-        values = da.from_array(np.asarray(values), chunks=-1)
-    if values.ndim == 2 and values.shape[1] == 1 and like.ndim == 1:
-        values = values[:, 0]
-    if values.shape != like.shape:
-        raise ValueError(
-            f"Found input variables with inconsistent numbers of samples: X has "
-            f"{like.shape[0]} rows, {name} has the shape {values.shape}"
-        )
-    return values.rechunk(like.chunks)

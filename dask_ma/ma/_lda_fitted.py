@@ -12,7 +12,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma import _config
-from dask_ma.base import DistributedEstimator, blockwise_sum
+from dask_ma._scores import blockwise_sum
+from dask_ma.base import DistributedEstimator
 from dask_ma.kernels import InferenceSettings
 from dask_ma.ma._lda_coherence import MEASURES, occurrences, topic_coherence
 from dask_ma.ma._lda_model import (
