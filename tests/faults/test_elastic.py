@@ -344,10 +344,10 @@ def test_the_dynamic_engine(grow):
 
 def test_as_many_ranks_with_other_rows(grow, four_classes):
     """Dual variables of a rank's rows are not taken for those of its new rows."""
-    estimator = broadcasting(solver="sdca", alpha=0.01)
+    estimator = broadcasting(solver="sdca", alpha=0.01).set_params(max_iter=40)
     model, sizes = grow(estimator, four_classes, 3, 4, dies_in=4)
     assert sizes == [3, 4, 4]
-    whole = alone(broadcasting(solver="sdca", alpha=0.01), four_classes, 3)
+    whole = alone(estimator, four_classes, 3)
     objectives = [fit.history_[-1]["objective"] for fit in (model, whole)]
     assert objectives[0] == pytest.approx(objectives[1], rel=1e-3)
     # What it says of itself holds for the model: the rows' variables belong to it.

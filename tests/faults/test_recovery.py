@@ -111,10 +111,10 @@ def doomed_agent(moment, ranks, sign, at_round, directory, parents):
             if moment == "sending" and now["round"] == at_round:
                 die()
 
-        def striking_keep(self, *args):
+        def striking_keep(self, *args, **kwargs):
             if moment == "before keeping" and now["round"] == at_round:
                 die()
-            keep(self, *args)
+            keep(self, *args, **kwargs)
             if moment == "after keeping" and now["round"] == at_round:
                 die()
 
