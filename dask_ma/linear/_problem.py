@@ -225,7 +225,8 @@ def _check_indicators(block: Block) -> None:
         row = int(np.flatnonzero(~is_indicator.all(axis=1))[0])
         raise ValueError(
             "Unknown label type: y has several columns, which must hold 0 and 1 to "
-            f"tell the labels of each row, but row {row} of block {block.index} holds "
+            f"tell the labels of each row, but one of block {block.index} holds "
+            # Not its number: rows in memory are dealt out, which gives them others.
             f"{block.y[row].tolist()}"
         )
 
