@@ -306,7 +306,7 @@ def queries():
     [
         (1, {"solver": "sdca", "tol": 2e-5}),
         (4, {"solver": "sdca", "tol": 2e-5}),
-        (4, {"solver": "sgd", "tol": None, "max_iter": 6}),
+        (4, {"solver": "sgd", "tol": None, "max_iter": 12}),
     ],
     ids=str,
 )
@@ -318,7 +318,7 @@ def test_logistic_regression_of_queries(queries, record_property, n_ranks, param
     found, best = (multinomial_value(X, y, model) for model in (ours, theirs))
     record_property("distance", f"{found / best - 1:.1e}")
     print(f"{ours.n_iter_} passes, distance {found / best - 1:.1e}")
-    margin = 1e-4 if params["solver"] == "sdca" else 1e-2
+    margin = 1e-4 if params["solver"] == "sdca" else 2e-3
     assert -1e-6 < found / best - 1 < margin
     assert ours.score(X_test, y_test) > theirs.score(X_test, y_test) - 0.005
     if params["solver"] == "sdca":

@@ -1,5 +1,6 @@
 """Fits at the same time, and fits inside of tasks, on workers with one thread."""
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -126,6 +127,18 @@ def test_grid_search_with_a_client(binary, inproc_client):
     )
 
 
+@pytest.fixture
+def _without_filters(process_client):
+    """The workers forget warning filters after the test.
+
+    scikit-learn sets the client's filters within each task, and tasks that overlap put
+    them back in the wrong order, so that a worker may keep those of the tests.
+    """
+    yield
+    process_client.run(warnings.resetwarnings)
+
+
+@pytest.mark.usefixtures("_without_filters")
 def test_grid_search_on_the_dask_backend(binary, process_client):
     """joblib sends the fits to the workers; each of them is a fit inside a task."""
     X, y = binary
