@@ -155,14 +155,15 @@ def _leftovers(client: Client) -> dict[str, Any]:
 
     def on_worker() -> tuple[Any, ...]:
         from dask_ma.comm._plugin import registry
-        from dask_ma.engine import _events, _keeper, _kept, _threads
+        from dask_ma.engine import _events, _threads
+        from dask_ma.engine.recovery import _memory, _states
 
         return (
             registry.open_ranks(),
             list(_events._links),
             _threads._shared._users,
-            _kept.kept_states.fits(),
-            list(_keeper._regroup_wanted),
+            _memory.kept_states.fits(),
+            list(_states._regroup_wanted),
             len(registry.waiting_room),
         )
 

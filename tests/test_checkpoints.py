@@ -31,7 +31,7 @@ from dask_ma import (
     sfb,
 )
 from dask_ma.engine import RankContext
-from dask_ma.engine._checkpoint import Store
+from dask_ma.engine.recovery._checkpoint import Store
 from dask_ma.exceptions import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -575,7 +575,7 @@ def test_to_start_anew_on_purpose(path, interrupted):
 
 def test_time_between_checkpoints(path, monkeypatch):
     """Rank 0's clock counts, from one checkpoint to the next."""
-    from dask_ma.engine import _keeper
+    from dask_ma.engine.recovery import _states
 
     now = [0.0]
     keep = RankContext.keep
@@ -585,7 +585,7 @@ def test_time_between_checkpoints(path, monkeypatch):
             now[0] = 10.0 * n_rounds
         keep(self, n_rounds, *args, **kwargs)
 
-    monkeypatch.setattr(_keeper, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_states, "monotonic", lambda: now[0])
     monkeypatch.setattr(RankContext, "keep", later)
     with saving(path, every_seconds=25, keep=100):
         FITS["MASGDClassifier"](max_iter=10)

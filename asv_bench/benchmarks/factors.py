@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from dask_ma import SFBLogisticRegression
 from dask_ma.datasets import load_clinc150
 from dask_ma.kernels import log_loss_sum
-from dask_ma.sfb._search import best_links
 from dask_ma.sfb.topology import Topology
+from dask_ma.sfb.topology._search import best_links
 
 from . import WithCluster, parameterized
 from ._data import persist

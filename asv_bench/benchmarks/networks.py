@@ -11,8 +11,8 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
 from dask_ma import MPCAClassifier
-from dask_ma.mpca._mlp import MLPSpec
-from dask_ma.mpca._network import Pull
+from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.networks._network import Pull
 
 from . import WithCluster, parameterized
 from ._data import peak_rss, reset_peak_rss

@@ -33,7 +33,7 @@ from dask_ma.kernels import (
     preconditioner_diagonal,
     row_slice,
 )
-from dask_ma.linear import pass_batches
+from dask_ma.supervised import pass_batches
 
 SCHEMES = ("allreduce", "butterfly", "periodic")
 EVALUATIONS = 10  # per pass

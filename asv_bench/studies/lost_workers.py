@@ -67,7 +67,7 @@ def left_behind(client: Client) -> list[str]:
 
     def on_worker() -> list[str]:
         from dask_ma.comm._plugin import registry
-        from dask_ma.engine._kept import kept_states
+        from dask_ma.engine.recovery._memory import kept_states
 
         return [*map(str, registry.open_ranks()), *kept_states.fits()]
 

@@ -33,13 +33,13 @@ from sklearn.metrics import log_loss
 
 from dask_ma.comm import Group, LocalGroup
 from dask_ma.data import Block, Shard
-from dask_ma.linear import StopRule
 from dask_ma.mpca._batches import Sampler
-from dask_ma.mpca._coordinated import Coordinated
-from dask_ma.mpca._ledger import Ledger, Tally
-from dask_ma.mpca._mlp import MLPSpec
-from dask_ma.mpca._parcels import Parcels
-from dask_ma.mpca._schedules import CycleSchedule, LearningRate
+from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.strategies._messages import Parcels
+from dask_ma.mpca.strategies._progress import Ledger, Tally
+from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
+from dask_ma.supervised import StopRule
 
 SPEC = MLPSpec((64,))
 RATE = 2e-3

@@ -39,7 +39,7 @@ from mpca_strategies import (
 
 from dask_ma import MPCAClassifier
 from dask_ma.kernels import mlp_initial_values
-from dask_ma.mpca._mlp import MLPNetwork, MLPSpec
+from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec
 
 CASES = {
     "undisturbed": (False, "steps"),

@@ -25,7 +25,7 @@ from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.sfb import Batch, FactorModel, ParameterMatrix
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.exchange._settings import Settings
 
 _WAYS = ("factors", "full_matrix")
 _TIE = 1.1

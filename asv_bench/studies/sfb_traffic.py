@@ -26,9 +26,9 @@ from dask_ma.comm import Group, LocalGroup, allreduce, barrier
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.sfb import Batch, FactorModel, ParameterMatrix
-from dask_ma.sfb._cost import factor_bytes, full_matrix_bytes, iteration_bytes
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.exchange._cost import factor_bytes, full_matrix_bytes, iteration_bytes
+from dask_ma.sfb.exchange._settings import Settings
 from dask_ma.sfb.topology import Topology
 
 

@@ -27,15 +27,13 @@ from dask_ma.butterfly._steps import (
 )
 from dask_ma.comm import Group, weighted_mean
 from dask_ma.engine import RankContext, Record, State
-from dask_ma.linear import (
-    Evaluator,
+from dask_ma.linear import Evaluator, LinearModel, initial_model
+from dask_ma.supervised import (
     FitResult,
-    LinearModel,
     Problem,
     StopRule,
     agree_on_problem,
     hold_out,
-    initial_model,
     pass_batches,
     pass_generator,
 )

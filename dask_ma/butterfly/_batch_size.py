@@ -17,7 +17,7 @@ from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule, r
 from dask_ma.comm import Group, allreduce, barrier
 from dask_ma.engine import RankContext
 from dask_ma.kernels import descend
-from dask_ma.linear import Piece, Problem, pass_batches
+from dask_ma.supervised import Piece, Problem, pass_batches
 
 # Steps with so many rows make good use of the matrix products, and of the network.
 _USUAL = 64

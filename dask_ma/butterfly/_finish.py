@@ -6,8 +6,9 @@ from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.butterfly._progress import Progress
 from dask_ma.comm import allreduce
 from dask_ma.engine import RankContext
-from dask_ma.linear import LinearModel, Problem, initial_model
+from dask_ma.linear import LinearModel, initial_model
 from dask_ma.linear.refine import Outcome, refine
+from dask_ma.supervised import Problem
 
 
 def is_refined(params: ButterflyParams) -> bool:

@@ -12,7 +12,8 @@ from dask_ma.butterfly._agent import train
 from dask_ma.butterfly._finish import is_refined
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.kernels import PRECONDITIONERS
-from dask_ma.linear import FitResult, LinearEstimator
+from dask_ma.linear import LinearEstimator
+from dask_ma.supervised import FitResult
 
 _PASSED_ON = (
     "loss",

@@ -19,7 +19,8 @@ from dask_ma.butterfly._steps import (
 from dask_ma.comm import sibling
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.linear import Evaluator, LinearModel, Problem, StopRule, describe
+from dask_ma.linear import Evaluator, LinearModel, describe
+from dask_ma.supervised import Problem, StopRule
 
 
 class Plan(NamedTuple):

@@ -21,7 +21,7 @@ from dask_ma.kernels import (
     project,
     shrink,
 )
-from dask_ma.linear import Piece, Problem
+from dask_ma.supervised import Piece, Problem
 
 # The weights after late steps are better: that of step `t` counts in the mean like the
 # power of `t` with this exponent (polynomial-decay averaging, O. Shamir and T. Zhang,

@@ -53,6 +53,12 @@ class Block(NamedTuple):
     index: int  # type: ignore[assignment]
     start: int | None
 
+    def weights(self) -> np.ndarray:
+        """Weights of the rows, float64 of shape (n_rows,); 1 where none are given."""
+        if self.sample_weight is None:
+            return np.ones(self.X.shape[0])
+        return self.sample_weight.astype(np.float64, copy=False)
+
 
 @dataclass
 class Shard:

@@ -3,12 +3,12 @@
 from dask_ma.engine._client import fit_client, place_ranks
 from dask_ma.engine._context import Listener, Model, RankContext, Record
 from dask_ma.engine._fit import Job, run_fit
-from dask_ma.engine._identity import Identity, as_plain, as_text
-from dask_ma.engine._keeper import State
 from dask_ma.engine._launch import launch
 from dask_ma.engine._programs import check_counts, describe_program, run_program_job
 from dask_ma.engine._rounds import RoundLog
 from dask_ma.engine._spmd import run_spmd
+from dask_ma.engine.recovery._identity import Identity, as_plain, as_text
+from dask_ma.engine.recovery._states import State
 
 __all__ = [
     "Identity",

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, broadcast, gather_timeline
-from dask_ma.engine._keeper import StandIn, State, StateKeeper
-from dask_ma.engine._ticket import Ticket
+from dask_ma.engine.recovery._states import StandIn, State, StateKeeper
+from dask_ma.engine.recovery._ticket import Ticket
 
 Record = dict[str, Any]
 Model = dict[str, Any]
@@ -131,7 +131,7 @@ class RankContext:
         return self._keeper.blaming()
 
     def note(self, message: str) -> None:
-        """Have the user told something after the run; a warning on the client."""
+        """Queue a warning for the user, given on the client after the run."""
         self.notes.append(message)
 
     def restore(self, stand_in: StandIn | None = None) -> State | None:

@@ -22,12 +22,8 @@ from dask_ma.data import (
     partition,
     recover_shards,
 )
-from dask_ma.engine._checkpoint import CheckpointSettings
 from dask_ma.engine._client import await_workers, place_ranks, running_workers
 from dask_ma.engine._context import Listener
-from dask_ma.engine._identity import Identity, Session, counted, this_session
-from dask_ma.engine._keeper import RegroupError
-from dask_ma.engine._kept import forget_fit, newest_round
 from dask_ma.engine._launch import launch
 from dask_ma.engine._liveness import (
     process_of,
@@ -35,7 +31,7 @@ from dask_ma.engine._liveness import (
     scheduler_workers,
     settle,
 )
-from dask_ma.engine._losses import (
+from dask_ma.engine._lost_workers import (
     OF_LOSSES,
     find_lost,
     reassign,
@@ -43,7 +39,11 @@ from dask_ma.engine._losses import (
 )
 from dask_ma.engine._run import Agent
 from dask_ma.engine._termination import Termination, terminable
-from dask_ma.engine._ticket import Ticket, Trail
+from dask_ma.engine.recovery._checkpoint import CheckpointSettings
+from dask_ma.engine.recovery._identity import Identity, Session, counted, this_session
+from dask_ma.engine.recovery._memory import forget_fit, newest_round
+from dask_ma.engine.recovery._states import RegroupError
+from dask_ma.engine.recovery._ticket import Ticket, Trail
 from dask_ma.exceptions import (
     FitFailedError,
     NoWorkersError,

@@ -13,11 +13,11 @@ from distributed import Client
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._context import Listener, RankContext
-from dask_ma.engine._identity import note_ended
+from dask_ma.engine._monitor import Watch, tell
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine._threads import limited_blas
-from dask_ma.engine._ticket import Ticket, Trail
-from dask_ma.engine._watch import Watch, tell
+from dask_ma.engine.recovery._identity import note_ended
+from dask_ma.engine.recovery._ticket import Ticket, Trail
 from dask_ma.exceptions import FitFailedError, GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")

@@ -15,10 +15,10 @@ from dask_ma import _config
 from dask_ma.data import describe, is_dask_collection
 from dask_ma.engine._client import fit_client
 from dask_ma.engine._context import Listener
-from dask_ma.engine._described import IndescribableError, describe_value
 from dask_ma.engine._fit import Job, run_fit
-from dask_ma.engine._identity import Identity
 from dask_ma.engine._run import Agent
+from dask_ma.engine.recovery._described import IndescribableError, describe_value
+from dask_ma.engine.recovery._identity import Identity
 
 _MAX_SEED = np.iinfo(np.int32).max
 _UNKNOWN = "unknown: "  # begins the text of what cannot be told from others

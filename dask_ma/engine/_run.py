@@ -18,15 +18,15 @@ from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
-from dask_ma.engine._keeper import (
+from dask_ma.engine._threads import limited_blas
+from dask_ma.engine.recovery._memory import kept_states
+from dask_ma.engine.recovery._states import (
     RegroupError,
     StoppedError,
     forget_request,
     forget_stop,
 )
-from dask_ma.engine._kept import kept_states
-from dask_ma.engine._threads import limited_blas
-from dask_ma.engine._ticket import Ticket
+from dask_ma.engine.recovery._ticket import Ticket
 from dask_ma.exceptions import GroupClosedError
 
 #: ``agent(context, shard, params) -> result``, the same function on every rank.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from dask_ma.engine._keeper import forget_stop, want_stop
+from dask_ma.engine.recovery._states import forget_stop, want_stop
 from dask_ma.exceptions import FitTerminatedError
 
 logger = logging.getLogger("dask_ma.engine")

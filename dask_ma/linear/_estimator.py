@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma.base import DistributedEstimator
-from dask_ma.linear._params import FitResult
+from dask_ma.supervised._params import FitResult
 
 _TWIN_ATTRIBUTES = (
     "classes_",

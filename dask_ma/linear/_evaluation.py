@@ -9,9 +9,10 @@ from dask_ma.data import Shard
 from dask_ma.engine import RankContext, Record, RoundLog
 from dask_ma.kernels import loss_sums, penalty_value
 from dask_ma.linear._params import LinearModel, LinearParams
-from dask_ma.linear._problem import Problem
-from dask_ma.linear._stopping import StopRule
-from dask_ma.linear._validation import score, score_sums
+from dask_ma.linear._scores import score_sums
+from dask_ma.supervised._problem import Problem
+from dask_ma.supervised._scores import score
+from dask_ma.supervised._stopping import StopRule
 
 _ROUNDING = 1e-9  # of the sum of the local epochs
 

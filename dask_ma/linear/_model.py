@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.linear._params import LinearModel, LinearParams
-from dask_ma.linear._problem import Problem
+from dask_ma.supervised._problem import Problem
 
 
 def initial_model(problem: Problem, params: LinearParams) -> LinearModel:

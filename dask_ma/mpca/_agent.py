@@ -12,16 +12,16 @@ from dask_ma.comm import Group, allgather, barrier
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.linear import Problem, StopRule, agree_on_problem, hold_out
 from dask_ma.mpca._batches import Sampler
-from dask_ma.mpca._coordinated import Coordinated
-from dask_ma.mpca._evaluation import Spread, mean_state, score_sums, spread_of
-from dask_ma.mpca._ledger import Ledger, Tally, Update
-from dask_ma.mpca._network import Network
 from dask_ma.mpca._params import MPCAParams, MPCAResult
-from dask_ma.mpca._schedules import CycleSchedule, LearningRate
-from dask_ma.mpca._server import Central, Elastic
-from dask_ma.mpca._strategy import Alone, Strategy, Synchronous
+from dask_ma.mpca.networks._evaluation import Spread, mean_state, score_sums, spread_of
+from dask_ma.mpca.networks._network import Network
+from dask_ma.mpca.strategies._base import Alone, Strategy, Synchronous
+from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.strategies._progress import Ledger, Tally, Update
+from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
+from dask_ma.mpca.strategies._server import Central, Elastic
+from dask_ma.supervised import Problem, StopRule, agree_on_problem, hold_out
 
 _DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one
 _LOSS_PENALTY = 0.05  # the paper's, where the pull of a step is not known

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.data import Block, Shard
-from dask_ma.mpca._strategy import Batch
+from dask_ma.mpca.strategies._base import Batch
 
 
 class Sampler:

@@ -21,11 +21,11 @@ from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, is_dask_collection, refuse_unfinished
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import OF_MLP, check_combination
-from dask_ma.mpca._mlp import MLPSpec, fitted_twin, pack
 from dask_ma.mpca._module import ModuleMixin, has_no_module
-from dask_ma.mpca._network import NetworkSpec
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
+from dask_ma.mpca.networks._mlp import MLPSpec, fitted_twin, pack
+from dask_ma.mpca.networks._network import NetworkSpec
 
 _PASSED_ON = (
     "strategy",

@@ -129,7 +129,7 @@ class ModuleMixin:
     def _make_torch_spec(self) -> Any:
         """What the network is built from."""
         # The one module that needs torch; it says so where torch is missing.
-        from dask_ma.mpca._torch_spec import TorchSpec
+        from dask_ma.mpca.torch._spec import TorchSpec
 
         return TorchSpec(
             module=self.module,

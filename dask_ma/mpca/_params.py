@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.linear import ValidationParams
-from dask_ma.mpca._network import NetworkSpec
+from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.supervised import ValidationParams
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,22 @@ carries the iterations out, several at a time.
 """
 
 from dask_ma.schmp import schedules
-from dask_ma.schmp._classifier import SchMPLogisticRegression
-from dask_ma.schmp._column_programs import ColumnLeastSquares, ColumnLogistic
-from dask_ma.schmp._coordinate import CoordinateDescent
-from dask_ma.schmp._engine import Counts, DynamicEngine
-from dask_ma.schmp._lasso import SchMPLasso
-from dask_ma.schmp._lasso_cv import SchMPLassoCV
-from dask_ma.schmp._least_squares import LeastSquares
-from dask_ma.schmp._logistic import Logistic
-from dask_ma.schmp._program import Change, Program, Request, Schedule, Schedulers
-from dask_ma.schmp._run import ProgramResult, run
+from dask_ma.schmp.coordinate._column_programs import ColumnLeastSquares, ColumnLogistic
+from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
+from dask_ma.schmp.coordinate._least_squares import LeastSquares
+from dask_ma.schmp.coordinate._logistic import Logistic
+from dask_ma.schmp.l1._classifier import SchMPLogisticRegression
+from dask_ma.schmp.l1._lasso import SchMPLasso
+from dask_ma.schmp.l1._lasso_cv import SchMPLassoCV
+from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
+from dask_ma.schmp.runtime._program import (
+    Change,
+    Program,
+    Request,
+    Schedule,
+    Schedulers,
+)
+from dask_ma.schmp.runtime._run import ProgramResult, run
 
 __all__ = [
     "Change",

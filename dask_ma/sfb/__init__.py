@@ -5,10 +5,10 @@ keeps the whole matrix, sends the factors of its batch, and rebuilds the updates
 """
 
 from dask_ma.sfb import prox, topology
-from dask_ma.sfb._classifier import SFBLogisticRegression
-from dask_ma.sfb._matrix import ParameterMatrix
-from dask_ma.sfb._model import Batch, FactorModel
 from dask_ma.sfb._run import ModelResult, run
+from dask_ma.sfb.logistic._classifier import SFBLogisticRegression
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.model._model import Batch, FactorModel
 
 __all__ = [
     "Batch",

@@ -11,17 +11,17 @@ from dask_ma.comm import allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import product_square
-from dask_ma.linear import Piece, pass_batches, pass_generator
-from dask_ma.sfb._choice import choose_communication
-from dask_ma.sfb._exchange import FactorExchange, scaled
-from dask_ma.sfb._factors import Factors, checked, stack
-from dask_ma.sfb._matrix import ParameterMatrix
-from dask_ma.sfb._model import Batch, FactorModel
-from dask_ma.sfb._packets import Packet
-from dask_ma.sfb._rows import row_batches
-from dask_ma.sfb._settings import Settings
-from dask_ma.sfb._staleness import Staleness
-from dask_ma.sfb._whole import MatrixExchange
+from dask_ma.sfb.exchange._choice import choose_communication
+from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
+from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.exchange._packets import Packet
+from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._staleness import Staleness
+from dask_ma.sfb.model._factors import Factors, checked, stack
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.sfb.model._rows import row_batches
+from dask_ma.supervised import Piece, pass_batches, pass_generator
 
 
 class Start(NamedTuple):

@@ -21,11 +21,11 @@ from dask_ma.engine import (
     describe_program,
     run_program_job,
 )
-from dask_ma.linear import StopRule
 from dask_ma.sfb._divergence import Watch
 from dask_ma.sfb._engine import BroadcastEngine, Start
-from dask_ma.sfb._model import FactorModel
-from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.model._model import FactorModel
+from dask_ma.supervised import StopRule
 
 _ADVICE = "lower the step size of the model, or scale the features"
 

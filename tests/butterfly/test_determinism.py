@@ -8,7 +8,7 @@ from dask_ma import ButterflySGDClassifier
 from dask_ma.butterfly._state import RankState
 from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext
-from dask_ma.linear import pass_generator
+from dask_ma.supervised import pass_generator
 
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 7, "batch_size": 8}
 CASES = [

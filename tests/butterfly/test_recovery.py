@@ -9,8 +9,8 @@ from dask_ma import ButterflySGDClassifier
 from dask_ma.butterfly._progress import stand_in
 from dask_ma.comm import butterfly_partners
 from dask_ma.engine import RankContext
-from dask_ma.engine._kept import kept_states
-from dask_ma.engine._ticket import Ticket
+from dask_ma.engine.recovery._memory import kept_states
+from dask_ma.engine.recovery._ticket import Ticket
 
 PARAMS = {"max_iter": 7, "tol": None, "random_state": 3, "batch_size": 8}
 

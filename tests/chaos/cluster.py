@@ -29,11 +29,11 @@ PRELOADED = [
     "pandas",
     "dask_ma",
     "dask_ma.butterfly._agent",
-    "dask_ma.ma._agent",
-    "dask_ma.ma._lda_agent",
+    "dask_ma.ma.sgd._agent",
+    "dask_ma.ma.lda._agent",
     "dask_ma.mpca._agent",
-    "dask_ma.schmp._agent",
-    "dask_ma.sfb._agent",
+    "dask_ma.schmp.l1._agent",
+    "dask_ma.sfb.logistic._agent",
 ]
 _MEMORY_LIMIT = "900 MB"
 _HEAL = 120.0  # seconds for new workers to come
@@ -274,15 +274,16 @@ class Cluster:
 def left_on_worker() -> dict[str, Any]:
     """What fits have left in a worker process."""
     from dask_ma.comm._plugin import registry
-    from dask_ma.engine import _events, _keeper, _kept, _threads
+    from dask_ma.engine import _events, _threads
+    from dask_ma.engine.recovery import _memory, _states
 
     return {
         "open ranks": registry.open_ranks(),
         "messages": len(registry.waiting_room),
         "links": list(_events._links),
         "BLAS limits": _threads._shared._users,
-        "kept states": _kept.kept_states.fits(),
-        "requests": list(_keeper._regroup_wanted),
+        "kept states": _memory.kept_states.fits(),
+        "requests": list(_states._regroup_wanted),
     }
 
 

@@ -20,11 +20,12 @@ import fsspec
 import numpy as np
 import pytest
 
-from dask_ma.engine import RankContext, _manifest
-from dask_ma.engine._checkpoint import CheckpointSettings, Store
-from dask_ma.engine._identity import Identity
-from dask_ma.engine._manifest import Saved
-from dask_ma.engine._ticket import Ticket
+from dask_ma.engine import RankContext
+from dask_ma.engine.recovery import _manifest
+from dask_ma.engine.recovery._checkpoint import CheckpointSettings, Store
+from dask_ma.engine.recovery._identity import Identity
+from dask_ma.engine.recovery._manifest import Saved
+from dask_ma.engine.recovery._ticket import Ticket
 from dask_ma.exceptions import CheckpointError
 
 SERIES = "Estimator-01234567-89abcdef-00000000"

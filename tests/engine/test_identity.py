@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 
-from dask_ma.engine._identity import as_text
+from dask_ma.engine.recovery._identity import as_text
 
 FUNCTION = """
 import json
-from dask_ma.engine._identity import as_text
+from dask_ma.engine.recovery._identity import as_text
 names = {"one", "two", "three", "four"}
 def function(x):
     return x in {"one", "two", "three", "four"}

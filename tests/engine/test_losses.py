@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_ma.engine._losses import reassign
+from dask_ma.engine._lost_workers import reassign
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.engine import describe_program
-from dask_ma.engine._described import IndescribableError, describe_value
+from dask_ma.engine.recovery._described import IndescribableError, describe_value
 
 
 class Holder:

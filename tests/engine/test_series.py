@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from dask_ma import MASGDClassifier
-from dask_ma.engine._checkpoint import CheckpointSettings, Store
-from dask_ma.engine._identity import Identity, Session, parts_of
-from dask_ma.engine._manifest import Saved
-from dask_ma.engine._series import choose
+from dask_ma.engine.recovery._checkpoint import CheckpointSettings, Store
+from dask_ma.engine.recovery._identity import Identity, Session, parts_of
+from dask_ma.engine.recovery._manifest import Saved
+from dask_ma.engine.recovery._series import choose
 from dask_ma.exceptions import CheckpointError
 
 DATA = {"rows": 20}
@@ -201,7 +201,7 @@ def test_a_fit_that_another_one_goes_on_with_is_not_left(settings):
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"fit_id": 1}'])
 def test_a_claim_that_is_damaged_does_not_count(settings, monkeypatch, text):
-    monkeypatch.setattr("dask_ma.engine._checkpoint._PAUSE", 0.0)
+    monkeypatch.setattr("dask_ma.engine.recovery._checkpoint._PAUSE", 0.0)
     store = Store(settings.path)
     name = save(settings, identity(), 1)
     store._write(store._claim_path(name), text)

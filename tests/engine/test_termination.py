@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from dask_ma import MASGDClassifier
-from dask_ma.engine import RankContext, _keeper
+from dask_ma.engine import RankContext
 from dask_ma.engine._termination import Termination, terminable
+from dask_ma.engine.recovery import _states
 from dask_ma.exceptions import FitTerminatedError
 
 X = np.random.default_rng(0).normal(size=(200, 4))
@@ -33,7 +34,7 @@ def nothing_stays():
     before = signal.getsignal(signal.SIGTERM)
     yield
     assert signal.getsignal(signal.SIGTERM) is before
-    assert not _keeper._stop_wanted
+    assert not _states._stop_wanted
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_a_second_one_does_not_wait():
         termination.saving(),
     ):
         signal.raise_signal(signal.SIGTERM)
-        assert termination.is_wanted and _keeper._stop_wanted == {"fit"}
+        assert termination.is_wanted and _states._stop_wanted == {"fit"}
         signal.raise_signal(signal.SIGTERM)
         raise AssertionError("not reached")
 

@@ -21,7 +21,12 @@ from dask_ma.comm import allreduce
 from dask_ma.exceptions import PeerLostError
 
 _MOST_SECONDS = 10.0  # from the loss of a worker to the error
-_PRELOADED = ["distributed", "pandas", "dask_ma.butterfly._agent", "dask_ma.ma._agent"]
+_PRELOADED = [
+    "distributed",
+    "pandas",
+    "dask_ma.butterfly._agent",
+    "dask_ma.ma.sgd._agent",
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

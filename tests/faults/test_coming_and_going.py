@@ -101,7 +101,7 @@ def at_round(monkeypatch, tmp_path):
 
     def arm(number, strike, rank=0):
         strikes.append((number, strike, rank, tmp_path / f"struck-{len(strikes)}"))
-        monkeypatch.setattr("dask_ma.ma._linear.train", _striking(strikes))
+        monkeypatch.setattr("dask_ma.ma.sgd._linear.train", _striking(strikes))
         return strikes[-1][-1]
 
     return arm
@@ -111,7 +111,7 @@ def _striking(strikes):
     """The agent of model averaging, with something happening after some rounds."""
 
     def agent(context, arguments, params):
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         keep = context.keep
 
@@ -505,10 +505,10 @@ def test_a_worker_that_takes_its_time_to_join(
     def wait_for_others():
         import time
 
-        from dask_ma.engine import _keeper
+        from dask_ma.engine.recovery import _states
 
         deadline = time.monotonic() + 30
-        while not _keeper._regroup_wanted:
+        while not _states._regroup_wanted:
             assert time.monotonic() < deadline, "nobody asks to start again"
             time.sleep(0.01)
 

@@ -168,7 +168,7 @@ def halfway(monkeypatch, tmp_path):
     reached, go = tmp_path / "reached", tmp_path / "go"
 
     def agent(context, arguments, params):
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         keep = context.keep
 
@@ -182,7 +182,7 @@ def halfway(monkeypatch, tmp_path):
         context.keep = waiting_keep
         return _agent.train(context, arguments, params)
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     return reached, go
 
 

@@ -130,7 +130,7 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
     def agent(context, arguments, params):
         import importlib
 
-        from dask_ma.engine import _keeper
+        from dask_ma.engine.recovery import _states
 
         package = module.split(".")[0]
         name = "_lda_agent" if "lda" in module else "_agent"
@@ -159,7 +159,7 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
         def first_keep(n_rounds, *args, **kwargs):
             if rank == 0 and n_rounds >= _AT_ROUND:
                 reached.touch()
-                wait(lambda: go.exists() and _keeper._regroup_wanted)
+                wait(lambda: go.exists() and _states._regroup_wanted)
                 wait(lambda: late is None or was_late.exists())
             elif rank and n_rounds >= _AT_ROUND:
                 wait(reached.exists)

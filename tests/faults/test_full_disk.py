@@ -161,7 +161,7 @@ def test_a_worker_that_is_paused(client, rows, undisturbed, full_disk, monkeypat
     def agent(context, arguments, params):
         from distributed import Status, get_worker
 
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         keep, worker = context.keep, get_worker()
         manager = worker.memory_manager
@@ -181,7 +181,7 @@ def test_a_worker_that_is_paused(client, rows, undisturbed, full_disk, monkeypat
         context.keep = keep_in_little_memory
         return _agent.train(context, arguments, params)
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     X, y = persist(client, rows)
     model = MASGDClassifier(**PARAMS).fit(X, y)
     assert_nothing_spilled(client)
@@ -195,7 +195,7 @@ def test_a_worker_that_its_nanny_ends(
     mark = tmp_path / "too much"
 
     def agent(context, arguments, params):
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         keep = context.keep
 
@@ -210,7 +210,7 @@ def test_a_worker_that_its_nanny_ends(
         context.keep = keep_too_much
         return _agent.train(context, arguments, params)
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     before = set(client.nthreads())
     X, y = persist(client, rows)
     model = MASGDClassifier(**PARAMS).fit(X, y)

@@ -68,7 +68,7 @@ def strike(monkeypatch, tmp_path):
 
     def arm(moment, ranks, sign=signal.SIGKILL, at_round=5, parents=False):
         monkeypatch.setattr(
-            "dask_ma.ma._linear.train",
+            "dask_ma.ma.sgd._linear.train",
             doomed_agent(moment, ranks, int(sign), at_round, tmp_path, parents),
         )
         return tmp_path
@@ -80,9 +80,9 @@ def doomed_agent(moment, ranks, sign, at_round, directory, parents):
     """The agent of model averaging, with a fault at one moment of one round."""
 
     def agent(context, arguments, params):
-        from dask_ma.ma import _agent
-        from dask_ma.ma._progress import Progress
-        from dask_ma.ma._solver import LocalSGD
+        from dask_ma.ma.sgd import _agent
+        from dask_ma.ma.sgd._progress import Progress
+        from dask_ma.ma.sgd._solver import LocalSGD
 
         rank = context.group.rank
         mark = directory / f"struck-{rank}"
@@ -180,7 +180,7 @@ def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
 
     def agent(context, arguments, params):
         from dask_ma.comm import barrier
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         group, keep = context.group, context.keep
         push = group.push
@@ -200,7 +200,7 @@ def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
         context.keep = keep_and_wait
         return _agent.train(context, arguments, params)
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     model = MASGDClassifier(**PARAMS).fit(*rows)
     assert mark.exists()
     assert_same_course(model, undisturbed)
@@ -320,7 +320,7 @@ def test_a_paused_worker_goes_on(client, rows, undisturbed, monkeypatch):
     def agent(context, arguments, params):
         from distributed import Status, get_worker
 
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         keep, worker = context.keep, get_worker()
 
@@ -332,7 +332,7 @@ def test_a_paused_worker_goes_on(client, rows, undisturbed, monkeypatch):
         context.keep = pausing_keep
         return _agent.train(context, arguments, params)
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     model = MASGDClassifier(**PARAMS).fit(*rows)
     np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
 
@@ -484,8 +484,8 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
     reached, go = tmp_path / "reached", tmp_path / "go"
 
     def agent(context, arguments, params):
-        from dask_ma.engine import _keeper
-        from dask_ma.ma import _agent
+        from dask_ma.engine.recovery import _states
+        from dask_ma.ma.sgd import _agent
 
         keep = context.keep
 
@@ -493,7 +493,7 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
             if n_rounds == 3 and context.group.rank == 0:
                 reached.touch()
                 deadline = time.monotonic() + 30
-                while not (go.exists() and _keeper._regroup_wanted):
+                while not (go.exists() and _states._regroup_wanted):
                     assert time.monotonic() < deadline, "nobody asks to start again"
                     time.sleep(0.01)
             keep(n_rounds, *args, **kwargs)
@@ -508,7 +508,7 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
         client.wait_for_workers(4, timeout=60)
         go.touch()
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     thread = threading.Thread(target=add_workers)
     thread.start()
     with dask.config.set(
@@ -542,7 +542,7 @@ def test_a_scheduler_that_goes_away(rows, bare_workers, monkeypatch, tmp_path):
             time.sleep(0.01)
         scheduler.kill()
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     thread = threading.Thread(target=kill_scheduler)
     try:
         with (
@@ -608,7 +608,7 @@ def test_a_worker_paused_in_a_fit_that_loses_another(
     def agent(context, arguments, params):
         from distributed import Status, get_worker
 
-        from dask_ma.ma import _agent
+        from dask_ma.ma.sgd import _agent
 
         keep, worker = context.keep, get_worker()
 
@@ -631,7 +631,7 @@ def test_a_worker_paused_in_a_fit_that_loses_another(
 
         dask_worker.status = Status.running
 
-    monkeypatch.setattr("dask_ma.ma._linear.train", agent)
+    monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
     try:
         with dask.config.set({"dask-ma.recovery.wait": "2 s"}):
             model = MASGDClassifier(**PARAMS).fit(*rows)

@@ -82,7 +82,7 @@ def doomed_agent(mark):
     """The agent, whose second rank dies as it sends something in the second round."""
 
     def agent(context, arguments, params):
-        from dask_ma.schmp import _agent
+        from dask_ma.schmp.l1 import _agent
 
         keep, push = context.keep, context.group.push
         now = {"round": 0, "pushes": 0}
@@ -112,7 +112,7 @@ def doomed_agent(mark):
 )
 def test_fit(client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
     mark = tmp_path / "struck"
-    monkeypatch.setattr("dask_ma.schmp._estimator.train", doomed_agent(mark))
+    monkeypatch.setattr("dask_ma.schmp.l1._estimator.train", doomed_agent(mark))
     model = SchMPLasso(ALPHA, schedule=schedule, layout=layout, tol=1e-9)
     model.set_params(random_state=0)
     if schedule == "dynamic":  # the steps themselves have to find the optimum
@@ -133,7 +133,7 @@ def test_a_rank_without_rows(client, rows, monkeypatch, tmp_path, n_classes):
     X, y = rows
     y = np.searchsorted(np.quantile(y, np.arange(1, n_classes) / n_classes), y)
     mark = tmp_path / "struck"
-    monkeypatch.setattr("dask_ma.schmp._estimator.train", doomed_agent(mark))
+    monkeypatch.setattr("dask_ma.schmp.l1._estimator.train", doomed_agent(mark))
     params = {"alpha": 0.01, "schedule": "dynamic", "tol": 1e-6, "random_state": 0}
     with (
         dask.config.set({"dask-ma.on-worker-loss": "continue"}),

@@ -31,7 +31,7 @@ def doomed_agent(mark):
     """The agent, whose second rank dies as it sends something in the third pass."""
 
     def agent(context, arguments, params):
-        from dask_ma.sfb import _agent
+        from dask_ma.sfb.logistic import _agent
 
         keep, push = context.keep, context.group.push
         now = {"round": 0, "pushes": 0}
@@ -68,7 +68,7 @@ def test_fit(client, monkeypatch, tmp_path, solver):
     X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
     best = value(LogisticRegression(C=1 / (300 * ALPHA), tol=1e-9).fit(X, y), X, y)
     mark = tmp_path / "struck"
-    monkeypatch.setattr("dask_ma.sfb._estimator.train", doomed_agent(mark))
+    monkeypatch.setattr("dask_ma.sfb.logistic._estimator.train", doomed_agent(mark))
     params = {"solver": solver, "alpha": ALPHA, "batch_size": 16, "max_iter": 40}
     params |= {"tol": None, "random_state": 0, "communication": "factors"}
     model = SFBLogisticRegression(**params, n_ranks=3).fit(X, y)

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.data import Block, Shard
-from dask_ma.linear import _batches, pass_batches
+from dask_ma.supervised import _batches, pass_batches
 
 
 def shard(sizes, *, is_sparse=False, weighted=True):

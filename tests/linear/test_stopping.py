@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_ma.linear._stopping import StopRule
+from dask_ma.supervised._stopping import StopRule
 
 
 def n_values_until_stop(rule, values):

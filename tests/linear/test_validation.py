@@ -16,13 +16,9 @@ from dask_ma import (
 )
 from dask_ma.data import Block, Shard
 from dask_ma.linear._params import LinearModel
-from dask_ma.linear._validation import (
-    _keep_classes,
-    choose_rows,
-    cut_rows,
-    score,
-    score_sums,
-)
+from dask_ma.linear._scores import score_sums
+from dask_ma.supervised._scores import score
+from dask_ma.supervised._validation import _keep_classes, choose_rows, cut_rows
 
 PARAMS = {"random_state": 0, "early_stopping": True, "tol": None, "max_iter": 4}
 

@@ -295,7 +295,7 @@ def test_refused(name, inproc_client, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("training has begun")
 
-    monkeypatch.setattr("dask_ma.ma._agent.LocalSGD", refuse)
+    monkeypatch.setattr("dask_ma.ma.sgd._agent.LocalSGD", refuse)
     make, error, words = CASES[name]
     X, y, *weight = make()
     arguments = {"sample_weight": weight[0]} if weight else {}

@@ -34,7 +34,7 @@ class StopAfterError(Exception):
 @pytest.fixture
 def interrupt(monkeypatch):
     """``interrupt(n)``: the next fit fails in the merge of round n."""
-    from dask_ma.ma import _progress
+    from dask_ma.ma.sgd import _progress
 
     original = _progress.Progress.keep
 
@@ -179,7 +179,9 @@ def test_small_integers_with_a_wide_range(regression, tmp_path):
 
 
 def test_a_fit_that_cannot_be_saved_says_so(multi, tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_ma.engine._keeper.digest_shard", lambda arguments: None)
+    monkeypatch.setattr(
+        "dask_ma.engine.recovery._states.digest_shard", lambda arguments: None
+    )
     with saving(tmp_path), pytest.warns(
         UserWarning, match="the fit of MASGDClassifier is not saved: its data"
     ):

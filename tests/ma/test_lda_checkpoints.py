@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dask_ma import MALDA
-from dask_ma.ma._lda_agent import TopicFit
+from dask_ma.ma.lda._agent import TopicFit
 
 N, V, K = 40, 8, 3
 # A pass has 4 rounds.

@@ -67,10 +67,10 @@ def strike(monkeypatch, tmp_path):
         mark = tmp_path / "struck"
 
         def agent(context, arguments, params):
-            from dask_ma.ma import _lda_agent, _lda_rounds
+            from dask_ma.ma.lda import _agent, _rounds
 
             if context.group.rank != 1 or mark.exists():
-                return _lda_agent.train(context, arguments, params)
+                return _agent.train(context, arguments, params)
             done = []
 
             def striking(run):
@@ -84,11 +84,11 @@ def strike(monkeypatch, tmp_path):
                 return run_and_die
 
             # This process dies of it, so nothing needs to be put back.
-            for kind in (_lda_rounds.SendModel, _lda_rounds.SendGradient):
+            for kind in (_rounds.SendModel, _rounds.SendGradient):
                 kind.run = striking(kind.run)
-            return _lda_agent.train(context, arguments, params)
+            return _agent.train(context, arguments, params)
 
-        monkeypatch.setattr("dask_ma.ma._lda_base.train", agent)
+        monkeypatch.setattr("dask_ma.ma.lda._base.train", agent)
         return mark
 
     return arm

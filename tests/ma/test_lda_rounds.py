@@ -8,8 +8,8 @@ from scipy import optimize, sparse, special
 
 from dask_ma import MALDA
 from dask_ma.data import Block, Shard
-from dask_ma.ma._lda_corpus import Corpus, Summary
-from dask_ma.ma._lda_topics import Topics
+from dask_ma.ma.lda._topics import Topics
+from dask_ma.topics._corpus import Corpus, Summary
 
 N, V, K = 23, 15, 3
 SEED = 4

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dask_ma import MALDA
-from dask_ma.ma._lda_sizes import count_updates, gradient_size, round_size
+from dask_ma.ma.lda._sizes import count_updates, gradient_size, round_size
 
 CORPORA = [1, 31, 32, 300, 2000, 8192, 11_314, 50_000, 262_144, 8_200_000]
 

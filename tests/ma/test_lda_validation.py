@@ -6,7 +6,7 @@ import pytest
 from scipy import sparse as sp
 
 from dask_ma import MALDA
-from dask_ma.ma._lda_agent import TopicFit
+from dask_ma.ma.lda._agent import TopicFit
 
 N, V, K = 80, 10, 3
 PARAMS = {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dask_ma import MASGDClassifier
-from dask_ma.ma._schedule import Sizes, local_epochs
+from dask_ma.ma.sgd._schedule import Sizes, local_epochs
 
 PARAMS = {
     "tol": None,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier
 
-from dask_ma.ma._steps import Steps, steps_of
+from dask_ma.ma.sgd._steps import Steps, steps_of
 
 
 def params(**changes):

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.preprocessing import StandardScaler
 
 from dask_ma import MASGDClassifier, MASGDRegressor
-from dask_ma.ma._trial import Shrinking, lowest
+from dask_ma.ma.sgd._trial import Shrinking, lowest
 
 ALPHA = 1e-3
 

@@ -97,7 +97,7 @@ def test_parameters_of_a_module_without_one(multi, params):
 def test_a_module_without_torch(multi, monkeypatch, cls):
     """The error says how to install it, and nothing has happened."""
     for name in [
-        name for name in sys.modules if name.startswith("dask_ma.mpca._torch")
+        name for name in sys.modules if name.startswith("dask_ma.mpca.torch._solver")
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -174,7 +174,7 @@ def test_other_columns_than_in_the_fit(multi, cluster):
 
 def test_an_error_on_one_rank_ends_the_others(multi, cluster, monkeypatch, strategy):
     """And leaves the model of before as it was, and no thread behind."""
-    from dask_ma.mpca import _mlp
+    from dask_ma.mpca.networks import _mlp
 
     model = MPCAClassifier(**{**QUICK, "max_iter": 50}, n_ranks=3, strategy=strategy)
     model.fit(*multi)

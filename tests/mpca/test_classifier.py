@@ -11,7 +11,7 @@ from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier
 from dask_ma.mpca import _agent
-from dask_ma.mpca._mlp import MLPNetwork
+from dask_ma.mpca.networks._mlp import MLPNetwork
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}

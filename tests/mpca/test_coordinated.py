@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dask_ma.comm import LocalGroup
-from dask_ma.linear import StopRule
-from dask_ma.mpca._coordinated import Coordinated
-from dask_ma.mpca._joint import Cut
-from dask_ma.mpca._ledger import Ledger, Tally
-from dask_ma.mpca._network import Network
-from dask_ma.mpca._schedules import CycleSchedule, LearningRate
+from dask_ma.mpca.networks._network import Network
+from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.strategies._joint import Cut
+from dask_ma.mpca.strategies._progress import Ledger, Tally
+from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
+from dask_ma.supervised import StopRule
 
 SCHEDULE = CycleSchedule(extrapolation=0.7, smoothing=0.8, penalty=0.05, blending=0.9)
 N_VALUES, N_PARAMETERS = 23, 19

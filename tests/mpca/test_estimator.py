@@ -13,7 +13,7 @@ from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.mpca import _agent
-from dask_ma.mpca._mlp import pack
+from dask_ma.mpca.networks._mlp import pack
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}
@@ -216,7 +216,7 @@ def test_a_fit_that_diverges_in_its_first_epoch(regression):
 def test_a_fit_that_diverges_keeps_the_one_before(multi, monkeypatch):
     """One row of one rank is far off."""
     # Such rows are refused before they can do harm.
-    monkeypatch.setattr("dask_ma.linear._problem._check_size", lambda *args: None)
+    monkeypatch.setattr("dask_ma.supervised._problem._check_size", lambda *args: None)
     X, y = multi
     X = X.copy()
     model = MPCAClassifier(

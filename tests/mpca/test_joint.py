@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dask_ma.mpca._joint import Cut, JointPart, Projection
-from dask_ma.mpca._schedules import CycleSchedule
+from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
+from dask_ma.mpca.strategies._schedules import CycleSchedule
 
 SCHEDULE = CycleSchedule(extrapolation=0.7, smoothing=0.8, penalty=0.05, blending=0.9)
 

@@ -9,10 +9,10 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from dask_ma.comm import LocalGroup
-from dask_ma.linear import StopRule
 from dask_ma.mpca import MPCAClassifier
-from dask_ma.mpca._ledger import _AT, N_FIELDS, Ledger, Tally
-from dask_ma.mpca._schedules import LearningRate
+from dask_ma.mpca.strategies._progress import _AT, N_FIELDS, Ledger, Tally
+from dask_ma.mpca.strategies._schedules import LearningRate
+from dask_ma.supervised import StopRule
 
 NAN = np.nan
 

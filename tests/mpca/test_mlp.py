@@ -9,8 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import gen_batches, shuffle
 
-from dask_ma.mpca._mlp import MLPNetwork, MLPSpec, fitted_twin
-from dask_ma.mpca._network import Pull
+from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec, fitted_twin
+from dask_ma.mpca.networks._network import Pull
 
 HIDDEN = (9, 6)
 every_form = pytest.mark.parametrize("form", ["shift", "loss"])

@@ -3,8 +3,8 @@
 import pytest
 
 from dask_ma.comm import LocalGroup
-from dask_ma.mpca import _parcels
-from dask_ma.mpca._parcels import Parcels, Share
+from dask_ma.mpca.strategies import _messages
+from dask_ma.mpca.strategies._messages import Parcels, Share
 
 KINDS = "model", "joint"
 
@@ -65,7 +65,7 @@ class Carrier:
 def test_exchanges_have_their_share_of_the_time(monkeypatch):
     group = Carrier()
     own = iter([0.0, 0.5])
-    monkeypatch.setattr(_parcels, "thread_time", lambda: next(own))
+    monkeypatch.setattr(_messages, "thread_time", lambda: next(own))
     share = Share(0.25, group)
     assert share.is_due(0.0)  # nothing has been spent yet
     with share.exchanging():

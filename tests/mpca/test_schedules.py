@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.neural_network._stochastic_optimizers import SGDOptimizer
 
-from dask_ma.mpca._schedules import N_RAMP, CycleSchedule, LearningRate
+from dask_ma.mpca.strategies._schedules import N_RAMP, CycleSchedule, LearningRate
 
 
 @pytest.fixture

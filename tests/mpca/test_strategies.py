@@ -10,13 +10,13 @@ from sklearn.exceptions import ConvergenceWarning
 from dask_ma import MPCAClassifier
 from dask_ma.comm import LocalGroup, barrier
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError
-from dask_ma.linear import StopRule
-from dask_ma.mpca import _server
-from dask_ma.mpca._ledger import Ledger, Tally
-from dask_ma.mpca._mlp import MLPSpec
-from dask_ma.mpca._schedules import LearningRate
-from dask_ma.mpca._server import Central, Elastic
-from dask_ma.mpca._strategy import Alone, Batch, Synchronous, mean_of_models
+from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.strategies import _server
+from dask_ma.mpca.strategies._base import Alone, Batch, Synchronous, mean_of_models
+from dask_ma.mpca.strategies._progress import Ledger, Tally
+from dask_ma.mpca.strategies._schedules import LearningRate
+from dask_ma.mpca.strategies._server import Central, Elastic
+from dask_ma.supervised import StopRule
 
 RATE = 0.05
 every_solver = pytest.mark.parametrize("solver", ["sgd", "adam"])

@@ -13,8 +13,8 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from dask_ma import MASGDRegressor, MPCAClassifier, MPCARegressor
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
-from dask_ma.mpca._evaluation import score_sums, spread_of
-from dask_ma.mpca._mlp import MLPSpec
+from dask_ma.mpca.networks._evaluation import score_sums, spread_of
+from dask_ma.mpca.networks._mlp import MLPSpec
 
 QUICK = {"hidden_layer_sizes": (7, 5), "batch_size": 16, "max_iter": 6}
 QUICK |= {"random_state": 0, "learning_rate_init": 0.01}

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch", reason="torch modules need torch")
 
 from torch import nn  # noqa: E402
 
-from dask_ma.mpca._network import Pull  # noqa: E402
-from dask_ma.mpca._torch_module import make_module, pack_module  # noqa: E402
-from dask_ma.mpca._torch_spec import TorchSpec  # noqa: E402
-from dask_ma.mpca._torch_values import Values, host_copy  # noqa: E402
+from dask_ma.mpca.networks._network import Pull  # noqa: E402
+from dask_ma.mpca.torch._module import make_module, pack_module  # noqa: E402
+from dask_ma.mpca.torch._spec import TorchSpec  # noqa: E402
+from dask_ma.mpca.torch._values import Values, host_copy  # noqa: E402
 
 RATE = 0.01
 N_ROWS, N_FEATURES, N_CLASSES = 40, 6, 3
@@ -761,8 +761,10 @@ def test_parameters_that_do_not_fit_are_named(params, error, reason):
 
 
 def test_absent_torch_is_named(monkeypatch):
-    name = "dask_ma.mpca._torch_spec"
-    for module in [key for key in sys.modules if key.startswith("dask_ma.mpca._torch")]:
+    name = "dask_ma.mpca.torch._spec"
+    for module in [
+        key for key in sys.modules if key.startswith("dask_ma.mpca.torch._solver")
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[torch\]"'):

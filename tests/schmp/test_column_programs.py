@@ -7,10 +7,10 @@ from sklearn.linear_model import ElasticNet, Lasso
 
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
+from dask_ma.layouts._columns import to_columns
 from dask_ma.schmp import DynamicEngine, LeastSquares, Logistic, Schedulers, schedules
-from dask_ma.schmp._column_programs import ColumnLeastSquares, ColumnLogistic
-from dask_ma.schmp._dependencies import gather_sample, sample_columns
-from dask_ma.schmp._layout import to_columns
+from dask_ma.schmp.coordinate._column_programs import ColumnLeastSquares, ColumnLogistic
+from dask_ma.schmp.schedules._dependencies import gather_sample, sample_columns
 
 N_ROWS, N_COLUMNS, ALPHA = 40, 60, 0.3
 MAKE = {"dense": np.asarray, "sparse": sparse.csr_array}

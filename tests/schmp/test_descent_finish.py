@@ -8,8 +8,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
-from dask_ma.schmp import _descent
-from dask_ma.schmp._problem import Sparse
+from dask_ma.schmp.l1 import _descent
+from dask_ma.schmp.l1._problem import Sparse
 
 SCHEDULES = ["dynamic", "priority", "random", "cyclic"]
 LAYOUTS = [(1, "rows"), (2, "rows"), (5, "rows"), (2, "columns"), (5, "columns")]

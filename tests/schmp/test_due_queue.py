@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.schmp._sampling import DueQueue
+from dask_ma.schmp.schedules._sampling import DueQueue
 
 
 @pytest.mark.parametrize("size", [7, 200, 1003])

@@ -18,7 +18,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LinearRegression
 from sklearn.model_selection import GridSearchCV
 
 from dask_ma import SchMPLasso
-from dask_ma.schmp import _working_set
+from dask_ma.schmp.l1 import _working_set
 
 ALPHA = 0.05
 PARAMS = {"alpha": ALPHA, "tol": 1e-10}

@@ -175,7 +175,7 @@ def test_threads_and_clusters_agree_to_the_bit(wide, inproc_client):
 
 @pytest.mark.parametrize("n_before", [1, 4])
 def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, monkeypatch, n_before):
-    from dask_ma.schmp import _path
+    from dask_ma.schmp.l1 import _path
 
     class StopAfterError(Exception):
         """Stands for the end of the process."""

@@ -6,8 +6,8 @@ from scipy import sparse
 
 from dask_ma import run_spmd
 from dask_ma.data import Block, Shard
-from dask_ma.schmp import _layout
-from dask_ma.schmp._layout import choose_layout, to_columns
+from dask_ma.layouts import _columns
+from dask_ma.layouts._columns import choose_layout, to_columns
 
 # Rows of the blocks of each rank; some ranks have none.
 CASES = {
@@ -121,11 +121,11 @@ def test_large_blocks_go_in_parts(run_ranks, configured, monkeypatch, kind, limi
     travelled = []
 
     def split(chunk, bounds):
-        travelled.append(_layout._n_bytes(chunk.X[chunk.start : chunk.stop]))
+        travelled.append(_columns._n_bytes(chunk.X[chunk.start : chunk.stop]))
         return _split(chunk, bounds)
 
-    _split = _layout._split
-    monkeypatch.setattr(_layout, "_split", split)
+    _split = _columns._split
+    monkeypatch.setattr(_columns, "_split", split)
     check(exchange(run_ranks, shards), X)
     whole, n_whole = max(travelled), len(travelled)
     travelled.clear()
@@ -134,7 +134,7 @@ def test_large_blocks_go_in_parts(run_ranks, configured, monkeypatch, kind, limi
     if kind == "dense":  # whole blocks, of which a rank gets views
         assert n_whole == 3
     else:  # half of them, as they are there twice
-        assert whole < 0.7 * _layout._n_bytes(X[:40])
+        assert whole < 0.7 * _columns._n_bytes(X[:40])
     if limit:
         # Sparse rows differ in size, so that a chunk is about as large as it may be.
         assert max(travelled) < (1.5 * limit if kind != "dense" else limit + 1) < whole
@@ -143,7 +143,7 @@ def test_large_blocks_go_in_parts(run_ranks, configured, monkeypatch, kind, limi
 
 
 def test_long_blocks_are_written_in_tiles(run_ranks, monkeypatch):
-    monkeypatch.setattr(_layout, "_TILE", 4)
+    monkeypatch.setattr(_columns, "_TILE", 4)
     X = make_rows(21, 5, "dense")
     check(exchange(run_ranks, make_shards([[9], [8, 4]], X)), X)
 
@@ -198,7 +198,7 @@ def test_on_a_cluster(request, configured, cluster, kind):
     shards = make_shards(sizes, X, np.arange(19), np.ones(19))
 
     def program(group, shards):
-        from dask_ma.schmp._layout import to_columns
+        from dask_ma.layouts._columns import to_columns
 
         columns = to_columns(group, shards[group.rank])
         return tuple(columns), group.counters.bytes_received
@@ -206,7 +206,7 @@ def test_on_a_cluster(request, configured, cluster, kind):
     client = request.getfixturevalue(f"{cluster}_client")
     with configured({"dask-ma.comm.push-buffer": 1000}, client):
         results = run_spmd(program, shards, client=client, n_ranks=5)
-    check([_layout.ColumnShard(*columns) for columns, _ in results], X)
+    check([_columns.ColumnShard(*columns) for columns, _ in results], X)
     for (_, y, weights, *_), n_received in results:
         np.testing.assert_array_equal(y, np.arange(19))
         np.testing.assert_array_equal(weights, np.ones(19))
@@ -253,7 +253,7 @@ def test_labels_of_some_rows(run_ranks, sizes):
     ],
 )
 def test_indices_are_as_small_as_they_may_be(n_rows, n_stored, expected):
-    assert _layout._index_dtype(n_rows, n_stored) is expected
+    assert _columns._index_dtype(n_rows, n_stored) is expected
 
 
 @pytest.mark.parametrize(

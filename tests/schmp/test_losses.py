@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import log_loss, mean_squared_error
 
-from dask_ma.schmp._losses import LogLoss, MultinomialLogLoss, SquaredError
+from dask_ma.schmp.l1._losses import LogLoss, MultinomialLogLoss, SquaredError
 
 N = 12
 KINDS = ["squared", "two", "three"]

@@ -9,7 +9,7 @@ from dask_ma.comm import LocalGroup
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.schmp import DynamicEngine, Program
-from dask_ma.schmp._program import Change
+from dask_ma.schmp.runtime._program import Change
 
 N_OWNED = (25, 0, 15, 20)  # parameters of each rank
 N_PARAMETERS = sum(N_OWNED)

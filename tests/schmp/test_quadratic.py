@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import nnls
 from sklearn.linear_model import Lasso, lasso_path
 
-from dask_ma.schmp._quadratic import Quadratic, minimize
+from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 
 GAP = 1e-14
 
@@ -211,7 +211,7 @@ def test_a_path():
 @pytest.mark.parametrize("seed", range(4))
 def test_rounding_does_not_lead_newton_steps_upwards(seed, monkeypatch):
     """Along columns that depend on others the curvature is nothing but rounding."""
-    from dask_ma.schmp import _quadratic
+    from dask_ma.schmp.l1 import _quadratic
 
     original = _quadratic._newton
     values = []

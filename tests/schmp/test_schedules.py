@@ -6,8 +6,12 @@ from scipy import sparse
 
 from dask_ma.data import Block, Shard
 from dask_ma.schmp import Program, Request, Schedulers, schedules
-from dask_ma.schmp._dependencies import ColumnSample, gather_sample, independent_set
-from dask_ma.schmp._sampling import PrioritySampler, distinct, probabilities
+from dask_ma.schmp.schedules._dependencies import (
+    ColumnSample,
+    gather_sample,
+    independent_set,
+)
+from dask_ma.schmp.schedules._sampling import PrioritySampler, distinct, probabilities
 
 MODEL = np.zeros(1)
 

@@ -11,13 +11,13 @@ from dask_ma import SchMPLasso, SchMPLogisticRegression
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.schmp import _working_set
-from dask_ma.schmp._column_design import ColumnDesign
-from dask_ma.schmp._design import RowDesign
-from dask_ma.schmp._layout import to_columns
-from dask_ma.schmp._losses import LogLoss, MultinomialLogLoss, SquaredError
-from dask_ma.schmp._problem import Objective, Penalty, Sparse
-from dask_ma.schmp._working_set import WorkingSets
+from dask_ma.layouts._columns import to_columns
+from dask_ma.schmp.l1 import _working_set
+from dask_ma.schmp.l1._column_design import ColumnDesign
+from dask_ma.schmp.l1._design import RowDesign
+from dask_ma.schmp.l1._losses import LogLoss, MultinomialLogLoss, SquaredError
+from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
+from dask_ma.schmp.l1._working_set import WorkingSets
 
 CASES = [
     ("number", 0.4, 1.0, False),

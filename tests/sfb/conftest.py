@@ -14,11 +14,11 @@ from sklearn.preprocessing import normalize
 from dask_ma.comm import Group, LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.linear import pass_batches, pass_generator
 from dask_ma.sfb import FactorModel
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.exchange._settings import Settings
 from dask_ma.sfb.prox import NoPenalty
+from dask_ma.supervised import pass_batches, pass_generator
 
 N_ROWS, N_FEATURES, N_OUTPUTS = 23, 7, 3
 SIZES = {

@@ -6,8 +6,8 @@ from scipy import special
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.kernels import dual_steps, row_products
-from dask_ma.sfb._common import CommonStep
-from dask_ma.sfb._dual_model import DualModel
+from dask_ma.sfb.logistic._dual_model import DualModel
+from dask_ma.sfb.model._common import CommonStep
 
 
 class Parabola(CommonStep):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.sfb import _compression
-from dask_ma.sfb._compression import Compressed, compress, message_bytes
-from dask_ma.sfb._factors import Factors
+from dask_ma.sfb.exchange import _compression
+from dask_ma.sfb.exchange._compression import Compressed, compress, message_bytes
+from dask_ma.sfb.model._factors import Factors
 
 TIGHT = 1e-12
 kinds = pytest.mark.parametrize("kind", ["dense", "csr_array", "csr_matrix"])

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.comm import allgather, allreduce
-from dask_ma.sfb._cost import (
+from dask_ma.sfb.exchange._cost import (
     Update,
     factor_bytes,
     full_matrix_bytes,

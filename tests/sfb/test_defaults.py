@@ -171,8 +171,8 @@ def test_rows_of_float32():
 
 
 def test_many_coefficients_are_left_to_bfgs(monkeypatch):
-    monkeypatch.setattr("dask_ma.sfb._refine.MOST_VARIABLES", 2)
-    monkeypatch.setattr("dask_ma.sfb._fit.MOST_VARIABLES", 10**6)
+    monkeypatch.setattr("dask_ma.sfb.logistic._refine.MOST_VARIABLES", 2)
+    monkeypatch.setattr("dask_ma.sfb.logistic._fit.MOST_VARIABLES", 10**6)
     for penalty in ("l2", "l1"):
         check("wine", 1e-3, penalty, n_ranks=3)
 

@@ -11,7 +11,7 @@ from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.exceptions import GroupClosedError
 from dask_ma.sfb._engine import BroadcastEngine, Start
-from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.exchange._settings import Settings
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
 
 PENALTIES = [NoPenalty(), L1(0.1), L2(0.3), ColumnNormBall(0.4), TraceNorm(0.2)]
@@ -171,7 +171,7 @@ def make_program(model, shards, **settings):
     def program(group):
         from dask_ma.engine import RankContext, RoundLog
         from dask_ma.sfb._engine import BroadcastEngine
-        from dask_ma.sfb._settings import Settings
+        from dask_ma.sfb.exchange._settings import Settings
 
         context = RankContext(group, 0)
         shard, log = shards[group.rank], RoundLog(context)

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.sfb._compression import Compressed
-from dask_ma.sfb._exchange import FactorExchange, contiguous, scaled, with_short_indices
-from dask_ma.sfb._factors import Factors
-from dask_ma.sfb._packets import Packet
-from dask_ma.sfb._staleness import Staleness
+from dask_ma.sfb.exchange._compression import Compressed
+from dask_ma.sfb.exchange._exchange import (
+    FactorExchange,
+    contiguous,
+    scaled,
+    with_short_indices,
+)
+from dask_ma.sfb.exchange._packets import Packet
+from dask_ma.sfb.exchange._staleness import Staleness
+from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.topology import Topology
 
 RING_AND_BACK = [[0, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 1], [1, 0, 0, 0]]

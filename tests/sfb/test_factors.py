@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.sfb._factors import Factors, checked, stack
+from dask_ma.sfb.model._factors import Factors, checked, stack
 
 
 def make_part(n_pairs, kind="dense", start=0.0, dtype=np.float64):

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.sfb import ParameterMatrix
-from dask_ma.sfb._factors import Factors
+from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, Prox, TraceNorm
 
 J, D = 3, 12

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from dask_ma.sfb._outlook import Outlook
+from dask_ma.sfb.logistic._outlook import Outlook
 
 
 def looks(gaps, target, most=10):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.sfb._compression import Compressed, compress
-from dask_ma.sfb._factors import Factors
-from dask_ma.sfb._packets import Packet, pack, unpack
+from dask_ma.sfb.exchange._compression import Compressed, compress
+from dask_ma.sfb.exchange._packets import Packet, pack, unpack
+from dask_ma.sfb.model._factors import Factors
 
 
 def make_factors(kind, n_pairs=4, dtype=np.float64):

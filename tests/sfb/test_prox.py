@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dask_ma.sfb import _singular_values, prox
+from dask_ma.kernels.prox import _singular_values
+from dask_ma.sfb import prox
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty, TraceNorm
 
 PENALTIES = [NoPenalty(), L1(0.3), L2(0.7), ColumnNormBall(1.5), TraceNorm(0.4)]

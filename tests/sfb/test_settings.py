@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.sfb._settings import Settings
+from dask_ma.sfb.exchange._settings import Settings
 from dask_ma.sfb.topology import Topology
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.sfb._staleness import Staleness
+from dask_ma.sfb.exchange._staleness import Staleness
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])

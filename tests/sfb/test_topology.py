@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import floyd_warshall
 
-from dask_ma.sfb._graphs import (
+from dask_ma.sfb.topology import Topology
+from dask_ma.sfb.topology._graphs import (
     imase_itoh,
     is_simple,
     lower_bound,
     partial_line,
     sum_of_distances,
 )
-from dask_ma.sfb._search import ExactSearch, balance, best_links, improve, start_links
-from dask_ma.sfb.topology import Topology
+from dask_ma.sfb.topology._search import (
+    ExactSearch,
+    balance,
+    best_links,
+    improve,
+    start_links,
+)
 
 SIZES = [(1, 1), (2, 1), (5, 1), (6, 2), (7, 2), (8, 2), (12, 4), (20, 3), (70, 8)]
 

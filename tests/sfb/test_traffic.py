@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.sfb import run
-from dask_ma.sfb._cost import Update, full_matrix_bytes, iteration_bytes
+from dask_ma.sfb.exchange._cost import Update, full_matrix_bytes, iteration_bytes
 
 N_ITERATIONS = 4
 HEADER = 5 * 8  # bytes for each packet

@@ -11,9 +11,9 @@ from dask_ma.engine import Record
 from dask_ma.kernels import DescentSums, descent_sums, moment_sums
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._params import LinearModel, RefineParams
-from dask_ma.linear._problem import Problem
 from dask_ma.linear.refine._coordinates import Coordinates, Penalty
 from dask_ma.linear.refine._found import Found
+from dask_ma.supervised._problem import Problem
 
 #: Sums arrays over ranks; everybody gets the sums.
 Adder = Callable[[Sequence[np.ndarray]], list[np.ndarray]]

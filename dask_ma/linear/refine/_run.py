@@ -12,13 +12,13 @@ from dask_ma.engine import RankContext
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._model import describe
 from dask_ma.linear._params import LinearModel, RefineParams
-from dask_ma.linear._problem import Problem
 from dask_ma.linear.refine._coordinates import Coordinates
 from dask_ma.linear.refine._evaluation import Adder, Request, Rows
 from dask_ma.linear.refine._found import Found
 from dask_ma.linear.refine._lbfgs import LBFGS
 from dask_ma.linear.refine._newton import Newton
 from dask_ma.linear.refine._track import Track
+from dask_ma.supervised._problem import Problem
 
 # Newton's method needs a pass that costs each row the square of the columns, and sums
 # of as many numbers per problem.

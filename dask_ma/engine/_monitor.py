@@ -1,0 +1,417 @@
+"""The client's side of a run: follow the ranks, end them all when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from time import monotonic, sleep
+from typing import Any
+
+from distributed import Client, Future, KilledWorker
+from distributed.client import FutureCancelledError, FuturesCancelledError
+from distributed.comm import CommClosedError
+
+from dask_ma import _config
+from dask_ma.comm import close_run, is_heeding, open_ranks
+from dask_ma.engine._context import Listener, Model, Record
+from dask_ma.engine._events import answer, fetch_model, subscriptions
+from dask_ma.engine._liveness import (
+    Liveness,
+    has_retired,
+    is_running,
+    run_on,
+    scheduler_workers,
+)
+from dask_ma.engine._run import Outcome, Run
+from dask_ma.engine.recovery._identity import note_ended
+from dask_ma.engine.recovery._memory import newest_round
+from dask_ma.engine.recovery._states import (
+    RegroupError,
+    StoppedError,
+    request_regroup,
+    request_stop,
+)
+from dask_ma.engine.recovery._ticket import Trail
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    FitFailedError,
+    GroupClosedError,
+    PeerLostError,
+)
+
+logger = logging.getLogger("dask_ma.engine")
+
+_FAILED = ("error", "lost", "cancelled")
+_SHORT_WAIT = 0.05  # seconds between looks at ranks that are about to end
+
+
+class Watch:
+    """Waits for the ranks of a run and cleans up after them.
+
+    Leaving the context ends the run on all workers, unless it has ended well, and takes
+    its tasks off the cluster.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    client : Client
+        Client that the tasks were submitted with.
+    listener : callable or None
+        Called in the waiting thread for each record.
+    trail : Trail or None
+        Gets the tasks at the end instead of their being released.
+    is_to_stop : callable or None
+        Asked now and then whether the ranks are to end after their round.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        client: Client,
+        listener: Listener | None,
+        trail: Trail | None = None,
+        is_to_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self._is_to_stop = is_to_stop
+        self._run = run
+        self._trail = trail
+        self._client = client
+        self._listener = listener
+        self._futures: list[Future] = []
+        self._news: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
+        self._alive: set[str] | None = None
+        self._is_over = False
+        self._liveness = Liveness()
+        self._has_asked = False
+        self._leaving: dict[str, float] = {}  # retired workers, and until when they may
+
+    def __enter__(self) -> Watch:
+        if self._listener is not None:
+            subscriptions.add(self._client, self._run.run_id, self._news.put)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._listener is not None:
+            subscriptions.remove(self._client, self._run.run_id)
+        if not self._is_over:
+            self._abort(f"run of {self._run.name} was ended by its client")
+        if self._trail is not None:
+            self._trail.held += self._futures
+        else:
+            for future in self._futures:
+                future.release()
+        self._futures.clear()
+
+    def start(self, futures: Sequence[Future]) -> None:
+        """Follow the tasks of the ranks, given in rank order."""
+        self._futures = list(futures)
+        for future in self._futures:
+            future.add_done_callback(lambda _: self._news.put(None))
+
+    def result(self) -> Any:
+        """Wait for all ranks; return rank 0's result, or all of them if wanted.
+
+        Raises
+        ------
+        FitFailedError
+            If a worker is lost or a rank does not start in time.
+        Exception
+            What a rank raised.
+        """
+        poll = _config.get_timeout("launch.poll-interval")
+        start_deadline = monotonic() + _config.get_timeout("launch.start-timeout")
+        heartbeat = _config.get_timeout("launch.heartbeat-interval")
+        next_look = monotonic() + poll
+        next_heartbeat = monotonic() + heartbeat
+        while not all(future.done() for future in self._awaited()):
+            self._answer(self._next_record(poll))
+            if any(future.status in _FAILED for future in self._awaited()):
+                break
+            self._ask_to_stop()
+            if monotonic() >= next_look:
+                self._check_workers()
+                next_look = monotonic() + poll
+            if monotonic() >= next_heartbeat:
+                self._check_heartbeats()
+                next_heartbeat = monotonic() + heartbeat
+            if monotonic() >= start_deadline:
+                self._check_started()
+                start_deadline = float("inf")
+        if any(future.status != "finished" for future in self._awaited()):
+            self._fail()
+        outcomes = self._gather(poll)
+        self._is_over = True
+        if outcomes[0].regroup:
+            raise RegroupError(f"the fit of {self._run.name} starts again")
+        if outcomes[0].stopped:
+            raise StoppedError(f"the fit of {self._run.name} was asked to end")
+        if self._run.addresses[0] in self._leaving:
+            raise self._lost([0])  # and the result with it
+        note_ended(outcomes[0].series)
+        tell(outcomes[0].notes)
+        results = [outcome.result for outcome in outcomes]
+        return results if self._run.collect == "all" else results[0]
+
+    def _awaited(self) -> list[Future]:
+        """Tasks of the ranks whose outcome can come: not of those that are leaving."""
+        return [
+            future
+            for future, address in zip(self._futures, self._run.addresses, strict=True)
+            if address not in self._leaving
+        ]
+
+    def _gather(self, poll: float) -> list[Outcome]:
+        """Fetch the outcomes that are wanted, as long as their workers are there.
+
+        A result that is lost with its worker would be waited for in vain.
+        """
+        awaited = self._awaited()
+        n_wanted = len(awaited) if self._run.collect == "all" else 1
+        wanted = awaited[:n_wanted]
+
+        async def start() -> asyncio.Future[list[Outcome]]:
+            return asyncio.ensure_future(self._client.gather(wanted, asynchronous=True))
+
+        async def wait(fetch: asyncio.Future[list[Outcome]]) -> bool:
+            done, _ = await asyncio.wait([fetch], timeout=poll)
+            return bool(done)
+
+        fetch = self._client.sync(start)
+        try:
+            while not self._client.sync(wait, fetch):
+                self._check_workers(finished=False)
+            outcomes: list[Outcome] = fetch.result()
+        except (OSError, FutureCancelledError, FuturesCancelledError):
+            self._wait_for_loss(finished=False)
+            raise
+        finally:
+            self._client.loop.add_callback(fetch.cancel)
+        return outcomes
+
+    def _ask_to_stop(self) -> None:
+        """Ask the ranks to end after their round if that is wanted."""
+        if self._is_to_stop is not None and self._is_to_stop():
+            root = self._run.addresses[0]
+            answers = run_on(self._client, [root], request_stop, self._run.run_id)
+            if any(answers.values()):
+                self._is_to_stop = None
+
+    def _next_record(self, timeout: float) -> Record | None:
+        """Next record; None if a rank has ended or nothing came in time."""
+        try:
+            return self._news.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def _answer(self, record: Record | None) -> None:
+        """Pass a record to the listener, and the listener's wish to rank 0."""
+        if record is None or self._listener is None:
+            return
+        root = self._run.addresses[0]
+        try:
+            stop = self._listener(record, self._fetch_model)
+            if not run_on(self._client, [root], answer, self._run.run_id, bool(stop)):
+                self._wait_for_loss()
+                raise PeerLostError(
+                    f"{self._run.describe(0)} does not answer any more in the fit of "
+                    f"{self._run.name}",
+                    [root],
+                )
+        except CommClosedError:
+            self._wait_for_loss()
+            raise
+
+    def _fetch_model(self) -> Model:
+        """Model of the record that rank 0 waits to have answered."""
+        root = self._run.addresses[0]
+        return self._client.run(fetch_model, self._run.run_id, workers=[root])[root]
+
+    def _wait_for_loss(self, *, finished: bool = True) -> None:
+        """Raise once the scheduler, too, has seen that a worker has gone."""
+        deadline = monotonic() + _config.get_timeout("launch.abort-timeout")
+        while monotonic() < deadline:
+            self._check_workers(finished=finished)
+            sleep(_SHORT_WAIT)
+
+    def _check_workers(self, *, finished: bool = True) -> None:
+        """Raise if a worker that carries a rank has gone.
+
+        A rank that has ended needs its worker no more, unless `finished` is False.
+        """
+        addresses = sorted(set(self._run.addresses))
+        try:
+            alive = self._client.nthreads(addresses)
+        except Exception as error:
+            raise FitFailedError(
+                f"lost the scheduler during the fit of {self._run.name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        gone = {address for address in addresses if address not in alive}
+        self._note_leaving(gone - set(self._leaving))
+        now = monotonic()
+        gone -= {a for a, deadline in self._leaving.items() if now < deadline}
+        self._raise_if_lost(sorted(gone), finished=finished)
+
+    def _note_leaving(self, gone: set[str]) -> None:
+        """Wait a while for the ranks to regroup if their workers were retired."""
+        retired = [a for a in gone if has_retired(self._client, a)]
+        others = sorted({*self._run.addresses} - gone - set(self._leaving))
+        if not retired or not others:
+            return
+        answers = run_on(self._client, others, is_heeding, self._run.run_id)
+        if any(answers.values()):
+            patience = _config.get_timeout("launch.leave-timeout")
+            self._leaving |= dict.fromkeys(retired, monotonic() + patience)
+
+    def _check_heartbeats(self) -> None:
+        """Raise if a worker is silent; ask the ranks to end if others have joined."""
+        try:
+            workers = scheduler_workers(self._client)
+        except FitFailedError as error:
+            raise FitFailedError(
+                f"lost the scheduler during the fit of {self._run.name}: {error}"
+            ) from error
+        silent = self._liveness.lost(self._run.addresses, workers)
+        self._raise_if_lost(sorted(set(silent) - set(self._leaving)), finished=True)
+        ticket = self._run.ticket
+        if ticket is None or not ticket.keeps:
+            return
+        root = [self._run.addresses[0]]
+        if self._trail is not None:
+            answers = run_on(self._client, root, newest_round, ticket.fit_id)
+            self._trail.note_round(max(answers.values(), default=0))
+        if not ticket.elastic or self._has_asked:
+            return
+        running = {a for a, info in workers.items() if is_running(info)}
+        if running - ticket.known_workers:
+            answers = run_on(self._client, root, request_regroup, self._run.run_id)
+            self._has_asked = any(answers.values())
+
+    def _raise_if_lost(self, addresses: Sequence[str], *, finished: bool) -> None:
+        """Raise if ranks that are still needed were on workers that have gone."""
+        ranks = [
+            rank
+            for rank, address in enumerate(self._run.addresses)
+            if address in addresses
+            and not (finished and self._futures[rank].status == "finished")
+        ]
+        if ranks:
+            raise self._lost(ranks)
+
+    def _check_started(self) -> None:
+        """Raise if a rank still waits for a thread of its worker."""
+        workers = sorted(set(self._run.addresses))
+        answers = run_on(self._client, workers, open_ranks, self._run.run_id)
+        started = {rank for ranks in answers.values() for rank in ranks}
+        waiting = [
+            self._run.describe(rank)
+            for rank, future in enumerate(self._futures)
+            if rank not in started and not future.done()
+        ]
+        if waiting:
+            timeout = _config.get_timeout("launch.start-timeout")
+            raise CommTimeoutError(
+                f"in the fit of {self._run.name} these did not start within "
+                f"{timeout:g} s (dask-ma.launch.start-timeout): {', '.join(waiting)}; "
+                "are their workers busy with other tasks?"
+            )
+
+    def _fail(self) -> None:
+        """End the other ranks and raise the error that started it all."""
+        self._abort(f"another rank of {self._run.name} failed")
+        self._check_workers()
+        errors = {
+            rank: self._error_of(rank, future)
+            for rank, future in enumerate(self._futures)
+            if future.status in _FAILED
+        }
+        if not errors:  # lost in the meantime
+            raise FitFailedError(
+                f"a task of the fit of {self._run.name} has gone, with its worker"
+            )
+        rank = min(errors, key=lambda r: (_is_consequence(errors[r]), r))
+        errors[rank].add_note(f"dask_ma: raised by {self._run.describe(rank)}")
+        raise errors[rank]
+
+    def _error_of(self, rank: int, future: Future) -> BaseException:
+        """What went wrong on a rank, in terms of the fit."""
+        error = future.exception() if future.status == "error" else None
+        if isinstance(error, KilledWorker):
+            return self._lost([rank])
+        if error is None or isinstance(error, FutureCancelledError):
+            return FitFailedError(
+                f"the task of {self._run.describe(rank)} in the fit of "
+                f"{self._run.name} was cancelled, or the data it needs are no longer "
+                "on the cluster"
+            )
+        return error
+
+    def _lost(self, ranks: Sequence[int]) -> PeerLostError:
+        where = ", ".join(self._run.describe(rank) for rank in ranks)
+        return PeerLostError(
+            f"a worker left the cluster during the fit of {self._run.name}; lost: "
+            f"{where}. The cluster can be used again: fit once more to train on the "
+            "workers that are left",
+            sorted({self._run.addresses[rank] for rank in ranks}),
+        )
+
+    def _abort(self, reason: str) -> None:
+        """Close the group on every worker and wait a while for the ranks to end."""
+        self._is_over = True
+        timeout = _config.get_timeout("launch.abort-timeout")
+        deadline = monotonic() + timeout
+        # In a thread of its own: a worker that does not answer must not hold up the
+        # client.
+        caller = threading.Thread(
+            target=self._close_everywhere, args=(reason,), daemon=True
+        )
+        caller.start()
+        caller.join(timeout)
+        while self._waiting() and monotonic() < deadline:
+            self._next_record(_SHORT_WAIT)
+        left = [future for future in self._futures if not future.done()]
+        if left and self._client.status == "running":
+            self._client.cancel(left, force=True)
+
+    def _close_everywhere(self, reason: str) -> None:
+        """End the run in each process that carries a rank."""
+        workers = sorted(set(self._run.addresses))
+        try:
+            workers = list(self._client.nthreads(workers))
+            self._alive = set(workers)
+            run_on(self._client, workers, _end_run, self._run.run_id, reason)
+        except Exception as error:
+            logger.warning(
+                "could not end run %s on its workers: %s", self._run.run_id, error
+            )
+
+    def _waiting(self) -> bool:
+        """Whether a rank on a worker that is still there has not ended yet."""
+        return self._client.status == "running" and any(
+            not future.done() and (self._alive is None or address in self._alive)
+            for future, address in zip(self._futures, self._run.addresses, strict=False)
+        )
+
+
+def _end_run(run_id: str, reason: str) -> None:
+    """Make the ranks of a run in this process stop; meant for ``client.run``."""
+    close_run(run_id, reason)
+    answer(run_id, None)
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Warn the user of what rank 0 has noted."""
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
+
+
+def _is_consequence(error: BaseException) -> int:
+    """Order of errors: causes before what they led to on other ranks."""
+    if isinstance(error, GroupClosedError):
+        return 2
+    return int(isinstance(error, FitFailedError))

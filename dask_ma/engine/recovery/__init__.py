@@ -1,0 +1,1 @@
+"""Saved and restored states: replicas, checkpoints, identity of a fit."""

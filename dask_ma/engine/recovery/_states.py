@@ -1,0 +1,445 @@
+"""The states of a rank: kept round by round, and given back when a fit goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dask_ma.comm import (
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    gather,
+    open_ranks,
+)
+from dask_ma.data import combine_digests, digest_shard, rows_of
+from dask_ma.engine.recovery._blame import blaming
+from dask_ma.engine.recovery._checkpoint import Store
+from dask_ma.engine.recovery._manifest import Saved
+from dask_ma.engine.recovery._memory import Kept, kept_states
+from dask_ma.engine.recovery._series import Choice, Series, choose, place_of
+from dask_ma.engine.recovery._ticket import Ticket
+from dask_ma.exceptions import FitFailedError
+
+if TYPE_CHECKING:
+    from dask_ma.comm import Group
+
+#: ``stand_in(rank, shared)``: the rank whose own state serves a rank that lost its own.
+StandIn = Callable[[int, dict[str, Any]], int]
+
+
+class RegroupError(FitFailedError):
+    """The ranks have ended to start again on other workers."""
+
+
+class StoppedError(FitFailedError):
+    """The ranks have saved what they have and ended, as they were asked to."""
+
+
+class State(NamedTuple):
+    """State that a fit goes on from.
+
+    Attributes
+    ----------
+    round : int
+        Number of the last round that it holds.
+    shared : dict
+        What is the same on all ranks.
+    own : dict or None
+        What only this rank has; None if it was lost or the number of ranks is another.
+    """
+
+    round: int
+    shared: dict[str, Any]
+    own: dict[str, Any] | None
+
+
+class Progress(Protocol):
+    """What is saved of a rank besides its model: history, clock, random numbers."""
+
+    group: Group
+    seed: np.random.SeedSequence
+    history: list[dict[str, Any]]
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+
+    def set_elapsed(self, seconds: float) -> None:
+        """Set the seconds since the start."""
+
+    def set_seed(self, seed: int, rank: int) -> None:
+        """Draw the random numbers of a shard from a seed."""
+
+    def note(self, message: str) -> None:
+        """Queue a warning for the user."""
+
+
+class _Found(NamedTuple):
+    """What a rank has found in the memory of its process: of which round, and whose."""
+
+    round: int
+    is_own: bool
+
+
+class StateKeeper:
+    """Keeps the states of one rank.
+
+    Parameters
+    ----------
+    context : Progress
+        The rank, and how far it is.
+    ticket : Ticket
+        The fit.
+    run_id : str or None
+        Name of the launch; None without a cluster.
+    arguments : object
+        Data of the rank's shard.
+    """
+
+    def __init__(
+        self, context: Progress, ticket: Ticket, run_id: str | None, arguments: Any
+    ) -> None:
+        self._context = context
+        self._group = context.group
+        self._ticket = ticket
+        self._run_id = run_id
+        self._rank = context.group.rank
+        self._arguments = arguments
+        # A function of the user gets other arguments.
+        has_rows = isinstance(arguments, dict) and "pieces" in arguments
+        self._rows = rows_of(arguments) if has_rows else None
+        self._series: Series | None = None
+        self._source: str | None = None  # checkpoint that has not been left behind yet
+        self._saved_round = 0
+        self._saved_at = monotonic()
+        self._may_regroup: bool | None = None  # not agreed yet
+
+    @property
+    def place(self) -> str | None:
+        """Where the fit is saved; None if it is not."""
+        settings = self._ticket.checkpoint
+        if settings is None or self._series is None:
+            return None
+        return place_of(settings, self._series.name)
+
+    def blaming(self) -> AbstractContextManager[None]:
+        """Have errors that a checkpoint leads to say so."""
+        return blaming(lambda: self._source)
+
+    # Going on ----------------------------------------------------------------------
+
+    def restore(self, stand_in: StandIn | None) -> State | None:
+        """State to go on from, None at a fresh start; a collective call."""
+        if self._ticket.attempt:
+            self._context.set_elapsed(self._ticket.elapsed)
+            if (state := self._from_memory(stand_in)) is not None:
+                self._recall_series()
+                return state
+        if self._ticket.checkpoint is None:
+            return None
+        return self._from_file()
+
+    def _from_memory(self, stand_in: StandIn | None) -> State | None:
+        """The newest state that some process has kept."""
+        entry = kept_states.newest(self._ticket.fit_id, self._rank)
+        rank, kept = (-1, None) if entry is None else entry
+        mine = _Found(-1, is_own=False)
+        if kept is not None:
+            is_own = rank == self._rank and kept.n_ranks == self._group.size
+            mine = _Found(kept.round, is_own and kept.rows == self._rows)
+        found = [_Found(*item) for item in allgather(self._group, tuple(mine))]
+        newest = max(item.round for item in found)
+        if newest < 0:
+            return None
+        root = [item.round for item in found].index(newest)
+        given = None
+        if kept is not None:
+            given = kept.shared, kept.history[: kept.n_records], kept.elapsed
+        shared, history, elapsed = broadcast(self._group, given, root)
+        # What a rank kept of an earlier round does not go with the newest model.
+        has_own = [item.is_own and item.round == newest for item in found]
+        own = kept.own if kept is not None and has_own[self._rank] else None
+        if stand_in is not None and any(has_own):
+            own = self._exchange_own(own, has_own, shared, stand_in)
+        self._take_over(history, elapsed)
+        return State(newest, shared, own)
+
+    def _exchange_own(
+        self,
+        own: dict[str, Any] | None,
+        has_own: list[bool],
+        shared: dict[str, Any],
+        stand_in: StandIn,
+    ) -> dict[str, Any] | None:
+        """This rank's own state, or that of the rank that stands in for it.
+
+        Own states fit the number of ranks that there are, so `stand_in` knows them all.
+        """
+        for rank in range(self._group.size):
+            source = stand_in(rank, shared)
+            if has_own[rank] or not has_own[source]:
+                continue
+            tag = ("stand-in", rank)
+            if self._rank == source:
+                self._group.send(own, rank, tag)
+            elif self._rank == rank:
+                own = self._group.recv(source, tag)
+        return own
+
+    def _recall_series(self) -> None:
+        """Find out from those who know where the fit is saved; a collective call."""
+        if self._ticket.checkpoint is None:
+            return
+        entry = kept_states.newest(self._ticket.fit_id, self._rank)
+        known = allgather(self._group, None if entry is None else entry[1].series)
+        self._series = next((series for series in known if series is not None), None)
+
+    def _from_file(self) -> State | None:
+        """The checkpoint to go on from, which rank 0 finds; a collective call."""
+        settings, group = self._ticket.checkpoint, self._group
+        digests = gather(group, digest_shard(self._arguments))
+        choice = None
+        if digests is not None:
+            choice = self._choose(combine_digests(digests))
+        choice = broadcast(group, choice)
+        if choice is None or settings is None:
+            self._context.note(
+                f"the fit of {self._ticket.name} is not saved: its data cannot be told "
+                "from others; what is wrong with them is in the log of dask_ma.data, "
+                "at the level INFO"
+            )
+            return None
+        self._series = choice.series
+        if choice.note is not None:
+            self._context.note(choice.note)
+        saved = choice.saved
+        if saved is None:
+            return None
+        own = None
+        if saved.shares == allgather(group, self._rows):
+            own = saved.own[self._rank]
+        else:
+            before, now = len(saved.own), group.size
+            what = (
+                f"{before} ranks and goes on with {now}"
+                if before != now
+                else f"{now} ranks with other shares of the rows"
+            )
+            self._context.note(
+                f"the checkpoint in {settings.path} was written by {what}: the fit "
+                "will not be the one that would have gone on without a stop"
+            )
+        self._source = choice.path
+        self._saved_round = saved.round
+        self._context.set_seed(saved.seed, self._rank)
+        self._take_over(saved.history, saved.elapsed)
+        self._remember(saved.round, saved.shared, own)
+        return State(saved.round, saved.shared, own)
+
+    def _choose(self, data: dict[str, Any] | None) -> Choice | None:
+        """What rank 0 finds; None where the rows cannot be used."""
+        ticket = self._ticket
+        if data is None or ticket.identity is None or ticket.checkpoint is None:
+            return None
+        return choose(
+            ticket.checkpoint,
+            ticket.identity,
+            data,
+            ticket.session,
+            ticket.fit_id,
+            ticket.attempt,
+        )
+
+    def _take_over(self, history: list[dict[str, Any]], elapsed: float) -> None:
+        """Go on with the history and the clock of the fit."""
+        self._context.history[:] = history
+        self._context.set_elapsed(max(elapsed, self._ticket.elapsed))
+
+    # Keeping -----------------------------------------------------------------------
+
+    def keep(
+        self,
+        n_rounds: int,
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        *,
+        settled: bool,
+        done: bool,
+        leave: Callable[[], None] | None,
+    ) -> None:
+        """Keep the state after a round; a collective call."""
+        self._source = None
+        self._remember(n_rounds, shared, own)
+        regroup = not done and self._agree_to_regroup()
+        if self._series is not None and n_rounds > self._saved_round:
+            if done:
+                self._save(n_rounds, shared, own, done=True)
+            elif settled:
+                # Whoever leaves takes along what it has in memory.
+                self._save_if_due(n_rounds, shared, own, leave, at_once=regroup)
+        if regroup:
+            self._leave(leave)
+            raise RegroupError("the ranks start again on other workers")
+
+    def _agree_to_regroup(self) -> bool:
+        """Whether the ranks end here to start again; a collective call."""
+        group, ticket = self._group, self._ticket
+        if not ticket.keeps:
+            return False
+        if self._may_regroup is None:
+            self._may_regroup = _any(group, ticket.elastic or group.may_leave)
+            if self._may_regroup:
+                group.heed_leaving()
+        if not self._may_regroup:
+            return False
+        is_asked = self._rank == 0 and self._run_id in _regroup_wanted
+        return _any(group, is_asked or group.is_leaving)
+
+    def _leave(self, leave: Callable[[], None] | None) -> None:
+        """Come to an end together with all ranks; a collective call.
+
+        A rank that is ahead may not go while others have yet to send to it, or wait for
+        what a second thread of it answers.
+        """
+        if leave is not None:
+            leave()
+        self._group.flush()
+        barrier(self._group)
+        self._group.flush()
+        # The rows will be shared out anew, perhaps over as many ranks as before.
+        kept_states.forget_own(self._ticket.fit_id)
+
+    def _remember(
+        self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any] | None
+    ) -> None:
+        """Keep a state in the memory of this process."""
+        if not self._ticket.keeps:
+            return
+        history = self._context.history
+        kept = Kept(
+            round=n_rounds,
+            n_ranks=self._group.size,
+            rows=self._rows,
+            shared=shared,
+            own=own,
+            history=history,
+            n_records=len(history),
+            elapsed=self._context.elapsed(),
+            series=self._series,
+        )
+        kept_states.put(self._ticket.fit_id, self._rank, kept)
+
+    def _save_if_due(
+        self,
+        n_rounds: int,
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        leave: Callable[[], None] | None,
+        *,
+        at_once: bool,
+    ) -> None:
+        """Save, or save and end, as rank 0 says; a collective call."""
+        settings = self._ticket.checkpoint
+        is_due = is_wanted = False
+        if self._group.rank == 0 and settings is not None:
+            is_due = at_once or (
+                n_rounds - self._saved_round >= settings.every
+                and monotonic() - self._saved_at >= settings.every_seconds
+            )
+            is_wanted = not _stop_wanted.isdisjoint((self._run_id, self._ticket.fit_id))
+        is_due, is_wanted = broadcast(self._group, (is_due, is_wanted))
+        if is_due or is_wanted:
+            self._save(n_rounds, shared, own, done=False)
+        if is_wanted:
+            self._leave(leave)
+            raise StoppedError(f"the fit of {self._ticket.name} was asked to end")
+
+    def _save(
+        self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any], *, done: bool
+    ) -> None:
+        """Collect what the ranks have of their own; rank 0 writes it all."""
+        self._saved_round = n_rounds
+        owns = gather(self._group, (own, self._rows))
+        ticket, context, series = self._ticket, self._context, self._series
+        settings, identity = ticket.checkpoint, ticket.identity
+        if owns is None or settings is None or identity is None or series is None:
+            return
+        entropy: Any = context.seed.entropy
+        saved = Saved(
+            name=identity.name,
+            parameters=identity.parameters,
+            options=identity.options,
+            data=series.data,
+            fit_id=ticket.fit_id,
+            writer=ticket.session.writer,
+            seed=int(entropy),
+            done=done,
+            round=n_rounds,
+            elapsed=context.elapsed(),
+            shared=shared,
+            own=[state for state, _ in owns],
+            shares=[rows for _, rows in owns],
+            history=context.history,
+        )
+        Store(settings.path).save(series.name, saved, settings.keep)
+        self._saved_at = monotonic()
+
+
+def _any(group: Group, flag: bool) -> bool:
+    """Whether the flag of any rank is set; a collective call."""
+    return bool(allreduce(group, np.array(flag, dtype=np.int8), "max"))
+
+
+_regroup_wanted: set[str | None] = set()
+
+
+def request_regroup(run_id: str) -> bool:
+    """Ask a run to end after its round; meant for ``client.run`` on rank 0's worker.
+
+    Returns
+    -------
+    asked : bool
+        False if the run has not started there.
+    """
+    if not open_ranks(run_id):
+        return False
+    _regroup_wanted.add(run_id)
+    return True
+
+
+def forget_request(run_id: str) -> None:
+    """Drop a request; rank 0 has ended."""
+    _regroup_wanted.discard(run_id)
+
+
+# Runs on workers, and fits of this process, whose ranks are to save and end.
+_stop_wanted: set[str | None] = set()
+
+
+def want_stop(name: str) -> None:
+    """Have rank 0 of a run or fit in this process end it after the round."""
+    _stop_wanted.add(name)
+
+
+def request_stop(run_id: str) -> bool:
+    """Ask a run to save and end; meant for ``client.run`` on rank 0's worker.
+
+    Returns
+    -------
+    asked : bool
+        False if the run has not started there.
+    """
+    if not open_ranks(run_id):
+        return False
+    want_stop(run_id)
+    return True
+
+
+def forget_stop(name: str) -> None:
+    """Drop a request; the run or fit has ended."""
+    _stop_wanted.discard(name)

@@ -1,0 +1,1 @@
+"""Layouts of data over ranks other than the blocks of rows."""

@@ -1,0 +1,1 @@
+"""Latent Dirichlet allocation by averaged online variational Bayes."""

@@ -1,0 +1,231 @@
+"""Fitting a topic model as each rank carries it out (Algorithms 5 and 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dask_ma.engine import RankContext, State
+from dask_ma.exceptions import CheckpointError
+from dask_ma.ma.lda._evaluation import TopicEvaluator
+from dask_ma.ma.lda._params import TopicParams, TopicResult
+from dask_ma.ma.lda._rounds import Rounds, SendGradient, SendModel
+from dask_ma.ma.lda._topics import Topics
+from dask_ma.topics._corpus import Corpus, agree_on_corpus
+
+_SHAPE = 100.0  # of the gamma distribution that first topics are drawn from, of mean 1
+
+
+def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicResult:
+    """Fit a topic model to the documents of all ranks.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    params : TopicParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    result : TopicResult
+        The same on every rank, but for the times in the history and the timeline, which
+        rank 0 has.
+    """
+    state = context.restore()
+    corpus = agree_on_corpus(
+        context, arguments, params.dtype, params.validation_fraction
+    )
+    topics = Topics(first_excess(context, corpus, params), params.topic_word_prior)
+    is_gradient = params.paradigm == "gradient" or params.learning_method == "batch"
+    kind = SendGradient if is_gradient else SendModel
+    fit = TopicFit(context, corpus, kind(context.group, corpus, topics, params), params)
+    if state is not None:
+        fit.go_on(state)
+    while fit.n_iter < params.max_iter and not fit.stop:
+        fit.run_pass()
+    if params.with_bound and not fit.is_evaluated:
+        fit.evaluate()
+    return TopicResult(fit.fitted(), context.history, context.timeline())
+
+
+def first_excess(
+    context: RankContext, corpus: Corpus, params: TopicParams
+) -> np.ndarray:
+    """Parameters of the topics to begin with, without the prior.
+
+    Drawn ones are the same on every rank, which draws them for itself. They have the
+    mean 1, plus what the topic's prior of the word is above the least of all topics: a
+    topic that begins elsewhere is hardly led to the words of its prior any more.
+    """
+    prior = params.topic_word_prior.astype(params.dtype, copy=False)
+    if params.components is not None:
+        return np.asarray(params.components.T.astype(params.dtype) - prior, order="C")
+    rng = np.random.default_rng(np.random.SeedSequence(context.seed.entropy))
+    shape = corpus.n_features, params.n_components
+    excess = rng.standard_gamma(_SHAPE, shape, dtype=params.dtype)
+    excess /= params.dtype.type(_SHAPE)
+    excess -= prior.min(axis=1, keepdims=True)
+    return np.asarray(excess)
+
+
+class TopicFit:
+    """Where a fit stands, and its way through a pass.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    corpus : Corpus
+        The documents.
+    rounds : Rounds
+        What a round does.
+    params : TopicParams
+        Parameters of the fit.
+
+    Attributes
+    ----------
+    evaluator : TopicEvaluator
+        What evaluates the rounds.
+    n_iter : int
+        Passes made.
+    stop : bool
+        Whether the fit has come to its end.
+    is_evaluated : bool
+        Whether the perplexity is that of the model as it is now.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        corpus: Corpus,
+        rounds: Rounds,
+        params: TopicParams,
+    ) -> None:
+        self.evaluator = TopicEvaluator(context, corpus, params)
+        self.n_iter = 0
+        self.stop = False
+        self.is_evaluated = False
+        self._n_rounds = 0
+        self._first = 0  # round of the pass to go on with
+        self._context = context
+        self._corpus = corpus
+        self._rounds = rounds
+        self._params = params
+
+    def run_pass(self) -> None:
+        """Make the rounds of a pass; a collective call."""
+        order = self._corpus.shuffled(self._context, self.n_iter)
+        for i in range(self._first, self._rounds.n_rounds):
+            documents = self._rounds.share_out(order, i)
+            self._rounds.run(documents, i, self.evaluator.log.computing)
+            self._n_rounds += 1
+            is_last = i == self._rounds.n_rounds - 1
+            if is_last and self._params.learn_topic_prior:
+                self._rounds.learn_topic_prior(self.evaluator.log.computing)
+            self.n_iter += is_last
+            self._finish_round(len(documents), is_last=is_last)
+            self._first = 0 if is_last else i + 1
+            # In between, butterfly mixing has no model that all ranks share.
+            if is_last or self._params.mixing == "allreduce":
+                self._keep()
+                if self.stop:
+                    break
+
+    def _finish_round(self, n_rows: int, *, is_last: bool) -> None:
+        """Note a round; evaluate its model, and tell of it, where that is due."""
+        if not np.isfinite(self._rounds.topics.totals).all():
+            raise ValueError(
+                f"the model is not finite after round {self._n_rounds}; are the counts "
+                "in X extremely large?"
+            )
+        self.evaluator.note(self._n_rounds, n_rows, self.n_iter)
+        self.is_evaluated = False
+        is_end = is_last and self.n_iter == self._params.max_iter
+        every = self._params.evaluate_every
+        is_due = is_last and every > 0 and self.n_iter % every == 0
+        holds_out = self._params.validation_fraction is not None
+        # Held-out documents are fewer, and tell when to stop; the others can wait.
+        with_bound = (is_due and not holds_out) or (is_end and self._params.with_bound)
+        records = self.evaluator.finish_round(
+            self._rounds,
+            with_bound=with_bound,
+            with_held_out=holds_out and (is_due or is_end),
+        )
+        model = self.fitted() if self._context.is_followed else {}
+        for record in records:
+            self.stop |= self._context.record(record, model)
+        self.is_evaluated = with_bound
+        self.stop |= is_due and self.evaluator.is_settled
+
+    def evaluate(self) -> None:
+        """Evaluate a model that was not due at the end of a pass; a collective call."""
+        self.evaluator.log.note(self._n_rounds, 0)
+        self.evaluator.finish_round(self._rounds, with_bound=True)
+
+    def fitted(self) -> dict[str, Any]:
+        """The model as it is now."""
+        parameters = self._rounds.topics.parameters(slice(None))
+        return {
+            "components": np.ascontiguousarray(parameters.T),
+            "doc_topic_prior": self._rounds.prior,
+            "topic_word_prior": self._rounds.topic_prior,
+            "n_updates": self._rounds.n_updates,
+            "n_iter": self.n_iter,
+            "bound": self.evaluator.perplexity,
+        }
+
+    def _keep(self) -> None:
+        """Keep all of it in case the fit has to go on; a collective call."""
+        shared = {
+            "excess": self._rounds.topics.excess,
+            "doc_topic_prior": self._rounds.prior,
+            "topic_word_prior": self._rounds.topic_prior,
+            "n_updates": self._rounds.n_updates,
+            "n_iter": self.n_iter,
+            "first": self._first,
+            "perplexity": self.evaluator.perplexity,
+            "held_out": self.evaluator.held_out,
+            "is_evaluated": self.is_evaluated,
+            "stop": bool(self.stop),
+        }
+        self._context.keep(
+            self._n_rounds,
+            shared,
+            done=self.stop or self.n_iter == self._params.max_iter,
+        )
+
+    def go_on(self, state: State) -> None:
+        """Take over what was kept.
+
+        Parameters
+        ----------
+        state : State
+            What was kept.
+
+        Raises
+        ------
+        CheckpointError
+            If it belongs to another vocabulary.
+        """
+        shared, rounds = state.shared, self._rounds
+        if shared["excess"].shape != rounds.topics.excess.shape:
+            raise CheckpointError(
+                f"the topics to go on from have the shape {shared['excess'].shape}, "
+                f"expected {rounds.topics.excess.shape} for these data"
+            )
+        rounds.topics.reset(shared["excess"])
+        rounds.prior = shared["doc_topic_prior"]
+        if shared["topic_word_prior"] is not None:
+            rounds.set_topic_prior(shared["topic_word_prior"])
+        rounds.n_updates = shared["n_updates"]
+        self.evaluator.perplexity = shared["perplexity"]
+        self.evaluator.held_out = shared["held_out"]
+        self.is_evaluated = shared["is_evaluated"]
+        self._n_rounds, self.n_iter = state.round, shared["n_iter"]
+        # Other ranks may have other rounds in a pass.
+        self._first = min(shared["first"], rounds.n_rounds - 1)
+        self.stop = shared["stop"]

@@ -1,0 +1,228 @@
+"""The way through the fit of a topic model."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dask_ma.data import describe
+from dask_ma.ma.lda._agent import train
+from dask_ma.ma.lda._params import TopicParams, TopicResult
+from dask_ma.ma.lda._sizes import gradient_size, round_size
+from dask_ma.topics._fitted import FittedTopics
+from dask_ma.topics._priors import (
+    check_components,
+    check_doc_topic_prior,
+    check_topic_word_prior,
+)
+
+_PASSED_ON = (
+    "n_components",
+    "learning_decay",
+    "learning_offset",
+    "evaluate_every",
+    "perp_tol",
+    "paradigm",
+    "aggregation",
+    "mixing",
+)
+
+
+class TopicEstimator(FittedTopics):
+    """Base of MALDA, which adds the parameters and the methods that fit."""
+
+    # What ends a fit, and what `fit` has no use for, may change, too.
+    _free_to_change = FittedTopics._free_to_change | {
+        "evaluate_every",
+        "perp_tol",
+        "total_samples",
+    }
+
+    @property
+    def _may_end_early(self) -> bool:
+        return bool(self.evaluate_every > 0)
+
+    def _check_parameters(self) -> None:
+        """Refuse combinations of parameters that do not go together."""
+        if self.mixing != "butterfly":
+            return
+        if self.learning_method == "batch" or self.paradigm == "gradient":
+            raise ValueError(
+                "mixing='butterfly' mixes topics that each rank updates for itself; it "
+                "needs learning_method='online' and paradigm='model', got "
+                f"learning_method={self.learning_method!r} and "
+                f"paradigm={self.paradigm!r}"
+            )
+
+    def _first_components(self) -> np.ndarray | None:
+        """Topics that the user wants to start from."""
+        if self.components_init is None:
+            return None
+        return check_components(
+            self.components_init, self.n_components, self.n_features_in_
+        )
+
+    def _fit_topics(
+        self, X: Any, *, components: np.ndarray | None, partial: bool = False
+    ) -> None:
+        """Fit on all ranks and take over the result."""
+        max_iter = 1 if partial else self.max_iter
+        for name, value in self._make_priors(go_on=partial).items():
+            setattr(self, f"{name}_", value)
+        doc_topic_prior = np.broadcast_to(self.doc_topic_prior_, self.n_components)
+        params = TopicParams(
+            **{name: getattr(self, name) for name in _PASSED_ON},
+            max_iter=max_iter,
+            batch_size=_chosen(self.batch_size),
+            local_batch_size=_chosen(self.local_batch_size),
+            learning_method="online" if partial else self.learning_method,
+            doc_topic_prior=np.array(doc_topic_prior, dtype=np.float64),
+            learn_prior=_is_auto(self.doc_topic_prior),
+            topic_word_prior=np.ascontiguousarray(self._word_prior().T),
+            learn_topic_prior=_is_auto(self.topic_word_prior),
+            total_samples=self.total_samples if partial else None,
+            validation_fraction=None if partial else self.validation_fraction,
+            inference=self._inference(),
+            dtype=np.dtype(self.dtype),
+            components=components,
+            n_updates=getattr(self, "n_batch_iter_", 1) - 1 if partial else 0,
+            with_bound=not partial,
+        )
+        result: TopicResult = self._run(
+            train,
+            params,
+            X,
+            None,
+            None,
+            max_rounds=self._most_rounds(X, max_iter, partial=partial),
+            to_attributes=self._to_attributes,
+            is_saved=not partial,
+        )
+        for name, value in self._to_attributes(result.fitted).items():
+            setattr(self, name, value)
+        self.history_ = result.history
+        self.timeline_ = result.timeline
+
+    def _make_priors(self, *, go_on: bool) -> dict[str, Any]:
+        """Priors to begin with, in the shapes of the fitted attributes."""
+        priors: dict[str, Any] = {}
+        one = 1 / self.n_components
+        starts = {
+            "doc_topic_prior": np.full(self.n_components, one),
+            "topic_word_prior": one,
+        }
+        for name, start in starts.items():
+            value = getattr(self, name)
+            if _is_auto(value):
+                learned = getattr(self, f"{name}_", None) if go_on else None
+                value = start if learned is None else learned
+            priors[name] = one if value is None else value
+        given = priors["doc_topic_prior"]
+        prior = check_doc_topic_prior(given, self.n_components)
+        priors["doc_topic_prior"] = prior if np.ndim(given) else float(prior[0])
+        prior = check_topic_word_prior(
+            priors["topic_word_prior"],
+            self.n_components,
+            self.n_features_in_,
+            np.dtype(self.dtype),
+        )
+        priors["topic_word_prior"] = prior if prior.ndim else float(prior)
+        return priors
+
+    def _most_rounds(self, X: Any, max_iter: int, *, partial: bool) -> int | None:
+        """Most rounds that there can be, if the number of documents is known."""
+        if self.learning_method == "batch" and not partial:
+            return max_iter
+        n_rows = describe(X).n_rows
+        if n_rows is None:
+            return None
+        default = gradient_size if self.paradigm == "gradient" else round_size
+        size = _chosen(self.batch_size) or default(n_rows)
+        return max_iter * -(-n_rows // size)
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Fitted attributes in scikit-learn's names."""
+        attributes = {
+            "components_": fitted["components"],
+            "n_batch_iter_": fitted["n_updates"] + 1,
+            "n_iter_": fitted["n_iter"],
+        }
+        if _is_auto(self.doc_topic_prior):
+            attributes["doc_topic_prior_"] = fitted["doc_topic_prior"]
+        if _is_auto(self.topic_word_prior):
+            attributes["topic_word_prior_"] = fitted["topic_word_prior"]
+        if fitted["bound"] is not None:
+            attributes["bound_"] = fitted["bound"]
+        return attributes
+
+    def _merge(self, others: list[Any], *, align: bool) -> Self:
+        """Add up what models have learned beyond the prior."""
+        merged_components = self.components_.astype(np.float64)
+        n_updates = self.n_batch_iter_ - 1
+        for number, other in enumerate(others):
+            check_is_fitted(other)
+            self._check_mergeable(other, number)
+            excess = other.components_ - other._word_prior()
+            merged_components += excess[_alike(self, other)] if align else excess
+            n_updates += other.n_batch_iter_ - 1
+        merged = clone(self)
+        for name in ("doc_topic_prior_", "topic_word_prior_", "n_features_in_"):
+            setattr(merged, name, getattr(self, name))
+        if hasattr(self, "feature_names_in_"):
+            merged.feature_names_in_ = self.feature_names_in_
+        merged.components_ = merged_components.astype(self.components_.dtype)
+        merged.n_batch_iter_, merged.n_iter_ = n_updates + 1, self.n_iter_
+        return merged
+
+    def _check_mergeable(self, other: Any, number: int) -> None:
+        """Refuse a model of another shape, vocabulary or prior."""
+        if other.components_.shape != self.components_.shape:
+            raise ValueError(
+                f"others[{number}] has components_ of shape {other.components_.shape}, "
+                f"expected {self.components_.shape}"
+            )
+        own, names = (getattr(e, "feature_names_in_", None) for e in (self, other))
+        if own is not None and names is not None and not np.array_equal(own, names):
+            raise ValueError(f"others[{number}] has other feature names than this")
+        # What each has learned lies beyond the prior that it has learned with it.
+        if _is_auto(self.topic_word_prior) and _is_auto(other.topic_word_prior):
+            return
+        if not np.array_equal(other.topic_word_prior_, self.topic_word_prior_):
+            raise ValueError(
+                f"others[{number}] has another topic_word_prior_ than this model"
+            )
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            ensure_non_negative=True,
+            reset=reset,
+        )
+        return X, None
+
+
+def _chosen(size: Any) -> int | None:
+    """A size that the user has chosen; None for "auto"."""
+    return None if _is_auto(size) else size
+
+
+def _is_auto(value: Any) -> bool:
+    """Whether a parameter is "auto", the only string that its check lets pass."""
+    return isinstance(value, str)
+
+
+def _alike(model: Any, other: Any) -> np.ndarray:
+    """Numbers of the topics of `other` that resemble those of `model`, in its order."""
+    shares = [
+        np.sqrt(e.components_ / e.components_.sum(axis=1, keepdims=True))
+        for e in (model, other)
+    ]
+    # Hellinger affinity: 1 for equal distributions.
+    return np.asarray(linear_sum_assignment(shares[0] @ shares[1].T, maximize=True)[1])

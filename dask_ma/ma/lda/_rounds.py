@@ -1,0 +1,264 @@
+"""What happens in a round of a topic model's fit (Algorithms 5 and 6 of the paper)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from dask_ma.comm import ButterflyAverage, Group, allreduce
+from dask_ma.kernels import (
+    digamma,
+    fit_dirichlet,
+    fit_symmetric_dirichlet,
+    infer_documents,
+    word_statistics,
+)
+from dask_ma.ma._aggregation import aggregate
+from dask_ma.ma.lda._params import TopicParams
+from dask_ma.ma.lda._sizes import count_updates, gradient_size, round_size
+from dask_ma.ma.lda._topics import Topics
+from dask_ma.topics._corpus import Batch, Corpus
+
+Timer = Callable[[], AbstractContextManager[None]]
+
+
+def own_words(group: Group, n_words: int) -> tuple[int, int]:
+    """First word, and end, of the part of the vocabulary that this rank looks at."""
+    first, last = (n_words * r // group.size for r in (group.rank, group.rank + 1))
+    return first, last
+
+
+class Rounds(ABC):
+    """The rounds of a fit, which take all ranks from one model to the next.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    corpus : Corpus
+        The documents.
+    topics : Topics
+        The topics of this rank.
+    params : TopicParams
+        Parameters of the fit.
+
+    Attributes
+    ----------
+    topics : Topics
+        The topics of this rank; the same on all ranks after the last round of a pass.
+    prior : ndarray of float64, shape (n_components,)
+        Prior of the documents' topics.
+    topic_prior : float or None
+        Prior of the topics' words if it is learned.
+    n_updates : int
+        Updates of the topics so far.
+    n_rounds : int
+        Rounds of a pass.
+    """
+
+    n_rounds: int
+
+    def __init__(
+        self, group: Group, corpus: Corpus, topics: Topics, params: TopicParams
+    ) -> None:
+        self.topics = topics
+        self.prior = params.doc_topic_prior
+        self.topic_prior: float | None = None
+        if params.learn_topic_prior:
+            self.topic_prior = float(params.topic_word_prior[0, 0])
+        self.n_updates = params.n_updates
+        self._group = group
+        self._corpus = corpus
+        self._params = params
+        self._forget_documents()
+
+    @abstractmethod
+    def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
+        """Make a round; a collective call.
+
+        Parameters
+        ----------
+        documents : ndarray of int
+            Numbers of this rank's documents of the round.
+        n_round : int
+            Number of the round in its pass, from 0.
+        computing : callable
+            Context in which the work that is not communication is done.
+        """
+
+    def share_out(self, order: np.ndarray, n_round: int) -> np.ndarray:
+        """This rank's documents of a round of a pass in the given order."""
+        return np.array_split(order, self.n_rounds)[n_round]
+
+    def _rate(self, n: int) -> float:
+        """How far the n-th update moves, n from 1; in the literature, this is `rho`."""
+        return float((self._params.learning_offset + n) ** -self._params.learning_decay)
+
+    def _expect(self, batch: Batch) -> np.ndarray:
+        """Expected number of times that each word was drawn from each topic."""
+        settings = self._params.inference
+        weights = self.topics.weights(batch.words, settings.threshold).weights
+        found = infer_documents(batch.X, weights, self.prior, settings)
+        if self._params.learn_prior:
+            self._note_documents(found.gamma)
+        return word_statistics(batch.X, found, weights)
+
+    # The priors ----------------------------------------------------------------------
+
+    def set_topic_prior(self, prior: float) -> None:
+        """Take over another prior of the topics' words, one for all of them."""
+        self.topic_prior = prior
+        self.topics.set_prior(np.full((1, 1), prior))
+
+    def learn_topic_prior(self, computing: Timer) -> None:
+        """Set the prior of words to what fits the topics of a pass; a collective call.
+
+        Each rank looks at a part of the vocabulary.
+        """
+        n_words = self._corpus.n_features
+        with computing():
+            first, last = own_words(self._group, n_words)
+            own = self.topics.expected_logs(first, last)
+        (total,) = allreduce(self._group, np.array([own]))
+        mean_log = float(total) / (n_words * self._params.n_components)
+        start = float(self.topic_prior or 1.0)
+        self.set_topic_prior(fit_symmetric_dirichlet(mean_log, n_words, start))
+
+    def _note_documents(self, gamma: np.ndarray) -> None:
+        """Add up the expectations of the logarithms of the documents' proportions."""
+        threshold = self._params.inference.threshold
+        logs = digamma(gamma, threshold).sum(axis=0, dtype=np.float64)
+        totals = gamma.sum(axis=1, dtype=np.float64)
+        self._log_sums[:-1] += logs - digamma(totals, threshold).sum()
+        self._log_sums[-1] += len(gamma)
+
+    def _forget_documents(self) -> None:
+        """Begin to add up anew."""
+        self._log_sums = np.zeros(self._params.n_components + 1)
+
+    def _learn_prior(self, log_sums: np.ndarray, rate: float) -> None:
+        """Move towards the prior that fits the documents of all ranks best."""
+        best = fit_dirichlet(log_sums[:-1] / log_sums[-1], self.prior)
+        self.prior = (1 - rate) * self.prior + rate * best
+        self._forget_documents()
+
+
+class SendModel(Rounds):
+    """Each rank updates topics of its own, which are averaged then (Algorithm 6).
+
+    The average is weighted by the documents of the round. With butterfly mixing a rank
+    takes the plain average with one partner in each round but the last of a pass.
+    """
+
+    def __init__(
+        self, group: Group, corpus: Corpus, topics: Topics, params: TopicParams
+    ) -> None:
+        super().__init__(group, corpus, topics, params)
+        total, most = corpus.total_documents, corpus.most_documents
+        size = params.batch_size or round_size(total)
+        self.n_rounds = min(-(-total // size), most)
+        most_in_round = -(-most // self.n_rounds)
+        if params.local_batch_size is None:
+            self._n_local = count_updates(most_in_round, total / self.n_rounds)
+        else:
+            self._n_local = -(-most_in_round // params.local_batch_size)
+
+    def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
+        """Update the topics by each batch, then average them."""
+        with computing():
+            # What the last round ended with is kept, in case the fit has to go on.
+            self.topics.reset(self.topics.excess.copy())
+            for part in np.array_split(documents, self._n_local):
+                self.n_updates += 1
+                if len(part):
+                    self._update(self._corpus.batch(part))
+        is_last = n_round == self.n_rounds - 1
+        if self._params.mixing == "butterfly" and not is_last:
+            self._mix(computing)
+        else:
+            self._average(len(documents), n_round, computing)
+
+    def _update(self, batch: Batch) -> None:
+        """Move this rank's topics towards what a batch shows."""
+        statistics = self._expect(batch)
+        total = self._params.total_samples or self._corpus.total_documents
+        factor = total / batch.X.shape[0]
+        self.topics.update(batch.words, statistics, self._rate(self.n_updates), factor)
+
+    def _average(self, n_documents: int, n_round: int, computing: Timer) -> None:
+        """Average over all ranks."""
+        share = n_documents / self._corpus.documents_of_round(n_round, self.n_rounds)
+        with computing():
+            arrays = [self.topics.settle(share)]
+        if self._params.learn_prior:
+            arrays.append(self._log_sums)
+        merged, *log_sums = aggregate(self._group, arrays, self._params.aggregation)
+        with computing():
+            self.topics.reset(merged)
+            if log_sums:
+                n_merges = -(-self.n_updates // self._n_local)
+                self._learn_prior(log_sums[0], self._rate(n_merges))
+
+    def _mix(self, computing: Timer) -> None:
+        """Average with the partner of this round."""
+        step = self.n_updates // self._n_local - 1
+        with computing():
+            excess = self.topics.settle()
+        mixed = ButterflyAverage(self._group, excess, step).finish()
+        with computing():
+            self.topics.reset(mixed)
+
+
+class SendGradient(Rounds):
+    """One update of the topics by the documents of all ranks (Algorithm 5).
+
+    With ``learning_method="batch"`` it is made from all documents, and goes all the
+    way: variational Bayes.
+    """
+
+    def __init__(
+        self, group: Group, corpus: Corpus, topics: Topics, params: TopicParams
+    ) -> None:
+        super().__init__(group, corpus, topics, params)
+        self._is_batch = params.learning_method == "batch"
+        size = params.batch_size or gradient_size(corpus.total_documents)
+        n_rounds = -(-corpus.total_documents // size)
+        self.n_rounds = 1 if self._is_batch else min(n_rounds, corpus.most_documents)
+
+    def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
+        """Sum the statistics of all ranks, then update the topics."""
+        self.n_updates += 1
+        with computing():
+            arrays = [self._statistics(documents)]
+            if self._params.learn_prior:
+                arrays.append(self._log_sums)
+        total, *log_sums = aggregate(self._group, arrays, self._params.aggregation)
+        del arrays  # as large as the topics
+        n_documents = self._corpus.documents_of_round(n_round, self.n_rounds)
+        n_corpus = self._params.total_samples or self._corpus.total_documents
+        rate = 1.0 if self._is_batch else self._rate(self.n_updates)
+        with computing():
+            self._move(
+                np.require(total, requirements="W"), rate, n_corpus / n_documents
+            )
+            if log_sums:
+                self._learn_prior(log_sums[0], rate)
+
+    def _move(self, statistics: np.ndarray, rate: float, factor: float) -> None:
+        """Update the topics; what the last round ended with is kept, and stays."""
+        statistics *= statistics.dtype.type(rate * factor)
+        if rate < 1:
+            statistics += self.topics.excess * statistics.dtype.type(1 - rate)
+        self.topics.reset(statistics)
+
+    def _statistics(self, documents: np.ndarray) -> np.ndarray:
+        """Statistics of all words from some documents of this rank."""
+        statistics = np.zeros_like(self.topics.excess)
+        for start in range(0, len(documents), self._params.documents_at_once):
+            part = documents[start : start + self._params.documents_at_once]
+            batch = self._corpus.batch(part)
+            statistics[batch.words] += self._expect(batch)
+        return statistics

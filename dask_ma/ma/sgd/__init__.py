@@ -1,0 +1,1 @@
+"""Linear models by averaged stochastic gradient descent."""

@@ -1,0 +1,188 @@
+"""What the two linear estimators share."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from sklearn.base import is_classifier
+
+from dask_ma import _config
+from dask_ma._callbacks import N_WRAPPERS
+from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.data import Deal
+from dask_ma.linear import LinearEstimator
+from dask_ma.ma._aggregation import AGGREGATIONS
+from dask_ma.ma.sgd._agent import train
+from dask_ma.ma.sgd._combinations import check_combinations
+from dask_ma.ma.sgd._finish import is_refined
+from dask_ma.ma.sgd._params import FitParams
+from dask_ma.supervised import FitResult
+
+_PASSED_ON = (
+    "loss",
+    "penalty",
+    "alpha",
+    "l1_ratio",
+    "fit_intercept",
+    "max_iter",
+    "tol",
+    "shuffle",
+    "epsilon",
+    "learning_rate",
+    "eta0",
+    "power_t",
+    "early_stopping",
+    "validation_fraction",
+    "n_iter_no_change",
+    "average",
+    "local_epochs",
+    "paradigm",
+    "batch_fraction",
+    "aggregation",
+    "refine",
+    "refine_max_iter",
+    "refine_tol",
+)
+
+
+class LinearMA(LinearEstimator):
+    """Base of MASGDClassifier and MASGDRegressor."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "penalty": [StrOptions({"l2", "l1", "elasticnet"}), None],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "shuffle": [StrOptions({"ranks"}), "boolean"],
+        "verbose": ["verbose"],
+        "epsilon": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+        "learning_rate": [
+            StrOptions(
+                {
+                    "auto",
+                    "constant",
+                    "optimal",
+                    "invscaling",
+                    "adaptive",
+                    "pa1",
+                    "pa2",
+                }
+            )
+        ],
+        "eta0": [Interval(Real, 0, None, closed="neither")],
+        "power_t": [Interval(Real, 0, None, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "average": [Interval(Integral, 0, None, closed="left"), "boolean"],
+        "local_epochs": [
+            StrOptions({"auto"}),
+            Interval(Real, 0, None, closed="neither"),
+        ],
+        "paradigm": [StrOptions({"model", "gradient"})],
+        "batch_fraction": [Interval(Real, 0, 1, closed="right")],
+        "aggregation": [StrOptions(set(AGGREGATIONS))],
+        "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
+        "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
+        "refine_tol": [Interval(Real, 0, None, closed="left")],
+        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
+    }
+    _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
+
+    def _fit_rounds(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
+    ) -> FitResult:
+        """Fit on all ranks and take over the result."""
+        names = {name: getattr(self, name) for name in _PASSED_ON}
+        names["class_weight"] = getattr(self, "class_weight", None)
+        params = FitParams(
+            **{**names, **changes},
+            is_classifier=is_classifier(self),
+            join_limit=_config.get_bytes("data.join-limit"),
+            link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
+        )
+        result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
+        for note in result.notes:
+            warnings.warn(note, UserWarning, stacklevel=3 + N_WRAPPERS)
+        return result
+
+    def _run(
+        self, agent: Any, params: Any, *args: Any, max_rounds: int | None, **kwargs: Any
+    ) -> Any:
+        """Each pass of the refinement is a round, too."""
+        if max_rounds is not None and is_refined(params):
+            max_rounds += params.refine_max_iter
+        return super()._run(agent, params, *args, max_rounds=max_rounds, **kwargs)
+
+    @property
+    def _deal(self) -> Deal:
+        """Sorted rows do no harm then; blocks of Dask move only if that is wanted."""
+        return "always" if self.shuffle == "ranks" else "memory"
+
+    def _check_parameters(self) -> None:
+        """Refuse combinations of parameters that do not go together."""
+        check_combinations(self, self._passive_loss)
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """Parameters of the one round of `partial_fit`."""
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping should be False with partial_fit, which is one round "
+                "and cannot look back; got early_stopping=True"
+            )
+        if self.refine not in ("auto", None):
+            raise ValueError(
+                "refine should be 'auto' or None with partial_fit, which is one round; "
+                f"got refine={self.refine!r}"
+            )
+        return {
+            **self._warm_model(),
+            **self._warm_mean(),
+            "t": getattr(self, "t_", 1.0),
+            "eta": getattr(self, "eta_", None),
+            "max_iter": 1,
+            "local_epochs": 1.0,
+            "refine": None,
+            "is_saved": False,
+        }
+
+    def _warm_mean(self) -> dict[str, Any]:
+        """Model behind the mean, and the mean, for `partial_fit` with `average`."""
+        behind = getattr(self, "_mean_of", None)
+        if not self.average or behind is None:
+            return {}
+        coef, intercept, n_rows, n_rounds = behind
+        mean = self._warm_model()
+        return {
+            "coef": coef,
+            "intercept": intercept,
+            "mean": (mean["coef"], mean["intercept"], n_rows, n_rounds),
+        }
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Fitted attributes, with the step size that was found."""
+        attributes = super()._to_attributes(fitted)
+        attributes["_mean_of"] = fitted.get("mean_of")
+        if "eta" in fitted:
+            attributes["eta_"] = fitted["eta"]
+        return attributes
+
+    def _twin_parameters(self) -> dict[str, Any]:
+        """Parameters of scikit-learn's estimator, which knows no "auto"."""
+        known = {**super()._twin_parameters(), "shuffle": bool(self.shuffle)}
+        if self.learning_rate == "auto":
+            known["learning_rate"] = "adaptive"
+            known["eta0"] = getattr(self, "eta_", self.eta0)
+        return known

@@ -1,0 +1,287 @@
+"""The local pass: scikit-learn's SGD over a rank's own blocks.
+
+SGD itself takes the L2 part of the penalty. scikit-learn forgets at the end of a call
+what the L1 penalty still owes to features that no row has shown, and a mean of models
+has a zero only where all of them have one. So L1 is a soft threshold by
+``alpha * l1_ratio * sum(eta_t)`` after the steps `eta_t` of a pass, at the merged model
+(forward-backward splitting: J. Duchi and Y. Singer, "Efficient online and batch
+learning using forward backward splitting", JMLR 2009, section 2). More often would be
+no better: the threshold grows with the number of steps and their noise with its root,
+so only that of many steps puts to 0 what has no part in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from sklearn import config_context
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+
+from dask_ma.data import Block, Shard, join_groups
+from dask_ma.kernels import row_slice
+from dask_ma.linear import LinearModel
+from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._steps import Steps, steps_of
+
+# Ranks drift apart in proportion to their step size, so several ranks go through the
+# schedule of the learning rate this much faster than by their own count of rows.
+_PACE = 1.5
+_MAX_SEED = np.iinfo(np.int32).max
+_ORDER, _SGD = 0, 1  # what random numbers are for
+
+
+class LocalSGD:
+    """SGD with batch size 1 and lazy L2 over the rows of one rank.
+
+    scikit-learn's estimator does the work through ``partial_fit``: its loop is
+    compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
+    all coefficients besides, so small blocks are joined for it.
+
+    Parameters
+    ----------
+    shard : Shard
+        The rank's rows, y encoded.
+    n_problems : int
+        Number of linear functions.
+    params : FitParams
+        Parameters of the fit.
+    seed : SeedSequence
+        Seed of this rank.
+    n_ranks : int
+        Number of ranks.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        n_problems: int,
+        params: FitParams,
+        seed: np.random.SeedSequence,
+        n_ranks: int,
+    ) -> None:
+        self._shard = shard
+        self._seed = seed
+        self._shuffle = bool(params.shuffle)
+        self._estimator = _make_estimator(params)
+        self._steps = steps_of(params)
+        self._l1 = penalty_weights(params)[1]
+        model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
+        self._join_limit = max(params.join_limit, model_bytes)
+        self._t = params.t
+        # Steps that are found by trial shrink where the objective says so.
+        alone = n_ranks == 1 or params.learning_rate == "auto"
+        self._pace = 1.0 if alone else _PACE
+        self._n_runs = 0
+        self._n_rows = 0
+        self._classes = {}
+        if params.is_classifier:
+            self._classes["classes"] = np.arange(2)
+        self._rotate = False
+        self._segments: Iterator[Block] | None = None
+        self._rest: Block | None = None
+
+    @property
+    def t(self) -> float:
+        """Place in the schedule of the learning rate."""
+        return self._t
+
+    def state(self) -> dict[str, float]:
+        """What another solver of the same shard needs to go on from here.
+
+        The random numbers of a run follow from the seed and its number, so they are no
+        part of it.
+        """
+        return {"t": self._t, "n_runs": self._n_runs, "n_rows": self._n_rows}
+
+    def go_on(self, state: dict[str, float]) -> None:
+        """Take over the state of another solver."""
+        self._t = state["t"]
+        self._n_runs = int(state.get("n_runs", 0))
+        self._n_rows = int(state.get("n_rows", 0))
+
+    def rows_of_run(self, epochs: float) -> int:
+        """Rows that a run over so many epochs goes over."""
+        return max(1, round(epochs * self._shard.n_rows))
+
+    def set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
+        self._steps = steps
+
+    def run(self, model: LinearModel, epochs: float) -> tuple[LinearModel, int, float]:
+        """Go over the rows, starting from `model`.
+
+        Parameters
+        ----------
+        model : LinearModel
+            The merged model; it is not changed.
+        epochs : float
+            How often to go over the rank's rows; a fraction stops within them, and the
+            next call goes on from there.
+
+        Returns
+        -------
+        model : LinearModel
+            The rank's own model.
+        n_rows : int
+            Rows gone over.
+        pending : float
+            Threshold of the L1 penalty that is still due at the merged model.
+        """
+        if self._shard.n_rows == 0:
+            return model, 0, 0.0
+        n_rows = self.rows_of_run(epochs)
+        if self._segments is None:
+            self._rotate = self._shuffle and epochs < 1
+            self._segments = self._endless_segments(self._n_rows)
+        self._load(model)
+        pending = self._go_over(n_rows)
+        self._n_runs += 1
+        self._n_rows += n_rows
+        return (
+            LinearModel(
+                self._coef.astype(model.coef.dtype, copy=False),
+                self._intercept.astype(model.intercept.dtype, copy=False),
+            ),
+            n_rows,
+            pending,
+        )
+
+    def _load(self, model: LinearModel) -> None:
+        """Copy the weights, on which SGD works in place, and seed its shuffles."""
+        generator = np.random.MT19937(self._seed_of(_SGD, self._n_runs))
+        self._random_state = np.random.RandomState(generator)
+        dtype = self._shard.dtype
+        self._coef = np.array(model.coef, dtype=dtype, order="C")
+        self._intercept = np.array(model.intercept, dtype=dtype)
+
+    def _take_steps(self, block: Block, t: float) -> None:
+        """Go over a block once for each problem; the first step has the number `t`.
+
+        One class at a time, with the random numbers that scikit-learn has for several:
+        its own loop changes the filters of warnings, which ranks in threads share.
+        """
+        n_problems, sgd = len(self._coef), self._estimator
+        seeds: Any = [self._random_state]
+        if n_problems > 1:
+            seeds = self._random_state.randint(_MAX_SEED, size=n_problems)
+        for k, seed in enumerate(seeds):
+            row = self._coef[k : k + 1]
+            sgd.coef_ = row if self._classes else row[0]
+            sgd.intercept_ = self._intercept[k : k + 1]
+            sgd.random_state = seed
+            self._steps.set_on(sgd, t)
+            y = (block.y == k).astype(np.intp) if n_problems > 1 else block.y
+            sgd.partial_fit(
+                block.X, y, sample_weight=block.sample_weight, **self._classes
+            )
+            self._coef[k] = sgd.coef_.ravel()
+            self._intercept[k] = sgd.intercept_[0]
+
+    def _go_over(self, n_rows: int) -> float:
+        """Take SGD's steps for the next rows; return the threshold that is due."""
+        done, due = 0, 0.0
+        # The blocks have been checked; the setting is this thread's own.
+        with config_context(assume_finite=True, skip_parameter_validation=True):
+            for block in self._take(n_rows):
+                self._take_steps(block, self._t + done)
+                if self._l1:
+                    # Within a run steps shrink by the row, as scikit-learn has it.
+                    due += self._l1 * self._steps.sum(self._t + done, len(block.y))
+                done += len(block.y)
+        self._t += self._pace * n_rows
+        return due
+
+    def _seed_of(self, purpose: int, number: int) -> np.random.SeedSequence:
+        """Seed for the pass or the run with a number."""
+        key = (*self._seed.spawn_key, purpose, number)
+        return np.random.SeedSequence(self._seed.entropy, spawn_key=key)
+
+    def _take(self, n_rows: int) -> Iterator[Block]:
+        """The next `n_rows` rows, as blocks and slices of blocks."""
+        if self._segments is None:
+            raise RuntimeError("the rows have no order yet")
+        done = 0
+        while done < n_rows:
+            block = self._rest if self._rest is not None else next(self._segments)
+            taken = min(n_rows - done, len(block.y))
+            self._rest = (
+                _rows(block, taken, len(block.y)) if taken < len(block.y) else None
+            )
+            yield _rows(block, 0, taken)
+            done += taken
+
+    def _endless_segments(self, n_before: int) -> Iterator[Block]:
+        """The blocks over and over, in a new order each time if shuffled.
+
+        Begins after `n_before` rows.
+        """
+        number, skipped = divmod(n_before, self._shard.n_rows)
+        while True:
+            for segment in self._segments_of_pass(number):
+                n_rows = len(segment.y)
+                if skipped < n_rows:
+                    yield _rows(segment, skipped, n_rows)
+                skipped = max(0, skipped - n_rows)
+            number += 1
+
+    def _segments_of_pass(self, number: int) -> Iterator[Block]:
+        """The blocks in the order of a pass."""
+        blocks = self._shard.blocks
+        order = np.arange(len(blocks))
+        rng = np.random.default_rng(self._seed_of(_ORDER, number))
+        if self._shuffle:
+            rng.shuffle(order)
+        for group in join_groups((blocks[i] for i in order), self._join_limit):
+            yield from self._cut(group, rng)
+
+    def _cut(self, block: Block, rng: np.random.Generator) -> Iterator[Block]:
+        """A block, from a random row on and round, if rounds end within blocks.
+
+        Rounds that always see the same rows together need up to a fifth more passes.
+        """
+        start = int(rng.integers(len(block.y))) if self._rotate else 0
+        yield _rows(block, start, len(block.y))
+        if start:
+            yield _rows(block, 0, start)
+
+
+def _make_estimator(params: FitParams) -> Any:
+    """A scikit-learn estimator that takes the loss and the L2 part of the penalty."""
+    kind = SGDClassifier if params.is_classifier else SGDRegressor
+    l2, l1 = penalty_weights(params)
+    split = l1 > 0
+    return kind(
+        loss=params.loss,
+        penalty=("l2" if l2 else None) if split else params.penalty,
+        alpha=l2 if split and l2 else params.alpha,
+        fit_intercept=params.fit_intercept,
+        shuffle=bool(params.shuffle),
+        epsilon=params.epsilon,
+        power_t=params.power_t,
+    )
+
+
+def penalty_weights(params: FitParams) -> tuple[float, float]:
+    """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
+    l1_ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
+    alpha = params.alpha if params.penalty else 0.0
+    return alpha * (1 - l1_ratio), alpha * l1_ratio
+
+
+def soft_threshold(coef: np.ndarray, threshold: float) -> None:
+    """Move coefficients towards 0 by `threshold`, at most to 0; in place."""
+    np.subtract(coef, np.clip(coef, -threshold, threshold), out=coef)
+
+
+def _rows(block: Block, start: int, stop: int) -> Block:
+    """Rows of a block, as views."""
+    if start == 0 and stop == len(block.y):
+        return block
+    weight = block.sample_weight
+    return block._replace(
+        X=row_slice(block.X, start, stop),
+        y=block.y[start:stop],
+        sample_weight=None if weight is None else weight[start:stop],
+    )

@@ -1,0 +1,1 @@
+"""Neural networks on NumPy: the interface, the perceptron, evaluation."""

@@ -1,0 +1,386 @@
+"""The built-in network: a multi-layer perceptron like scikit-learn's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.preprocessing import LabelBinarizer
+
+from dask_ma.kernels import (
+    SGD,
+    Adam,
+    MLPLayout,
+    MLPWorkspace,
+    Optimizer,
+    add_distance,
+    mlp_initial_values,
+    mlp_loss_and_gradient,
+    mlp_outputs,
+    mlp_unpack,
+    shift_towards,
+    softmax,
+)
+from dask_ma.mpca.networks._network import Network, NetworkSpec, Pull
+
+#: scikit-learn's names of what the output units compute, by loss.
+_OUT_ACTIVATIONS = {
+    "squared_error": "identity",
+    "binary_log_loss": "logistic",
+    "log_loss": "softmax",
+}
+
+
+@dataclass(frozen=True)
+class MLPSpec(NetworkSpec):
+    """A multi-layer perceptron and its optimiser; the names are scikit-learn's.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=(100,)
+        Units of each hidden layer, each at least 1; there may be none.
+    activation : {"identity", "logistic", "tanh", "relu"}, default="relu"
+        Of the hidden units.
+    alpha : float, default=1e-4
+        Weight of the L2 penalty, at least 0. The penalty of a batch is
+        ``alpha / 2 * ||W||^2`` by the weight of its rows; intercepts are free.
+    solver : {"adam", "sgd"}, default="adam"
+        The optimiser.
+    momentum : float, default=0.9
+        Of "sgd", in [0, 1].
+    nesterovs_momentum : bool, default=True
+        Whether "sgd" looks ahead along the momentum.
+    beta_1, beta_2 : float, default=0.9 and 0.999
+        Of "adam", in [0, 1).
+    epsilon : float, default=1e-8
+        Of "adam", above 0.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
+    """
+
+    hidden_layer_sizes: tuple[int, ...] = (100,)
+    activation: str = "relu"
+    alpha: float = 1e-4
+    solver: str = "adam"
+    momentum: float = 0.9
+    nesterovs_momentum: bool = True
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    n_targets: int | None = None
+
+    def layout(self, n_features: int, n_classes: int | None) -> MLPLayout:
+        """Units and loss of the network; two classes share an output unit.
+
+        Where y has several columns, there is a unit for each.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of X.
+        n_classes : int or None
+            Number of classes, at least 2; None for regression.
+
+        Returns
+        -------
+        layout : MLPLayout
+        """
+        if n_classes is None:
+            n_outputs, loss = self.n_targets or 1, "squared_error"
+        elif self.n_targets is not None:
+            n_outputs, loss = self.n_targets, "binary_log_loss"
+        elif n_classes == 2:
+            n_outputs, loss = 1, "binary_log_loss"
+        else:
+            n_outputs, loss = n_classes, "log_loss"
+        units = (n_features, *self.hidden_layer_sizes, n_outputs)
+        return MLPLayout(units, self.activation, loss)
+
+    def optimizer(self, n_values: int, dtype: np.dtype) -> Optimizer:
+        """An optimiser without history for a vector.
+
+        Parameters
+        ----------
+        n_values : int
+            Length of the vector.
+        dtype : numpy.dtype
+            Of the vector.
+
+        Returns
+        -------
+        optimizer : Optimizer
+        """
+        if self.solver == "sgd":
+            return SGD(n_values, dtype, self.momentum, self.nesterovs_momentum)
+        return Adam(n_values, dtype, self.beta_1, self.beta_2, self.epsilon)
+
+    def build(
+        self,
+        n_features: int,
+        n_classes: int | None,
+        dtype: np.dtype,
+        random_state: np.random.RandomState,
+    ) -> MLPNetwork:
+        layout = self.layout(n_features, n_classes)
+        values = mlp_initial_values(layout, dtype, random_state)
+        return MLPNetwork(self, layout, values)
+
+    def forward(self, vector: np.ndarray, X: Any, n_classes: int | None) -> np.ndarray:
+        layout = self.layout(X.shape[1], n_classes)
+        with _quiet():
+            outputs = mlp_outputs(layout, vector, X)
+            if n_classes is None:
+                return outputs if self.n_targets else outputs[:, 0]
+            if self.n_targets is not None:
+                return special.expit(outputs)
+            probabilities = softmax(outputs)
+        if n_classes > 2:
+            return probabilities
+        return np.hstack([1 - probabilities, probabilities])
+
+    def attributes(
+        self, vector: np.ndarray, n_features: int, n_classes: int | None
+    ) -> dict[str, Any]:
+        """Parameters and shape of the network, as scikit-learn names them.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of the network; they are copied.
+        n_features : int
+            Columns of X.
+        n_classes : int or None
+            Number of classes, None for regression.
+
+        Returns
+        -------
+        attributes : dict
+            `coefs_` and `intercepts_`, lists with an array for each layer after the
+            inputs; `n_layers_`, `n_outputs_` and `out_activation_`.
+        """
+        layout = self.layout(n_features, n_classes)
+        coefs, intercepts = mlp_unpack(layout, vector.copy())
+        return {
+            "coefs_": coefs,
+            "intercepts_": intercepts,
+            "n_layers_": len(layout.units),
+            "n_outputs_": layout.units[-1],
+            "out_activation_": _OUT_ACTIVATIONS[layout.loss],
+        }
+
+
+def pack(coefs: Sequence[np.ndarray], intercepts: Sequence[np.ndarray]) -> np.ndarray:
+    """The vector of a network with these parameters; see `MLPSpec.attributes`.
+
+    Parameters
+    ----------
+    coefs : sequence of ndarray of shape (fan_in, fan_out)
+    intercepts : sequence of ndarray of shape (fan_out,)
+
+    Returns
+    -------
+    vector : ndarray of shape (n_values,)
+    """
+    layers = zip(coefs, intercepts, strict=True)
+    return np.concatenate([part.ravel() for layer in layers for part in layer])
+
+
+class _Aim(NamedTuple):
+    """Where some values of the vector are drawn to."""
+
+    start: int
+    values: np.ndarray
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.values)
+
+    def within(self, start: int, stop: int) -> _Aim:
+        """What lies from `start` to `stop`, perhaps nothing."""
+        start = min(max(start, self.start), self.stop)
+        stop = max(start, min(stop, self.stop))
+        return _Aim(start, self.values[start - self.start : stop - self.start])
+
+
+class MLPNetwork(Network):
+    """A multi-layer perceptron in training.
+
+    Parameters
+    ----------
+    spec : MLPSpec
+        What it has been built from.
+    layout : MLPLayout
+        Units and loss.
+    values : ndarray of float32 or float64, shape (n_values,)
+        The vector; the network keeps it and changes it.
+    """
+
+    def __init__(self, spec: MLPSpec, layout: MLPLayout, values: np.ndarray) -> None:
+        self.n_values = self.n_parameters = len(values)
+        self.dtype = values.dtype
+        self._spec = spec
+        self._layout = layout
+        self._values = values
+        self._gradient = np.zeros_like(values)
+        self._workspace = MLPWorkspace(layout, values.dtype)
+        self._optimizer = self.slice_optimizer(len(values))
+        self._aims: list[_Aim] = []
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return self._values[start:stop].copy()
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        self._values[start : start + len(values)] = values
+
+    def aim(self, start: int, values: np.ndarray) -> None:
+        new = _Aim(start, values)
+        kept = [new]
+        for old in self._aims:
+            kept.append(old.within(0, new.start))
+            kept.append(old.within(new.stop, self.n_values))
+        # Another thread may be in a step: it sees the old list or the new one.
+        self._aims = [part for part in kept if len(part.values)]
+
+    def step(
+        self,
+        X: Any,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        *,
+        learning_rate: float,
+        pulls: Sequence[Pull] = (),
+        form: str = "shift",
+    ) -> float:
+        if form not in ("shift", "loss"):
+            raise ValueError(f'form must be "shift" or "loss", got {form!r}')
+        with _quiet():
+            if form == "shift":
+                for values, _, aim, strength in self._drawn(pulls):
+                    shift_towards(values, aim, strength)
+            loss = self._back_propagate(X, y, sample_weight)
+            if form == "loss":
+                for values, gradient, aim, strength in self._drawn(pulls):
+                    add_distance(gradient, values, aim, strength)
+            self._optimizer.step(self._values, self._gradient, learning_rate)
+        return loss
+
+    def gradient(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> tuple[float, np.ndarray]:
+        with _quiet():
+            return self._back_propagate(X, y, sample_weight), self._gradient
+
+    def outputs(self, X: Any) -> np.ndarray:
+        with _quiet():
+            outputs = mlp_outputs(self._layout, self._values, X)
+        return (
+            outputs if self._spec.n_targets or outputs.shape[1] > 1 else outputs[:, 0]
+        )
+
+    def slice_optimizer(self, n_values: int) -> Optimizer:
+        return self._spec.optimizer(n_values, self.dtype)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return self._optimizer.state()
+
+    def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        self._optimizer.go_on(state)
+
+    def _back_propagate(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> float:
+        """Loss of a batch; its gradient lies in the network's own array."""
+        return mlp_loss_and_gradient(
+            self._layout,
+            self._values,
+            X,
+            y,
+            sample_weight,
+            self._gradient,
+            self._workspace,
+            alpha=self._spec.alpha,
+        )
+
+    def _drawn(
+        self, pulls: Sequence[Pull]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
+        """Values that are drawn somewhere, their gradient, aim and strength."""
+        for pull in pulls:
+            for aim in self._aims if pull.strength > 0 else ():
+                part = aim.within(pull.start, pull.stop)
+                inside = slice(part.start, part.stop)
+                if len(part.values):
+                    yield (
+                        self._values[inside],
+                        self._gradient[inside],
+                        part.values,
+                        pull.strength,
+                    )
+
+
+def fitted_twin(
+    parameters: Mapping[str, Any],
+    vector: np.ndarray,
+    classes: np.ndarray | None,
+    n_features: int,
+    n_targets: int | None = None,
+) -> MLPClassifier | MLPRegressor:
+    """A fitted scikit-learn estimator with the same network.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Constructor parameters of the twin, with at least those of the network.
+    vector : ndarray of shape (n_values,)
+        Values of the network; they are copied.
+    classes : ndarray of shape (n_classes,) or None
+        Sorted labels, at least two; None for regression.
+    n_features : int
+        Columns of X.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
+
+    Returns
+    -------
+    twin : MLPClassifier or MLPRegressor
+        It predicts, and trains on with ``partial_fit`` or ``warm_start``, with a new
+        optimiser.
+    """
+    n_classes = None if classes is None else len(classes)
+    twin = (MLPRegressor if classes is None else MLPClassifier)(**parameters)
+    sizes = np.atleast_1d(twin.hidden_layer_sizes)
+    hidden = tuple(int(size) for size in sizes)
+    spec = MLPSpec(hidden, twin.activation, n_targets=n_targets)
+    attributes = spec.attributes(vector, n_features, n_classes)
+    for name, value in {**attributes, "n_features_in_": n_features}.items():
+        setattr(twin, name, value)
+    if classes is not None:
+        labels = classes
+        if n_targets is not None:  # a row with none of the labels, and one with all
+            labels = np.repeat([[0], [1]], n_targets, axis=1)
+        twin._label_binarizer = LabelBinarizer().fit(labels)
+        twin.classes_ = twin._label_binarizer.classes_
+    _without_history(twin)
+    return twin
+
+
+def _without_history(twin: MLPClassifier | MLPRegressor) -> None:
+    """Set what scikit-learn's networks look for when they train on.
+
+    Nothing public makes one of given weights, hence the names with an underscore here
+    and above.
+    """
+    twin.n_iter_ = twin.t_ = twin._no_improvement_count = 0
+    twin.loss_curve_ = []
+    twin.loss_ = twin.best_loss_ = None if twin.early_stopping else np.inf
+    twin.validation_scores_ = [] if twin.early_stopping else None
+    twin.best_validation_score_ = -np.inf if twin.early_stopping else None
+
+
+def _quiet() -> np.errstate:
+    """No warnings where training diverges: the loss shows it."""
+    return np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")

@@ -1,0 +1,1 @@
+"""Strategies of exchange: MPCA SGD, averaging, elastic averaging, a server."""

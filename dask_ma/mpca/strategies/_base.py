@@ -1,0 +1,218 @@
+"""How the ranks work together: what all strategies have in common, and two of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import Group, allreduce, weighted_mean
+from dask_ma.mpca.networks._network import Network, Pull
+from dask_ma.mpca.strategies._progress import Ledger, Tally, Update
+
+
+class Batch(NamedTuple):
+    """Rows for one step.
+
+    Attributes
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    y : ndarray of shape (n_rows,)
+    sample_weight : ndarray of shape (n_rows,) or None
+    ends_pass : bool
+        Whether it is the last one of a pass over the rank's rows.
+    """
+
+    X: Any
+    y: np.ndarray
+    sample_weight: np.ndarray | None
+    ends_pass: bool
+
+
+class Strategy(ABC):
+    """How a rank shares what it learns.
+
+    Parameters
+    ----------
+    group : Group
+        The rank.
+    network : Network
+        Its network.
+    ledger : Ledger
+        What the rank has done.
+    tally : Tally
+        What all ranks have done.
+    elapsed : callable
+        Gives the seconds since the fit began.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        network: Network,
+        ledger: Ledger,
+        tally: Tally,
+        elapsed: Callable[[], float],
+    ) -> None:
+        self._group = group
+        self._network = network
+        self._ledger = ledger
+        self._tally = tally
+        self._elapsed = elapsed
+        self.pulls: list[Pull] = []
+
+    def step(self, batch: Batch, learning_rate: float, form: str) -> float:
+        """Make a step on a batch and return its loss."""
+        return self._network.step(
+            batch.X,
+            batch.y,
+            batch.sample_weight,
+            learning_rate=learning_rate,
+            pulls=self.pulls,
+            form=form,
+        )
+
+    @abstractmethod
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+        """Share what there is to share; called after each step.
+
+        Parameters
+        ----------
+        ends_pass : bool
+            Whether the rank has gone over all its rows.
+        idle : bool
+            Whether the rank makes no steps, and may as well wait for messages.
+
+        Returns
+        -------
+        updates : list of Update
+            What has become known since the last call; every rank gets the same updates
+            in the same order, though not at the same time.
+        """
+
+    def share_score(self) -> list[Update]:
+        """Share the rank's part of a score; by default together with the next counts.
+
+        Returns
+        -------
+        updates : list of Update
+            What has become known by it.
+        """
+        return []
+
+    @abstractmethod
+    def joint(self) -> np.ndarray:
+        """Joint model after the latest update, as this rank knows it; may be a copy."""
+
+    def collect(self) -> np.ndarray:
+        """Joint model after the last update, the same everywhere; a collective call."""
+        return self.joint()
+
+    def leave(self) -> None:
+        """Leave no other rank waiting for this one; a collective call."""
+
+    def cycles(self) -> list[int]:
+        """Exchanges made so far, for each shard."""
+        return []
+
+    def trajectory(self) -> np.ndarray | None:
+        """Smoothed change of the joint model, if the strategy has one."""
+        return None
+
+    def _add(self, counts: np.ndarray) -> Update:
+        """Add counts of all ranks to the tally."""
+        return self._tally.add(counts, self._elapsed())
+
+    def _add_now(self, tau: float) -> Update:
+        """Add up what all ranks have done; a collective call."""
+        return self._add(allreduce(self._group, self._ledger.take(tau)))
+
+
+class Alone(Strategy):
+    """Each rank trains by itself; the joint model is the mean after each pass."""
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        self._mean = self._network.read(0, self._network.n_values)
+
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+        """Add up what has been done, and take the mean, after each pass."""
+        if not (ends_pass or idle):
+            return []
+        self._mean = self._network.read(0, self._network.n_values)
+        if self._group.size > 1:
+            weight = float(self._ledger.n_steps * (not self._ledger.has_diverged))
+            self._mean = mean_of_models(self._group, self._mean, weight)
+        return [self._add_now(0.0)]
+
+    def share_score(self) -> list[Update]:
+        """Share it at once."""
+        return [self._add_now(0.0)]
+
+    def joint(self) -> np.ndarray:
+        """Mean of the ranks' models after the last pass."""
+        return self._mean
+
+
+class Synchronous(Strategy):
+    """All ranks stop after so many steps and go on from their mean (section 3.1).
+
+    Parameters
+    ----------
+    period : int
+        Steps from one mean to the next, at least 1.
+    **common
+        As for :class:`Strategy`.
+    """
+
+    def __init__(self, period: int, **common: Any) -> None:
+        super().__init__(**common)
+        self._period = period
+        self._n_done = 0
+        self._joint = self._network.read(0, self._network.n_values)
+
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+        """Replace the model by the mean over ranks when it is time."""
+        self._n_done += 1
+        if self._n_done < self._period and not idle:
+            return []
+        weight = 0.0 if idle or self._ledger.has_diverged else 1.0
+        self._n_done = 0
+        model = self._network.read(0, self._network.n_values)
+        self._joint = mean_of_models(self._group, model, weight, self._joint)
+        self._network.write(0, self._joint)
+        return [self._add_now(self._period * weight)]
+
+    def share_score(self) -> list[Update]:
+        """Share it at once."""
+        return [self._add_now(0.0)]
+
+    def joint(self) -> np.ndarray:
+        """The last mean."""
+        return self._joint
+
+
+def mean_of_models(
+    group: Group, model: np.ndarray, weight: float, otherwise: np.ndarray | None = None
+) -> np.ndarray:
+    """Mean of the models of those ranks that have a weight; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    model : ndarray
+        Its model; it may hold anything if the weight is 0.
+    weight : float
+        Weight of the rank.
+    otherwise : ndarray, default=None
+        Result if no rank has a weight; None for the rank's own model.
+    """
+    total = float(allreduce(group, np.array(weight)))
+    if total == 0:
+        return model if otherwise is None else otherwise
+    if weight == 0:
+        model = np.zeros_like(model)
+    return weighted_mean(group, model, weight, total=total)

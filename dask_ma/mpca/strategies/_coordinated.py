@@ -1,0 +1,223 @@
+"""Multi-phase coordinated asynchronous exchange (section 4 of the paper).
+
+Ranks never wait for each other. After each step a rank looks at what has arrived: parts
+of models that it is to add up, and parts of the joint model that others have sent. Both
+take the way between steps, so no second thread competes with the network.
+
+The exchanges of a fit are numbered; exchange `k` carries shard ``k % n_phases``. The
+joint model of a shard lies in equal parts on all ranks: a rank sends each other rank a
+part of what it has, adds up its own part, and sends that to everybody, who works out
+by itself where it is on its way to. All connections carry the same load in both
+directions, which a single rank in the place of the paper's driver could not have.
+"""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from dask_ma import _config
+from dask_ma.mpca.networks._network import Pull
+from dask_ma.mpca.strategies._base import Strategy
+from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
+from dask_ma.mpca.strategies._messages import Parcels, Share
+from dask_ma.mpca.strategies._progress import N_FIELDS, Update
+from dask_ma.mpca.strategies._schedules import CycleSchedule
+
+_MODEL, _JOINT = "model", "joint"
+_SHORT_STEP = 1e-3  # seconds
+_TAU_MEMORY = 0.5  # of the length of cycles before the last one
+
+
+class Coordinated(Strategy):
+    """Exchange in phases while the ranks go on computing.
+
+    Parameters
+    ----------
+    n_phases : int
+        Number of shards, which are exchanged in turn: 1, 2 or 3.
+    schedule : CycleSchedule
+        Values by number of cycle.
+    weighting : {"steps", "uniform"}
+        Whether a rank's model counts by the steps made since the last exchange of the
+        same shard (equation 9), or as much as any other.
+    cycles : sequence of int or None
+        Cycles that each shard has made before; None for none.
+    most_steps : int, default=0
+        After so many steps there is an exchange whatever it costs: what all ranks have
+        done, and whether that is enough, is known from exchanges only. With 0 the cost
+        never counts.
+    trajectory : ndarray of shape (n_parameters,) or None, default=None
+        Of the joint model, to go on from; None for none.
+    **common
+        As for :class:`~dask_ma.mpca.strategies._base.Strategy`. The network holds the
+        joint model to begin with.
+    """
+
+    def __init__(
+        self,
+        n_phases: int,
+        schedule: CycleSchedule,
+        weighting: str,
+        cycles: list[int] | None = None,
+        most_steps: int = 0,
+        trajectory: np.ndarray | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self._most_steps = most_steps
+        size, rank = self._group.size, self._group.rank
+        self._cut = Cut(self._network.n_values, n_phases, size)
+        self._schedule = schedule
+        self._by_steps = weighting == "steps"
+        self._cycles = [0] * n_phases if cycles is None else list(cycles)
+        self._parts = []
+        for number in range(n_phases):
+            values = self._network.read(*self._cut.part(number, rank))
+            self._parts.append(JointPart(values, schedule, self._cycles[number]))
+        self._projection = Projection(
+            self._network.read(0, self._network.n_values),
+            self._network.n_parameters,
+            schedule,
+            trajectory,
+        )
+        self._sent_at = [0] * n_phases  # steps made at the last exchange of a shard
+        self._since = [0.0] * n_phases  # when it began
+        self._tau = [0.0] * n_phases  # steps between exchanges of a shard, smoothed
+        self._n_sent = self._n_reduced = self._n_received = 0
+        self._last_step = perf_counter()
+        self._parcels = Parcels(self._group, (_MODEL, _JOINT))
+        part = float(_config.get("mpca.exchange-share"))
+        self._share = Share(part, self._group)
+
+    # What the trainer calls -----------------------------------------------------------
+
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+        """Do all that can be done without waiting; an idle rank waits for a message."""
+        while True:
+            with self._share.exchanging():
+                self._parcels.look()
+                has_moved = self._reduce()
+                has_moved = self._send(idle) or has_moved
+                self._parcels.send()
+                update = self._receive()
+            if update is not None:
+                # Every rank is to act on an update before it adds to the next ones.
+                return [update]
+            if has_moved:
+                continue
+            if not idle:
+                self._let_others_run()
+                return []
+            self._parcels.wait()
+
+    def joint(self) -> np.ndarray:
+        """The joint model itself, the same on all ranks after the same update."""
+        return self._projection.values
+
+    def trajectory(self) -> np.ndarray | None:
+        """Smoothed change of the joint model's parameters in a cycle."""
+        return self._projection.trajectory
+
+    def cycles(self) -> list[int]:
+        """Cycles that each shard has made."""
+        return list(self._cycles)
+
+    # The three things that go on ------------------------------------------------------
+
+    def _send(self, idle: bool) -> bool:
+        """Send the next shard of this rank's model if it is its turn."""
+        number = self._n_sent % len(self._parts)
+        # While one shard is added up the one before is on its way back. With three,
+        # another one can be sent meanwhile.
+        is_turn = self._n_sent <= self._n_reduced + max(0, len(self._parts) - 2)
+        is_back = self._n_sent - self._n_received < len(self._parts)
+        tau = self._ledger.n_steps - self._sent_at[number]
+        if not (is_turn and is_back and (idle or (tau and self._is_due()))):
+            return False
+        weight = float(tau if self._by_steps else tau > 0)
+        if self._ledger.has_diverged:
+            weight = 0.0
+        header = np.append(self._ledger.take(tau), weight)
+        self._sent_at[number] = self._ledger.n_steps
+        memory = _TAU_MEMORY if self._tau[number] else 0.0
+        self._tau[number] = memory * self._tau[number] + (1 - memory) * tau
+        self._since[number] = perf_counter()
+        start, stop = self._cut.shard(number)
+        values = self._network.read(start, stop)
+        for rank in range(self._group.size):
+            first, last = self._cut.part(number, rank)
+            part = values[first - start : last - start]
+            self._parcels.put(_MODEL, (part, header), rank)
+        self._n_sent += 1
+        self._share.note_exchange(self._ledger.seconds_computing)
+        return True
+
+    def _reduce(self) -> bool:
+        """Add up this rank's part of a shard once all ranks have sent theirs."""
+        received = self._parcels.take(_MODEL)
+        if received is None:
+            return False
+        number = self._n_reduced % len(self._parts)
+        headers = [header for _, header in received]
+        weights = [float(header[-1]) for header in headers]
+        joint = self._parts[number].update([model for model, _ in received], weights)
+        counts = np.sum([header[:N_FIELDS] for header in headers], axis=0)
+        for rank in range(self._group.size):
+            self._parcels.put(_JOINT, (joint, counts), rank)
+        self._n_reduced += 1
+        return True
+
+    def _receive(self) -> Update | None:
+        """Take over a shard of the joint model once all its parts are here."""
+        received = self._parcels.take(_JOINT)
+        if received is None:
+            return None
+        number = self._n_received % len(self._parts)
+        parts = [part for part, _ in received]
+        counts = received[self._group.rank][1]
+        start, _ = self._cut.shard(number)
+        joint = np.concatenate(parts)
+        projected = self._projection.advance(start, joint, self._cycles[number])
+        self._network.aim(start, projected)
+        self._cycles[number] += 1
+        self._n_received += 1
+        self._set_pulls()
+        self._group.trace.add_beside(self._since[number], perf_counter(), joint.nbytes)
+        return self._add(counts)
+
+    # Helpers --------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        """Whether it is time for another exchange, or one can be afforded."""
+        ledger = self._ledger
+        if ledger.n_steps - max(self._sent_at) >= self._most_steps:
+            return True
+        return self._share.is_due(ledger.seconds_computing)
+
+    def _let_others_run(self) -> None:
+        """Let other threads of this process take the interpreter after a short step.
+
+        They are the other ranks, if there are any here, and the one that sends and
+        receives. It would otherwise change hands every 5 ms only, which may be a
+        hundred steps of a small network. Large operations let go of it anyway, and a
+        yield may cost the rest of a time slice.
+        """
+        if perf_counter() - self._last_step < _SHORT_STEP:
+            # A sleep of no time takes much longer, but not all systems have a yield.
+            os.sched_yield() if hasattr(os, "sched_yield") else sleep(0)
+        self._last_step = perf_counter()
+
+    def _set_pulls(self) -> None:
+        """Draw this rank to what it knows of the joint model."""
+        n_parameters = self._network.n_parameters
+        self.pulls = []
+        for number, cycle in enumerate(self._cycles):
+            start, stop = self._cut.shard(number)
+            stop = min(stop, n_parameters)
+            strength = self._schedule.penalty_at(cycle, max(1.0, self._tau[number]))
+            if strength > 0 and start < stop:
+                self.pulls.append(Pull(start, stop, strength))

@@ -1,0 +1,1 @@
+"""Networks given as modules of PyTorch; the only importers of torch."""

@@ -1,0 +1,250 @@
+"""A torch module as a network that the strategies train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import nn
+
+from dask_ma.kernels import Optimizer
+from dask_ma.mpca.networks._network import Network, Pull
+from dask_ma.mpca.torch._objective import Objective
+from dask_ma.mpca.torch._optimizer import (
+    OptimizerBuilder,
+    PacedOptimizer,
+    SliceOptimizer,
+)
+from dask_ma.mpca.torch._values import JointModel, Values
+
+_MOST_ROWS = 1024  # that go through a network at once, which bounds its activations
+
+
+class TorchNetwork(Network):
+    """A module of torch with its criterion and its optimiser.
+
+    Parameters
+    ----------
+    module : nn.Module
+        In float32, on its device. It belongs to the network, and must have at least one
+        trained parameter.
+    objective : Objective
+        On the same device.
+    build_optimizer : callable
+        From a list of parameters to an optimiser of torch.
+    learning_rate_init : float
+        The `learning_rate` at which the optimiser's step sizes are taken as given.
+    device : torch.device
+        Where the module is.
+    input_shape : tuple of int or None, default=None
+        Shape of one row, for the module; None leaves rows as they are.
+
+    Notes
+    -----
+    The vector holds the parameters with `requires_grad`, then the other parameters,
+    then the floating-point buffers, each kind in the module's order. It is of float32.
+
+    A batch normalisation cannot be trained on one row, so the last row of a pass goes
+    with the batch before.
+
+    Ranks in threads of one process share the random numbers of torch: a dropout is as
+    random as ever, but not the same from run to run.
+    """
+
+    least_rows: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        module: nn.Module,
+        objective: Objective,
+        build_optimizer: OptimizerBuilder,
+        learning_rate_init: float,
+        device: torch.device,
+        input_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self._module = module
+        self._objective = objective
+        self._device = device
+        self._input_shape = input_shape
+        self._values = Values(module, device)
+        self._joint = JointModel(self._values)
+        self._build_optimizer = build_optimizer
+        self._base = learning_rate_init
+        self._optimizer = PacedOptimizer(
+            build_optimizer(self._values.trained), learning_rate_init
+        )
+        self.n_values = len(self._values.flat)
+        self.n_parameters = len(self._values.gradient)
+        self.dtype = np.dtype(np.float32)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Copy of the values from `start` to `stop`."""
+        return self._values.read(start, stop)
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Replace the values from `start` on."""
+        self._values.write(start, values)
+
+    def aim(self, start: int, values: np.ndarray) -> None:
+        """Set the joint model that pulls draw the values from `start` on towards."""
+        self._joint.aim(start, values)
+
+    def step(
+        self,
+        X: Any,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        *,
+        learning_rate: float,
+        pulls: Sequence[Pull] = (),
+        form: str = "shift",
+    ) -> float:
+        """Make a step of the optimiser on a batch; see :meth:`Network.step`.
+
+        Raises
+        ------
+        ValueError
+            If the module's output has not the shape that the task asks for, or if the
+            criterion cannot weigh rows, or for an unknown `form`.
+        """
+        if form == "shift":
+            for pull in pulls:
+                self._shift(pull)
+        elif form != "loss":
+            raise ValueError(f"form must be 'shift' or 'loss', got {form!r}")
+        loss = self._differentiate(X, y, sample_weight)
+        if form == "loss":
+            for pull in pulls:
+                self._tilt(pull)
+        self._optimizer.step(learning_rate)
+        return loss
+
+    def gradient(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> tuple[float, np.ndarray]:
+        """Loss of a batch and its gradient; running means take the batch in."""
+        loss = self._differentiate(X, y, sample_weight)
+        return loss, self._values.to_numpy(self._values.gradient, 0, self.n_parameters)
+
+    def outputs(self, X: Any) -> np.ndarray:
+        """Values of the output units; see :meth:`Network.outputs`."""
+        how = (self._input_shape, self._device)
+        parts = run(self._module, self._objective, X, *how)
+        return np.concatenate([to_array(self._objective.outputs(p)) for p in parts])
+
+    def slice_optimizer(self, n_values: int) -> Optimizer:
+        """An optimiser of the same kind, without history, for a part of the vector."""
+        return SliceOptimizer(self._build_optimizer, n_values, self._base)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Copies of what the optimiser remembers; see :meth:`PacedOptimizer.state`."""
+        return self._optimizer.state()
+
+    def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`optimizer_state` has given."""
+        self._optimizer.go_on(state)
+
+    @torch.no_grad()
+    def _shift(self, pull: Pull) -> None:
+        """Move values towards the joint model (equation 7)."""
+        for part, distance in self._joint.distances(pull.start, pull.stop):
+            self._values.flat[part].sub_(distance, alpha=pull.strength)
+
+    @torch.no_grad()
+    def _tilt(self, pull: Pull) -> None:
+        """Add the gradient of a penalty to that of the loss (equation 6)."""
+        for part, distance in self._joint.distances(pull.start, pull.stop):
+            self._values.gradient[part].add_(distance, alpha=pull.strength)
+
+    def _differentiate(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> float:
+        """Compute the gradient in place; returns the loss."""
+        self._module.train()
+        self._values.gradient.zero_()
+        output = self._forward(to_rows(X, self._input_shape, self._device))
+        loss = self._objective.loss(output, y, sample_weight)
+        loss.backward()
+        self._values.take_in_buffers()
+        return float(loss.detach())
+
+    def _forward(self, rows: torch.Tensor) -> Any:
+        """What the module returns for a batch."""
+        try:
+            return self._module(rows)
+        except ValueError as error:
+            if len(rows) > 1 or "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                "a batch normalisation cannot be trained on a batch of one row, as it "
+                "is with batch_size=1 or where a rank has a single row; take larger "
+                "batches, or fewer ranks or blocks"
+            ) from error
+
+
+def to_rows(
+    X: Any, input_shape: tuple[int, ...] | None, device: torch.device
+) -> torch.Tensor:
+    """Rows as a module takes them.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+        Rows; sparse ones become dense.
+    input_shape : tuple of int or None
+        Shape of one row; None leaves it as it is.
+    device : torch.device
+        Where the module is.
+
+    Returns
+    -------
+    rows : Tensor of shape (n_rows, *input_shape)
+        Of float32.
+    """
+    dense = X.toarray() if sparse.issparse(X) else X
+    rows = np.array(dense, dtype=np.float32, order="C")
+    if input_shape is not None:
+        rows = rows.reshape(len(rows), *input_shape)
+    return torch.from_numpy(rows).to(device)
+
+
+def run(
+    module: nn.Module,
+    objective: Objective,
+    X: Any,
+    input_shape: tuple[int, ...] | None,
+    device: torch.device,
+) -> Iterator[torch.Tensor]:
+    """What a module returns outside training, for some of the rows at a time.
+
+    Parameters
+    ----------
+    module : nn.Module
+        It is set to its evaluation mode.
+    objective : Objective
+        It checks the shapes.
+    X : ndarray or CSR of shape (n_rows, n_features)
+        Rows; nothing is returned for none.
+    input_shape, device
+        As for :func:`to_rows`.
+
+    Yields
+    ------
+    output : Tensor
+        For the next rows.
+    """
+    module.eval()
+    for start in range(0, X.shape[0], _MOST_ROWS):
+        rows = to_rows(X[start : start + _MOST_ROWS], input_shape, device)
+        with torch.no_grad():
+            output = module(rows)
+        objective.check(output, len(rows))
+        yield output
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor without gradient as an array, wherever it is."""
+    return tensor.cpu().numpy()

@@ -1,0 +1,321 @@
+"""How to build a network from a torch module given by the user; it needs torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "module= needs PyTorch, which is not installed: pip install torch, or "
+        'pip install ".[torch]" in the sources of dask_ma',
+        name="torch",
+    ) from error
+
+from torch import nn
+
+from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.torch._module import make_module, pack_module, packed
+from dask_ma.mpca.torch._objective import Objective
+from dask_ma.mpca.torch._solver import TorchNetwork, run, to_array
+from dask_ma.mpca.torch._values import fill
+
+
+@dataclass(frozen=True, eq=False)
+class TorchSpec(NetworkSpec):
+    """A torch module, with what it is trained for and how.
+
+    It travels by cloudpickle, so the module's class may come from a notebook.
+
+    Parameters
+    ----------
+    module : type, callable or nn.Module
+        Class or function that makes the module, or a module, whose values are then
+        where training starts. Its floating-point values become float32.
+    module_params : dict, default={}
+        Arguments of the class or function.
+    criterion : type, callable, str or None, default=None
+        Class, instance or name in `torch.nn`; None for CrossEntropyLoss, or MSELoss in
+        a regression, or BCEWithLogitsLoss for labels in several columns. Parameters
+        that it has are not trained.
+    criterion_params : dict, default={}
+        Arguments of the criterion's class.
+    optimizer : type, callable, str or None, default=None
+        Class or name in `torch.optim`; None for Adam.
+    optimizer_params : dict, default={}
+        Arguments of the optimiser's class. `lr` is the step size where a step is asked
+        for with `learning_rate_init`; without it, the `learning_rate` of each step is.
+    device : str or torch.device, default="auto"
+        Where the network is trained; "auto" is the GPU where there is one.
+    input_shape : tuple of int or None, default=None
+        Shape of one row for the module, such as (1, 28, 28); None for rows as they are.
+    learning_rate_init : float, default=0.001
+        The `learning_rate` at which steps have the size that `lr` tells.
+    n_targets : int or None, default=None
+        Columns of y; None for a y of one dimension.
+
+    Notes
+    -----
+    Probabilities are a softmax of the output, but for NLLLoss (exponential of the
+    output), BCEWithLogitsLoss (sigmoid) and BCELoss (the output). The last two take
+    one output unit and two classes, or a unit for each of several labels.
+
+    Buffers of integers, such as the number of batches that a batch normalisation has
+    seen, stay with each rank; they are new in a module that is given out.
+    """
+
+    dtypes: ClassVar[tuple[Any, ...]] = (np.float32,)
+
+    module: Any
+    module_params: Mapping[str, Any] = field(default_factory=dict)
+    criterion: Any = None
+    criterion_params: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Any = None
+    optimizer_params: Mapping[str, Any] = field(default_factory=dict)
+    device: Any = "auto"
+    input_shape: tuple[int, ...] | None = None
+    learning_rate_init: float = 0.001
+    n_targets: int | None = None
+
+    def __getstate__(self) -> dict[str, bytes]:
+        return {name: packed(name, value) for name, value in self.__dict__.items()}
+
+    def __setstate__(self, state: dict[str, bytes]) -> None:
+        # The dataclass is frozen, its dictionary is not.
+        self.__dict__.update((name, cloudpickle.loads(b)) for name, b in state.items())
+
+    def check_module(self) -> None:
+        """Refuse a module that cannot be pickled, or is of no use.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`~dask_ma.mpca.torch._module.pack_module`.
+        """
+        pack_module(self.module, self.module_params)
+
+    def check(self, n_features: int, n_classes: int | None) -> None:
+        """Find out whether a network can be built and sent, before anything is.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of X.
+        n_classes : int or None
+            Number of classes, at least 2; None for regression.
+
+        Raises
+        ------
+        TypeError
+            If something cannot be pickled, or is no module, criterion or optimiser.
+        ValueError
+            If the module has no parameters or none that is trained, if a name is
+            unknown, or if a shape or a number of classes does not fit.
+        """
+        self.__getstate__()
+        random_state = np.random.RandomState(0)
+        self._network(n_features, n_classes, random_state, torch.device("cpu"))
+        _device(self.device)
+
+    def build(
+        self,
+        n_features: int,
+        n_classes: int | None,
+        dtype: np.dtype,
+        random_state: np.random.RandomState,
+        *,
+        n_threads: int = 1,
+    ) -> TorchNetwork:
+        """A network with random values; see :meth:`NetworkSpec.build`.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of X.
+        n_classes : int or None
+            Number of classes, at least 2; None for regression.
+        dtype : numpy.dtype
+            Type of the rows. The network is of float32 in any case.
+        random_state : RandomState
+            Gives the seed: values are those after
+            ``torch.manual_seed(random_state.randint(2**31 - 1))``.
+        n_threads : int, default=1
+            Threads that torch may use on the processor. This holds for all of the
+            process, as limits of BLAS do, and stays when the network has gone.
+
+        Returns
+        -------
+        network : TorchNetwork
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`check`.
+        """
+        if torch.get_num_threads() != n_threads:
+            torch.set_num_threads(n_threads)
+        return self._network(n_features, n_classes, random_state, _device(self.device))
+
+    def forward(self, vector: np.ndarray, X: Any, n_classes: int | None) -> np.ndarray:
+        """Predictions of a trained network; see :meth:`NetworkSpec.forward`.
+
+        Returns
+        -------
+        predictions : ndarray of shape (n_rows, n_classes), (n_rows, n_targets) or \
+                (n_rows,)
+            Of float32.
+        """
+        device = _device(self.device)
+        module = self.load(vector).to(device)
+        objective = self._objective(n_classes, device)
+        width = n_classes if self.n_targets is None else self.n_targets
+        none = np.empty((0,) if width is None else (0, width), np.float32)
+        outputs = run(module, objective, X, self.input_shape, device)
+        parts = [to_array(objective.predictions(output)) for output in outputs]
+        return np.concatenate([none, *parts])
+
+    def attributes(
+        self, vector: np.ndarray, n_features: int, n_classes: int | None
+    ) -> dict[str, Any]:
+        """The values as they are; see :meth:`NetworkSpec.attributes`."""
+        return {"vector_": vector}
+
+    def load(self, vector: np.ndarray) -> nn.Module:
+        """A plain module with the values of a vector.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of a network that was built from this.
+
+        Returns
+        -------
+        module : nn.Module
+            On the CPU, in its evaluation mode.
+        """
+        module = make_module(self.module, self.module_params, seed=0)
+        fill(module, vector)
+        return module.eval()
+
+    def state_dict(self, vector: np.ndarray) -> dict[str, torch.Tensor]:
+        """Values of a vector under the module's own names.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of a network that was built from this.
+
+        Returns
+        -------
+        state_dict : OrderedDict of Tensor
+            As the module's `load_state_dict` takes it; on the CPU.
+        """
+        return self.load(vector).state_dict()
+
+    def save_safetensors(
+        self, vector: np.ndarray, path: str | os.PathLike[str]
+    ) -> None:
+        """Write the values of a vector to a file, under the module's own names.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of a network that was built from this.
+        path : str or path-like
+            File to write; ``safetensors.torch.load_model`` reads it.
+
+        Raises
+        ------
+        ImportError
+            If safetensors is not installed.
+        """
+        try:
+            from safetensors.torch import save_model
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                "the format needs safetensors, which is not installed: pip install "
+                'safetensors, or pip install ".[torch]" in the sources of dask_ma'
+            ) from error
+        save_model(self.load(vector), os.fspath(path))
+
+    def _network(
+        self,
+        n_features: int,
+        n_classes: int | None,
+        random_state: np.random.RandomState,
+        device: torch.device,
+    ) -> TorchNetwork:
+        if self.input_shape is not None and math.prod(self.input_shape) != n_features:
+            raise ValueError(
+                f"input_shape={self.input_shape} has {math.prod(self.input_shape)} "
+                f"values, a row of X has {n_features}"
+            )
+        seed = random_state.randint(2**31 - 1)
+        module = make_module(self.module, self.module_params, seed).to(device)
+        return TorchNetwork(
+            module,
+            self._objective(n_classes, device),
+            self._optimizer_builder(),
+            self.learning_rate_init,
+            device,
+            self.input_shape,
+        )
+
+    def _objective(self, n_classes: int | None, device: torch.device) -> Objective:
+        criterion = self._criterion(n_classes)
+        return Objective(criterion, n_classes, device, self.n_targets)
+
+    def _criterion(self, n_classes: int | None) -> Any:
+        default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
+        if n_classes is not None and self.n_targets is not None:
+            default = "BCEWithLogitsLoss"
+        given = default if self.criterion is None else self.criterion
+        found = _named(given, nn, "criterion", "torch.nn")
+        if isinstance(found, type):
+            return found(**self.criterion_params)
+        if self.criterion_params:
+            raise ValueError("criterion__ parameters need a class, not an instance")
+        if not callable(found):
+            raise TypeError(f"criterion={found!r} is neither a class nor callable")
+        return found
+
+    def _optimizer_builder(self) -> Callable[[list[Any]], Any]:
+        given = "Adam" if self.optimizer is None else self.optimizer
+        found = _named(given, torch.optim, "optimizer", "torch.optim")
+        if not callable(found):
+            raise TypeError(f"optimizer={found!r} must be a class, or a name")
+        params = {"lr": self.learning_rate_init, **self.optimizer_params}
+        return lambda parameters: found(parameters, **params)
+
+
+def _named(value: Any, namespace: Any, parameter: str, where: str) -> Any:
+    """The class that a name stands for; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    found = getattr(namespace, value, None)
+    if not isinstance(found, type):
+        raise ValueError(f"{parameter}={value!r} is no class in {where}")
+    return found
+
+
+def _device(device: Any) -> torch.device:
+    """The device that a parameter names, if this process can use it."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} is unknown to torch, or cannot be used by the process "
+            f"that trains: {error}; device='auto' takes a GPU where there is one"
+        ) from error
+    return found

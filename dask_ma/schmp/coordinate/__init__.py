@@ -1,0 +1,1 @@
+"""Programs of coordinate descent, by rows and by columns."""

@@ -1,0 +1,1 @@
+"""L1-penalised linear models: estimators, paths, working sets."""

@@ -1,0 +1,266 @@
+"""Sparse logistic regression by scheduled model parallelism."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from dask_ma._callbacks import with_callbacks
+from dask_ma._sklearn import StrOptions, fit_context
+from dask_ma.linear import LinearClassifierMixin
+from dask_ma.schmp.l1._estimator import L1Estimator
+
+
+class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
+    """Sparse logistic regression, by scheduled model parallelism.
+
+    The objective is ``sum_i s_i loss_i / sum_i s_i + alpha * (l1_ratio * sum_j f_j
+    |w_j| + (1 - l1_ratio) / 2 * sum_j f_j w_j^2)``, where the loss is the logistic one,
+    `s_i` is the sample weight times the class weight, and `f_j` is the feature weight:
+    that of scikit-learn's LogisticRegression with ``C = 1 / (alpha * sum_i s_i)``. With
+    more than two classes the loss is the multinomial one, over all classes at once. The
+    intercepts are never penalised, and sparse data stay sparse.
+
+    Parameters
+    ----------
+    alpha : float, default=0.001
+        Weight of the penalty, at least 0.
+    l1_ratio : float, default=1.0
+        Share of L1 in the penalty, from 0 to 1.
+    fit_intercept : bool, default=True
+        Whether to fit intercepts.
+    max_iter : int, default=1000
+        Most rounds. A round solves for one working set; with the other schedules it
+        updates about as many coefficients as there are features.
+    tol : float, default=1e-4
+        The fit ends when the duality gap, a bound for the distance of the objective
+        from its minimum, is at most this fraction of the objective without
+        coefficients.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes; "balanced" weights them by the inverse of their
+        frequency. They multiply the sample weights.
+    feature_weights : array-like of shape (n_features,), default=None
+        Weight of each feature in the penalty, not negative; None weights all alike.
+    warm_start : bool, default=False
+        Whether `fit` starts from the model of the fit before.
+    schedule : {"working_set", "dynamic", "priority", "random", "cyclic"}, \
+            default="working_set"
+        Which coefficients are updated next. "working_set": those that violate
+        optimality most are solved for together before the next gradient. The others
+        make steps of coordinate descent on `n_candidates` coefficients at a time:
+        "random" draws them evenly (Shotgun), "cyclic" takes them in order, "priority"
+        draws those that changed most the last time, and "dynamic" leaves out those that
+        are correlated with one chosen before; see `priority` for those it chooses from.
+        See `polish` for how these four come to the same optimum.
+    layout : {"auto", "rows", "columns"}, default="auto"
+        Whether rows or columns of the data are shared out over the ranks. Columns are
+        copied, and sent from rank to rank once; "auto" takes them where that is less to
+        send than the gradients of some rounds: with few rows, or elements, per rank and
+        feature.
+    pipeline_depth : int or "auto", default="auto"
+        Number of iterations under way at a time, with schedules other than
+        "working_set"; 1 makes each wait for the one before. "auto" is 1 where all ranks
+        share a process, and 3 elsewhere; with ``layout="columns"`` it is the number of
+        ranks, but at least 3. A number gives the same bits on any cluster.
+    n_candidates : int, default=64
+        Coefficients that a schedule other than "working_set" picks for an iteration.
+    dependency_threshold : float or "auto", default="auto"
+        With ``schedule="dynamic"``, the absolute correlation of two features above
+        which they are not updated in the same iteration; from 0 to 1. "auto" is 0.1, or
+        ``4 / sqrt(rows)`` of the up to 512 rows that correlations are worked out on
+        where that is more.
+    priority : {"due", "change"}, default="due"
+        With ``schedule="dynamic"``, the coefficients to choose from: with "change"
+        drawn by the squares of their last changes, as in the paper; with "due" those
+        other than zero and, of the zeros, those that the changes of others may have
+        brought to the threshold of the penalty since their last update.
+    n_schedulers : int, default=1
+        Number of ranks that schedule, with schedules other than "working_set", each a
+        part of the features. With ``layout="columns"`` every rank schedules its own.
+    polish : bool, default=True
+        With schedules other than "working_set": whether, after a round that leaves more
+        than half of the gap, the coefficients other than zero are solved for together
+        on rank 0. These rounds have ``polished`` set in `history_`. With False the
+        schedule has to come to the optimum on its own, which may take very many rounds,
+        or never happen where it makes steps too long.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the schedules "dynamic", "priority" and "random"; "working_set" and
+        "cyclic" use no random numbers.
+    verbose : int, default=0
+        1 shows a progress bar, in a terminal or notebook and with rich installed; a
+        higher value, or 1 elsewhere, prints a line per round.
+    n_ranks : int or None, default=None
+        Number of ranks. None means one per worker thread of the current client, and one
+        without a client. Without a client the ranks are threads of this process.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients; with two classes those of the second one.
+    sparse_coef_ : CSR matrix of the shape of `coef_`
+        The same, without the zeros.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels.
+    dual_gap_ : float
+        Duality gap, in units of the objective.
+    n_iter_ : int
+        Rounds made.
+    history_ : list of dict
+        One record per round: `round`; `time`, in seconds since rank 0 started;
+        `objective`; `dual_gap`; `n_nonzero`, coefficients other than zero;
+        `working_set`, coefficients at hand; `polished`, with schedules other than
+        "working_set" only, whether coefficients were solved for together; over all
+        ranks the sums of the round `n_touched`, stored elements of the data read, as
+        often as they are,
+        `n_samples`, rows gone over, `bytes_sent` and `messages_sent` between processes,
+        and `bytes_shared` within processes; and the means over ranks
+        `seconds_computing` and `seconds_waiting`. `restarts` counts how often the ranks
+        have had to start again until then.
+    timeline_ : ndarray of shape (n_spans,)
+        What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X had names that are all strings.
+
+    See Also
+    --------
+    SchMPLasso : The same penalties for regression.
+    MASGDClassifier : Linear classifiers by SGD, for models that are not sparse.
+    sklearn.linear_model.LogisticRegression : Logistic regression on one machine.
+
+    References
+    ----------
+    J. K. Kim et al. "STRADS: a distributed framework for scheduled model parallel
+    machine learning." EuroSys, 2016; section 4.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import SchMPLogisticRegression
+    >>> X = np.array([[-1.0, 0.1], [-2.0, -0.1], [1.0, -0.2], [2.0, 0.1]])
+    >>> y = np.array(["no", "no", "yes", "yes"])
+    >>> classifier = SchMPLogisticRegression(alpha=0.1).fit(X, y)
+    >>> classifier.predict([[-0.8, 1.0]]).tolist()
+    ['no']
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **L1Estimator._parameter_constraints,
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+    }
+    _twin = LogisticRegression
+
+    def __init__(
+        self,
+        alpha: float = 1e-3,
+        *,
+        l1_ratio: float = 1.0,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        class_weight: Any = None,
+        feature_weights: Any = None,
+        warm_start: bool = False,
+        schedule: str = "working_set",
+        layout: str = "auto",
+        pipeline_depth: int | str = "auto",
+        n_candidates: int = 64,
+        dependency_threshold: float | str = "auto",
+        priority: str = "due",
+        n_schedulers: int = 1,
+        polish: bool = True,
+        random_state: Any = None,
+        verbose: int = 0,
+        n_ranks: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.class_weight = class_weight
+        self.feature_weights = feature_weights
+        self.warm_start = warm_start
+        self.schedule = schedule
+        self.layout = layout
+        self.pipeline_depth = pipeline_depth
+        self.n_candidates = n_candidates
+        self.dependency_threshold = dependency_threshold
+        self.priority = priority
+        self.n_schedulers = n_schedulers
+        self.polish = polish
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_ranks = n_ranks
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SchMPLogisticRegression:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
+            matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
+            worker memory stay there.
+        y : array-like or Dask collection of shape (n_samples,)
+            Labels: int, bool or str.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative; a number weights all alike. A weight of 2
+            counts like the row twice, a weight of 0 like no row.
+
+        Returns
+        -------
+        self : SchMPLogisticRegression
+
+        Raises
+        ------
+        ValueError
+            For data or parameters that cannot be used; the message names the block.
+        FitFailedError
+            If a worker is lost or a wait takes longer than configured.
+        """
+        params = self._params(
+            is_classifier=True, class_weight=self.class_weight, positive=False
+        )
+        result = self._fit_l1(params, X, y, sample_weight)
+        self._warn_unless_converged(result)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        probabilities : ndarray or dask.array of shape (n_samples, n_classes)
+            Lazy for Dask input; rows add up to 1.
+        """
+        return super().predict_proba(X)
+
+    def to_sklearn(self) -> Any:
+        """A fitted scikit-learn estimator with the same model.
+
+        Returns
+        -------
+        twin : LogisticRegression
+            It shares no memory with this estimator and does not need Dask.
+        """
+        twin = super().to_sklearn()
+        twin.n_iter_ = np.array([self.n_iter_])
+        return twin
+
+    def _twin_parameters(self) -> dict[str, Any]:
+        return {**super()._twin_parameters(), "solver": "saga"}

@@ -1,0 +1,113 @@
+"""The data of a fit with its columns shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allgather
+from dask_ma.kernels import take_columns
+from dask_ma.layouts._columns import ColumnShard
+from dask_ma.schmp.l1._design import (
+    Design,
+    Part,
+    copied_columns,
+    n_stored,
+    raw_moments,
+    squares_about_mean,
+    transposed_product,
+)
+
+
+class ColumnDesign(Design):
+    """Columns are shared out: each rank has all rows of its columns.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    shard : ColumnShard
+        Its columns.
+    """
+
+    def __init__(self, group: Group, shard: ColumnShard) -> None:
+        super().__init__(group, shard.n_features, shard.X.shape[0])
+        self._X = shard.X
+        self._start, self._stop = shard.start, shard.stop
+        self._living = self._X
+        self._own = np.arange(self._start, self._stop)
+        self._fetched = np.zeros(0, dtype=np.int64)  # sorted
+        self._columns: Any = None
+        self.n_stored = n_stored([self._X])
+
+    def is_counted(self) -> bool:
+        return self.group.rank == 0
+
+    def own_share(self, n: int) -> slice:
+        rank, size = self.group.rank, self.group.size
+        return slice(n * rank // size, n * (rank + 1) // size)
+
+    def _products(self, vectors: np.ndarray) -> Part:
+        self.group.raise_if_closed()
+        return Part(self._own, transposed_product(self._living, vectors))
+
+    def _squares(self, weight: np.ndarray, center: bool) -> Part:
+        moments = raw_moments(self._living, weight, center)
+        return Part(self._own, squares_about_mean(moments))
+
+    def restrict(self, alive: np.ndarray) -> None:
+        self.alive = alive
+        self._own = alive[(alive >= self._start) & (alive < self._stop)]
+        self._living = copied_columns(self._X, self._own - self._start)
+        self.n_stored = n_stored([self._living])
+
+    def restore(self) -> None:
+        self.alive = np.arange(self.n_features)
+        self._own = np.arange(self._start, self._stop)
+        self._living = self._X
+        self.n_stored = n_stored([self._X])
+
+    def fetch(self, features: np.ndarray) -> None:
+        wanted = np.unique(features)
+        new = np.setdiff1d(wanted, self._fetched, assume_unique=True)
+        kept = np.isin(self._fetched, wanted, assume_unique=True)
+        if not len(new) and kept.all():
+            return
+        own = new[(new >= self._start) & (new < self._stop)] - self._start
+        pieces = [_unpacked(p) for p in allgather(self.group, _packed(self._X, own))]
+        # The ranks' columns follow each other, so the new ones come in order.
+        parts = [] if self._columns is None else [self._columns[:, kept]]
+        columns = _beside(parts + pieces)
+        found = np.concatenate([self._fetched[kept], new])
+        order = np.argsort(found)
+        self._fetched, self._columns = found[order], columns[:, order]
+
+    def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
+        places = np.searchsorted(self._fetched, features)
+        yield slice(0, self.n_rows), self._columns[:, places]
+
+
+def _packed(X: Any, index: np.ndarray) -> Any:
+    """Columns as arrays that travel."""
+    columns = take_columns(X, index)
+    if not sparse.issparse(columns):
+        return np.ascontiguousarray(columns.T)
+    return columns.shape[0], columns.data, columns.indices, columns.indptr
+
+
+def _unpacked(packed: Any) -> Any:
+    """Undo :func:`_packed`."""
+    if isinstance(packed, np.ndarray):
+        return packed.T
+    n_rows, data, indices, indptr = packed
+    return sparse.csc_array((data, indices, indptr), shape=(n_rows, len(indptr) - 1))
+
+
+def _beside(parts: list[Any]) -> Any:
+    """Blocks of columns beside each other."""
+    if any(sparse.issparse(part) for part in parts):
+        return sparse.hstack(parts, format="csc")
+    return np.hstack(parts)

@@ -1,0 +1,231 @@
+"""What the L1-regularised estimators share."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from dask_ma._callbacks import N_WRAPPERS
+from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.linear import LinearEstimator
+from dask_ma.schmp.l1._agent import train
+from dask_ma.schmp.l1._params import SchMPParams
+from dask_ma.schmp.l1._path import PathParams
+from dask_ma.supervised import FitResult
+
+_PASSED_ON = (
+    "alpha",
+    "l1_ratio",
+    "fit_intercept",
+    "max_iter",
+    "tol",
+    "schedule",
+    "layout",
+    "pipeline_depth",
+    "n_candidates",
+    "dependency_threshold",
+    "priority",
+    "n_schedulers",
+    "polish",
+)
+# What only schedules of coordinate descent look at, and what it is by default.
+_OF_DESCENT = {
+    "pipeline_depth": "auto",
+    "n_candidates": 64,
+    "dependency_threshold": "auto",
+    "priority": "due",
+    "n_schedulers": 1,
+    "polish": True,
+}
+_OF_DYNAMIC = ("dependency_threshold", "priority")
+SCHEDULES = {"working_set", "dynamic", "priority", "random", "cyclic"}
+
+
+class L1Estimator(LinearEstimator):
+    """Base of the estimators with an L1 or elastic-net penalty."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "feature_weights": ["array-like", None],
+        "warm_start": ["boolean"],
+        "schedule": [StrOptions(SCHEDULES)],
+        "layout": [StrOptions({"auto", "rows", "columns"})],
+        "pipeline_depth": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "n_candidates": [Interval(Integral, 1, None, closed="left")],
+        "dependency_threshold": [
+            Interval(Real, 0, 1, closed="both"),
+            StrOptions({"auto"}),
+        ],
+        "priority": [StrOptions({"due", "change"})],
+        "n_schedulers": [Interval(Integral, 1, None, closed="left")],
+        "polish": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def _params(self, **changes: Any) -> SchMPParams:
+        """Parameters of the ranks."""
+        self._check_that_all_act()
+        values = {k: getattr(self, k) for k in _PASSED_ON if k not in changes}
+        values["feature_weights"] = _checked_weights(self.feature_weights)
+        return SchMPParams(**{**values, **changes})
+
+    def _check_that_all_act(self) -> None:
+        """Refuse parameters that were set and that the schedule does not look at."""
+        for name, default in _OF_DESCENT.items():
+            value, reason = getattr(self, name), f'schedule="{self.schedule}"'
+            if self.schedule == "working_set":
+                use = 'choose another one, such as "dynamic"'
+            elif name in _OF_DYNAMIC and self.schedule != "dynamic":
+                use = 'choose "dynamic"'
+            elif name == "n_schedulers" and self.layout == "columns":
+                reason, use = 'layout="columns"', "every rank schedules its own"
+            else:
+                continue
+            if value != default:
+                raise ValueError(
+                    f"{name} must be {default!r} with {reason}, where it does nothing, "
+                    f"got {value!r}; {use}"
+                )
+
+    def _fit_l1(
+        self, params: SchMPParams, X: Any, y: Any, sample_weight: Any
+    ) -> FitResult:
+        """Run the ranks and take over the model."""
+        with self._keep_fitted_state():
+            X, y = self._validate_input(X, y, reset=True)
+            if self.warm_start and hasattr(self, "coef_"):
+                start = _as_start(self.coef_, self.intercept_, params.positive)
+                params = SchMPParams(**{**vars(params), "start": start})
+            result = self._fit_agent(train, params, X, y, sample_weight)
+        return result
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Fitted attributes in scikit-learn's names and shapes."""
+        n_outputs = len(fitted["intercept"])
+        coef = np.zeros((fitted["n_features"], n_outputs), dtype=fitted["dtype"])
+        coef.ravel()[fitted["coordinates"]] = fitted["coef"]
+        return {
+            "coef_": np.ascontiguousarray(coef.T),
+            "intercept_": fitted["intercept"].astype(fitted["dtype"]),
+            "dual_gap_": fitted["dual_gap"],
+            "n_iter_": fitted["n_iter"],
+        }
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """Coefficients as a CSR matrix of shape (n_outputs, n_features)."""
+        return sparse.csr_matrix(self.coef_)
+
+    def _warn_unless_converged(self, result: FitResult) -> None:
+        """Warn as scikit-learn does if the gap is not small enough."""
+        gap, asked = result.fitted["dual_gap"], result.fitted["gap_asked"]
+        if not result.converged:
+            warnings.warn(
+                f"the maximum of {self.max_iter} rounds was reached with a duality gap "
+                f"of {gap:.3e}, asked was {asked:.3e} (tol={self.tol} times the "
+                "objective without coefficients); raise max_iter, tol or alpha, or "
+                "scale the features",
+                ConvergenceWarning,
+                stacklevel=3 + N_WRAPPERS,
+            )
+
+
+def path_params(
+    estimator: L1Estimator,
+    alphas: Any,
+    eps: float,
+    l1_ratios: tuple[float, ...],
+    splits: Any,
+    *,
+    positive: bool,
+) -> PathParams:
+    """Parameters of the ranks for paths of an estimator."""
+    if isinstance(alphas, Integral):
+        if alphas < 1:
+            raise ValueError(f"alphas must be at least 1 as a number, got {alphas}")
+    else:
+        alphas = np.asarray(alphas, dtype=np.float64)
+        if alphas.ndim != 1 or not (len(alphas) and (alphas > 0).all()):
+            raise ValueError(
+                "alphas must be a number, or a vector of numbers above 0, got "
+                f"{alphas!r}"
+            )
+    if not 0 < eps <= 1:
+        raise ValueError(f"eps must be above 0 and at most 1, got {eps}")
+    base = estimator._params(
+        is_classifier=False,
+        class_weight=None,
+        positive=positive,
+        alpha=1.0,
+        l1_ratio=1.0,
+        schedule="working_set",
+    )
+    return PathParams(
+        **vars(base), l1_ratios=l1_ratios, alphas=alphas, eps=eps, splits=splits
+    )
+
+
+def warn_of_slow_models(
+    slow: list[float], n_models: int, max_iter: int, tol: float, stacklevel: int = 3
+) -> None:
+    """Warn if models of paths are not as near to the optimum as asked.
+
+    Parameters
+    ----------
+    slow : list of float
+        Their gaps over the objective without coefficients.
+    n_models : int
+        Models of the paths.
+    max_iter, tol
+        Of the estimator.
+    stacklevel : int, default=3
+        Of the warning.
+    """
+    if slow:
+        warnings.warn(
+            f"{len(slow)} of {n_models} models of the path had not converged after "
+            f"{max_iter} rounds: duality gaps of up to {max(slow):.1e} of the "
+            f"objective without coefficients, asked was tol={tol}; raise max_iter, tol "
+            "or the smallest alpha, or scale the features",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _checked_weights(weights: Any) -> np.ndarray | None:
+    """Weights of the features as an array."""
+    if weights is None:
+        return None
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.ndim != 1 or not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError(
+            "feature_weights must be a vector of finite numbers, none of them "
+            f"negative, got an array of shape {weights.shape}"
+        )
+    return weights
+
+
+def _as_start(coef: Any, intercept: Any, positive: bool) -> dict[str, Any]:
+    """A fitted model in the words of the ranks, without signs it must not have."""
+    coef = coef.toarray() if sparse.issparse(coef) else np.asarray(coef)
+    values = np.atleast_2d(coef).T.astype(np.float64).ravel()
+    coordinates = np.flatnonzero(values > 0 if positive else values)
+    return {
+        "coordinates": coordinates,
+        "coef": values[coordinates],
+        "intercept": np.atleast_1d(intercept).astype(np.float64),
+    }

@@ -1,0 +1,292 @@
+"""Lasso and elastic net with the penalty chosen by cross-validation."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.linear_model import ElasticNet, Lasso
+from sklearn.model_selection import check_cv
+
+from dask_ma._callbacks import N_WRAPPERS, with_callbacks
+from dask_ma._sklearn import Interval, fit_context
+from dask_ma.data import describe
+from dask_ma.linear import LinearRegressorMixin
+from dask_ma.schmp.l1._estimator import (
+    L1Estimator,
+    path_params,
+    warn_of_slow_models,
+)
+from dask_ma.schmp.l1._path import cross_validate
+
+
+class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
+    """Lasso and elastic net with `alpha` chosen by cross-validation.
+
+    For each fold, and each `l1_ratio`, a path of models with falling `alpha` is fitted,
+    each starting from the last. The rows are laid out once: those that a fold is tested
+    with have the weight 0 meanwhile. The `alpha` with the least mean squared error is
+    used for the final model, on all rows. As in scikit-learn, that error is the mean
+    over the folds, however many rows each has.
+
+    Parameters
+    ----------
+    l1_ratio : float or array-like of float, default=1.0
+        Share of L1 in the penalty, from 0 to 1; of several the best one is chosen.
+    eps : float, default=1e-3
+        The smallest `alpha` over the largest one, where `alphas` is a number.
+    alphas : array-like of shape (n_alphas,) or int, default=100
+        Values of `alpha`, above 0, or how many there are to be, evenly spaced on a
+        logarithmic scale. The largest one is the smallest that gives zeros.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+    positive : bool, default=False
+        Whether coefficients must not be negative. It needs an L1 penalty on each.
+    max_iter : int, default=1000
+        Most rounds of each model.
+    tol : float, default=1e-4
+        A model is done when its duality gap is at most this fraction of the objective
+        without coefficients.
+    feature_weights : array-like of shape (n_features,), default=None
+        Weight of each feature in the penalty, not negative; None weights all alike.
+    cv : int, cross-validation generator, iterable or None, default=None
+        Folds, as in scikit-learn; None stands for 5. An int makes folds of consecutive
+        rows, and works where the number of rows is not known; rows sorted by their
+        target want a generator that shuffles.
+    layout : {"auto", "rows", "columns"}, default="auto"
+        Whether rows or columns of the data are shared out over the ranks; see
+        :class:`SchMPLasso`.
+    verbose : int, default=0
+        1 shows a progress bar, in a terminal or notebook and with rich installed; a
+        higher value, or 1 elsewhere, prints a line per path.
+    n_ranks : int or None, default=None
+        Number of ranks. None means one per worker thread of the current client, and one
+        without a client. Without a client the ranks are threads of this process.
+
+    Attributes
+    ----------
+    alpha_ : float
+        The best weight of the penalty.
+    l1_ratio_ : float
+        The best share of L1.
+    alphas_ : ndarray of shape (n_alphas,) or (n_l1_ratios, n_alphas)
+        Values of `alpha` that were tried, the largest first.
+    mse_path_ : ndarray of shape (n_alphas, n_folds) or (n_l1_ratios, n_alphas, n_folds)
+        Mean squared error of each fold's test rows.
+    coef_ : ndarray of shape (n_features,)
+        Coefficients.
+    sparse_coef_ : CSR matrix of shape (1, n_features)
+        The same, without the zeros.
+    intercept_ : float
+        Intercept.
+    dual_gap_ : float
+        Duality gap of the final model, in units of the objective.
+    n_iter_ : int
+        Rounds of the final model.
+    history_ : list of dict
+        One record per path: `round`; `time`, in seconds since rank 0 started;
+        `l1_ratio`; `fold`; `mean_squared_error`, the least of the path; `objective`,
+        `dual_gap`, `n_nonzero` and `working_set` of its last model; `n_touched`, stored
+        elements of the data read in it by all ranks; and the sums and means that
+        :class:`SchMPLasso` has.
+        `restarts` counts how often the ranks have had to start again until then.
+    timeline_ : ndarray of shape (n_spans,)
+        What each rank has done when; see :class:`~dask_ma.plotting.GanttDisplay`.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X had names that are all strings.
+
+    See Also
+    --------
+    SchMPLasso : One model with a given `alpha`.
+    sklearn.linear_model.ElasticNetCV : The same on one machine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import SchMPLassoCV
+    >>> X = np.random.default_rng(0).standard_normal((60, 8))
+    >>> lasso = SchMPLassoCV(cv=3, alphas=20).fit(X, 2 * X[:, 0] - X[:, 3])
+    >>> np.flatnonzero(lasso.coef_).tolist()
+    [0, 3]
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **{
+            name: constraint
+            for name, constraint in L1Estimator._parameter_constraints.items()
+            if name
+            in (
+                "fit_intercept",
+                "max_iter",
+                "tol",
+                "feature_weights",
+                "layout",
+                "verbose",
+                "n_ranks",
+            )
+        },
+        "l1_ratio": [Interval(Real, 0, 1, closed="both"), "array-like"],
+        "eps": [Interval(Real, 0, 1, closed="right")],
+        "alphas": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        "positive": ["boolean"],
+        "cv": ["cv_object"],
+    }
+    # What other estimators leave to the user; paths are made by working sets.
+    alpha = 1.0
+    warm_start = False
+    schedule = "working_set"
+    pipeline_depth, n_candidates, n_schedulers = "auto", 64, 1
+    dependency_threshold, priority = "auto", "due"
+    polish = True
+    random_state = 0
+
+    _twin = Lasso
+    # The errors of the folds depend on these.
+    _free_to_change = L1Estimator._free_to_change - {"max_iter", "tol"}
+
+    def __init__(
+        self,
+        *,
+        l1_ratio: Any = 1.0,
+        eps: float = 1e-3,
+        alphas: Any = 100,
+        fit_intercept: bool = True,
+        positive: bool = False,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        feature_weights: Any = None,
+        cv: Any = None,
+        layout: str = "auto",
+        verbose: int = 0,
+        n_ranks: int | None = None,
+    ) -> None:
+        self.l1_ratio = l1_ratio
+        self.eps = eps
+        self.alphas = alphas
+        self.fit_intercept = fit_intercept
+        self.positive = positive
+        self.max_iter = max_iter
+        self.tol = tol
+        self.feature_weights = feature_weights
+        self.cv = cv
+        self.layout = layout
+        self.verbose = verbose
+        self.n_ranks = n_ranks
+
+    def _twin_type(self) -> type:
+        """scikit-learn's estimator of the final model."""
+        return Lasso if getattr(self, "l1_ratio_", 1.0) == 1 else ElasticNet
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SchMPLassoCV:
+        """Choose `alpha`, and fit the model with it.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Training rows; see :meth:`SchMPLasso.fit`.
+        y : array-like or Dask collection of shape (n_samples,)
+            Target values.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows, not negative, in training and in testing; a number
+            weights all alike.
+
+        Returns
+        -------
+        self : SchMPLassoCV
+
+        Raises
+        ------
+        ValueError
+            For data or parameters that cannot be used; the message names the block.
+        FitFailedError
+            If a worker is lost or a wait takes longer than configured.
+        """
+        with self._keep_fitted_state():
+            X, y = self._validate_input(X, y, reset=True)
+            params = path_params(
+                self,
+                self.alphas,
+                self.eps,
+                _ratios(self.l1_ratio),
+                _splits(self.cv, X),
+                positive=self.positive,
+            )
+            result = self._fit_agent(cross_validate, params, X, y, sample_weight)
+            self._set_choice(result.fitted)
+        self._warn_unless_converged(result)
+        slow, n_models = result.fitted["slow"], int(np.size(self.mse_path_))
+        warn_of_slow_models(slow, n_models, self.max_iter, self.tol, 3 + N_WRAPPERS)
+        return self
+
+    def to_sklearn(self) -> Any:
+        """A fitted scikit-learn estimator with the same model.
+
+        Returns
+        -------
+        twin : Lasso or ElasticNet
+            With the chosen `alpha`. It shares no memory with this estimator and does
+            not need Dask.
+        """
+        twin = super().to_sklearn()
+        twin.set_params(alpha=self.alpha_)
+        if isinstance(twin, ElasticNet) and not isinstance(twin, Lasso):
+            twin.set_params(l1_ratio=self.l1_ratio_)
+        if hasattr(twin.coef_, "toarray"):
+            twin.coef_ = twin.coef_.toarray().ravel()
+        twin.dual_gap_ = self.dual_gap_
+        return twin
+
+    def _twin_parameters(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = super()._twin_parameters()
+        parameters.pop("l1_ratio", None)
+        return parameters
+
+    def _set_choice(self, fitted: dict[str, Any]) -> None:
+        """Take over what the folds have said."""
+        self.alpha_, self.l1_ratio_ = fitted["alpha"], fitted["l1_ratio"]
+        several = np.ndim(self.l1_ratio) > 0
+        self.alphas_ = fitted["alphas"] if several else fitted["alphas"][0]
+        self.mse_path_ = fitted["mse_path"] if several else fitted["mse_path"][0]
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        attributes = super()._to_attributes(fitted)
+        coef, intercept = attributes["coef_"], attributes["intercept_"]
+        return {**attributes, "coef_": coef[0], "intercept_": intercept[0].item()}
+
+
+def _ratios(l1_ratio: Any) -> tuple[float, ...]:
+    """Shares of L1 to try."""
+    ratios = np.atleast_1d(np.asarray(l1_ratio, dtype=np.float64))
+    if ratios.ndim != 1 or not len(ratios) or ratios.min() < 0 or ratios.max() > 1:
+        raise ValueError(
+            f"l1_ratio must be a number from 0 to 1, or several, got {l1_ratio!r}"
+        )
+    return tuple(ratios.tolist())
+
+
+def _splits(cv: Any, X: Any) -> Any:
+    """Folds in the words of the ranks."""
+    n_rows = describe(X).n_rows
+    if cv is None or isinstance(cv, Integral):
+        n_folds = 5 if cv is None else int(cv)
+        if n_folds < 2 or (n_rows is not None and n_folds > n_rows):
+            raise ValueError(
+                "cv must be at least 2 and at most the number of rows, "
+                f"n_samples={n_rows}, got "
+                f"cv={cv}"
+            )
+        return n_folds
+    if n_rows is None:
+        raise ValueError(
+            "X has an unknown number of rows, for which cv must be an int; or call "
+            "X.compute_chunk_sizes() first"
+        )
+    folds = check_cv(cv).split(np.empty((n_rows, 0)))
+    return [(np.sort(train), np.sort(test)) for train, test in folds]

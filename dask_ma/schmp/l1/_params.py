@@ -1,0 +1,44 @@
+"""What the ranks of an L1-regularised fit need to know besides their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dask_ma.supervised import ProblemParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchMPParams(ProblemParams):
+    """Parameters of an L1-regularised fit, under the names of the estimators.
+
+    Parameters
+    ----------
+    start : dict or None
+        Model to start from: `coordinates`, `coef` and `intercept`. None starts from
+        zeros.
+    """
+
+    alpha: float
+    l1_ratio: float
+    fit_intercept: bool
+    max_iter: int
+    tol: float
+    positive: bool
+    schedule: str
+    layout: str
+    pipeline_depth: int | str
+    n_candidates: int
+    dependency_threshold: float | str
+    priority: str
+    n_schedulers: int
+    polish: bool
+    feature_weights: np.ndarray | None = field(default=None, repr=False)
+    start: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def n_rounds(self) -> int:
+        """Gradients over all features to expect; coordinate descent makes few."""
+        return 10 if self.schedule == "working_set" else 0

@@ -1,0 +1,233 @@
+"""What an L1-regularised fit minimises, on the rows of this rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.schmp.l1._design import Design
+from dask_ma.schmp.l1._losses import Loss, SquaredError
+
+_INTERCEPT_STEPS = 50
+_INTERCEPT_TOLERANCE = 1e-13
+_ROUNDING = 1e-14
+_SETTLED = 1e-9  # of the largest gradient: 0, where a coefficient has no penalty
+
+
+class Penalty(NamedTuple):
+    """``sum_j l1_j |w_j| + l2_j w_j^2 / 2``, the same for all outputs of a feature.
+
+    Attributes
+    ----------
+    l1, l2 : ndarray of float64 of shape (n_features,)
+        Not negative.
+    positive : bool
+        Whether coefficients must not be negative.
+    """
+
+    l1: np.ndarray
+    l2: np.ndarray
+    positive: bool
+
+    @property
+    def without_l1(self) -> np.ndarray:
+        """Which features have no L1 penalty, of shape (n_features,)."""
+        return np.asarray(self.l1 == 0)
+
+    def of(self, features: np.ndarray, coef: np.ndarray) -> float:
+        """Value for some coefficients."""
+        l1 = self.l1[features] @ np.abs(coef)
+        return float(l1 + self.l2[features] @ coef**2 / 2)
+
+
+@dataclass
+class Sparse:
+    """Coefficients that are at hand; all others are zero.
+
+    Attributes
+    ----------
+    coordinates : ndarray of int64 of shape (m,)
+        ``feature * n_outputs + output``, sorted.
+    coef : ndarray of float64 of shape (m,)
+        Their values; some may be zero.
+    intercept : ndarray of float64 of shape (n_outputs,)
+    """
+
+    coordinates: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+
+    @classmethod
+    def empty(cls, n_outputs: int) -> Sparse:
+        """The model without coefficients."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(n_outputs))
+
+    def state(self) -> dict[str, Any]:
+        """Copies for a checkpoint."""
+        return {
+            "coordinates": self.coordinates.copy(),
+            "coef": self.coef.copy(),
+            "intercept": self.intercept.copy(),
+        }
+
+
+class Objective:
+    """Loss and penalty of a model, with the margins of this rank's rows.
+
+    Parameters
+    ----------
+    design : Design
+        The features.
+    loss : Loss
+        Loss on this rank's rows.
+    penalty : Penalty
+        Penalty of the coefficients.
+    fit_intercept : bool
+        Whether there is an intercept.
+
+    Attributes
+    ----------
+    margins : ndarray of float64 of shape (n_rows, n_outputs)
+        Values of the linear functions of the present model.
+    null : float
+        Objective of the best model without coefficients.
+    n_rows : int
+        Rows of all ranks.
+    tolerances : ndarray of float64 of shape (n_features,)
+        Gradients that count as 0, of features without any penalty; infinity for others,
+        and before :meth:`learn_tolerances`.
+    """
+
+    def __init__(
+        self, design: Design, loss: Loss, penalty: Penalty, fit_intercept: bool
+    ) -> None:
+        self.design = design
+        self.loss = loss
+        self.penalty = penalty
+        self.fit_intercept = fit_intercept
+        self.n_outputs = loss.n_outputs
+        self.margins = np.zeros((design.n_rows, self.n_outputs))
+        self.means = np.zeros(design.n_features)  # of the columns met so far
+        self._known = np.zeros(design.n_features, dtype=bool)
+        self.tolerances = np.full(design.n_features, np.inf)
+        self._offset = 0.0
+        if self.centers:
+            self._center_targets()
+        self.settle_intercept(Sparse.empty(self.n_outputs))
+        null, n_rows = self._sum([loss.value(self.margins), design.n_rows])
+        self.null, self.n_rows = float(null), int(n_rows)
+
+    @property
+    def centers(self) -> bool:
+        """Whether an intercept is fitted by taking means from rows and targets."""
+        return self.fit_intercept and self.loss.is_quadratic
+
+    def learn_means(self, features: np.ndarray) -> None:
+        """Work out the means of some columns; a collective call."""
+        new = np.unique(features[~self._known[features]])
+        if not (self.centers and len(new)):
+            return
+        weight = self.loss.weight[:, np.newaxis]
+        sums = self.design.transposed_dot(new, weight)[:, 0]
+        self.means[new] = self.design.sum(sums)
+        self._known[new] = True
+
+    def take_means(self, means: np.ndarray) -> None:
+        """Take the means of all columns from somebody who has worked them out."""
+        self.means[:] = means
+        self._known[:] = True
+
+    def learn_tolerances(self, features: np.ndarray) -> None:
+        """Work out which gradients of features without penalty count as 0.
+
+        A collective call, after :meth:`Design.fetch`. These are small parts of the
+        gradient that a column of that spread can have.
+        """
+        if not len(features) or (self.tolerances[features] < np.inf).all():
+            return
+        moments = self.design.moments(features, self.loss.weight)
+        raw, means = self.design.sum(moments).T
+        if not self.fit_intercept:
+            means = np.zeros_like(means)
+        spread = np.sqrt(np.maximum(raw - means**2, 0.0))
+        largest = _SETTLED * spread + _INTERCEPT_TOLERANCE * np.sqrt(raw)
+        self.tolerances[features] = largest * np.sqrt(2 * self.null)
+
+    def set_model(self, model: Sparse) -> None:
+        """Work out the margins of a model; a collective call."""
+        nonzero = np.flatnonzero(model.coef)
+        features = model.coordinates // self.n_outputs
+        self.design.fetch(np.unique(features))
+        self.learn_means(features)
+        self.margins = self.change(model.coordinates[nonzero], model.coef[nonzero])
+        self.margins += model.intercept
+        self.settle_intercept(model)
+
+    def change(self, coordinates: np.ndarray, coef: np.ndarray) -> np.ndarray:
+        """What coefficients add to the margins, of shape (n_rows, n_outputs)."""
+        features, places = np.unique(coordinates // self.n_outputs, return_inverse=True)
+        values = np.zeros((len(features), self.n_outputs))
+        values[places, coordinates % self.n_outputs] = coef
+        result = self.design.dot(features, values)
+        if self.centers:
+            result -= self.means[features] @ values
+        return result
+
+    def settle_intercept(self, model: Sparse) -> None:
+        """Bring the intercept to its optimum for the coefficients; a collective call.
+
+        At the optimum the slopes add up to 0, which makes them a point of the dual
+        problem. The margins follow.
+        """
+        if not self.fit_intercept:
+            return
+        if self.loss.is_quadratic:
+            # Margins and targets have mean 0 but for rounding.
+            self.margins -= self._sum([float(self.loss.weight @ self.margins[:, 0])])
+            return
+        for _ in range(_INTERCEPT_STEPS):
+            slopes, hessian = self._intercept_slopes()
+            if np.abs(slopes).max() <= _INTERCEPT_TOLERANCE:
+                break
+            # Outputs that all move together change nothing: the shortest step.
+            step = np.linalg.lstsq(hessian, slopes, rcond=1e-10)[0]
+            # Newton's method may overshoot far from the optimum.
+            step /= max(1.0, np.abs(step).max())
+            model.intercept += step
+            self.margins += step
+            if np.abs(step).max() <= 1e-15 * (1 + np.abs(model.intercept).max()):
+                break
+
+    def shown_intercept(self, model: Sparse) -> np.ndarray:
+        """Intercepts of a model for rows as they are, without means taken out."""
+        if not self.centers:
+            # A number added to the intercepts of all classes changes nothing.
+            shared = model.intercept.mean() if self.n_outputs > 1 else 0.0
+            return np.asarray(model.intercept - shared)
+        features = model.coordinates  # there is one output
+        return np.array([self._offset - self.means[features] @ model.coef])
+
+    def _intercept_slopes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Negative slope and second derivatives by the intercepts."""
+        K = self.n_outputs
+        values = np.zeros((K + 1, K))
+        values[0] = self.loss.negative_slopes(self.margins).sum(axis=0)
+        curvatures = self.loss.curvatures(self.margins)
+        for output in range(K):
+            values[1 + output] = curvatures(output).sum(axis=0)
+        values = self._sum(values)
+        return values[0], values[1:]
+
+    def _center_targets(self) -> None:
+        """Take the mean from the targets."""
+        loss = self.loss
+        assert isinstance(loss, SquaredError)
+        self._offset = float(self._sum([float(loss.weight @ loss.y)])[0])
+        loss.y = loss.y - self._offset
+        # Of equal targets rounding may be left, which nothing can be fitted to.
+        loss.y[np.abs(loss.y) <= _ROUNDING * abs(self._offset)] = 0.0
+
+    def _sum(self, values: Any) -> np.ndarray:
+        return self.design.sum(np.asarray(values, dtype=np.float64))

@@ -1,0 +1,1 @@
+"""The pipelined runtime of programs: schedulers, services, messages, the loop."""

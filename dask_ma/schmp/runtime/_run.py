@@ -1,0 +1,286 @@
+"""Running a user's program on data of any accepted kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from dask_ma.comm import allreduce, broadcast
+from dask_ma.data import build_shard
+from dask_ma.engine import (
+    Identity,
+    RankContext,
+    Record,
+    check_counts,
+    describe_program,
+    run_program_job,
+)
+from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
+from dask_ma.schmp.runtime._program import Program
+
+
+class ProgramResult(NamedTuple):
+    """What a run has found.
+
+    Attributes
+    ----------
+    model : ndarray of float of shape (n_parameters,) or (n_parameters, K)
+        The model.
+    history : list of dict
+        One record for each round: its number, the iterations so far, the seconds since
+        the start, what the program reports, and over all ranks the elements of the data
+        and rows gone over, messages, bytes and times of computing and waiting.
+        `restarts` counts how often the ranks have had to start again until then.
+    converged : bool
+        Whether the program ended the run.
+    timeline : ndarray or None
+        What each rank has done when, see :func:`dask_ma.comm.gather_timeline`; None
+        but on rank 0, whose result :func:`run` returns.
+    """
+
+    model: np.ndarray
+    history: list[Record]
+    converged: bool
+    timeline: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class RunParams:
+    """Parameters of :func:`run` as the ranks get them.
+
+    Parameters
+    ----------
+    program : bytes
+        The program, pickled.
+    n_iterations, n_schedulers, report_every : int
+        As in :func:`run`.
+    pipeline_depth : int or "auto"
+        As in :func:`run`.
+    has_targets : bool
+        Whether the rows have targets.
+    """
+
+    program: bytes
+    n_iterations: int
+    pipeline_depth: int | str
+    n_schedulers: int
+    report_every: int
+    has_targets: bool
+
+
+def run(
+    program: Program,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    n_iterations: int,
+    pipeline_depth: int | str = "auto",
+    n_schedulers: int = 1,
+    report_every: int = 100,
+    random_state: Any = None,
+    n_ranks: int | None = None,
+) -> ProgramResult:
+    """Run a program of scheduled model parallelism on the rows of all workers.
+
+    Rows stay on the workers that hold them. The run uses the current Dask client, and
+    threads of this process without one. It goes on after the loss of a worker and from
+    checkpoints as fits do, from the end of the last round.
+
+    Parameters
+    ----------
+    program : Program
+        The program; pickled, so that the ranks do not share it with the caller.
+    X : array-like, sparse, DataFrame, dask.array or dask.dataframe
+        Rows, of shape (n_samples, n_features).
+    y : array-like or Dask column of shape (n_samples,), default=None
+        Targets, as the program wants them; None if it wants none.
+    sample_weight : array-like or Dask column, shape (n_samples,), default=None
+        Weights of the rows, not negative; rows of weight 0 are left out.
+    n_iterations : int
+        Most iterations, at least 1.
+    pipeline_depth : int or "auto", default="auto"
+        Iterations under way at a time, at least 1. Iteration `t` reads the model with
+        the changes of the iterations up to ``t - pipeline_depth``. "auto" is 1 where
+        all ranks share a process, and 3 elsewhere; where ranks have parameters of their
+        own it is their number, but at least 3. A number gives the same model on any
+        cluster.
+    n_schedulers : int, default=1
+        Ranks that schedule, at least 1, each a part of the parameters of its own.
+    report_every : int, default=100
+        Iterations of a round, at least 1. At the end of a round the pipeline runs
+        empty, the program reports, and the model is kept.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the schedules.
+    n_ranks : int, default=None
+        Number of ranks. None means one per worker thread, and one without a client.
+
+    Returns
+    -------
+    result : ProgramResult
+
+    Raises
+    ------
+    TypeError
+        If `program` is no program.
+    ValueError
+        For a number that cannot be, for data that cannot be used, and for what the
+        program must not do.
+    FitFailedError
+        If a worker is lost for good, or a wait takes longer than configured.
+
+    Examples
+    --------
+    Non-negative least squares, one coordinate at a time for each rank's rows:
+
+    >>> import numpy as np
+    >>> from dask_ma.schmp import Program, run, schedules
+    >>> class NonNegative(Program):
+    ...     def __init__(self):
+    ...         self._schedule = schedules.Cyclic(n_candidates=1)
+    ...     def prepare(self, shard, group):
+    ...         return [(block.X, block.y) for block in shard.blocks]
+    ...     def initial_model(self, local, group):
+    ...         return np.zeros(3)
+    ...     def schedule(self, model, request):
+    ...         return self._schedule(model, request)
+    ...     def update(self, job, local, model):
+    ...         return sum(
+    ...             np.array([X[:, job].T @ (y - X @ model), (X[:, job] ** 2).sum(0)])
+    ...             for X, y in local
+    ...         )
+    ...     def aggregate(self, results, jobs, model):
+    ...         products, squares = sum(results)
+    ...         return np.maximum(products / squares, -model[jobs])
+    >>> X = np.array([[1.0, 0, 1], [0, 2, 1], [1, 1, 0], [0, 0, 1]])
+    >>> y = X @ [1.0, 2, 0] - [0, 0, 0, 0.5]
+    >>> result = run(NonNegative(), X, y, n_iterations=60, pipeline_depth=1)
+    >>> result.model.round(3)
+    array([1., 2., 0.])
+    """
+    _check_program(program)
+    check_counts(
+        n_iterations=n_iterations,
+        pipeline_depth=1 if pipeline_depth == "auto" else pipeline_depth,
+        n_schedulers=n_schedulers,
+        report_every=report_every,
+        n_ranks=1 if n_ranks is None else n_ranks,
+    )
+    params = RunParams(
+        cloudpickle.dumps(program),
+        n_iterations,
+        pipeline_depth,
+        n_schedulers,
+        report_every,
+        y is not None,
+    )
+    result: ProgramResult = run_program_job(
+        run_program,
+        params,
+        (X, y, sample_weight),
+        identity=Identity(
+            type(program).__name__,
+            describe_program(
+                program,
+                pipeline_depth=pipeline_depth,
+                n_schedulers=n_schedulers,
+                report_every=report_every,
+            ),
+            {"n_iterations": int(n_iterations)},
+            prolongs="n_iterations",
+            step=int(report_every),  # the pipeline runs empty at the end of a round
+        ),
+        n_ranks=n_ranks,
+        random_state=random_state,
+    )
+    return result
+
+
+def run_program(
+    context: RankContext, arguments: Any, params: RunParams
+) -> ProgramResult:
+    """Agent: rounds of iterations, each with its report.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    params : RunParams
+        Parameters of the run.
+
+    Returns
+    -------
+    result : ProgramResult
+        The same on every rank, but for the times in the history and the timeline, which
+        rank 0 has.
+    """
+    kept = context.restore()
+    engine = DynamicEngine(
+        context,
+        cloudpickle.loads(params.program),
+        build_shard(arguments, require_labels=params.has_targets),
+        pipeline_depth=params.pipeline_depth,
+        n_schedulers=params.n_schedulers,
+        state=None if kept is None else kept.shared,
+    )
+    n_rounds = 0 if kept is None else kept.round
+    converged = False if kept is None else bool(kept.shared["converged"])
+    while engine.iteration < params.n_iterations and not converged:
+        left = params.n_iterations - engine.iteration
+        counts = engine.run(min(params.report_every, left))
+        n_rounds += 1
+        record = _report(context, engine, counts, n_rounds)
+        stop = context.record(record, {"model": engine.model})
+        converged = _is_over(context, engine)
+        is_last = engine.iteration == params.n_iterations
+        state = {**engine.state(), "converged": converged}
+        context.keep(n_rounds, state, done=is_last or converged or stop)
+        if stop:
+            break
+    return ProgramResult(
+        engine.model.copy(), context.history, converged, context.timeline()
+    )
+
+
+def _report(
+    context: RankContext, engine: DynamicEngine, counts: Counts, n_rounds: int
+) -> Record:
+    """Record of a round, from sums over all ranks; a collective call."""
+    measured = engine.measure()
+    engine.log.note(n_rounds, counts.n_rows, iteration=engine.iteration)
+    [counters] = engine.log.counters
+    touched = np.array([counts.n_touched], dtype=np.float64)
+    sums = allreduce(context.group, [measured, touched, counters])
+    [record] = engine.log.finish([sums[2]])
+    record["n_updates"] = counts.n_updates
+    record["n_touched"] = int(sums[1][0])
+    report = engine.report(sums[0])
+    taken = sorted(set(report) & set(record))
+    if taken:
+        raise ValueError(
+            f"report of {type(engine.program).__name__} returned {taken[0]!r}, which "
+            "the history has already; choose another name"
+        )
+    return {**record, **report}
+
+
+def _is_over(context: RankContext, engine: DynamicEngine) -> bool:
+    """Whether the program ends the run; rank 0 asks it, as times differ."""
+    over = False
+    if context.group.rank == 0:
+        over = bool(engine.program.has_converged(context.history))
+    return bool(broadcast(context.group, over))
+
+
+def _check_program(program: Any) -> None:
+    """Refuse what is no program."""
+    if not isinstance(program, Program):
+        raise TypeError(
+            f"program must be an object of a subclass of dask_ma.schmp.Program, got "
+            f"{program!r}"
+        )

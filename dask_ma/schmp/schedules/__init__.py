@@ -1,0 +1,18 @@
+"""Ways to schedule the updates of a program: at random, in turns, by priority, dynamic.
+
+Each is an object that a program keeps as an attribute and calls in its `schedule`::
+
+    class MyProgram(Program):
+        def __init__(self):
+            self._schedule = schedules.Dynamic(n_candidates=64, threshold=0.1)
+
+        def schedule(self, model, request):
+            return self._schedule(model, request)
+
+All give one job for all executors, and leave out parameters that are pending.
+"""
+
+from dask_ma.schmp.runtime._program import Schedule
+from dask_ma.schmp.schedules._schedules import Cyclic, Dynamic, Priority, Random
+
+__all__ = ["Cyclic", "Dynamic", "Priority", "Random", "Schedule"]

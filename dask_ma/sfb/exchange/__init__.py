@@ -1,0 +1,1 @@
+"""What travels between ranks: factors, matrices, packets, their cost."""

@@ -1,0 +1,125 @@
+"""Whether a run sends factors or matrices: an iteration of each way is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import Group, allreduce, barrier
+from dask_ma.data import Shard
+from dask_ma.kernels import row_slice
+from dask_ma.sfb.exchange._exchange import FactorExchange
+from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._staleness import Staleness
+from dask_ma.sfb.model._factors import Factors, stack
+from dask_ma.sfb.model._matrix import ParameterMatrix
+
+_N_PROBES = 3  # after a first one, which opens connections
+
+
+def choose_communication(
+    group: Group, shard: Shard, matrix: ParameterMatrix, settings: Settings
+) -> str:
+    """What takes less time in an iteration, factors or matrices; a collective call.
+
+    Both ways are gone a few times with factors as large as those of a batch, of which
+    `u` is zero: the matrix stays as it is. What counts is the fastest time of the
+    slowest rank. Messages, adding up and the memory that each way goes through are all
+    in it, on the machines of the run. Finding the factors costs the same in both ways.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    shard : Shard
+        The rank's rows.
+    matrix : ParameterMatrix
+        The matrix; its values are not changed.
+    settings : Settings
+        How the ranks exchange; all get all factors.
+
+    Returns
+    -------
+    communication : {"factors", "full_matrix"}
+        The same on all ranks.
+    """
+    ways = iterations(group, shard, matrix, settings)
+    seconds = np.array([fastest(group, way) for way in ways.values()])
+    slowest = allreduce(group, seconds, "max").tolist()
+    return min(zip(slowest, ways, strict=True))[1]
+
+
+def iterations(
+    group: Group, shard: Shard, matrix: ParameterMatrix, settings: Settings
+) -> dict[str, Callable[[], None]]:
+    """An iteration of each way, without what it takes to find the factors.
+
+    Parameters
+    ----------
+    group, shard, matrix, settings
+        As in :func:`choose_communication`.
+
+    Returns
+    -------
+    ways : dict of callable
+        "factors" and "full_matrix".
+    """
+    factors = _zero_factors(shard, matrix, settings.batch_size)
+    wire_dtype = settings.wire_dtype
+    exchange = FactorExchange(
+        group,
+        settings.topology(group.size),
+        Staleness(0),
+        relays=True,
+        wire_dtype=wire_dtype,
+        tolerance=None,
+    )
+    whole = MatrixExchange(group, by_server=False, wire_dtype=wire_dtype)
+
+    def send_factors() -> None:
+        packets = exchange.exchange(factors, 0)
+        matrix.subtract(stack([packet.opened() for packet in packets]), 1.0)
+
+    def add_matrices() -> None:
+        matrix.subtract_matrix(whole.total(factors, matrix), 1.0)
+
+    return {"factors": send_factors, "full_matrix": add_matrices}
+
+
+def fastest(group: Group, way: Callable[[], None], n_probes: int = _N_PROBES) -> float:
+    """Seconds of the fastest of some calls on this rank; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    way : callable
+        A collective call.
+    n_probes : int, default=3
+        Calls that count, after one that does not.
+
+    Returns
+    -------
+    seconds : float
+    """
+    seconds = np.inf
+    for probe in range(1 + n_probes):
+        barrier(group)
+        start = perf_counter()
+        way()
+        if probe:
+            seconds = min(seconds, perf_counter() - start)
+    return seconds
+
+
+def _zero_factors(shard: Shard, matrix: ParameterMatrix, n_pairs: int) -> Factors:
+    """Rows of the largest block, as many as a batch has, with `u` of zeros."""
+    v: Any = np.zeros((0, matrix.shape[1]), dtype=matrix.dtype)
+    if shard.blocks:
+        X = max((block.X for block in shard.blocks), key=lambda X: X.shape[0])
+        v = row_slice(X, 0, min(n_pairs, X.shape[0]))
+    return Factors(np.zeros((v.shape[0], matrix.shape[0]), dtype=matrix.dtype), v)

@@ -1,0 +1,1 @@
+"""Multinomial logistic regression by sufficient factors."""

@@ -1,0 +1,268 @@
+"""Logistic regression by stochastic dual coordinate ascent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.kernels import (
+    FeasibleMix,
+    dual_steps,
+    entropy_sum,
+    feasible_mix,
+    mixed_entropy_sum,
+    mixed_values,
+    residuals,
+    row_products,
+    softmax,
+)
+from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._softmax_model import LogisticModel
+from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.model._common import CommonStep
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.model._model import Batch
+from dask_ma.sfb.model._rows import row_batches
+from dask_ma.supervised import Problem
+
+_CHUNK = 2**18  # dual variables, or coefficients, at a time
+# Square of the feature that stands for the intercept, in those of a row's length.
+_INTERCEPT = 0.03
+
+
+class DualStep(CommonStep):
+    """The steps that rows have made, until all ranks agree on their length.
+
+    Parameters
+    ----------
+    dual : ndarray of shape (n_rows, n_outputs)
+        Probability vectors of the rows, changed in place.
+    scale : float
+        ``1 / (alpha n)``.
+    intercept_square : float
+        Square of the feature that stands for the intercept.
+    """
+
+    def __init__(self, dual: np.ndarray, scale: float, intercept_square: float) -> None:
+        self._dual = dual
+        self._scale = scale
+        self._intercept_square = intercept_square
+        self._pending: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def note(
+        self, rows: np.ndarray, before: np.ndarray, after: np.ndarray, gain: float
+    ) -> None:
+        """Take the step of some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int
+        before, after : ndarray of shape (n, n_outputs)
+            Their probability vectors.
+        gain : float
+            Change of their entropies, and of the products with their predictions.
+        """
+        self._pending, self.gain = (rows, before, after), gain
+
+    def curvature(self, square: float, slopes: np.ndarray) -> float:
+        total = square + self._intercept_square * float(slopes @ slopes)
+        return self._scale * total
+
+    def take(self, share: float) -> None:
+        if self._pending is None:
+            return
+        rows, before, after = self._pending
+        if share < 1:
+            # Between two probability vectors lies another one.
+            after = before + before.dtype.type(share) * (after - before)
+        self._dual[rows] = after
+        self._pending = None
+
+
+class DualModel(LogisticModel):
+    """Logistic regression whose factors are changes of dual variables, and rows.
+
+    Row `i` has a probability vector `q_i` on the rank that has the row. The matrix is
+    ``W = -sum_i s_i (q_i - e_{y_i}) x_i^T / (alpha n)``, and each change of a `q_i`
+    changes it by a product of factors (section 2.1). An intercept is not penalised; in
+    the dual that is the constraint ``sum_i s_i (q_i - e_{y_i}) = 0``, which an
+    augmented Lagrangian brings about.
+
+    Parameters
+    ----------
+    problem, params, totals
+        As in :class:`LogisticModel`.
+    group : Group
+        The rank among the others.
+
+    Attributes
+    ----------
+    dual : ndarray of shape (n_rows, n_outputs)
+        Probability vectors of the rows of this rank.
+    """
+
+    averages = False
+    common_step: DualStep | None
+
+    def __init__(
+        self, problem: Problem, params: SFBParams, totals: Totals, group: Group
+    ) -> None:
+        super().__init__(problem, params, totals)
+        self._group = group
+        self._shard = problem.shard
+        self._alpha = params.alpha
+        self.learning_rate = 1 / (params.alpha * problem.total_rows)
+        n_rows = problem.shard.n_rows
+        shape = n_rows, self._n_outputs
+        self.dual = np.zeros(shape, dtype=self._dtype)
+        for rows, block in self._blocks():
+            self.dual[rows] = -residuals(self.dual[rows], block.y)
+        self._excess = np.zeros(self._n_outputs)
+        mean = totals.mean_square
+        self.intercept_scale = _INTERCEPT * mean if mean > 0 else 1.0
+        self._intercept_square = self.intercept_scale if self.fit_intercept else 0.0
+        settings = params.settings
+        # What comes late, or by way of others, does not come at once to all.
+        if settings.staleness == 0 and settings.broadcast is None:
+            self.common_step = DualStep(
+                self.dual, self.learning_rate, self._intercept_square
+            )
+
+    def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
+        X, dual = self._totals.centred(batch.X), self.dual[batch.rows]
+        before, margins = dual.copy(), matrix.product(X)
+        changes = dual_steps(
+            margins,
+            row_products(X, self._intercept_square),
+            dual,
+            batch.y,
+            batch.sample_weight,
+            scale=self.learning_rate,
+            n_parallel=1 if self.common_step else self._group.size,
+        )
+        if self.common_step is None:
+            self.dual[batch.rows] = dual
+            return changes, X
+        weight = batch.sample_weight
+        gain = entropy_sum(dual, weight) - entropy_sum(before, weight)
+        gain += float(np.einsum("ij,ij->", changes, margins, dtype=np.float64))
+        self.common_step.note(batch.rows, before, dual, gain)
+        return changes, X
+
+    def penalty(self, matrix: ParameterMatrix) -> float:
+        return self._alpha / 2 * _squared_norm(matrix.whole())
+
+    def begin_pass(self, matrix: ParameterMatrix) -> None:
+        """Move the intercepts towards what the constraint asks for.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            Changed.
+        """
+        if matrix.intercept is not None:
+            step = self.learning_rate * self.intercept_scale
+            matrix.intercept -= (step * self._excess).astype(self._dtype)
+
+    def dual_objective(self, matrix: ParameterMatrix) -> float:
+        """A lower bound of the objective; a collective call.
+
+        Dual variables that do not satisfy the constraint of the intercepts are mixed
+        with as much as is needed of a point that does.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            The matrix of the dual variables.
+
+        Returns
+        -------
+        value : float
+        """
+        excess = np.zeros(self._n_outputs)
+        if self.fit_intercept:
+            self._excess = excess = self._sum_of_residuals()
+        mix = feasible_mix(excess, self._totals.class_weights)
+        total = 0.0
+        for rows, block in self._blocks():
+            total += mixed_entropy_sum(self.dual[rows], block.sample_weight, mix)
+        total = float(allreduce(self._group, np.array(total)))
+        norm = self._norm_of_mixture(matrix.whole(), mix)
+        return total / self._n_rows - self._alpha / 2 * norm
+
+    def go_on(self, values: np.ndarray, intercept: Any, dual: Any) -> np.ndarray:
+        """Take dual variables, or find them from a model; a collective call.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_features, n_outputs)
+            A matrix, transposed.
+        intercept : ndarray of shape (n_outputs,) or None
+        dual : ndarray of shape (n_rows, n_outputs) or None
+            Dual variables of this rank's rows; None finds them.
+
+        Returns
+        -------
+        values : ndarray of shape (n_features, n_outputs)
+            The matrix of the dual variables.
+        """
+        n_lost = int(allreduce(self._group, np.array(int(dual is None))))
+        if dual is not None:
+            self.dual[...] = dual
+        if not n_lost:
+            self._excess = self._sum_of_residuals()
+            return values
+        if dual is None:
+            for rows, block in self._blocks():
+                margins = np.asarray(block.X @ values).reshape(len(block.y), -1)
+                margins = margins if intercept is None else margins + intercept
+                self.dual[rows] = softmax(margins)
+        total = np.zeros(values.shape)
+        for rows, block in self._blocks():
+            total += block.X.T @ self._residuals(rows, block)
+        total = allreduce(self._group, total)
+        self._excess = self._sum_of_residuals()
+        return (-self.learning_rate * total).astype(self._dtype)
+
+    def _norm_of_mixture(self, values: np.ndarray, mix: FeasibleMix) -> float:
+        """Squared norm of the matrix of mixed dual variables, some rows at a time."""
+        if mix.share == 0:
+            return _squared_norm(values)
+        norm, size = 0.0, max(1, _CHUNK // values.shape[1])
+        for start in range(0, len(values), size):
+            part = slice(start, start + size)
+            mixed = mixed_values(
+                values[part],
+                self._totals.class_sums[part],
+                mix,
+                scale=self.learning_rate,
+            )
+            norm += _squared_norm(mixed)
+        return norm
+
+    def _sum_of_residuals(self) -> np.ndarray:
+        """Sum of ``s_i (q_i - e_{y_i})`` over the rows of all ranks; collective."""
+        total = np.zeros(self._n_outputs)
+        for rows, block in self._blocks():
+            total += self._residuals(rows, block).sum(axis=0, dtype=np.float64)
+        return allreduce(self._group, total)
+
+    def _residuals(self, rows: slice, block: Batch) -> np.ndarray:
+        """``s_i (q_i - e_{y_i})`` of some rows."""
+        found = residuals(self.dual[rows], block.y)
+        if block.sample_weight is not None:
+            found *= block.sample_weight[:, np.newaxis]
+        return found
+
+    def _blocks(self) -> Iterator[tuple[slice, Batch]]:
+        """Rows of this rank, some at a time, and their places in `dual`."""
+        for rows, batch in row_batches(self._shard, self._n_outputs):
+            yield rows, batch._replace(X=self._totals.centred(batch.X))
+
+
+def _squared_norm(values: np.ndarray) -> float:
+    """Squared Frobenius norm."""
+    return float(np.vdot(values, values))

@@ -1,0 +1,162 @@
+"""The estimator's side of a fit: parameters, their checks, and what comes back."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from sklearn.exceptions import ConvergenceWarning
+
+from dask_ma._callbacks import N_WRAPPERS
+from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.linear import LinearEstimator
+from dask_ma.sfb.exchange._settings import COMMUNICATIONS, Settings
+from dask_ma.sfb.logistic._agent import train
+from dask_ma.sfb.logistic._combinations import check_combinations
+from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.topology import Topology
+from dask_ma.supervised import FitResult
+
+_PASSED_ON = (
+    "penalty",
+    "alpha",
+    "l1_ratio",
+    "fit_intercept",
+    "max_iter",
+    "tol",
+    "shuffle",
+    "eta0",
+    "learning_rate",
+    "power_t",
+    "early_stopping",
+    "validation_fraction",
+    "n_iter_no_change",
+    "class_weight",
+)
+_SETTINGS = (
+    "batch_size",
+    "staleness",
+    "broadcast",
+    "relay",
+    "communication",
+    "compression",
+    "wire_dtype",
+    "shuffle",
+)
+_FAR = 0.01  # of the objective: a gap that is worth a word
+# What other estimators of linear models leave to the user.
+_FIXED = {
+    "is_classifier": True,
+    "loss": "log_loss",
+    "epsilon": 0.0,
+}
+
+
+class SFBEstimator(LinearEstimator):
+    """Base of SFBLogisticRegression."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "penalty": [StrOptions({"l2", "l1", "elasticnet", "trace"}), None],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "solver": [StrOptions({"auto", "sgd", "sdca"})],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "eta0": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "learning_rate": [
+            StrOptions({"adaptive", "optimal", "invscaling", "constant"})
+        ],
+        "power_t": [Interval(Real, 0, None, closed="left")],
+        "refine": [StrOptions({"auto"}), "boolean"],
+        "staleness": [Interval(Integral, 0, None, closed="left")],
+        "broadcast": [
+            Interval(Integral, 1, None, closed="left"),
+            Topology,
+            "array-like",
+            None,
+        ],
+        "relay": ["boolean"],
+        "communication": [StrOptions(set(COMMUNICATIONS))],
+        "compression": [Interval(Real, 0, 1, closed="left"), None],
+        "wire_dtype": [StrOptions({"float32", "float64"}), None],
+        "shuffle": ["boolean"],
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def _fit_passes(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        is_saved: bool = True,
+        **changes: Any,
+    ) -> FitResult:
+        """Fit on all ranks and take over the result."""
+        settings = Settings(**{name: getattr(self, name) for name in _SETTINGS})
+        settings.check()
+        solver = check_combinations(self)
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in _PASSED_ON}
+        chosen |= {"solver": solver, "refine": self.refine is not False}
+        chosen["centre"] = self.fit_intercept
+        if self.alpha == 0:
+            chosen["penalty"] = None
+        params = SFBParams(**{**_FIXED, **chosen, "settings": settings, **changes})
+        result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
+        self.solver_ = params.solver
+        self.communication_ = result.fitted["communication"]
+        # The solver before may have been the other one.
+        for name in {"dual_gap", "eta0"} - set(result.fitted):
+            self.__dict__.pop(f"{name}_", None)
+        return result
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        attributes = super()._to_attributes(fitted)
+        for name in ("dual_gap", "eta0"):
+            if name in fitted:
+                attributes[f"{name}_"] = fitted[name]
+        return attributes
+
+    def _warn_unless_converged(self, result: FitResult) -> None:
+        """Warn as scikit-learn does if the model may be far from the optimum."""
+        gap, objective = result.fitted.get("dual_gap"), result.fitted["objective"]
+        if self.early_stopping or gap is None or self.tol is None:
+            super()._warn_unless_converged(result)
+            return
+        allowed = self.tol
+        if result.converged and not self._certifies(result):
+            allowed = max(self.tol, _FAR)  # the steps have settled, by their own rule
+        if gap <= allowed * objective:
+            return
+        ended = (
+            f"the fit ended after {result.fitted['n_iter']} passes, which no longer "
+            "lowered the objective,"
+            if result.converged
+            else f"the maximum of {self.max_iter} passes was reached"
+        )
+        warnings.warn(
+            f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
+            f"objective; asked was {allowed:.2%} (tol={self.tol}). Raise max_iter or "
+            "tol, scale the features, or leave refine at 'auto'",
+            ConvergenceWarning,
+            stacklevel=3 + N_WRAPPERS,
+        )
+
+    def _certifies(self, result: FitResult) -> bool:
+        """Whether each pass has found a duality gap."""
+        return "dual_gap" in result.history[-1]
+
+    def _twin_parameters(self) -> dict[str, Any]:
+        # What the twin would be fitted with has no part in its predictions.
+        chosen = super()._twin_parameters()
+        return {k: v for k, v in chosen.items() if k not in ("penalty", "solver")}

@@ -1,0 +1,400 @@
+"""The state of a logistic regression's fit on a rank, and what a pass does to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import allreduce, broadcast
+from dask_ma.data import Shard
+from dask_ma.engine import RankContext, Record, RoundLog, State
+from dask_ma.exceptions import CheckpointError
+from dask_ma.linear import LinearModel, describe, initial_model, score_sums
+from dask_ma.sfb._divergence import Watch
+from dask_ma.sfb._engine import BroadcastEngine, Start
+from dask_ma.sfb.logistic._best import Best
+from dask_ma.sfb.logistic._dual_model import DualModel
+from dask_ma.sfb.logistic._objective import Objective
+from dask_ma.sfb.logistic._outlook import Outlook
+from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement
+from dask_ma.sfb.logistic._softmax_model import GradientModel
+from dask_ma.sfb.logistic._totals import add_up
+from dask_ma.supervised import Problem, StopRule, score
+
+_ADVICE = "lower eta0, or scale the features"
+# Passes that are worth waiting for, before steps on the whole objective take over.
+_FEW_PASSES, _SOME_PASSES = 10, 40
+
+
+class Fit:
+    """The fit of a rank; making one is a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    problem : Problem
+        The rows to train on.
+    validation : Shard or None
+        The rows held out.
+    params : SFBParams
+        Parameters of the fit.
+    kept : State or None
+        What to go on from.
+
+    Attributes
+    ----------
+    engine : BroadcastEngine
+        Makes the passes.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        problem: Problem,
+        validation: Shard | None,
+        params: SFBParams,
+        kept: State | None,
+    ) -> None:
+        self._context = context
+        self._problem = problem
+        self._validation = validation
+        self._params = params
+        self._penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+        self._log = RoundLog(context)
+        group, shared = context.group, {} if kept is None else kept.shared
+        with self._log.computing():
+            self._totals = add_up(
+                problem,
+                group,
+                is_centred=params.centre,
+                centre=shared.get("centre"),
+            )
+            self._model = self._make_model()
+            start = self._start(kept)
+        self.engine = BroadcastEngine(
+            context, self._model, problem.shard, params.settings, self._log, start
+        )
+        self._objective = Objective(
+            problem,
+            self._penalty,
+            fit_intercept=params.fit_intercept,
+            totals=self._totals,
+            group=group,
+        )
+        by_score = validation is not None
+        self._rule = StopRule(
+            # Without a tolerance, passes that bring nothing still shorten the steps.
+            0.0 if params.tol is None else params.tol,
+            params.n_iter_no_change,
+            maximize=by_score,
+            is_relative=not by_score,
+        )
+        self._watch = Watch(_ADVICE)
+        n_variables = self.engine.matrix.values.size
+        is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
+        self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
+        self._best = Best()
+        self._bound = -np.inf
+        self._stage = np.inf  # best objective when the steps were last shortened
+        self._refinement: Refinement | None = None
+        self._is_refining = False
+        if kept is not None:
+            self._go_on(kept)
+
+    def run_pass(self, n_iter: int) -> tuple[Record, bool]:
+        """Make a pass.
+
+        Parameters
+        ----------
+        n_iter : int
+            Its number, from 1.
+
+        Returns
+        -------
+        record : dict
+            What the history holds of it.
+        done : bool
+            Whether the fit has converged, or cannot go on; the same on all ranks.
+        """
+        # Weights that overflow are found, and refused, by the evaluation.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._is_refining:
+                self._refine()
+            else:
+                self._run_stochastic(n_iter)
+            record = self._evaluate(n_iter)
+        objective = record["objective"]
+        self._watch.check(np.inf if np.isnan(objective) else objective, n_iter)
+        by_score = self._validation is not None
+        value = -record["validation_score"] if by_score else objective
+        self._best.update(value, objective, self.engine.matrix)
+        return record, self._is_done(record)
+
+    def finish(self, converged: bool) -> None:
+        """Take the best model, and find its bound; a collective call.
+
+        Parameters
+        ----------
+        converged : bool
+            Whether the fit has ended by its own rules.
+        """
+        if self._params.max_iter == 1 and self._params.tol is None:
+            return  # one pass is its own best, as in partial fits
+        self._best.give(self.engine.matrix)
+        is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
+        if converged and is_unknown and self._validation is None:
+            found = self._objective.evaluate(self.engine.matrix)
+            self._bound = found.bound
+
+    def describe(self, n_iter: int) -> dict[str, Any]:
+        """The model, with what else a fitted estimator has."""
+        fitted = describe(
+            self._linear(), self._problem, float(1 + self.engine.iteration), n_iter
+        )
+        if isinstance(self._model, GradientModel):
+            fitted["eta0"] = self._model.eta0
+        if np.isfinite(self._bound):
+            fitted["dual_gap"] = self._best.objective - self._bound
+        fitted["objective"] = self._best.objective
+        return fitted
+
+    def state(self) -> dict[str, Any]:
+        """What is the same on all ranks after a pass."""
+        model = self._model
+        share = model.share if isinstance(model, GradientModel) else 1.0
+        return {
+            **self.engine.state(),
+            **self._best.state(),
+            "centre": self._totals.centre,
+            "rule": np.array(self._rule.state()),
+            # JSON has no infinity.
+            "progress": np.array([self._bound, self._stage, share]),
+            "outlook": np.array(self._outlook.least),
+            "is_refining": self._is_refining,
+            "n_passes": self.engine.n_passes,
+        }
+
+    def own_state(self) -> dict[str, Any] | None:
+        """What this rank alone has after a pass."""
+        if self._refinement is not None:
+            return self._refinement.state()
+        if not isinstance(self._model, DualModel):
+            return None
+        return {"dual": self._model.dual.copy()}  # the next pass changes it in place
+
+    def _make_model(self) -> GradientModel | DualModel:
+        """The model of the solver."""
+        problem, params, totals = self._problem, self._params, self._totals
+        if params.solver == "sdca":
+            return DualModel(problem, params, totals, self._context.group)
+        return GradientModel(problem, params, totals)
+
+    def _start(self, kept: State | None) -> Start | None:
+        """Where the fit begins; a collective call."""
+        problem, params, model = self._problem, self._params, self._model
+        own, is_refining = None, False
+        if kept is not None:
+            shared = kept.shared
+            values, intercept = shared["values"], shared["intercept"]
+            shape = problem.shard.n_features, problem.n_problems
+            if values.shape != shape:
+                raise CheckpointError(
+                    f"the model to go on from has a matrix of shape {values.shape}, "
+                    f"expected {shape} for these data"
+                )
+            iteration, n_passes = shared["iteration"], shared["n_passes"]
+            is_refining = bool(shared["is_refining"])
+            own = kept.own
+            if not is_refining:
+                self._check_rows(own)
+        elif params.coef is not None or params.intercept is not None:
+            first = initial_model(problem, params)
+            values, intercept = first.coef.T, first.intercept
+            intercept = self._totals.to_centred(values, intercept)
+            if not params.fit_intercept:
+                intercept = None
+            iteration, n_passes = int(params.t) - 1, 0
+        else:
+            return None
+        if isinstance(model, DualModel) and not is_refining:
+            dual = None if own is None else own["dual"]
+            values = model.go_on(values, intercept, dual)
+        return Start(values, intercept, iteration, n_passes)
+
+    def _go_on(self, kept: State) -> None:
+        """Take over where a fit was; a collective call."""
+        shared = kept.shared
+        self._rule.go_on(shared["rule"])
+        self._best.go_on(shared)
+        self._bound, self._stage, share = (float(x) for x in shared["progress"])
+        if isinstance(self._model, GradientModel):
+            self._model.share = share
+        self._outlook.least = [float(gap) for gap in shared["outlook"]]
+        self._is_refining = bool(shared["is_refining"])
+        if self._is_refining:
+            self._best.give(self.engine.matrix)
+            self._refinement = self._make_refinement(kept.own)
+
+    def _check_rows(self, own: dict[str, Any] | None) -> None:
+        """Refuse dual variables of other rows."""
+        model = self._model
+        if own is None or not isinstance(model, DualModel):
+            return
+        found, expected = own["dual"].shape, model.dual.shape
+        if found != expected:
+            raise CheckpointError(
+                f"the state to go on from has dual variables of shape {found}, "
+                f"expected {expected} for the rows of rank "
+                f"{self._context.group.rank}"
+            )
+
+    @property
+    def _has_bounds(self) -> bool:
+        """Whether each pass finds a lower bound of the objective."""
+        if self._validation is not None and self._params.solver != "sdca":
+            return False
+        wanted = self._params.refine or self._penalty.trace > 0
+        wanted = wanted and self._params.tol is not None
+        return self._params.solver == "sdca" or (wanted and self._penalty.has_bound)
+
+    @property
+    def _can_refine(self) -> bool:
+        """Whether steps on the whole objective may take over."""
+        params = self._params
+        is_possible = params.tol is not None and self._validation is None
+        return params.refine and is_possible and not self._penalty.trace
+
+    def _run_stochastic(self, n_iter: int) -> None:
+        """Go over the rows with factors."""
+        try:
+            self.engine.run_pass()
+        except (OverflowError, np.linalg.LinAlgError):
+            self._watch.check(np.inf, n_iter)  # says what to do about it
+
+    def _make_refinement(self, own: dict[str, Any] | None = None) -> Refinement:
+        """Steps from where the matrix is; a collective call."""
+        return Refinement(
+            self._context,
+            self._objective,
+            self.engine.matrix,
+            self._penalty,
+            self._totals,
+            self._log,
+            own,
+        )
+
+    def _refine(self) -> None:
+        """Make a step on the whole objective."""
+        if self._refinement is None:
+            self._best.give(self.engine.matrix)
+            self._refinement = self._make_refinement()
+        self._refinement.run_round()
+
+    def _measure(self) -> tuple[float, float]:
+        """Objective and lower bound of the matrix; a collective call."""
+        engine, model, group = self.engine, self._model, self._context.group
+        if self._refinement is not None:
+            now = self._refinement.now
+            return now.objective, now.bound
+        if self._has_bounds and not isinstance(model, DualModel):
+            with self._log.computing("evaluate"):
+                now = self._objective.evaluate(engine.matrix)
+            return now.objective, now.bound
+        bound = -np.inf
+        loss = float(allreduce(group, np.array(engine.measure())))
+        if isinstance(model, DualModel):
+            with self._log.computing("evaluate"):
+                bound = model.dual_objective(engine.matrix)
+        # Penalties of the ranks differ by rounding.
+        found = broadcast(group, (engine.objective(loss), bound))
+        return float(found[0]), float(found[1])
+
+    def _evaluate(self, n_iter: int) -> Record:
+        """Record of a pass, from sums over all ranks; a collective call."""
+        problem = self._problem
+        objective, bound = self._measure()
+        self._log.note(n_iter, problem.shard.n_rows)
+        parts = list(self._log.counters)
+        if self._validation is not None:
+            model_now = self._linear()
+            parts.append(score_sums(self._validation, model_now, is_classifier=True))
+        sums = allreduce(self._context.group, parts)
+        [record] = self._log.finish([sums[0]])
+        record["objective"] = objective
+        self._bound = max(self._bound, bound)
+        if np.isfinite(self._bound):
+            record["dual_gap"] = objective - self._bound
+        if self._validation is not None:
+            record["validation_score"] = score(sums[1], is_classifier=True)
+        return record
+
+    def _is_done(self, record: Record) -> bool:
+        """Whether the fit is done with the pass of a record; the same on all ranks."""
+        tol, objective = self._params.tol, record["objective"]
+        if self._validation is not None:
+            is_idle = self._rule.update(record["validation_score"])
+            return is_idle and tol is not None
+        target = 0.0 if tol is None else tol * self._best.objective
+        if self._refinement is not None:
+            return self._is_refined(target)
+        if self._has_bounds:
+            gap = self._best.objective - self._bound
+            if tol is not None and gap <= target:
+                return True
+            self._turn(gap, target)
+        elif self._can_refine:  # without a bound
+            self._turn(np.inf, target)
+        if isinstance(self._model, DualModel):
+            return False
+        settled = self._has_settled(objective)
+        # With a bound that is too far away, nothing has converged.
+        return settled and tol is not None and not self._has_bounds
+
+    def _is_refined(self, target: float) -> bool:
+        """Whether the steps on the whole objective are at an end."""
+        refinement = self._refinement
+        assert refinement is not None
+        if refinement.is_stuck:
+            return True
+        if self._penalty.has_bound:
+            return self._best.objective - self._bound <= target
+        return refinement.decrease <= target
+
+    def _turn(self, gap: float, target: float) -> None:
+        """Leave the rest to steps on the whole objective, if passes are too slow."""
+        if self._can_refine and self._outlook.is_long(gap, target):
+            self._is_refining = True
+
+    def _has_settled(self, objective: float) -> bool:
+        """Whether the steps, however short, bring no more."""
+        model, null = self._model, self._null_objective()
+        if not self._rule.update(objective):
+            return False
+        # Worse than the model of zeros, a fit is not done but makes too long steps.
+        best = self._best.objective
+        if self._params.learning_rate != "adaptive":
+            return objective <= null
+        gain, self._stage = self._stage - best, best
+        self._rule.restart()
+        assert isinstance(model, GradientModel)
+        model.shorten()
+        self._best.give(self.engine.matrix)
+        return gain <= (self._params.tol or 0.0) * best and best <= null
+
+    def _null_objective(self) -> float:
+        """Objective of equal probabilities for all classes, the model of zeros."""
+        return float(np.log(max(2, self._problem.n_problems)))
+
+    def _linear(self) -> LinearModel:
+        """The model as all linear estimators have it."""
+        matrix = self.engine.matrix
+        values = matrix.whole()
+        intercept = matrix.intercept
+        if intercept is None:
+            intercept = np.zeros(values.shape[1], dtype=values.dtype)
+        intercept = self._totals.from_centred(values, intercept)
+        return LinearModel(np.array(values.T, order="C"), np.array(intercept))

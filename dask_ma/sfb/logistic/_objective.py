@@ -1,0 +1,200 @@
+"""Objective, gradient and lower bound of a logistic regression on all ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import Group, allreduce, broadcast, reduce
+from dask_ma.kernels import (
+    FeasibleMix,
+    entropy_sum,
+    feasible_mix,
+    log_loss_sum,
+    mixed_values,
+    residuals,
+    shrunk_entropy_sum,
+    softmax,
+    softmax_hessian,
+)
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.model._rows import row_batches
+from dask_ma.supervised import Problem
+
+
+class Evaluation(NamedTuple):
+    """The objective at a point.
+
+    Attributes
+    ----------
+    objective : float
+    bound : float
+        The minimum is not below it; minus infinity where nothing is known.
+    loss : float
+        The objective without the penalty.
+    gradient : ndarray of shape (n_features, n_outputs) or None
+        Of the loss, on rank 0.
+    slopes : ndarray of shape (n_outputs,)
+        Gradient of the loss by the intercepts.
+    """
+
+    objective: float
+    bound: float
+    loss: float
+    gradient: np.ndarray | None
+    slopes: np.ndarray
+
+
+class Objective:
+    """The objective as all ranks evaluate it, whatever has trained the model.
+
+    The slopes of the losses at a point, ``a_i = softmax(W x_i + b) - e_{y_i}``, are
+    those of a dual point: what they add up to, the gradient, bounds the minimum from
+    below. The point is first made feasible, for the intercept by mixing
+    (:func:`~dask_ma.kernels.feasible_mix`), and for a norm as penalty by shrinking.
+
+    Parameters
+    ----------
+    problem : Problem
+        Rows and classes.
+    penalty : Penalty
+    fit_intercept : bool
+        Whether there are intercepts.
+    totals : Totals
+        Sums over all ranks.
+    group : Group
+        This rank.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        penalty: Penalty,
+        *,
+        fit_intercept: bool,
+        totals: Totals,
+        group: Group,
+    ) -> None:
+        self._problem = problem
+        self._penalty = penalty
+        self._prox = penalty.prox
+        self._fit_intercept = fit_intercept
+        self._totals = totals
+        self._group = group
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all ranks."""
+        return self._problem.total_rows
+
+    def evaluate(self, matrix: ParameterMatrix) -> Evaluation:
+        """Objective, gradient and bound; a collective call.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            The same on all ranks.
+
+        Returns
+        -------
+        evaluation : Evaluation
+            The same on all ranks, but for the gradient.
+        """
+        n_outputs, n_features = matrix.shape
+        loss = entropy = 0.0
+        gradient, slopes = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
+        for _, batch in row_batches(self._problem.shard, n_outputs):
+            X, weight = self._totals.centred(batch.X), batch.sample_weight
+            margins = matrix.product(X)
+            loss += log_loss_sum(margins, batch.y, weight)
+            p = softmax(margins)
+            entropy += entropy_sum(p, weight)
+            found = residuals(p, batch.y)
+            if weight is not None:
+                found *= weight[:, np.newaxis]
+            slopes += found.sum(axis=0, dtype=np.float64)
+            gradient += X.T @ found
+        n_rows = self._problem.total_rows
+        sums = allreduce(self._group, np.append(slopes, [loss, entropy])) / n_rows
+        total = reduce(self._group, gradient)
+        mean = None if total is None else total / n_rows
+        slopes, loss, entropy = sums[:-2], float(sums[-2]), float(sums[-1])
+        objective = loss + self._prox.value(matrix.whole().T)
+        bound = -np.inf
+        if self._penalty.has_bound:
+            bound = self._bound(matrix, mean, slopes, entropy)
+        # The penalties of the ranks differ by rounding.
+        objective = float(broadcast(self._group, objective))
+        return Evaluation(objective, bound, loss, mean, slopes)
+
+    def hessian(
+        self,
+        matrix: ParameterMatrix,
+        features: np.ndarray,
+        outputs: np.ndarray,
+        stride: int,
+    ) -> np.ndarray | None:
+        """Second derivatives of the loss by some coefficients; a collective call.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            The same on all ranks.
+        features, outputs : ndarray of int of shape (n_variables,)
+            The coefficients, as in :func:`~dask_ma.kernels.softmax_hessian`.
+        stride : int
+            One row of so many is looked at.
+
+        Returns
+        -------
+        hessian : ndarray of shape (n_variables, n_variables) or None
+            On rank 0.
+        """
+        n_variables = len(features)
+        total, weights = np.zeros((n_variables, n_variables)), 0.0
+        for rows, batch in row_batches(self._problem.shard, matrix.shape[0]):
+            picked = slice(-rows.start % stride, None, stride)
+            X, weight = self._totals.centred(batch.X[picked]), batch.sample_weight
+            weight = None if weight is None else weight[picked]
+            p = softmax(matrix.product(X))
+            total += softmax_hessian(X, p, weight, features, outputs)
+            weights += float(len(p) if weight is None else weight.sum())
+        weights = float(allreduce(self._group, np.array(weights)))
+        found = reduce(self._group, total)
+        return None if found is None else found / weights
+
+    def _bound(
+        self,
+        matrix: ParameterMatrix,
+        gradient: np.ndarray | None,
+        slopes: np.ndarray,
+        entropy: float,
+    ) -> float:
+        """What the dual point of the slopes says; a collective call."""
+        n_rows, totals = self._problem.total_rows, self._totals
+        found = None
+        if gradient is not None:  # on rank 0
+            excess = slopes * n_rows if self._fit_intercept else np.zeros_like(slopes)
+            mix = feasible_mix(excess, totals.class_weights)
+            values = mixed_values(-gradient, totals.class_sums, mix, scale=1 / n_rows)
+            factor = self._penalty.shrinkage(values)
+            found = mix, factor, self._penalty.conjugate(values)
+        mix, factor, conjugate = broadcast(self._group, found)
+        mix = FeasibleMix(*mix)
+        if mix.share > 0 or factor < 1:
+            entropy = self._entropy(matrix, mix, factor)
+        return entropy - float(conjugate)
+
+    def _entropy(
+        self, matrix: ParameterMatrix, mix: FeasibleMix, factor: float
+    ) -> float:
+        """Mean entropy of the dual point made feasible; a collective call."""
+        total = 0.0
+        for _, batch in row_batches(self._problem.shard, matrix.shape[0]):
+            p = softmax(matrix.product(self._totals.centred(batch.X)))
+            total += shrunk_entropy_sum(p, batch.y, batch.sample_weight, mix, factor)
+        total = float(allreduce(self._group, np.array(total)))
+        return total / self._problem.total_rows

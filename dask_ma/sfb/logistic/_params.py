@@ -1,0 +1,36 @@
+"""What the ranks need to know to fit a logistic regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_ma.linear import LinearParams
+from dask_ma.sfb.exchange._settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFBParams(LinearParams):
+    """Parameters of one fit by sufficient factor broadcasting.
+
+    The names are those of :class:`~dask_ma.SFBLogisticRegression`.
+
+    Parameters
+    ----------
+    solver, learning_rate : str
+    eta0 : float or "auto"
+    power_t : float
+    refine : bool
+        Whether steps on the whole objective may follow.
+    centre : bool
+        Whether dense rows are centred.
+    settings : Settings
+        How the ranks train and exchange.
+    """
+
+    solver: str
+    learning_rate: str
+    eta0: float | str
+    power_t: float
+    refine: bool
+    centre: bool
+    settings: Settings

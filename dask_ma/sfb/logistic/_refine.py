@@ -1,0 +1,248 @@
+"""The last part of a fit: steps on the objective of all rows at once.
+
+Stochastic steps soon come near the optimum, and need long for the rest where features
+are alike or rows few. The rest is done by proximal Newton steps on the whole gradient:
+with the second derivatives by all coefficients that matter, where these are few, and
+with limited-memory BFGS where they are many. Rank 0 finds the steps; a step sends a
+matrix from each rank to rank 0, and one back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import broadcast
+from dask_ma.engine import RankContext, RoundLog
+from dask_ma.kernels import CompactMemory, model_point, newton_point, penalty_of
+from dask_ma.sfb.logistic._objective import Evaluation, Objective
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.model._matrix import ParameterMatrix
+
+#: Coefficients with second derivatives at most; the rest is left to BFGS.
+MOST_VARIABLES = 1200
+_ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
+_MEMORY = 10
+_MOST_STORED = 2**28  # numbers in the memory of BFGS
+_DAMPING = 1e-9  # of the mean second derivative
+_SUFFICIENT = 1e-4
+_MOST_TRIALS = 30
+_ROUNDING = 1e-14
+
+
+class Place(NamedTuple):
+    """A point, in units in which the features are alike, and what is known there.
+
+    Attributes
+    ----------
+    point : ndarray of shape (n_variables,)
+        Coefficients feature by feature, then the intercepts.
+    gradient : ndarray of shape (n_variables,)
+        Of the loss.
+    """
+
+    point: np.ndarray
+    gradient: np.ndarray
+
+
+class Refinement:
+    """Steps on the whole objective; making one is a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    objective : Objective
+        The objective of all ranks.
+    matrix : ParameterMatrix
+        Where to start from; changed by the steps.
+    penalty : Penalty
+        Without the trace norm.
+    totals : Totals
+        Sums over all ranks.
+    log : RoundLog
+        Where computing is timed.
+    kept : dict, default=None
+        What :meth:`state` has given on this rank.
+
+    Attributes
+    ----------
+    now : Evaluation
+        The objective at the point.
+    is_stuck : bool
+        Whether the last step has found nothing lower.
+    decrease : float
+        By how much the last step was to lower the objective; infinite before it.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        objective: Objective,
+        matrix: ParameterMatrix,
+        penalty: Penalty,
+        totals: Totals,
+        log: RoundLog,
+        kept: dict[str, Any] | None = None,
+    ) -> None:
+        self._group = context.group
+        self._objective = objective
+        self._matrix = matrix
+        self._log = log
+        n_outputs, n_features = matrix.shape
+        # The second derivative of a loss by a margin is about a fourth at most.
+        scales = np.repeat(totals.feature_scales / 2, n_outputs)
+        has_intercept = matrix.intercept is not None
+        self._scales = np.append(scales, np.full(n_outputs * has_intercept, 0.5))
+        self._l1 = np.append(penalty.l1 / scales, np.zeros(n_outputs * has_intercept))
+        self._l2 = np.append(
+            penalty.l2 / scales**2, np.zeros(n_outputs * has_intercept)
+        )
+        self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
+        self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
+        self._n_rows = objective.n_rows
+        size = min(_MEMORY, _MOST_STORED // (2 * len(self._scales)))
+        self._memory = CompactMemory(max(1, size))
+        for step, change in zip(*_pairs(kept), strict=True):
+            self._memory.add(step, change)
+        self.is_stuck, self.decrease = False, np.inf
+        with log.computing():
+            self.now = objective.evaluate(matrix)
+            self._place = self._found(self.now)
+
+    def run_round(self) -> None:
+        """Make a step that lowers the objective; a collective call."""
+        with self._log.computing():
+            plan = broadcast(self._group, self._plan())
+            hessian = None
+            if plan is not None:
+                hessian = self._objective.hessian(self._matrix, *plan[1:])
+            self._search(plan, hessian)
+
+    def state(self) -> dict[str, Any]:
+        """What this rank needs to go on from here."""
+        memory = self._memory
+        if not memory.steps:
+            return {}
+        return {"steps": np.array(memory.steps), "changes": np.array(memory.changes)}
+
+    def _plan(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
+        """On rank 0, which variables have their second derivatives looked at."""
+        if self._place is None:
+            return None
+        point, gradient = self._place
+        # Those at zero whose slope is less than the penalty stay there.
+        picked = np.flatnonzero((point != 0) | (np.abs(gradient) > self._l1))
+        if not self._l1.any():
+            picked = np.arange(len(point))
+        if not 0 < len(picked) <= MOST_VARIABLES:
+            return None
+        stride = max(1, self._n_rows // max(10**4, _ROWS_PER_VARIABLE * len(picked)))
+        return picked, self._features[picked], self._outputs[picked], stride
+
+    def _target(
+        self, start: Place, plan: Any, hessian: np.ndarray | None
+    ) -> np.ndarray:
+        """On rank 0, where the model of the objective is least."""
+        point, gradient = start
+        if hessian is None:
+            return model_point(
+                self._memory.product, gradient, point, self._l1, self._l2
+            )
+        picked = plan[0]
+        scales, target = self._scales[picked], point.copy()
+        hessian = hessian / scales / scales[:, np.newaxis]
+        damping = _DAMPING * max(np.trace(hessian) / len(hessian), 1e-6)
+        hessian[np.diag_indices_from(hessian)] += damping
+        parts = (v[picked] for v in (gradient, point, self._l1, self._l2))
+        target[picked] = newton_point(hessian, *parts)
+        return target
+
+    def _search(self, plan: Any, hessian: np.ndarray | None) -> None:
+        """Go towards the least point of the model as far as the objective falls."""
+        before, start = self.now, self._place
+        slope, share, direction = 0.0, 1.0, np.zeros(0)
+        if start is not None:  # on rank 0, which decides for all
+            target = self._target(start, plan, hessian)
+            direction = target - start.point
+            slope = float(start.gradient @ direction)
+            slope += self._penalty(target) - self._penalty(start.point)
+        for _ in range(_MOST_TRIALS):
+            candidate = None
+            # What rounding hides is no progress.
+            if start is not None and slope < -_ROUNDING * abs(before.objective):
+                candidate = start.point + share * direction
+            if not self._move(candidate):
+                break
+            found = self._objective.evaluate(self._matrix)
+            is_lower = found.objective <= before.objective + _SUFFICIENT * share * slope
+            if broadcast(self._group, is_lower):
+                self._accept(found, start, plan)
+                self.decrease = float(broadcast(self._group, -slope))
+                return
+            share *= _shorter(found.objective - before.objective, slope * share)
+        self._move(None if start is None else start.point)
+        # What the memory holds may be of another place.
+        self.is_stuck = bool(broadcast(self._group, not self._forget(plan)))
+
+    def _accept(self, found: Evaluation, start: Place | None, plan: Any) -> None:
+        """Take a point over."""
+        self.now, self._place = found, self._found(found)
+        if start is None or self._place is None:
+            return
+        if plan is None:
+            self._memory.add(
+                self._place.point - start.point, self._place.gradient - start.gradient
+            )
+        else:
+            self._forget(plan)
+
+    def _forget(self, plan: Any) -> bool:
+        """Empty the memory of BFGS; return whether there was anything in it."""
+        had_any = plan is None and bool(self._memory.steps)
+        self._memory = CompactMemory(self._memory.size)
+        return had_any
+
+    def _penalty(self, point: np.ndarray) -> float:
+        return penalty_of(point, self._l1, self._l2)
+
+    def _found(self, found: Evaluation) -> Place | None:
+        """The point and its gradient, on rank 0."""
+        if found.gradient is None:
+            return None
+        parts = [self._matrix.whole().ravel()], [found.gradient.ravel()]
+        if self._matrix.intercept is not None:
+            parts[0].append(self._matrix.intercept)
+            parts[1].append(found.slopes)
+        point, gradient = (np.concatenate(p).astype(np.float64) for p in parts)
+        return Place(point * self._scales, gradient / self._scales)
+
+    def _move(self, point: np.ndarray | None) -> bool:
+        """Let all ranks take rank 0's point; return whether it has one."""
+        matrix, found = self._matrix, None
+        n_values = matrix.values.size
+        if point is not None:
+            plain = (point / self._scales).astype(matrix.dtype)
+            found = plain[:n_values].reshape(matrix.values.shape), plain[n_values:]
+        found = broadcast(self._group, found)
+        if found is None:
+            return False
+        values, intercept = found
+        matrix.replace(values, None if matrix.intercept is None else intercept)
+        return True
+
+
+def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:
+    """Pairs of the memory that were kept."""
+    if not kept:
+        return [], []
+    return kept["steps"], kept["changes"]
+
+
+def _shorter(rise: float, slope: float) -> float:
+    """By what to multiply a step that was too long: the least point of a parabola."""
+    if not np.isfinite(rise):
+        return 0.1
+    return float(np.clip(-slope / (2 * (rise - slope)), 0.1, 0.5)) if slope else 0.5

@@ -1,0 +1,150 @@
+"""Logistic regression by proximal stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.data import Shard
+from dask_ma.kernels import log_loss_sum, softmax_slopes
+from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.supervised import Problem
+
+_MOST_SAMPLED = 512  # rows whose Gram matrix is looked at
+_SHORTER = 5.0
+
+
+class LogisticModel(FactorModel):
+    """What both solvers share.
+
+    Parameters
+    ----------
+    problem : Problem
+        Rows and classes.
+    params : SFBParams
+        Parameters of the fit.
+    totals : Totals
+        Sums over all ranks; dense rows are centred before they are looked at.
+    """
+
+    def __init__(self, problem: Problem, params: SFBParams, totals: Totals) -> None:
+        self.fit_intercept = params.fit_intercept
+        self._n_outputs = problem.n_problems
+        self._dtype = problem.dtype
+        self._n_rows = problem.total_rows
+        self._totals = totals
+
+    def initial_matrix(self, n_features: int) -> np.ndarray:
+        return np.zeros((self._n_outputs, n_features), dtype=self._dtype)
+
+    def loss(self, matrix: ParameterMatrix, batch: Batch) -> float:
+        margins = matrix.product(self._totals.centred(batch.X))
+        return log_loss_sum(margins, batch.y, batch.sample_weight)
+
+
+class GradientModel(LogisticModel):
+    """Logistic regression whose factors are slopes and rows (section 2.1).
+
+    Parameters
+    ----------
+    problem, params, totals
+        As in :class:`LogisticModel`.
+
+    Attributes
+    ----------
+    share : float
+        What steps are multiplied by, 1 at first; see :meth:`shorten`.
+    """
+
+    def __init__(self, problem: Problem, params: SFBParams, totals: Totals) -> None:
+        super().__init__(problem, params, totals)
+        penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+        self.prox = penalty.prox
+        self._eta0 = params.eta0
+        decays = params.learning_rate == "optimal" and penalty.l2 and not penalty.l1
+        self._alpha = penalty.l2 if decays else 0.0
+        is_constant = params.learning_rate in ("adaptive", "constant")
+        self._power = 0.0 if is_constant or decays else params.power_t
+        self._batch_size = params.settings.batch_size
+        self._n_steps = 1
+        self.share = 1.0
+
+    def shorten(self) -> None:
+        """Make the steps shorter from here on."""
+        self.share /= _SHORTER
+
+    def prepare(self, shard: Shard, group: Group) -> None:
+        most = int(allreduce(group, np.array(shard.n_rows), "max"))
+        self._n_steps = max(1, -(-most // self._batch_size))
+        wanted = -(-shard.n_rows // self._n_steps) * group.size
+        own = np.array(_largest_eigenvalue(shard, wanted, self._totals))
+        largest = float(allreduce(group, own, "max"))
+        if not np.isfinite(largest):
+            raise ValueError(
+                "the second moments of the features are beyond the range of float64; "
+                "scale the features, for example with StandardScaler"
+            )
+        # The intercept is a feature whose eigenvalue is 1; it gets steps of its own.
+        self.intercept_scale = largest / 2 if largest > 0 else 1.0
+        if self._eta0 == "auto":
+            # The second derivative of the loss is at most 1/4 for two classes. For more
+            # it is at most 1/2, but 1/n_classes at the start, and seldom above 1/3.
+            curvature = largest / (4 if self._n_outputs == 1 else 3)
+            self._eta0 = 2 / curvature if curvature > 0 else 1.0
+
+    @property
+    def eta0(self) -> float:
+        """Length of the first step, once :meth:`prepare` has been called."""
+        return float(self._eta0)
+
+    def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
+        X = self._totals.centred(batch.X)
+        margins = matrix.product(X)
+        if not np.isfinite(margins).all():
+            raise OverflowError("the model is not finite")
+        return softmax_slopes(margins, batch.y, batch.sample_weight), X
+
+    def step_size(self, iteration: int) -> float:
+        shorter = 1 + self.eta0 * self._alpha * iteration
+        shorter *= (1 + iteration / self._n_steps) ** self._power
+        return self.share * self.eta0 / shorter
+
+
+def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
+    """Largest eigenvalue of the second moments of the features in batches of rows.
+
+    That of a small batch is larger than that of all rows, and decides which steps are
+    stable.
+    """
+    n_sampled = min(shard.n_rows, _MOST_SAMPLED)
+    if not n_sampled:
+        return 0.0
+    # Rows of one class may lie together.
+    picked = np.linspace(0, shard.n_rows - 1, n_sampled).astype(np.int64)
+    parts, first = [], 0
+    for block in shard.blocks:
+        inside = picked[(picked >= first) & (picked < first + len(block.y))] - first
+        first += len(block.y)
+        if not len(inside):
+            continue
+        X = totals.centred(block.X[inside])
+        if block.sample_weight is not None:
+            root = np.sqrt(block.sample_weight[inside])[:, np.newaxis]
+            X = X.multiply(root).tocsr() if sparse.issparse(X) else X * root
+        parts.append(X)
+    rows = sparse.vstack(parts) if sparse.issparse(parts[0]) else np.vstack(parts)
+    gram = rows @ rows.T
+    gram = gram.toarray() if sparse.issparse(gram) else gram
+    if not np.isfinite(gram).all():
+        return np.inf
+    gram, n_batches = gram.astype(np.float64), max(1, n_sampled // n_wanted)
+    # One batch alone may have none but short rows.
+    batches = [gram[i::n_batches, i::n_batches] for i in range(n_batches)]
+    return max(float(np.linalg.eigvalsh(b)[-1]) / len(b) for b in batches)

@@ -1,0 +1,152 @@
+"""What is added up once over the rows of all ranks: the centre, and class sums."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.kernels import class_sums
+from dask_ma.sfb.model._rows import row_batches
+from dask_ma.supervised import Problem
+
+
+class Totals(NamedTuple):
+    """Sums over the rows of all ranks.
+
+    Attributes
+    ----------
+    centre : ndarray of shape (n_features,) or None
+        What is taken off dense rows before they are looked at: their weighted mean, so
+        that features and intercept have nothing in common. None leaves rows as they
+        are: sparse ones, which would not stay sparse, and those without an intercept,
+        in which a shift would not show.
+    class_weights : ndarray of shape (n_classes,)
+        Sums of the weights of the rows of the classes.
+    class_sums : ndarray of shape (n_features, n_classes)
+        Their weighted sums of centred rows.
+    mean_square : float
+        Mean of the squared lengths of the centred rows.
+    feature_scales : ndarray of shape (n_features,)
+        Roots of the weighted mean squares of the centred features, above 0.
+    """
+
+    centre: np.ndarray | None
+    class_weights: np.ndarray
+    class_sums: np.ndarray
+    mean_square: float
+    feature_scales: np.ndarray
+
+    def centred(self, X: Any) -> Any:
+        """Rows less the centre.
+
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (n_rows, n_features)
+
+        Returns
+        -------
+        X : ndarray or CSR of shape (n_rows, n_features)
+            Those given, where there is no centre.
+        """
+        return X if self.centre is None else X - self.centre
+
+    def to_centred(self, values: np.ndarray, intercept: Any) -> Any:
+        """Intercepts for centred rows, from those for rows as they are.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_features, n_outputs)
+            The coefficients, transposed.
+        intercept : ndarray of shape (n_outputs,) or None
+
+        Returns
+        -------
+        intercept : ndarray of shape (n_outputs,) or None
+        """
+        return intercept if self.centre is None else intercept + self.centre @ values
+
+    def from_centred(self, values: np.ndarray, intercept: Any) -> Any:
+        """The other way round.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_features, n_outputs)
+        intercept : ndarray of shape (n_outputs,) or None
+
+        Returns
+        -------
+        intercept : ndarray of shape (n_outputs,) or None
+        """
+        return intercept if self.centre is None else intercept - self.centre @ values
+
+
+def add_up(
+    problem: Problem, group: Group, *, is_centred: bool, centre: Any = None
+) -> Totals:
+    """Add up the rows of all ranks; a collective call.
+
+    Parameters
+    ----------
+    problem : Problem
+        Rows and classes.
+    group : Group
+        This rank.
+    is_centred : bool
+        Whether dense rows are centred.
+    centre : ndarray of shape (n_features,), default=None
+        Centre of the fit that is gone on with; None finds it.
+
+    Returns
+    -------
+    totals : Totals
+    """
+    shard = problem.shard
+    # A rank without rows does not know what the others have.
+    is_sparse = bool(allreduce(group, np.array(float(shard.is_sparse))))
+    if not is_centred or is_sparse:
+        centre = None
+    elif centre is None:
+        centre = _mean(problem, group)
+    n_classes = max(2, problem.n_problems)
+    counts, square = np.zeros(n_classes), 0.0
+    sums = np.zeros((shard.n_features, n_classes))
+    squares = np.zeros(shard.n_features)
+    for _, batch in row_batches(shard, problem.n_problems):
+        X = batch.X if centre is None else batch.X - centre
+        counts += np.bincount(batch.y, batch.sample_weight, minlength=n_classes)
+        sums += class_sums(X, batch.y, batch.sample_weight, n_classes)
+        elements = X.data if sparse.issparse(X) else X
+        square += float(np.vdot(elements, elements))
+        squares += _column_squares(X, batch.sample_weight)
+    found = allreduce(group, [counts, sums, squares, np.array(square)])
+    scales = np.sqrt(found[2] / problem.total_rows)
+    scales[scales == 0] = 1.0
+    return Totals(
+        centre, found[0], found[1], float(found[3]) / problem.total_rows, scales
+    )
+
+
+def _mean(problem: Problem, group: Group) -> np.ndarray:
+    """Weighted mean of the rows of all ranks; a collective call."""
+    total = np.zeros(problem.shard.n_features)
+    for block in problem.shard.blocks:
+        if block.sample_weight is None:
+            total += block.X.sum(axis=0, dtype=np.float64)
+        else:
+            total += block.sample_weight.astype(np.float64) @ block.X
+    mean = allreduce(group, total) / problem.total_rows
+    return np.asarray(mean, dtype=problem.dtype)
+
+
+def _column_squares(X: Any, weight: np.ndarray | None) -> np.ndarray:
+    """Weighted sums of the squares of the columns."""
+    if sparse.issparse(X):
+        squared = X.multiply(X)
+        weight = np.ones(X.shape[0]) if weight is None else weight
+        return np.asarray(squared.T @ weight.astype(np.float64)).ravel()
+    if weight is None:
+        return np.einsum("ij,ij->j", X, X, dtype=np.float64)
+    return np.einsum("i,ij,ij->j", weight, X, X, dtype=np.float64)

@@ -1,0 +1,1 @@
+"""A matrix whose updates are sufficient factors, and models of it."""

@@ -1,0 +1,207 @@
+"""What a user writes: how factors are computed, and the penalty."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import Group
+from dask_ma.data import Shard
+from dask_ma.kernels.prox import NoPenalty, Prox
+from dask_ma.sfb.model._common import CommonStep
+from dask_ma.sfb.model._matrix import ParameterMatrix
+
+
+class Batch(NamedTuple):
+    """Rows of a rank that a function for factors looks at.
+
+    Attributes
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    y : ndarray of shape (n_rows,), or None
+        Targets, if the run has any.
+    sample_weight : ndarray of shape (n_rows,), or None
+        Weights of the rows, if the run has any.
+    rows : ndarray of int64 of shape (n_rows,)
+        Which rows of the rank's shard these are.
+    """
+
+    X: Any
+    y: Any
+    sample_weight: np.ndarray | None
+    rows: np.ndarray
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+
+class FactorModel(ABC):
+    """A matrix that is learnt by updates of low rank.
+
+    The model minimises the mean over rows of a loss that depends on ``matrix @ x``,
+    plus a penalty on the matrix. A subclass says how the pairs of factors of some rows
+    are computed, and names the penalty; the rest is done by :func:`dask_ma.sfb.run`. An
+    iteration takes a batch from every rank and sets ::
+
+        matrix = prox(matrix - step_size * sum(u.T @ v) / n_rows)
+
+    where the sum goes over the batches of all ranks, and `n_rows` counts their rows.
+
+    Attributes
+    ----------
+    prox : Prox
+        Prox operator of the penalty; no penalty by default.
+    learning_rate : float
+        Length of the steps, 0.1 by default; see :meth:`step_size`.
+    fit_intercept : bool
+        Whether each output has an intercept, which is not penalised; False by default.
+        Its update needs no factor of its own.
+
+    See Also
+    --------
+    dask_ma.sfb.run : Runs a model.
+    """
+
+    prox: Prox = NoPenalty()
+    learning_rate: float = 0.1
+    fit_intercept: bool = False
+    #: Whether the sum over a batch is divided by the rows of all batches.
+    averages: bool = True
+    #: What the intercept's steps are multiplied by.
+    intercept_scale: float = 1.0
+    #: Gives the steps of an iteration a common length; None leaves them as they are.
+    common_step: CommonStep | None = None
+
+    def prepare(self, shard: Shard, group: Group) -> None:
+        """Look at the rows of a rank before the first iteration; a collective call.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rank's rows.
+        group : Group
+            The rank among the others.
+        """
+        return
+
+    @abstractmethod
+    def initial_matrix(self, n_features: int) -> np.ndarray:
+        """The matrix to start from, the same on all ranks.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of X.
+
+        Returns
+        -------
+        matrix : ndarray of float of shape (n_outputs, n_features)
+        """
+
+    @abstractmethod
+    def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
+        """Pairs of factors of a batch.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's copy. ``matrix.product(X)`` is ``X @ matrix.T``, plus the
+            intercepts; ``np.asarray(matrix)`` is the whole matrix, which costs more.
+        batch : Batch
+            Rows of this rank, at least one.
+
+        Returns
+        -------
+        u : ndarray of shape (n_pairs, n_outputs)
+        v : ndarray or CSR of shape (n_pairs, n_features)
+            The gradient of the sum of the losses is ``u.T @ v``. Neither may be
+            changed later.
+        """
+
+    def begin_pass(self, matrix: ParameterMatrix) -> None:
+        """Get ready for a pass over the rows; nothing is done by default.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's copy.
+        """
+        return
+
+    def state(self) -> dict[str, Any] | None:
+        """What this rank's model has learnt besides the matrix.
+
+        It is asked for after each pass, and kept: a run that goes on after the loss of
+        a worker, or from a checkpoint, gives it back to :meth:`restore`. A model whose
+        factors depend on more than matrix and batch, as on a code or a dual variable
+        for each row, must define both.
+
+        Returns
+        -------
+        state : dict or None
+            Arrays, and values that JSON knows, by name. They must not be changed
+            afterwards: copy what the next pass changes. None, by default, for nothing.
+        """
+        return None
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Take over what :meth:`state` gave; after :meth:`prepare`.
+
+        Parameters
+        ----------
+        state : dict or None
+            That of this rank and its rows. None if it was lost with its worker, or if
+            there was none: the matrix has been restored all the same.
+        """
+        return
+
+    def step_size(self, iteration: int) -> float:
+        """Length of a step.
+
+        Parameters
+        ----------
+        iteration : int
+            Number of the iteration, from 0.
+
+        Returns
+        -------
+        step_size : float
+            Not negative; `learning_rate` unless overridden.
+        """
+        return self.learning_rate
+
+    def penalty(self, matrix: ParameterMatrix) -> float:
+        """Value of the penalty, for the history.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's copy.
+
+        Returns
+        -------
+        penalty : float
+            That of `prox` unless overridden, as where the factors include a penalty.
+        """
+        return matrix.penalty()
+
+    def loss(self, matrix: ParameterMatrix, batch: Batch) -> float:
+        """Sum of the losses of some rows, for the history.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's copy.
+        batch : Batch
+            Rows of this rank.
+
+        Returns
+        -------
+        loss : float
+            NaN, by default, leaves the objective out of the history.
+        """
+        return float("nan")

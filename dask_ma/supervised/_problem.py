@@ -1,0 +1,400 @@
+"""What all ranks must agree on before they train: classes, weights, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import Group, allgather
+from dask_ma.data import (
+    Block,
+    Shard,
+    build_shard,
+    encode_labels,
+    merge_labels,
+    unique_labels_of,
+)
+from dask_ma.supervised._params import ProblemParams
+
+_UNEVEN = 0.2  # part of a rank's rows that would have to be of other classes
+_UNLIKELY = 1.5  # times what is to be expected of a random draw
+_SPARSE_WORDS = {True: "sparse", False: "dense"}
+
+
+class Summary(NamedTuple):
+    """What a rank tells the others about its shard."""
+
+    error: Exception | None = None
+    n_rows: int = 0
+    n_stored: int = 0
+    dtype: np.dtype = np.dtype(np.float32)
+    is_sparse: bool = False
+    has_weights: bool = False
+    labels: Any = None  # ndarray, or None for a regressor
+    label_weights: Any = None
+    weight: float = 0.0
+    n_weightless: int = 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The training problem as one rank sees it.
+
+    Attributes
+    ----------
+    shard : Shard
+        The rank's rows; y holds class codes or float targets, which may have several
+        columns, and the weights, if
+        there are any, have mean 1 over all ranks and include the class weights.
+    classes : ndarray of shape (n_classes,) or None
+        Sorted labels.
+    n_problems : int
+        Number of linear functions: 1 for two classes and for regression.
+    weight : float
+        Sum of the weights of this rank's rows.
+    total_weight : float
+        Sum over all ranks.
+    total_rows : int
+        Rows of all ranks.
+    total_stored : int
+        Stored elements of X on all ranks.
+    dtype : numpy.dtype
+        Type of the model.
+    uneven : str or None
+        Says so if the ranks have rows of different classes.
+    """
+
+    shard: Shard
+    classes: np.ndarray | None
+    n_problems: int
+    weight: float
+    total_weight: float
+    total_rows: int
+    total_stored: int
+    dtype: np.dtype
+    uneven: str | None = None
+
+
+def agree_on_problem(
+    group: Group,
+    arguments: Any,
+    params: ProblemParams,
+    *,
+    dtypes: Sequence[Any] = (np.float64, np.float32),
+    drop_weightless: bool = True,
+) -> Problem:
+    """Check this rank's data and settle with the other ranks what is to be trained.
+
+    A collective call. If the data of some rank are wrong, all ranks raise the error of
+    the lowest such rank.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    params : ProblemParams
+        Parameters of the fit.
+    dtypes : sequence of dtypes, default=(float64, float32)
+        Types that X may have; any other becomes the first.
+    drop_weightless : bool, default=True
+        Whether rows of weight 0 are left out.
+
+    Returns
+    -------
+    problem : Problem
+    """
+    shard, own = _inspect(arguments, params, dtypes, drop_weightless)
+    summaries: list[Summary] = allgather(group, own)
+    for summary in summaries:
+        if summary.error is not None:
+            raise summary.error
+    if shard is None:
+        raise RuntimeError("a rank without an error has no shard")
+    _check_kinds(summaries)
+    classes = _agree_on_classes(summaries, params)
+    factors = _class_factors(summaries, classes, params)
+    return _scale(shard, own, summaries, classes, factors)
+
+
+def _inspect(
+    arguments: Any, params: ProblemParams, dtypes: Sequence[Any], drop_weightless: bool
+) -> tuple[Shard | None, Summary]:
+    """Build the shard and describe it; an error goes into the description."""
+    try:
+        shard = build_shard(
+            arguments,
+            dtype=dtypes,
+            drop_weightless=drop_weightless,
+            n_targets=params.n_targets,
+        )
+        for block in shard.blocks:
+            _check_size(block.X, "X", block.index, "the features")
+        labels = weights = None
+        if params.has_classes:
+            labels = unique_labels_of(shard)
+            weights = _label_weights(shard, labels)
+        else:
+            shard = replace(shard, blocks=[_float_target(b) for b in shard.blocks])
+            for block in shard.blocks:
+                _check_size(block.y, "y", block.index, "y")
+                if params.is_classifier:
+                    _check_indicators(block)
+    except (ValueError, TypeError) as error:
+        # The traceback would keep the shard alive on its way to the other ranks.
+        return None, Summary(error=error.with_traceback(None))
+    return shard, Summary(
+        n_rows=shard.n_rows,
+        n_stored=sum(b.X.nnz if shard.is_sparse else b.X.size for b in shard.blocks),
+        dtype=shard.dtype,
+        is_sparse=shard.is_sparse,
+        has_weights=any(b.sample_weight is not None for b in shard.blocks),
+        labels=labels,
+        label_weights=weights,
+        weight=float(sum(_weight_sum(b) for b in shard.blocks)),
+        n_weightless=shard.n_weightless,
+    )
+
+
+def _check_size(values: Any, name: str, index: int, what: str) -> None:
+    """Refuse finite numbers whose squares are not finite in their type.
+
+    Every solver multiplies features with features, or residuals with residuals.
+    """
+    flat = values.data if hasattr(values, "indptr") else values.ravel()
+    with np.errstate(over="ignore"):
+        # One pass by BLAS; only a suspicious sum costs a second look.
+        if not len(flat) or np.isfinite(flat @ flat):
+            return
+        largest = max(float(flat.max()), -float(flat.min()))
+        if np.isfinite(flat.dtype.type(largest) ** 2):
+            return
+    raise ValueError(
+        f"Input {name} holds values up to {largest:.3g} in block {index}, whose "
+        f"squares are beyond the range of {flat.dtype}; scale {what}, for example with "
+        "StandardScaler."
+    )
+
+
+def _weight_sum(block: Block) -> float:
+    """Sum of the weights of a block."""
+    if block.sample_weight is None:
+        return float(len(block.y))
+    with np.errstate(over="ignore"):
+        return float(block.sample_weight.sum(dtype=np.float64))
+
+
+def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
+    """Sum of the weights of each label."""
+    sums = np.zeros(len(labels))
+    for block in shard.blocks:
+        codes = encode_labels(block.y, labels)
+        with np.errstate(over="ignore"):  # too large sums are refused later on
+            sums += np.bincount(codes, block.sample_weight, minlength=len(labels))
+    return sums
+
+
+def _float_target(block: Block) -> Block:
+    """A block whose y holds finite floats."""
+    try:
+        if np.asarray(block.y).dtype.kind in "cmMV":
+            raise TypeError("NumPy would make numbers of these without a word")
+        y = np.asarray(block.y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"y must hold numbers, but that of block {block.index} has dtype "
+            f"{np.asarray(block.y).dtype}"
+        ) from None
+    if not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(y))[0])
+        raise ValueError(
+            f"y of block {block.index} contains NaN or infinity, first in its row {row}"
+        )
+    return block._replace(y=y)
+
+
+def _check_indicators(block: Block) -> None:
+    """Refuse columns of labels that hold other values than 0 and 1."""
+    is_indicator = (block.y == 0) | (block.y == 1)
+    if not is_indicator.all():
+        row = int(np.flatnonzero(~is_indicator.all(axis=1))[0])
+        raise ValueError(
+            "Unknown label type: y has several columns, which must hold 0 and 1 to "
+            f"tell the labels of each row, but one of block {block.index} holds "
+            # Not its number: rows in memory are dealt out, which gives them others.
+            f"{block.y[row].tolist()}"
+        )
+
+
+def _check_kinds(summaries: list[Summary]) -> None:
+    """Refuse data without rows or weight, and dense together with sparse shards."""
+    filled = [s for s in summaries if s.n_rows]
+    if not filled or sum(s.weight for s in summaries) <= 0:
+        raise ValueError(
+            "there is no row to train on: X has no rows, or sample_weight has the "
+            "weight zero for all of them; one row with a positive weight is needed"
+        )
+    if not np.isfinite(sum(s.weight for s in summaries)):
+        raise ValueError(
+            "the sum of sample_weight over all rows is beyond the range of float64; "
+            "divide the weights by their largest one"
+        )
+    for rank, summary in enumerate(summaries):
+        if summary.n_rows and summary.is_sparse != filled[0].is_sparse:
+            raise TypeError(
+                f"all blocks of X must be of one kind, but the first are "
+                f"{_SPARSE_WORDS[filled[0].is_sparse]} and those of rank {rank} are "
+                f"{_SPARSE_WORDS[summary.is_sparse]}; convert one of them"
+            )
+
+
+def _agree_on_classes(
+    summaries: list[Summary], params: ProblemParams
+) -> np.ndarray | None:
+    """Sorted labels of all ranks, None for a regressor."""
+    if not params.has_classes:
+        return None
+    found = merge_labels(
+        [s.labels for s in summaries if s.labels is not None and len(s.labels)]
+    )
+    if params.classes is not None:
+        encode_labels(found, params.classes)  # refuses labels that are not among them
+        found = params.classes
+    if len(found) < 2:
+        n_weightless = sum(s.n_weightless for s in summaries)
+        reason = ""
+        if n_weightless:
+            reason = (
+                f", for {n_weightless} rows have the weight 0 in sample_weight and do "
+                "not count; give rows of another class a positive weight"
+            )
+        raise ValueError(
+            "The number of classes has to be greater than one; got 1 class: "
+            f"{found.tolist()[0]!r}{reason}"
+        )
+    return found
+
+
+def _class_factors(
+    summaries: list[Summary], classes: np.ndarray | None, params: ProblemParams
+) -> np.ndarray | None:
+    """Weight of each class, None if all are 1."""
+    if classes is None or params.class_weight is None:
+        return None
+    sums = np.zeros(len(classes))
+    for summary in summaries:
+        if summary.labels is not None and len(summary.labels):
+            np.add.at(
+                sums, encode_labels(summary.labels, classes), summary.label_weights
+            )
+    if params.class_weight == "balanced":
+        present = sums > 0
+        factors = np.ones(len(classes))
+        factors[present] = sums.sum() / (present.sum() * sums[present])
+        return factors
+    known = classes.tolist()
+    unknown = [label for label in params.class_weight if label not in known]
+    if unknown:
+        raise ValueError(
+            f"class_weight names the labels {unknown}, which are not among the classes "
+            f"{known}"
+        )
+    return np.array([_class_weight(params.class_weight, label) for label in known])
+
+
+def _class_weight(weights: dict[Any, Any], label: Any) -> float:
+    """Weight of a class, which must be a finite number, not negative."""
+    weight = weights.get(label, 1.0)
+    if isinstance(weight, Real) and 0 <= float(weight) < np.inf:
+        return float(weight)
+    raise ValueError(
+        f"class_weight must not be negative, NaN, infinite or no number, but that of "
+        f"the label {label!r} is {weight!r}; 0 leaves out the rows of a class"
+    )
+
+
+def _scale(
+    shard: Shard,
+    own: Summary,
+    summaries: list[Summary],
+    classes: np.ndarray | None,
+    factors: np.ndarray | None,
+) -> Problem:
+    """Encode the labels and scale the weights to mean 1 over all ranks."""
+    total_rows = sum(s.n_rows for s in summaries)
+    weighted = factors is not None or any(s.has_weights for s in summaries)
+    total = sum(_class_weighted(s, classes, factors) for s in summaries)
+    if not total > 0:
+        raise ValueError(
+            "class_weight gives every row the weight 0; it must leave at least one "
+            "class a positive weight"
+        )
+    scale = total_rows / total
+    dtype = np.dtype(np.result_type(*[s.dtype for s in summaries if s.n_rows]))
+    blocks = []
+    for block in shard.blocks:
+        y = block.y if classes is None else encode_labels(block.y, classes)
+        weight = None
+        if weighted:
+            weight = np.full(len(y), scale, dtype=shard.dtype)
+            if block.sample_weight is not None:
+                weight *= block.sample_weight
+            if factors is not None:
+                weight *= factors[y]
+        blocks.append(block._replace(y=y, sample_weight=weight))
+    return Problem(
+        shard=replace(shard, blocks=blocks),
+        classes=classes,
+        n_problems=1 if classes is None or len(classes) == 2 else len(classes),
+        weight=scale * _class_weighted(own, classes, factors),
+        total_weight=float(total_rows),
+        total_rows=total_rows,
+        total_stored=sum(s.n_stored for s in summaries),
+        dtype=dtype,
+        uneven=_uneven_classes(summaries, classes),
+    )
+
+
+def _uneven_classes(summaries: list[Summary], classes: np.ndarray | None) -> str | None:
+    """Say so if the classes of some rank are not a random draw from those of all.
+
+    Measured by the total variation distance between the shares of the classes, which
+    grows with the root of classes per row if nothing but chance is at work.
+    """
+    filled = [(rank, s) for rank, s in enumerate(summaries) if s.n_rows]
+    if classes is None or len(filled) < 2:
+        return None
+    sums = np.zeros((len(filled), len(classes)))
+    for row, (_, summary) in zip(sums, filled, strict=True):
+        row[encode_labels(summary.labels, classes)] = summary.label_weights
+    shares = sums / np.maximum(sums.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    common = sums.sum(axis=0) / sums.sum()
+    distance = np.abs(shares - common).sum(axis=1) / 2
+    chance = np.sqrt([len(classes) / summary.n_rows for _, summary in filled])
+    excess = distance - np.maximum(_UNEVEN, _UNLIKELY * chance)
+    worst = int(excess.argmax())
+    if excess[worst] <= 0:
+        return None
+    k = int((shares[worst] - common).argmax())
+    return (
+        f"the ranks have rows of different classes: of those of rank "
+        f"{filled[worst][0]} {shares[worst, k]:.0%} are of class "
+        f"{classes.tolist()[k]!r}, of all rows {common[k]:.0%}"
+    )
+
+
+def _class_weighted(
+    summary: Summary, classes: np.ndarray | None, factors: np.ndarray | None
+) -> float:
+    """Sum of a rank's weights with the class weights in them."""
+    if factors is None or classes is None:
+        return summary.weight
+    if summary.labels is None or not len(summary.labels):
+        return 0.0
+    codes = encode_labels(summary.labels, classes)
+    return float(summary.label_weights @ factors[codes])

@@ -1,0 +1,1 @@
+"""Fitted topic models, corpora and priors, whatever system trains them."""
