@@ -44,9 +44,12 @@ help:
 demo: $(VENV)/.installed-progress
 	$(BIN)/python examples/clinc150_intents.py
 
+# One BLAS thread a process: the processes that run tests would fight for the cores.
+test quality chaos mutation: export OMP_NUM_THREADS = 1
+
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile \
-		--no-loadscope-reorder $(PYTEST_ARGS)
+		--no-loadscope-reorder --durations=25 $(PYTEST_ARGS)
 
 quality: $(VENV)/.installed-test
 	cd tests && $(abspath $(BIN))/python -m quality $(QUALITY_ARGS)

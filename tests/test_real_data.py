@@ -377,14 +377,14 @@ def test_convolutions_of_four_workers_learn_images(process_client, record_proper
         batch_size=32,
         learning_rate="cosine",
         learning_rate_init=2e-3,
-        max_iter=6,
+        max_iter=4,
         tol=None,
         random_state=0,
     )
     with process_client.as_current():
-        classifier.fit(X.reshape(-1, 1, 28, 28), y)
+        classifier.fit(X[:20_000].reshape(-1, 1, 28, 28), y[:20_000])
     X, y = load_images("t10k")
     accuracy = classifier.score(X.reshape(-1, 1, 28, 28), y)
     record_property("accuracy", accuracy)
     print(f"accuracy {accuracy:.4f}")
-    assert accuracy > 0.90
+    assert accuracy > 0.86
