@@ -52,7 +52,7 @@ def interrupted(monkeypatch):
 
     @contextmanager
     def arm(number: int) -> Iterator[None]:
-        original = RankContext.keep
+        original = RankContext.save_state
 
         def keep(self: RankContext, n_rounds: int, *args: Any, **kwargs: Any) -> None:
             original(self, n_rounds, *args, **kwargs)
@@ -60,7 +60,7 @@ def interrupted(monkeypatch):
                 raise FitInterruptedError
 
         with monkeypatch.context() as patched, pytest.raises(FitInterruptedError):
-            patched.setattr(RankContext, "keep", keep)
+            patched.setattr(RankContext, "save_state", keep)
             yield
 
     return arm
@@ -162,7 +162,7 @@ def _leftovers(client: Client) -> dict[str, Any]:
             registry.open_ranks(),
             list(_events._links),
             _threads._shared._users,
-            _memory.kept_states.fits(),
+            _memory.state_memory.fits(),
             list(_states._regroup_wanted),
             len(registry.waiting_room),
         )

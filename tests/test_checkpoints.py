@@ -578,7 +578,7 @@ def test_time_between_checkpoints(path, monkeypatch):
     from dask_ma.engine.recovery import _states
 
     now = [0.0]
-    keep = RankContext.keep
+    keep = RankContext.save_state
 
     def later(self, n_rounds, *args, **kwargs):
         if self.group.rank == 0:
@@ -586,7 +586,7 @@ def test_time_between_checkpoints(path, monkeypatch):
         keep(self, n_rounds, *args, **kwargs)
 
     monkeypatch.setattr(_states, "monotonic", lambda: now[0])
-    monkeypatch.setattr(RankContext, "keep", later)
+    monkeypatch.setattr(RankContext, "save_state", later)
     with saving(path, every_seconds=25, keep=100):
         FITS["MASGDClassifier"](max_iter=10)
     assert [*saved_rounds(path).values()] == [[3, 6, 9, 10]]

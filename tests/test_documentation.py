@@ -135,7 +135,7 @@ def test_gallery(path, monkeypatch):
     if path.stem.startswith("plot_torch_"):
         pytest.importorskip("torch", reason="modules need torch")
     pyplot.switch_backend("Agg")
-    monkeypatch.delenv("DASK_MA_DATA", raising=False)  # the pages' own are built with it
+    monkeypatch.delenv("DASK_MA_DATA", raising=False)  # pages are built with it
     names = runpy.run_path(str(path))
     assert names["figure"].axes
     pyplot.close("all")

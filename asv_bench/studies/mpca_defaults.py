@@ -36,8 +36,8 @@ from dask_ma.data import Block, Shard
 from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies._coordinated import Coordinated
-from dask_ma.mpca.strategies._messages import Parcels
-from dask_ma.mpca.strategies._progress import Ledger, Tally
+from dask_ma.mpca.strategies._messages import CoalescedMessages
+from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
 from dask_ma.supervised import StopRule
 
@@ -74,15 +74,15 @@ def load_sets(folder: Path) -> dict[str, Rows]:
     return {"digits": digits, "generated": generated, "Fashion-MNIST": images}
 
 
-class LateParcels(Parcels):
-    """Parcels that leave some steps after they were put.
+class LateMessages(CoalescedMessages):
+    """CoalescedMessages that leave some steps after they were put.
 
     Parameters
     ----------
     group : Group
         The rank.
     kinds : tuple of str
-        As for :class:`Parcels`.
+        As for :class:`CoalescedMessages`.
     delay : int
         How many steps.
 
@@ -118,8 +118,8 @@ class Rank:
         self.network = SPEC.build(
             rows.X.shape[1], n_classes, rows.X.dtype, np.random.RandomState(seed)
         )
-        self.ledger = Ledger(group)
-        tally = Tally(
+        self.counters = RankCounters(group)
+        progress = FitProgress(
             len(rows.y),
             group.size,
             StopRule(None, 1, maximize=False),
@@ -135,13 +135,13 @@ class Rank:
             most_steps=1,  # whatever the time that an exchange takes
             group=group,
             network=self.network,
-            ledger=self.ledger,
-            tally=tally,
+            counters=self.counters,
+            progress=progress,
             elapsed=lambda: 0.0,
         )
         # A cycle is the way there and back, and the step in which it begins.
-        self.parcels = LateParcels(group, ("model", "joint"), max(0, tau // 2 - 1))
-        self.strategy._parcels = self.parcels
+        self.messages = LateMessages(group, ("model", "joint"), max(0, tau // 2 - 1))
+        self.strategy._messages = self.messages
         order = np.random.default_rng(seed).permutation(len(rows.y))
         own = np.array_split(order, group.size)[group.rank]
         X = rows.X[own]
@@ -157,8 +157,8 @@ class Rank:
         """Make a step and exchange what there is; what has become known."""
         batch = self.sampler.next()
         loss = self.strategy.step(batch, RATE, "shift")
-        self.ledger.note_step(len(batch.y), loss)
-        self.parcels.step += 1
+        self.counters.note_step(len(batch.y), loss)
+        self.messages.step += 1
         return self.strategy.exchange(ends_pass=False, idle=False)
 
 

@@ -16,7 +16,7 @@ from dask_ma.butterfly._batch_size import (
 from dask_ma.butterfly._control import StepControl
 from dask_ma.butterfly._finish import finish, is_in_vain, is_refined
 from dask_ma.butterfly._params import ButterflyParams
-from dask_ma.butterfly._progress import Plan, Progress, resume, stand_in
+from dask_ma.butterfly._progress import Plan, Progress, replica_of, resume
 from dask_ma.butterfly._state import RankState, stack, unstack
 from dask_ma.butterfly._steps import (
     make_preconditioner,
@@ -61,7 +61,7 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore(stand_in)
+    kept = context.restore_state(replica_of)
     if kept is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=kept.shared["classes"])
@@ -118,7 +118,7 @@ def begin(
         evaluator=evaluator,
     )
     if kept is not None:
-        now.go_on(kept, problem)
+        now.load_state_dict(kept, problem)
     return now
 
 

@@ -205,7 +205,7 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         "loss": [StrOptions(_LOSSES)],
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
-    _twin = SGDClassifier
+    _sklearn_class = SGDClassifier
 
     def __init__(
         self,

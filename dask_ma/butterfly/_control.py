@@ -101,11 +101,11 @@ class StepControl:
         """Take the next pass as it is: the rows are others now."""
         self._best = np.inf
 
-    def state(self) -> list[float]:
+    def state_dict(self) -> list[float]:
         """What another control needs to go on from here."""
         return [self.factor, self._best, self._score, float(self._has_gained)]
 
-    def go_on(self, state: Sequence[float]) -> None:
+    def load_state_dict(self, state: Sequence[float]) -> None:
         """Take over the state of another control."""
         self.factor, self._best, self._score = (float(value) for value in state[:3])
         self._has_gained = bool(state[3])

@@ -104,8 +104,8 @@ class Progress:
             "described": list(described),
             "values": np.array(list(described.values()), dtype=np.float64),
             "classes": problem.classes,
-            "rule": np.array(self.rule.state()),
-            "control": np.array(self.control.state()),
+            "rule": np.array(self.rule.state_dict()),
+            "control": np.array(self.control.state_dict()),
             "is_worse": self.is_worse,
             "n_worse": self.evaluator.n_worse,
             "n_rows": problem.total_rows,
@@ -116,14 +116,14 @@ class Progress:
         }
         # The next steps change the weights in place.
         own = {"weights": state.weights.copy()}
-        context.keep(self.n_iter, shared, own, done=done)
+        context.save_state(self.n_iter, shared, own, done=done)
 
-    def go_on(self, kept: State, problem: Problem) -> None:
+    def load_state_dict(self, kept: State, problem: Problem) -> None:
         """Take over what was kept, but for state and plan."""
         shared = kept.shared
         self.model = unstack(shared["weights"])
-        self.rule.go_on(shared["rule"])
-        self.control.go_on(shared["control"])
+        self.rule.load_state_dict(shared["rule"])
+        self.control.load_state_dict(shared["control"])
         if shared["n_rows"] != problem.total_rows:
             self.control.forget()
         self.evaluator.n_worse = shared["n_worse"]
@@ -170,7 +170,7 @@ def resume(
     return state, Plan(n_steps, rule, described, moments)
 
 
-def stand_in(rank: int, shared: dict[str, Any]) -> int:
+def replica_of(rank: int, shared: dict[str, Any]) -> int:
     """Rank that held the same average as `rank` after the last step."""
     last_step = shared["t"] - 2  # `t` is the next step and counts from 1
     other = sibling(rank, last_step, shared["n_ranks"])

@@ -188,7 +188,7 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         **LinearButterfly._parameter_constraints,
         "loss": [StrOptions(_LOSSES)],
     }
-    _twin = SGDRegressor
+    _sklearn_class = SGDRegressor
 
     def __init__(
         self,

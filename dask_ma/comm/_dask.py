@@ -113,12 +113,12 @@ class DaskGroup(Group):
 
     # Thread of the rank ------------------------------------------------------------
 
-    def twin(self) -> Self:
-        """The same rank for a second thread; see :meth:`Group.twin`."""
-        twin = super().twin()
-        twin._under_way = deque()
-        twin._bytes_under_way = 0
-        return twin
+    def for_thread(self) -> Self:
+        """The same rank for a second thread; see :meth:`Group.for_thread`."""
+        second = super().for_thread()
+        second._under_way = deque()
+        second._bytes_under_way = 0
+        return second
 
     def flush(self) -> None:
         """Wait until everything pushed so far lies in the mailboxes of its receivers.

@@ -317,7 +317,7 @@ class Group(ABC):
         """
         self._mailbox.close(error)
 
-    def twin(self) -> Self:
+    def for_thread(self) -> Self:
         """The same rank for a second thread.
 
         The two share the mailbox, and end together; each has counters, a trace and
@@ -328,10 +328,10 @@ class Group(ABC):
         -------
         group : Group
         """
-        twin = copy(self)
-        twin.counters = Counters()
-        twin.trace = Trace()
-        return twin
+        second = copy(self)
+        second.counters = Counters()
+        second.trace = Trace()
+        return second
 
     @abstractmethod
     def flush(self) -> None:

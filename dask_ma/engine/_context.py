@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, broadcast, gather_timeline
-from dask_ma.engine.recovery._states import StandIn, State, StateKeeper
-from dask_ma.engine.recovery._ticket import Ticket
+from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._states import ReplicaOf, State, StateStore
 
 Record = dict[str, Any]
 Model = dict[str, Any]
@@ -37,7 +37,7 @@ class RankContext:
         Where rank 0 reports to if `listening`.
     log : callable, default=None
         Where rank 0 logs its records in any case.
-    ticket : Ticket, default=None
+    fit_info : FitInfo, default=None
         The fit that this run belongs to; None for one of its own.
     run_id : str, default=None
         Name of the run; None without a cluster.
@@ -65,18 +65,18 @@ class RankContext:
         listening: bool = False,
         listener: Listener | None = None,
         log: Logger | None = None,
-        ticket: Ticket | None = None,
+        fit_info: FitInfo | None = None,
         run_id: str | None = None,
         arguments: Any = None,
     ) -> None:
-        if ticket is None:
-            ticket = Ticket(name="", fit_id="")
+        if fit_info is None:
+            fit_info = FitInfo(name="", fit_id="")
         self.group = group
         self.set_seed(seed, group.rank)
         self.history: list[Record] = []
         self.notes: list[str] = []
-        self._keeper = StateKeeper(self, ticket, run_id, arguments)
-        self._n_restarts = ticket.attempt
+        self._states = StateStore(self, fit_info, run_id, arguments)
+        self._n_restarts = fit_info.attempt
         self._listening = listening
         self._listener = listener
         self._log = log
@@ -124,35 +124,35 @@ class RankContext:
     @property
     def series(self) -> str | None:
         """Where the fit is saved; None if it is not."""
-        return self._keeper.place
+        return self._states.place
 
     def blaming_checkpoint(self) -> AbstractContextManager[None]:
         """Context manager for the agent: errors that a checkpoint leads to say so."""
-        return self._keeper.blaming()
+        return self._states.blaming()
 
     def note(self, message: str) -> None:
         """Queue a warning for the user, given on the client after the run."""
         self.notes.append(message)
 
-    def restore(self, stand_in: StandIn | None = None) -> State | None:
+    def restore_state(self, replica_of: ReplicaOf | None = None) -> State | None:
         """State that this fit goes on from; a collective call before the first round.
 
         A fit goes on after the loss of a worker, on more workers, or from a checkpoint.
 
         Parameters
         ----------
-        stand_in : callable, default=None
-            ``stand_in(rank, shared)`` names the rank that gives its own state to a rank
-            that has lost its own. None: such a rank gets none.
+        replica_of : callable, default=None
+            ``replica_of(rank, shared)`` names the rank that gives its own state to a
+            rank that has lost its own. None: such a rank gets none.
 
         Returns
         -------
         state : State or None
             None at a fresh start. The history and the clock have been set.
         """
-        return self._keeper.restore(stand_in)
+        return self._states.restore_state(replica_of)
 
-    def keep(
+    def save_state(
         self,
         n_rounds: int,
         shared: dict[str, Any],
@@ -182,7 +182,7 @@ class RankContext:
             start again on other workers: comes to an end with what a second thread of
             the rank still does for others.
         """
-        self._keeper.keep(
+        self._states.save_state(
             n_rounds, shared, own or {}, settled=settled, done=done, leave=leave
         )
 

@@ -40,10 +40,10 @@ from dask_ma.engine._lost_workers import (
 from dask_ma.engine._run import Agent
 from dask_ma.engine._termination import Termination, terminable
 from dask_ma.engine.recovery._checkpoint import CheckpointSettings
+from dask_ma.engine.recovery._fit_info import FitInfo, Trail
 from dask_ma.engine.recovery._identity import Identity, Session, counted, this_session
 from dask_ma.engine.recovery._memory import forget_fit, newest_round
 from dask_ma.engine.recovery._states import RegroupError
-from dask_ma.engine.recovery._ticket import Ticket, Trail
 from dask_ma.exceptions import (
     FitFailedError,
     NoWorkersError,
@@ -230,7 +230,7 @@ class _Fit:
             seed=job.seed,
             blas_threads=job.blas_threads,
             listener=listener,
-            ticket=Ticket(
+            fit_info=FitInfo(
                 name=job.name,
                 fit_id=self.fit_id,
                 attempt=self.attempt,

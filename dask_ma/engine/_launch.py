@@ -13,11 +13,11 @@ from distributed import Client
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._context import Listener, RankContext
-from dask_ma.engine._monitor import Watch, tell
+from dask_ma.engine._monitor import RunMonitor, tell
 from dask_ma.engine._run import Agent, Run, run_rank
 from dask_ma.engine._threads import limited_blas
+from dask_ma.engine.recovery._fit_info import FitInfo, Trail
 from dask_ma.engine.recovery._identity import note_ended
-from dask_ma.engine.recovery._ticket import Ticket, Trail
 from dask_ma.exceptions import FitFailedError, GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")
@@ -35,7 +35,7 @@ def launch(
     blas_threads: int = 1,
     listener: Listener | None = None,
     collect: str = "root",
-    ticket: Ticket | None = None,
+    fit_info: FitInfo | None = None,
     trail: Trail | None = None,
     is_to_stop: Callable[[], bool] | None = None,
 ) -> Any:
@@ -65,7 +65,7 @@ def launch(
         Gets the records while the run lasts; called in this thread. True ends the fit.
     collect : {"root", "all"}, default="root"
         Return the result of rank 0, or a list of the results of all ranks.
-    ticket : Ticket, default=None
+    fit_info : FitInfo, default=None
         The fit that this launch belongs to.
     trail : Trail, default=None
         Gets the tasks of the ranks, which otherwise are released.
@@ -85,7 +85,7 @@ def launch(
     """
     if client is None or addresses is None:
         return _launch_here(
-            agent, shards, params, name, seed, blas_threads, listener, collect, ticket
+            agent, shards, params, name, seed, blas_threads, listener, collect, fit_info
         )
     run = Run(
         name=name,
@@ -97,7 +97,7 @@ def launch(
         blas_threads=blas_threads,
         listening=listener is not None,
         collect=collect,
-        ticket=ticket,
+        fit_info=fit_info,
     )
     if trail is None or not trail.has_plugin:
         # The scheduler gives it to workers that join; to register it again would mean
@@ -106,7 +106,7 @@ def launch(
     if trail is not None:
         trail.has_plugin = True
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
-    with Watch(run, client, listener, trail, is_to_stop) as watch:
+    with RunMonitor(run, client, listener, trail, is_to_stop) as watch:
         watch.start(
             [
                 client.submit(
@@ -136,7 +136,7 @@ def _launch_here(
     blas_threads: int,
     listener: Listener | None,
     collect: str,
-    ticket: Ticket | None,
+    fit_info: FitInfo | None,
 ) -> Any:
     """Run the ranks as threads of this process; rank 0 is this thread."""
     groups = LocalGroup.create(len(shards))
@@ -146,7 +146,7 @@ def _launch_here(
             seed,
             listening=listener is not None,
             listener=listener if group.rank == 0 else None,
-            ticket=ticket,
+            fit_info=fit_info,
             arguments=shards[group.rank],
         )
         for group in groups

@@ -27,6 +27,7 @@ from dask_ma.engine._liveness import (
     scheduler_workers,
 )
 from dask_ma.engine._run import Outcome, Run
+from dask_ma.engine.recovery._fit_info import Trail
 from dask_ma.engine.recovery._identity import note_ended
 from dask_ma.engine.recovery._memory import newest_round
 from dask_ma.engine.recovery._states import (
@@ -35,7 +36,6 @@ from dask_ma.engine.recovery._states import (
     request_regroup,
     request_stop,
 )
-from dask_ma.engine.recovery._ticket import Trail
 from dask_ma.exceptions import (
     CommTimeoutError,
     FitFailedError,
@@ -49,7 +49,7 @@ _FAILED = ("error", "lost", "cancelled")
 _SHORT_WAIT = 0.05  # seconds between looks at ranks that are about to end
 
 
-class Watch:
+class RunMonitor:
     """Waits for the ranks of a run and cleans up after them.
 
     Leaving the context ends the run on all workers, unless it has ended well, and takes
@@ -90,7 +90,7 @@ class Watch:
         self._has_asked = False
         self._leaving: dict[str, float] = {}  # retired workers, and until when they may
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> RunMonitor:
         if self._listener is not None:
             subscriptions.add(self._client, self._run.run_id, self._news.put)
         return self
@@ -278,17 +278,17 @@ class Watch:
             ) from error
         silent = self._liveness.lost(self._run.addresses, workers)
         self._raise_if_lost(sorted(set(silent) - set(self._leaving)), finished=True)
-        ticket = self._run.ticket
-        if ticket is None or not ticket.keeps:
+        fit_info = self._run.fit_info
+        if fit_info is None or not fit_info.keeps:
             return
         root = [self._run.addresses[0]]
         if self._trail is not None:
-            answers = run_on(self._client, root, newest_round, ticket.fit_id)
+            answers = run_on(self._client, root, newest_round, fit_info.fit_id)
             self._trail.note_round(max(answers.values(), default=0))
-        if not ticket.elastic or self._has_asked:
+        if not fit_info.elastic or self._has_asked:
             return
         running = {a for a, info in workers.items() if is_running(info)}
-        if running - ticket.known_workers:
+        if running - fit_info.known_workers:
             answers = run_on(self._client, root, request_regroup, self._run.run_id)
             self._has_asked = any(answers.values())
 

@@ -19,14 +19,14 @@ from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
 from dask_ma.engine._threads import limited_blas
-from dask_ma.engine.recovery._memory import kept_states
+from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._memory import state_memory
 from dask_ma.engine.recovery._states import (
     RegroupError,
     StoppedError,
     forget_request,
     forget_stop,
 )
-from dask_ma.engine.recovery._ticket import Ticket
 from dask_ma.exceptions import GroupClosedError
 
 #: ``agent(context, shard, params) -> result``, the same function on every rank.
@@ -57,7 +57,7 @@ class Run:
         Whether records are sent to the client while the run lasts.
     collect : {"root", "all"}
         Whose results are wanted.
-    ticket : Ticket or None
+    fit_info : FitInfo or None
         The fit that this launch belongs to.
     """
 
@@ -70,7 +70,7 @@ class Run:
     blas_threads: int
     listening: bool
     collect: str
-    ticket: Ticket | None = None
+    fit_info: FitInfo | None = None
 
     @property
     def size(self) -> int:
@@ -124,9 +124,9 @@ class Outcome:
 
     def bind(self, fit_id: str, rank: int) -> None:
         """Have the state that a rank has kept dropped together with this object."""
-        kept = kept_states.get(fit_id, rank)
+        kept = state_memory.get(fit_id, rank)
         if kept is not None:
-            weakref.finalize(self, kept_states.drop, fit_id, rank, kept)
+            weakref.finalize(self, state_memory.drop, fit_id, rank, kept)
 
 
 def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
@@ -145,11 +145,11 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
     except GroupClosedError:
         if not is_aborted(run.run_id):
             raise
-        if run.ticket is not None and not _is_wanted(worker):
-            kept_states.forget(run.ticket.fit_id)
+        if run.fit_info is not None and not _is_wanted(worker):
+            state_memory.forget(run.fit_info.fit_id)
         return Outcome()  # the client, which ended the run, knows why
-    if run.ticket is not None and run.ticket.keeps:
-        outcome.bind(run.ticket.fit_id, rank)
+    if run.fit_info is not None and run.fit_info.keeps:
+        outcome.bind(run.fit_info.fit_id, rank)
     return outcome
 
 
@@ -193,7 +193,7 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             listening=run.listening,
             listener=listener,
             log=log,
-            ticket=run.ticket,
+            fit_info=run.fit_info,
             run_id=run.run_id,
             arguments=shard,
         )

@@ -35,13 +35,13 @@ class _SharedLimit:
             if self._users == 0:
                 self._lift = threading.Event()
                 is_set = threading.Event()
-                self._keeper = threading.Thread(
+                self._states = threading.Thread(
                     target=_keep_limit,
                     args=(threads, is_set, self._lift),
                     name="dask_ma-blas-limit",
                     daemon=True,
                 )
-                self._keeper.start()
+                self._states.start()
                 is_set.wait()
             self._users += 1
 
@@ -50,7 +50,7 @@ class _SharedLimit:
             self._users -= 1
             if self._users == 0:
                 self._lift.set()
-                self._keeper.join()
+                self._states.join()
 
 
 def _keep_limit(threads: int, is_set: threading.Event, lift: threading.Event) -> None:

@@ -101,12 +101,12 @@ class Optimizer(ABC):
         """
 
     @abstractmethod
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Copies of all that is remembered: arrays, and plain numbers."""
 
     @abstractmethod
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` has given; it is copied.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` has given; it is copied.
 
         Raises
         ------
@@ -155,11 +155,11 @@ class _Blockwise(Optimizer):
     ) -> None:
         """The step of a block."""
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         vectors = {name: vector.copy() for name, vector in self._vectors.items()}
         return {"n_steps": self._n_steps, **vectors}
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         expected = {"n_steps", *self._vectors}
         if set(state) != expected:
             raise ValueError(

@@ -30,10 +30,11 @@ _TWIN_ATTRIBUTES = (
 class LinearEstimator(DistributedEstimator):
     """Base of the linear estimators; a subclass says what trains the model.
 
-    A subclass has the parameters `max_iter`, `tol` and `warm_start`, and sets `_twin`.
+    A subclass has the parameters `max_iter`, `tol` and `warm_start`, and sets
+    `_sklearn_class`.
     """
 
-    _twin: ClassVar[type]  # scikit-learn's estimator of the same model
+    _sklearn_class: ClassVar[type]  # scikit-learn's estimator of the same model
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -74,19 +75,19 @@ class LinearEstimator(DistributedEstimator):
             It shares no memory with this estimator and does not need Dask.
         """
         check_is_fitted(self)
-        twin = self._twin_type()(**self._twin_parameters())
+        twin = self._sklearn_type()(**self._sklearn_parameters())
         for name in _TWIN_ATTRIBUTES:
             if hasattr(self, name):
                 setattr(twin, name, copy(getattr(self, name)))
         return twin
 
-    def _twin_type(self) -> type:
+    def _sklearn_type(self) -> type:
         """scikit-learn's class of the same model."""
-        return self._twin
+        return self._sklearn_class
 
-    def _twin_parameters(self) -> dict[str, Any]:
+    def _sklearn_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator: those that it has, too."""
-        known = self._twin_type()().get_params()
+        known = self._sklearn_type()().get_params()
         return {k: v for k, v in self.get_params().items() if k in known}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dask_ma.mpca.networks._evaluation import Spread, mean_state, score_sums, sp
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies._base import Alone, Strategy, Synchronous
 from dask_ma.mpca.strategies._coordinated import Coordinated
-from dask_ma.mpca.strategies._progress import Ledger, Tally, Update
+from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
 from dask_ma.mpca.strategies._server import Central, Elastic
 from dask_ma.supervised import Problem, StopRule, agree_on_problem, hold_out
@@ -50,7 +50,7 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
     result : MPCAResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore()
+    kept = context.restore_state()
     if kept is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=kept.shared["classes"])
@@ -106,13 +106,13 @@ class Trainer:
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
-        twin = group.twin() if self._strategy_name in _SERVED else None
-        self._ledger = Ledger(group, twin)
+        second = group.for_thread() if self._strategy_name in _SERVED else None
+        self._counters = RankCounters(group, second)
         self._sampler = self._make_sampler(random_state)
         self._rate = LearningRate(
             params.learning_rate, params.learning_rate_init, params.power_t
         )
-        self._tally = self._make_tally()
+        self._progress = self._make_progress()
         self._spread = self._find_spread()
         self._take_over(kept)
         self._learning_rate = self._rate.value
@@ -120,22 +120,22 @@ class Trainer:
         self._good = self._best = self._scored = self._read()
         if kept is not None and params.early_stopping:
             self._best = kept.shared["best"]
-        self._strategy = self._make_strategy(twin, kept)
+        self._strategy = self._make_strategy(second, kept)
 
     def run_step(self) -> None:
         """Make a step, and share what there is to share."""
-        ledger, sampler = self._ledger, self._sampler
-        idle = sampler is None or ledger.has_diverged
+        counters, sampler = self._counters, self._sampler
+        idle = sampler is None or counters.has_diverged
         ends_pass = False
-        if sampler is not None and not ledger.has_diverged:
-            with ledger.computing():
+        if sampler is not None and not counters.has_diverged:
+            with counters.computing():
                 batch = sampler.next()
                 loss = self._strategy.step(
                     batch, self._learning_rate, self._params.penalty_form
                 )
-            ledger.note_step(len(batch.y), loss)
+            counters.note_step(len(batch.y), loss)
             ends_pass = batch.ends_pass
-        with ledger.exchanging():
+        with counters.exchanging():
             updates = self._strategy.exchange(ends_pass=ends_pass, idle=idle)
         for update in updates:
             self._act_on(update)
@@ -151,7 +151,7 @@ class Trainer:
             joint = self._best
         state = None
         if params.keep_optimizer:
-            steps = float(self._ledger.n_steps)
+            steps = float(self._counters.n_steps)
             own_state = self._network.optimizer_state()
             state = mean_state(context.group, own_state, steps)
         timeline = context.timeline()
@@ -164,7 +164,7 @@ class Trainer:
 
     # What updates bring ---------------------------------------------------------------
 
-    def _act_on(self, update: Update) -> None:
+    def _act_on(self, update: Decision) -> None:
         """Take note of what has become known; may be a collective call."""
         if self.is_done:
             return
@@ -184,7 +184,7 @@ class Trainer:
         if update.to_score:
             self._score()
 
-    def _record(self, update: Update) -> None:
+    def _record(self, update: Decision) -> None:
         """Note a record; callbacks are asked at the end of an epoch."""
         record = update.record
         if record is None:
@@ -199,7 +199,7 @@ class Trainer:
         self._scored = self._strategy.joint().copy()
         if self._validation is None:
             return
-        with self._ledger.computing("evaluate"):
+        with self._counters.computing("evaluate"):
             sums = score_sums(
                 self._network,
                 self._scored,
@@ -207,11 +207,11 @@ class Trainer:
                 is_classifier=self._params.is_classifier,
                 spread=self._spread,
             )
-        self._ledger.note_score(sums)
+        self._counters.note_score(sums)
         for update in self._strategy.share_score():
             self._act_on(update)
 
-    def _is_to_keep(self, update: Update) -> bool:
+    def _is_to_keep(self, update: Decision) -> bool:
         """Whether an epoch has ended, with early stopping one whose score is known."""
         if update.diverged:
             return False
@@ -219,7 +219,7 @@ class Trainer:
             return update.scored and not update.to_score
         return update.epoch_ended
 
-    def _keep(self, update: Update) -> None:
+    def _keep(self, update: Decision) -> None:
         """Keep the state after an epoch."""
         # At the end it is what the fit returns.
         joint = self._strategy.collect() if self.is_done else self._strategy.joint()
@@ -237,8 +237,8 @@ class Trainer:
             shared["best"] = self._best
         own = _prefixed("optimizer", self._network.optimizer_state())
         if self._sampler is not None:
-            own |= _prefixed("sampler", self._sampler.state())
-        self._context.keep(
+            own |= _prefixed("sampler", self._sampler.state_dict())
+        self._context.save_state(
             update.epoch,
             shared,
             own,
@@ -248,7 +248,7 @@ class Trainer:
 
     def _tell_of_divergence(self) -> None:
         """Have the user told which ranks have diverged; a collective call."""
-        mine = self._ledger.n_steps if self._ledger.has_diverged else -1
+        mine = self._counters.n_steps if self._counters.has_diverged else -1
         steps = allgather(self._context.group, mine)
         where = [f"rank {r} in its step {n}" for r, n in enumerate(steps) if n >= 0]
         if not self._end.epoch:
@@ -301,7 +301,7 @@ class Trainer:
             self._network.least_rows,
         )
 
-    def _make_tally(self) -> Tally:
+    def _make_progress(self) -> FitProgress:
         """What the rank adds the counts of all ranks to."""
         params = self._params
         # scikit-learn ends after one epoch more than the parameter says.
@@ -309,7 +309,7 @@ class Trainer:
             params.tol, params.n_iter_no_change + 1, maximize=params.early_stopping
         )
         is_free = self._strategy_name in _ASYNCHRONOUS
-        return Tally(
+        return FitProgress(
             self._problem.total_rows,
             self._context.group.size,
             rule,
@@ -322,7 +322,7 @@ class Trainer:
 
     def _take_over(self, kept: State | None) -> None:
         """Go on from what was kept."""
-        self._state = self._tally.state()
+        self._state = self._progress.state_dict()
         if kept is None:
             return
         shared, own, network = kept.shared, kept.own, self._network
@@ -333,24 +333,24 @@ class Trainer:
                 f"{network.n_values} for these data"
             )
         network.write(0, joint)
-        self._tally.go_on(shared)
-        self._state = self._tally.state()
+        self._progress.load_state_dict(shared)
+        self._state = self._progress.state_dict()
         if own is not None:
             network.set_optimizer_state(_part("optimizer", own))
             if self._sampler is not None and "sampler.orders" in own:
-                self._sampler.go_on(_part("sampler", own))
-        if shared["converged"] or self._tally.epoch >= self._params.max_iter:
+                self._sampler.load_state_dict(_part("sampler", own))
+        if shared["converged"] or self._progress.epoch >= self._params.max_iter:
             self.is_done = True
-            self._end = self._tally.last(converged=bool(shared["converged"]))
+            self._end = self._progress.last(converged=bool(shared["converged"]))
 
-    def _make_strategy(self, twin: Group | None, kept: State | None) -> Strategy:
+    def _make_strategy(self, second: Group | None, kept: State | None) -> Strategy:
         """How this rank works with the others."""
         params, context = self._params, self._context
         common: dict[str, Any] = {
             "group": context.group,
             "network": self._network,
-            "ledger": self._ledger,
-            "tally": self._tally,
+            "counters": self._counters,
+            "progress": self._progress,
             "elapsed": context.elapsed,
         }
         name = self._strategy_name
@@ -377,9 +377,9 @@ class Trainer:
             return Synchronous(period, **common)
         if name == "easgd":
             elasticity = params.elasticity or _ELASTICITY / context.group.size
-            return Elastic(period, elasticity, twin=twin, **common)
+            return Elastic(period, elasticity, second=second, **common)
         if name == "parameter_server":
-            return Central(twin=twin, **common)
+            return Central(second=second, **common)
         return Alone(**common)
 
     def _penalty(self) -> float | None:

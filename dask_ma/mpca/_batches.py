@@ -65,7 +65,7 @@ class Sampler:
             self._begin_pass()
         return _join(pieces, ends_pass)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What another sampler of the same rows needs to give the same batches."""
         state: dict[str, Any] = {
             "turns": np.array(self._turns, dtype=np.int64),
@@ -79,7 +79,7 @@ class Sampler:
             state["random"] = np.array([position, has_normal, normal])
         return state
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the state of a sampler of the same rows."""
         is_same = np.array_equal(state["lengths"], self._lengths())
         if is_same:

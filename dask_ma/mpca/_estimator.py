@@ -24,7 +24,7 @@ from dask_ma.mpca._combinations import OF_MLP, check_combination
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
-from dask_ma.mpca.networks._mlp import MLPSpec, fitted_twin, pack
+from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
 
 _PASSED_ON = (
@@ -297,7 +297,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self.learning_rate == "cosine":
             del given["learning_rate"]
         classes = getattr(self, "classes_", None)
-        twin = fitted_twin(
+        twin = fitted_sklearn(
             given, self._vector(), classes, self.n_features_in_, self.n_targets_
         )
         for name in ("feature_names_in_", "n_iter_", "loss_", "loss_curve_"):

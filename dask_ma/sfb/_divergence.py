@@ -9,7 +9,7 @@ _MUCH = 100.0  # times the least objective so far
 _N_RISES = 3
 
 
-class Watch:
+class DivergenceCheck:
     """Refuses objectives that are not finite, or that keep growing.
 
     Parameters

@@ -178,7 +178,7 @@ class BroadcastEngine:
         """Objective, from the sum of the losses of all ranks."""
         return loss / self.n_rows + self._model.penalty(self.matrix)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on from here; the same on all ranks."""
         intercept = self.matrix.intercept
         return {

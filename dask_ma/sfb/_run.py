@@ -21,7 +21,7 @@ from dask_ma.engine import (
     describe_program,
     run_program_job,
 )
-from dask_ma.sfb._divergence import Watch
+from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine, Start
 from dask_ma.sfb.exchange._settings import Settings
 from dask_ma.sfb.model._model import FactorModel
@@ -251,17 +251,17 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    kept = context.restore()
+    kept = context.restore_state()
     shard = build_shard(arguments, require_labels=params.has_targets)
     log = RoundLog(context)
     model = cloudpickle.loads(params.model)
     engine = BroadcastEngine(context, model, shard, params.settings, log, start(kept))
     if kept is not None:
-        model.restore(kept.own or None)
-    rule, watch = StopRule(params.tol, 2, maximize=False), Watch(_ADVICE)
+        model.load_state_dict(kept.own or None)
+    rule, watch = StopRule(params.tol, 2, maximize=False), DivergenceCheck(_ADVICE)
     converged = False
     if kept is not None:
-        rule.go_on(kept.shared["rule"])
+        rule.load_state_dict(kept.shared["rule"])
         converged = bool(kept.shared["converged"])
     while engine.n_passes < params.n_passes and not converged:
         # What overflows is found, and refused, by the checks.
@@ -274,11 +274,11 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
         done = rule.update(record["objective"])
         # The objective is the same on all ranks but for rounding.
         converged = bool(broadcast(context.group, done))
-        state = {**engine.state(), "rule": np.array(rule.state())}
+        state = {**engine.state_dict(), "rule": np.array(rule.state_dict())}
         state["converged"] = converged
         is_last = engine.n_passes == params.n_passes
         ends = is_last or converged or stop
-        context.keep(engine.n_passes, state, model.state(), done=ends)
+        context.save_state(engine.n_passes, state, model.state_dict(), done=ends)
         if stop:
             break
     return ModelResult(

@@ -55,11 +55,11 @@ class StopRule:
         self._best = min(self._best, value)
         return self._idle >= self._patience
 
-    def state(self) -> list[float]:
+    def state_dict(self) -> list[float]:
         """What another rule needs to go on from here."""
         return [self._best, float(self._idle), self._first]
 
-    def go_on(self, state: Sequence[float]) -> None:
+    def load_state_dict(self, state: Sequence[float]) -> None:
         """Take over the state of another rule."""
         self._best, self._idle = float(state[0]), int(state[1])
         self._first = float(state[2])

@@ -64,7 +64,7 @@ def test_other_rows_have_another_objective():
 def test_another_control_goes_on():
     control, _ = run([11, 9, 9.5])
     other = StepControl(is_adaptive=True, takes_back=True)
-    other.go_on(np.array(control.state()))
+    other.load_state_dict(np.array(control.state_dict()))
     for value in (8, 8.2, 7):
         assert other.update(value, 10.0, 1.0) == control.update(value, 10.0, 1.0)
-        assert other.state() == control.state()
+        assert other.state_dict() == control.state_dict()

@@ -6,11 +6,11 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import ButterflySGDClassifier
-from dask_ma.butterfly._progress import stand_in
+from dask_ma.butterfly._progress import replica_of
 from dask_ma.comm import butterfly_partners
 from dask_ma.engine import RankContext
-from dask_ma.engine.recovery._memory import kept_states
-from dask_ma.engine.recovery._ticket import Ticket
+from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._memory import state_memory
 
 PARAMS = {"max_iter": 7, "tol": None, "random_state": 3, "batch_size": 8}
 
@@ -110,12 +110,12 @@ def test_the_partner_of_the_last_step_stands_in(n_ranks, t):
     shared = {"n_ranks": n_ranks, "t": t}
     for rank in range(n_ranks):
         partner = butterfly_partners(rank, t - 2, n_ranks).dest
-        assert stand_in(rank, shared) == partner
+        assert replica_of(rank, shared) == partner
 
 
 def test_nobody_stands_in_among_three():
     shared = {"n_ranks": 3, "t": 5}
-    assert [stand_in(rank, shared) for rank in range(3)] == [0, 1, 2]
+    assert [replica_of(rank, shared) for rank in range(3)] == [0, 1, 2]
 
 
 @pytest.fixture
@@ -127,23 +127,23 @@ def lose(run_ranks):
         shared = {"n_ranks": size, "t": 2}
 
         def keep(group):
-            ticket = Ticket("Fit", fit_id, keeps=True)
-            context = RankContext(group, 0, ticket=ticket)
+            fit_info = FitInfo("Fit", fit_id, keeps=True)
+            context = RankContext(group, 0, fit_info=fit_info)
             n_rounds = 1 if group.rank in behind else 2
-            context.keep(n_rounds, shared, {"weights": np.array([group.rank])})
+            context.save_state(n_rounds, shared, {"weights": np.array([group.rank])})
 
         def go_on(group):
-            ticket = Ticket("Fit", fit_id, attempt=1)
-            state = RankContext(group, 0, ticket=ticket).restore(stand_in)
+            fit_info = FitInfo("Fit", fit_id, attempt=1)
+            state = RankContext(group, 0, fit_info=fit_info).restore_state(replica_of)
             return None if state.own is None else int(state.own["weights"][0])
 
         try:
             run_ranks(keep, size)
             for rank in lost:
-                kept_states.drop(fit_id, rank, kept_states.get(fit_id, rank))
+                state_memory.drop(fit_id, rank, state_memory.get(fit_id, rank))
             return run_ranks(go_on, size)
         finally:
-            kept_states.forget(fit_id)
+            state_memory.forget(fit_id)
 
     return run
 

@@ -282,7 +282,7 @@ def left_on_worker() -> dict[str, Any]:
         "messages": len(registry.waiting_room),
         "links": list(_events._links),
         "BLAS limits": _threads._shared._users,
-        "kept states": _memory.kept_states.fits(),
+        "kept states": _memory.state_memory.fits(),
         "requests": list(_states._regroup_wanted),
     }
 

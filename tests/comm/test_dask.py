@@ -87,19 +87,19 @@ def test_a_twin_serves_in_a_second_thread(any_client):
     def program(group):
         import threading
 
-        twin, ranks = group.twin(), range(group.size)
+        second, ranks = group.for_thread(), range(group.size)
         n_left = [group.size]
 
         def serve():
             while n_left[0]:
-                twin.wait_any([(rank, "question") for rank in ranks])
+                second.wait_any([(rank, "question") for rank in ranks])
                 for rank in ranks:
-                    arrived, question = twin.poll(rank, "question")
+                    arrived, question = second.poll(rank, "question")
                     if arrived and question is None:
                         n_left[0] -= 1
                     elif arrived:
-                        twin.push(question + group.rank, rank, "answer")
-            twin.flush()
+                        second.push(question + group.rank, rank, "answer")
+            second.flush()
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -113,7 +113,7 @@ def test_a_twin_serves_in_a_second_thread(any_client):
         thread.join(60)
         group.flush()
         barrier(group)
-        own, other = group.counters, twin.counters
+        own, other = group.counters, second.counters
         sent = [c.bytes_sent + c.bytes_shared for c in (own, other)]
         return got, thread.is_alive(), sent, other.messages_received
 

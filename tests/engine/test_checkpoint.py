@@ -23,9 +23,9 @@ import pytest
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery import _manifest
 from dask_ma.engine.recovery._checkpoint import CheckpointSettings, Store
+from dask_ma.engine.recovery._fit_info import FitInfo
 from dask_ma.engine.recovery._identity import Identity
 from dask_ma.engine.recovery._manifest import Saved
-from dask_ma.engine.recovery._ticket import Ticket
 from dask_ma.exceptions import CheckpointError
 
 SERIES = "Estimator-01234567-89abcdef-00000000"
@@ -619,18 +619,18 @@ def test_what_a_rank_had_of_its_own_goes_with_its_rows(
 ):
     settings = CheckpointSettings(str(path), every=1, keep=2, resume=True)
     identity = Identity("Estimator", {"alpha": "1"})
-    ticket = Ticket("Estimator", "fit", checkpoint=settings, identity=identity)
+    fit_info = FitInfo("Estimator", "fit", checkpoint=settings, identity=identity)
 
     def save_one(group):
         rows = shard_of([(0, 6), (6, 12)][group.rank])
-        context = RankContext(group, 0, ticket=ticket, arguments=rows)
-        assert context.restore() is None
-        context.keep(1, {"w": np.zeros(1)}, {"w": np.full(1, group.rank)})
+        context = RankContext(group, 0, fit_info=fit_info, arguments=rows)
+        assert context.restore_state() is None
+        context.save_state(1, {"w": np.zeros(1)}, {"w": np.full(1, group.rank)})
 
     def go_on(group):
         rows = shard_of(*shares[group.rank])
-        context = RankContext(group, 0, ticket=ticket, arguments=rows)
-        found = context.restore()
+        context = RankContext(group, 0, fit_info=fit_info, arguments=rows)
+        found = context.restore_state()
         return None if found.own is None else int(found.own["w"][0]), context.notes
 
     run_ranks(save_one, 2)

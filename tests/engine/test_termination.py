@@ -40,7 +40,7 @@ def nothing_stays():
 @pytest.fixture
 def strike(monkeypatch):
     """``strike(n)``: SIGTERM comes to this process while round n is kept."""
-    keep = RankContext.keep
+    keep = RankContext.save_state
 
     def arm(number):
         def striking(self, n_rounds, *args, **kwargs):
@@ -48,7 +48,7 @@ def strike(monkeypatch):
                 signal.raise_signal(signal.SIGTERM)
             keep(self, n_rounds, *args, **kwargs)
 
-        monkeypatch.setattr(RankContext, "keep", striking)
+        monkeypatch.setattr(RankContext, "save_state", striking)
 
     yield arm
     monkeypatch.undo()
@@ -125,7 +125,7 @@ def test_who_ignores_it_goes_on(saved, strike):
 
 def test_in_another_thread_signals_are_left_alone(saved):
     before, seen, results = signal.getsignal(signal.SIGTERM), [], []
-    keep = RankContext.keep
+    keep = RankContext.save_state
 
     def keeping(self, *args, **kwargs):
         seen.append(signal.getsignal(signal.SIGTERM))
@@ -135,7 +135,7 @@ def test_in_another_thread_signals_are_left_alone(saved):
         results.append(MASGDClassifier(**PARAMS).fit(X, Y))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RankContext, "keep", keeping)
+        patched.setattr(RankContext, "save_state", keeping)
         thread = threading.Thread(target=fit)
         thread.start()
         thread.join(60)
@@ -171,7 +171,7 @@ def test_a_second_one_does_not_wait():
 
 
 def test_ranks_on_a_cluster(saved, inproc_client, monkeypatch):
-    keep, struck = RankContext.keep, threading.Event()
+    keep, struck = RankContext.save_state, threading.Event()
 
     def slow(self, n_rounds, *args, **kwargs):
         keep(self, n_rounds, *args, **kwargs)
@@ -181,7 +181,7 @@ def test_ranks_on_a_cluster(saved, inproc_client, monkeypatch):
         time.sleep(0.05)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RankContext, "keep", slow)
+        patched.setattr(RankContext, "save_state", slow)
         model = MASGDClassifier(**{**PARAMS, "max_iter": 10**6})
         with inproc_client.as_current(), pytest.raises(FitTerminatedError):
             model.fit(X, Y)

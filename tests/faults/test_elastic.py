@@ -117,9 +117,9 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
     Parameters
     ----------
     late : str
-        What ranks other than 0 do late then: "keep", or a method of a class, as in
-        "mpca._server.Central._share". What they have to do before they get to the end
-        of their round then comes when rank 0 has long been there.
+        What ranks other than 0 do late then: "save_state", or a method of a class, as
+        in "mpca.strategies._server.Central._share". What they have to do before they
+        get to the end of their round then comes when rank 0 has long been there.
     holds : bool
         Whether they wait with it until rank 0 is there. For strategies whose ranks get
         to the end of a round one without the other.
@@ -136,7 +136,7 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
         name = "_lda_agent" if "lda" in module else "_agent"
         train = importlib.import_module(f"dask_ma.{package}.{name}").train
         rank, size = context.group.rank, context.group.size
-        attempt = context._keeper._ticket.attempt
+        attempt = context._states._fit_info.attempt
         keep = context.keep
         reached, go = directory / "reached", directory / "go"
         was_late = directory / "late"
@@ -176,7 +176,7 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
         if rank == 0:
             with (directory / "sizes").open("a") as file:
                 print(size, file=file)
-        if late in (None, "keep") or attempt or rank == 0:
+        if late in (None, "save_state") or attempt or rank == 0:
             return train(context, arguments, params)
         path, _, method = late.rpartition(".")
         path, _, owner = path.rpartition(".")
@@ -282,27 +282,27 @@ def broadcasting(**params):
 IN_BACKGROUND = {
     "parameter server": (
         network("parameter_server"),
-        {"late": "mpca._server.Central._share", "holds": True},
+        {"late": "mpca.strategies._server.Central._share", "holds": True},
     ),
     "easgd": (
         network("easgd", sync_period=1),
-        {"late": "mpca._server.Elastic._share", "holds": True},
+        {"late": "mpca.strategies._server.Elastic._share", "holds": True},
     ),
     "one phase": (
         network("mpca"),
-        {"late": "mpca._coordinated.Coordinated.exchange"},
+        {"late": "mpca.strategies._coordinated.Coordinated.exchange"},
     ),
     "three phases": (
         network("mpca", n_phases=3),
-        {"late": "mpca._coordinated.Coordinated.exchange"},
+        {"late": "mpca.strategies._coordinated.Coordinated.exchange"},
     ),
-    "synchronous": (network("synchronous"), {"late": "keep"}),
-    "stale": (broadcasting(staleness=2), {"late": "keep"}),
+    "synchronous": (network("synchronous"), {"late": "save_state"}),
+    "stale": (broadcasting(staleness=2), {"late": "save_state"}),
     "partial": (
         broadcasting(broadcast=1),
-        {"late": "sfb._exchange.FactorExchange.finish"},
+        {"late": "sfb.exchange._exchange.FactorExchange.finish"},
     ),
-    "dual": (broadcasting(solver="sdca", staleness=1), {"late": "keep"}),
+    "dual": (broadcasting(solver="sdca", staleness=1), {"late": "save_state"}),
 }
 
 
@@ -324,7 +324,7 @@ def test_topics(grow):
         4, max_iter=8, batch_size=50, total_samples=200, random_state=0,
         mixing="butterfly",
     )  # fmt: skip
-    model, sizes = grow(estimator, (X,), 2, 3, late="keep")
+    model, sizes = grow(estimator, (X,), 2, 3, late="save_state")
     assert sizes == [2, 3]
     assert model.n_iter_ == 8
 
@@ -336,7 +336,7 @@ def test_the_dynamic_engine(grow):
     estimator = dask_ma.SchMPLasso(
         alpha=0.01, schedule="dynamic", n_candidates=8, tol=1e-6, random_state=0
     )
-    model, sizes = grow(estimator, (X, y), 2, 3, late="keep")
+    model, sizes = grow(estimator, (X, y), 2, 3, late="save_state")
     assert sizes == [2, 3]
     whole = alone(estimator, (X, y), 2)
     np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-2)

@@ -74,7 +74,7 @@ def test_float32_stays_float32(kind):
         optimizer.step(values, slope, np.float64(0.1))
     expected = REFERENCES[kind](start.astype(float), slopes.astype(float), [0.1] * 4)
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
-    vectors = [v for v in optimizer.state().values() if isinstance(v, np.ndarray)]
+    vectors = [v for v in optimizer.state_dict().values() if isinstance(v, np.ndarray)]
     assert vectors and all(vector.dtype == np.float32 for vector in vectors)
 
 
@@ -84,16 +84,16 @@ def test_a_state_goes_on_in_another_optimizer(kind):
     values, optimizer = start.copy(), KINDS[kind](len(start), np.float64)
     for slope in slopes[:2]:
         optimizer.step(values, slope, 0.1)
-    state, other_values = optimizer.state(), values.copy()
+    state, other_values = optimizer.state_dict(), values.copy()
     for slope in slopes[2:]:
         optimizer.step(values, slope, 0.1)
     other = KINDS[kind](len(start), np.float64)
-    other.go_on(state)
+    other.load_state_dict(state)
     for slope in slopes[2:]:
         other.step(other_values, slope, 0.1)
     np.testing.assert_array_equal(other_values, values)
-    for name, value in other.state().items():
-        np.testing.assert_array_equal(value, optimizer.state()[name])
+    for name, value in other.state_dict().items():
+        np.testing.assert_array_equal(value, optimizer.state_dict()[name])
 
 
 @every_kind
@@ -101,10 +101,10 @@ def test_a_state_is_a_copy(kind):
     start, slopes = gradients(9)
     values, optimizer = start.copy(), KINDS[kind](9, np.float64)
     optimizer.step(values, slopes[0], 0.1)
-    state = optimizer.state()
+    state = optimizer.state_dict()
     kept = {name: np.copy(value) for name, value in state.items()}
     other = KINDS[kind](9, np.float64)
-    other.go_on(state)
+    other.load_state_dict(state)
     optimizer.step(values, slopes[1], 0.1)
     other.step(values, slopes[2], 0.1)
     for name, value in state.items():
@@ -114,13 +114,16 @@ def test_a_state_is_a_copy(kind):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (SGD(5, np.float64).state(), r"Adam holds .*first_moment.* got .*velocity"),
-        (Adam(4, np.float64).state(), r"first_moment must have the shape \(5,\)"),
+        (
+            SGD(5, np.float64).state_dict(),
+            r"Adam holds .*first_moment.* got .*velocity",
+        ),
+        (Adam(4, np.float64).state_dict(), r"first_moment must have the shape \(5,\)"),
     ],
 )
 def test_a_state_of_another_optimizer_is_refused(state, message):
     with pytest.raises(ValueError, match=message):
-        Adam(5, np.float64).go_on(state)
+        Adam(5, np.float64).load_state_dict(state)
 
 
 @pytest.mark.parametrize("lengths", [(4, 4), (5, 4), (4, 5), (6, 6)])

@@ -100,7 +100,7 @@ def test_a_small_rest_goes_with_the_batch_before(
     sampler.next()
     random_state = None if seed is None else seeded(9)
     other = Sampler(make_shard(sizes), batch_size, random_state, least_rows)
-    other.go_on(sampler.state())
+    other.load_state_dict(sampler.state_dict())
     assert one_pass(other) == one_pass(sampler)
 
 
@@ -179,11 +179,11 @@ def test_another_sampler_goes_on(sizes, n_before, seed):
         sampler.next()
     if random_state is not None:
         random_state.normal()  # leaves a second one behind
-    state = sampler.state()
+    state = sampler.state_dict()
     other_state = make(None if seed is None else 99)
     other = Sampler(make_shard(sizes), 5, other_state)
     other.next()
-    other.go_on(state)
+    other.load_state_dict(state)
     for _ in range(12):
         one, two = sampler.next(), other.next()
         assert rows_of(one) == rows_of(two)
@@ -198,12 +198,12 @@ def test_a_state_stays_as_it_was(seed):
     random_state = None if seed is None else seeded(seed)
     sampler = Sampler(make_shard((9, 14)), 5, random_state)
     sampler.next()
-    state = sampler.state()
+    state = sampler.state_dict()
     assert all(isinstance(value, np.ndarray) for value in state.values())
     kept = {name: value.copy() for name, value in state.items()}
     for _ in range(12):
         sampler.next()
-    sampler.go_on(state)
+    sampler.load_state_dict(state)
     for _ in range(12):
         sampler.next()
     np.testing.assert_equal(state, kept)

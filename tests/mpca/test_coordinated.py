@@ -9,7 +9,7 @@ from dask_ma.comm import LocalGroup
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._joint import Cut
-from dask_ma.mpca.strategies._progress import Ledger, Tally
+from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
 from dask_ma.supervised import StopRule
 
@@ -63,8 +63,8 @@ class Rank:
     def __init__(self, group, n_phases, weighting="steps", **changes):
         self.group = group
         self.network = Values(**changes.pop("network", {}))
-        self.ledger = Ledger(group)
-        self.tally = Tally(
+        self.counters = RankCounters(group)
+        self.progress = FitProgress(
             changes.pop("total_rows", 10**9),
             group.size,
             StopRule(None, 1, maximize=False),
@@ -81,8 +81,8 @@ class Rank:
             changes.pop("most_steps", 0),
             group=group,
             network=self.network,
-            ledger=self.ledger,
-            tally=self.tally,
+            counters=self.counters,
+            progress=self.progress,
             elapsed=lambda: 0.0,
         )
         # What follows is sent.
@@ -92,7 +92,7 @@ class Rank:
 
     def step(self, loss=1.0):
         self.network.change(self.rng.normal(size=self.network.n_values))
-        self.ledger.note_step(1, loss)
+        self.counters.note_step(1, loss)
 
     def exchange(self, idle=False):
         updates = self.strategy.exchange(ends_pass=False, idle=idle)
@@ -278,7 +278,7 @@ def test_all_steps_are_counted_once():
         records = [update.record for update in rank.updates if update.record]
         not_sent = sum(r.network.n_steps - r.network.reads[-1][2] for r in ranks)
         assert sum(record["n_steps"] for record in records) == n_steps - not_sent
-        assert rank.tally.n_samples == n_steps - not_sent
+        assert rank.progress.n_samples == n_steps - not_sent
 
 
 def test_an_exchange_waits_until_it_can_be_afforded(monkeypatch):
@@ -416,13 +416,13 @@ def test_the_model_of_a_rank_that_diverges_is_ignored(weighting, bad):
     in_turn(ranks, 10)
     n_before = [len(rank.updates) for rank in ranks]
     ranks[1].network.values[:] = bad
-    ranks[1].ledger.note_step(1, bad)
+    ranks[1].counters.note_step(1, bad)
     for _ in range(20):
         for rank in (ranks[0], ranks[2]):
             rank.step()
             rank.exchange()
         ranks[1].network.change(bad)
-        ranks[1].ledger.note_step(1, 1.0)  # what it says later does not count
+        ranks[1].counters.note_step(1, 1.0)  # what it says later does not count
         ranks[1].exchange()
     slow = SlowJoint(ranks, 2, SCHEDULE, weighting == "steps")
     for k in range(min(len(rank.network.aims) for rank in ranks)):

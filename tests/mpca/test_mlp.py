@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import gen_batches, shuffle
 
-from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec, fitted_twin
+from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec, fitted_sklearn
 from dask_ma.mpca.networks._network import Pull
 
 HIDDEN = (9, 6)
@@ -40,7 +40,7 @@ def vector_of(network):
 def sklearn_fit(X, y, weight, n_classes, n_epochs, seed, **parameters):
     """scikit-learn's own whole run."""
     kind = MLPRegressor if n_classes is None else MLPClassifier
-    twin = kind(
+    second = kind(
         hidden_layer_sizes=HIDDEN,
         batch_size=16,
         max_iter=n_epochs,
@@ -51,7 +51,7 @@ def sklearn_fit(X, y, weight, n_classes, n_epochs, seed, **parameters):
         **parameters,
     )
     with pytest.warns(ConvergenceWarning):
-        return twin.fit(X, y, sample_weight=weight)
+        return second.fit(X, y, sample_weight=weight)
 
 
 def own_fit(X, y, weight, n_classes, n_epochs, seed, **parameters):
@@ -77,9 +77,9 @@ def coefs_and_intercepts(spec, vector, n_features, n_classes):
     return attributes["coefs_"], attributes["intercepts_"]
 
 
-def assert_same_model(network, spec, n_classes, twin, rtol=1e-9):
+def assert_same_model(network, spec, n_classes, second, rtol=1e-9):
     coefs, intercepts = coefs_and_intercepts(spec, vector_of(network), 7, n_classes)
-    ours, theirs = coefs + intercepts, twin.coefs_ + twin.intercepts_
+    ours, theirs = coefs + intercepts, second.coefs_ + second.intercepts_
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.dtype == other.dtype
         np.testing.assert_allclose(mine, other, rtol=rtol, atol=rtol / 10)
@@ -99,10 +99,10 @@ def assert_same_model(network, spec, n_classes, twin, rtol=1e-9):
 def test_a_run_equals_that_of_scikit_learn(n_classes, activation, optimizer):
     X, y, _ = problem(n_classes)
     parameters = {"activation": activation, "alpha": 0.1, **optimizer}
-    twin = sklearn_fit(X, y, None, n_classes, 5, 3, **parameters)
+    second = sklearn_fit(X, y, None, n_classes, 5, 3, **parameters)
     network, spec, curve = own_fit(X, y, None, n_classes, 5, 3, **parameters)
-    assert_same_model(network, spec, n_classes, twin)
-    np.testing.assert_allclose(curve, twin.loss_curve_, rtol=1e-9)
+    assert_same_model(network, spec, n_classes, second)
+    np.testing.assert_allclose(curve, second.loss_curve_, rtol=1e-9)
 
 
 @every_task
@@ -110,19 +110,19 @@ def test_a_run_equals_that_of_scikit_learn(n_classes, activation, optimizer):
 def test_a_weighted_run_equals_that_of_scikit_learn(n_classes, container):
     X, y, weight = problem(n_classes)
     X[np.abs(X) < 1] = 0
-    twin = sklearn_fit(X, y, weight, n_classes, 4, 5)
+    second = sklearn_fit(X, y, weight, n_classes, 4, 5)
     network, spec, curve = own_fit(container(X), y, weight, n_classes, 4, 5)
-    assert_same_model(network, spec, n_classes, twin)
-    np.testing.assert_allclose(curve, twin.loss_curve_, rtol=1e-9)
+    assert_same_model(network, spec, n_classes, second)
+    np.testing.assert_allclose(curve, second.loss_curve_, rtol=1e-9)
 
 
 @every_task
 def test_a_run_in_float32_equals_that_of_scikit_learn(n_classes):
     X, y, _ = problem(n_classes, dtype=np.float32)
-    twin = sklearn_fit(X, y, None, n_classes, 3, 3)
+    second = sklearn_fit(X, y, None, n_classes, 3, 3)
     network, spec, _ = own_fit(X, y, None, n_classes, 3, 3)
     assert network.dtype == np.float32
-    assert_same_model(network, spec, n_classes, twin, rtol=2e-3)
+    assert_same_model(network, spec, n_classes, second, rtol=2e-3)
 
 
 @every_task
@@ -131,9 +131,9 @@ def test_forward_gives_the_predictions_of_a_twin(n_classes):
     network, spec, _ = own_fit(X, y, None, n_classes, 3, 0)
     classes = None if n_classes is None else np.array(["d", "e", "f", "g"])[:n_classes]
     vector = vector_of(network)
-    twin = fitted_twin({"hidden_layer_sizes": HIDDEN}, vector, classes, 7)
+    second = fitted_sklearn({"hidden_layer_sizes": HIDDEN}, vector, classes, 7)
     predictions = spec.forward(vector, X, n_classes)
-    expected = twin.predict(X) if n_classes is None else twin.predict_proba(X)
+    expected = second.predict(X) if n_classes is None else second.predict_proba(X)
     np.testing.assert_allclose(predictions, expected, rtol=1e-12, atol=1e-15)
     sparse_rows = sparse.csr_array(X)
     np.testing.assert_allclose(spec.forward(vector, sparse_rows, n_classes), expected)
@@ -287,17 +287,17 @@ def test_a_twin_trains_on(n_classes, hidden):
     labels = y if n_classes is None else y + 10
     parameters = {"hidden_layer_sizes": hidden, "max_iter": 2, "warm_start": True}
     vector = vector_of(network)
-    twin = fitted_twin(parameters, vector, classes, 7)
-    parts = twin.coefs_ + twin.intercepts_
+    second = fitted_sklearn(parameters, vector, classes, 7)
+    parts = second.coefs_ + second.intercepts_
     assert not any(np.shares_memory(part, vector) for part in parts)
-    score = twin.score(X, labels)
+    score = second.score(X, labels)
     assert score > 0.7
-    twin = pickle.loads(pickle.dumps(twin)).partial_fit(X, labels)
+    second = pickle.loads(pickle.dumps(second)).partial_fit(X, labels)
     with pytest.warns(ConvergenceWarning):
-        twin.fit(X, labels)
-    assert twin.score(X, labels) > score - 0.1
+        second.fit(X, labels)
+    assert second.score(X, labels) > score - 0.1
     coefs, _ = coefs_and_intercepts(spec, vector, 7, n_classes)
-    assert not np.array_equal(twin.coefs_[0], coefs[0])
+    assert not np.array_equal(second.coefs_[0], coefs[0])
     np.testing.assert_array_equal(vector, vector_of(network))
 
 

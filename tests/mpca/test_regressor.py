@@ -89,9 +89,9 @@ def test_targets_of_other_kinds(regression, check_same):
 def test_twin(regression, check_same):
     X, y = regression
     model = fit((X, y))
-    twin = model.to_sklearn()
-    assert type(twin) is MLPRegressor
-    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
-    twin.partial_fit(X, y)
-    assert not np.array_equal(twin.coefs_[0], model.coefs_[0])
+    second = model.to_sklearn()
+    assert type(second) is MLPRegressor
+    np.testing.assert_array_equal(second.predict(X), model.predict(X))
+    second.partial_fit(X, y)
+    assert not np.array_equal(second.coefs_[0], model.coefs_[0])
     check_same(model, fit((X, y)))

@@ -13,7 +13,7 @@ from dask_ma.exceptions import CommTimeoutError, GroupClosedError
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies import _server
 from dask_ma.mpca.strategies._base import Alone, Batch, Synchronous, mean_of_models
-from dask_ma.mpca.strategies._progress import Ledger, Tally
+from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.strategies._server import Central, Elastic
 from dask_ma.supervised import StopRule
@@ -57,9 +57,9 @@ class Rank:
         self.group = group
         self.network = build(solver, group.rank if own else 0)
         is_served = issubclass(kind, _server.ServerStrategy)
-        twin = group.twin() if is_served else None
-        self.ledger = Ledger(group, twin)
-        self.tally = Tally(
+        second = group.for_thread() if is_served else None
+        self.counters = RankCounters(group, second)
+        self.progress = FitProgress(
             total_rows,
             group.size,
             StopRule(None, 1, maximize=False),
@@ -69,20 +69,20 @@ class Rank:
             is_classifier=True,
         )
         if is_served:
-            named["twin"] = twin
+            named["second"] = second
         self.strategy = kind(
             **named,
             group=group,
             network=self.network,
-            ledger=self.ledger,
-            tally=self.tally,
+            counters=self.counters,
+            progress=self.progress,
             elapsed=lambda: 0.0,
         )
 
     def step(self, batch):
         """What a trainer does."""
         loss = self.strategy.step(batch, RATE, "shift")
-        self.ledger.note_step(len(batch.y), loss)
+        self.counters.note_step(len(batch.y), loss)
         return self.strategy.exchange(ends_pass=batch.ends_pass, idle=False)
 
     def idle(self):
@@ -114,15 +114,15 @@ def _no_server_is_left():
 @every_solver
 def test_one_rank_alone_makes_the_steps_of_its_optimiser(solver):
     (group,) = LocalGroup.create(1)
-    rank, twin = Rank(group, Alone, solver), build(solver)
+    rank, second = Rank(group, Alone, solver), build(solver)
     for number, batch in enumerate(batches_of(0, 8)):
         before = group.counters.as_dict()
         updates = rank.step(batch)
-        plain_step(twin, batch)
-        np.testing.assert_array_equal(vector_of(rank.network), vector_of(twin))
+        plain_step(second, batch)
+        np.testing.assert_array_equal(vector_of(rank.network), vector_of(second))
         assert len(updates) == (number % 4 == 3)
         assert group.counters.as_dict() == before
-    np.testing.assert_array_equal(rank.strategy.joint(), vector_of(twin))
+    np.testing.assert_array_equal(rank.strategy.joint(), vector_of(second))
     assert updates[0].record["n_samples"] == 32
     assert rank.strategy.cycles() == []
     assert rank.strategy.pulls == []
@@ -149,15 +149,15 @@ def test_ranks_alone_give_the_mean_by_steps_after_each_pass(run_ranks):
     results = run_ranks(program, 3)
     twins = [build(rank=rank) for rank in range(3)]
     for n_pass in range(2):
-        for rank, twin in enumerate(twins):
+        for rank, second in enumerate(twins):
             for batch in batches_of(rank, 8)[4 * n_pass :][: sizes[rank]]:
-                plain_step(twin, batch)
+                plain_step(second, batch)
         expected = np.average([vector_of(t) for t in twins], axis=0, weights=sizes)
         for joints, _, record in results:
             np.testing.assert_allclose(joints[n_pass], expected, rtol=1e-12)
     assert record["n_samples"] == 48
-    for twin, (_, own, _) in zip(twins, results, strict=True):
-        np.testing.assert_array_equal(own, vector_of(twin))
+    for second, (_, own, _) in zip(twins, results, strict=True):
+        np.testing.assert_array_equal(own, vector_of(second))
 
 
 # All at once --------------------------------------------------------------------------
@@ -178,14 +178,14 @@ def test_synchronous_steps_are_those_of_a_slow_loop(run_ranks, solver, period):
     twins = [build(solver, rank) for rank in range(3)]
     batches = [batches_of(rank, 12) for rank in range(3)]
     for number in range(12):
-        for rank, twin in enumerate(twins):
-            plain_step(twin, batches[rank][number])
+        for rank, second in enumerate(twins):
+            plain_step(second, batches[rank][number])
         if (number + 1) % period == 0:
-            mean = np.mean([vector_of(twin) for twin in twins], axis=0)
-            for twin in twins:
-                twin.write(0, mean)
-        for twin, (vectors, _, _) in zip(twins, results, strict=True):
-            expected = vector_of(twin)
+            mean = np.mean([vector_of(second) for second in twins], axis=0)
+            for second in twins:
+                second.write(0, mean)
+        for second, (vectors, _, _) in zip(twins, results, strict=True):
+            expected = vector_of(second)
             np.testing.assert_allclose(vectors[number], expected, atol=1e-13)
     for _, joint, record in results:
         np.testing.assert_array_equal(joint, results[0][1])
@@ -212,12 +212,12 @@ def test_synchronous_ranks_that_have_diverged_or_have_no_rows_do_not_count(run_r
     for number in range(4):
         if number == 2:
             del twins[2]
-        for rank, twin in twins.items():
-            plain_step(twin, batches_of(rank, 4)[number])
+        for rank, second in twins.items():
+            plain_step(second, batches_of(rank, 4)[number])
         if number % 2:
-            mean = np.mean([vector_of(twin) for twin in twins.values()], axis=0)
-            for twin in twins.values():
-                twin.write(0, mean)
+            mean = np.mean([vector_of(second) for second in twins.values()], axis=0)
+            for second in twins.values():
+                second.write(0, mean)
     for vector, updates in results:
         np.testing.assert_allclose(vector, mean, atol=1e-13)
         assert [update.diverged for update in updates] == [True]
@@ -284,17 +284,17 @@ def test_elastic_averaging_follows_equations_2_and_3(n_ranks, period, elasticity
     twins, center = [build() for _ in ranks], vector_of(build())
     batches = [batches_of(rank, 9) for rank in range(n_ranks)]
     for number in range(9):
-        for rank, (actor, twin) in enumerate(zip(ranks, twins, strict=True)):
+        for rank, (actor, second) in enumerate(zip(ranks, twins, strict=True)):
             actor.step(batches[rank][number])
-            plain_step(twin, batches[rank][number])
+            plain_step(second, batches[rank][number])
             if (number + 1) % period == 0:
-                x = vector_of(twin)
+                x = vector_of(second)
                 np.testing.assert_allclose(actor.strategy.joint(), center, atol=1e-13)
-                twin.write(0, x - elasticity * (x - center))
+                second.write(0, x - elasticity * (x - center))
                 center = center + elasticity * (x - center)
                 settled(ranks, center)
             np.testing.assert_allclose(
-                vector_of(actor.network), vector_of(twin), rtol=1e-11, atol=1e-13
+                vector_of(actor.network), vector_of(second), rtol=1e-11, atol=1e-13
             )
     np.testing.assert_allclose(close(ranks), center, rtol=1e-11, atol=1e-13)
 
@@ -305,12 +305,12 @@ def test_elastic_averaging_follows_equations_2_and_3(n_ranks, period, elasticity
 @every_solver
 def test_one_rank_with_a_server_makes_the_steps_of_its_optimiser(solver):
     (group,) = LocalGroup.create(1)
-    rank, twin = Rank(group, Central, solver), build(solver)
+    rank, second = Rank(group, Central, solver), build(solver)
     for batch in batches_of(0, 10):
         rank.step(batch)
-        plain_step(twin, batch)
+        plain_step(second, batch)
         np.testing.assert_allclose(
-            vector_of(rank.network), vector_of(twin), rtol=1e-12, atol=1e-14
+            vector_of(rank.network), vector_of(second), rtol=1e-12, atol=1e-14
         )
         np.testing.assert_array_equal(rank.strategy.joint(), vector_of(rank.network))
     np.testing.assert_array_equal(close([rank]), vector_of(rank.network))
@@ -374,7 +374,7 @@ def test_a_rank_without_rows_waits_and_serves(run_ranks, kind):
             if any(update.stop for update in updates):
                 break
         waited = group.counters.seconds_waiting - before
-        return len(updates), rank.ledger.n_steps, waited, rank.strategy.collect()
+        return len(updates), rank.counters.n_steps, waited, rank.strategy.collect()
 
     (n_0, steps_0, _, joint_0), (n_1, steps_1, waited, joint_1) = run_ranks(program, 2)
     assert n_0 == n_1 > 0
@@ -395,7 +395,7 @@ def test_a_rank_that_diverges_spoils_nothing_and_ends_the_fit(run_ranks, kind):
             number += 1
             if group.rank == 1 and number == 4:
                 rank.network.write(0, np.full(rank.network.n_values, np.inf))
-            if rank.ledger.has_diverged:
+            if rank.counters.has_diverged:
                 updates += rank.idle()
             else:
                 with np.errstate(all="ignore"):
@@ -431,7 +431,7 @@ def test_no_thread_is_left_after_an_error_in_a_rank(kind, multi, monkeypatch):
     plain = kind._share
 
     def share(self):
-        if self._group.rank == 1 and self._ledger.n_steps == 3:
+        if self._group.rank == 1 and self._counters.n_steps == 3:
             raise ZeroDivisionError("rank 1 fails")
         plain(self)
 
@@ -464,13 +464,13 @@ def test_an_error_in_a_server_ends_the_wait_for_its_reply(
 @pytest.mark.parametrize("strategy", ["easgd", "parameter_server"])
 def test_ranks_do_not_train_on_long_after_the_last_epoch(strategy, multi, monkeypatch):
     """Small batches give updates as fast as steps."""
-    plain, n_steps = Ledger.note_step, []
+    plain, n_steps = RankCounters.note_step, []
 
     def note_step(self, n_rows, loss):
         n_steps.append(n_rows)
         plain(self, n_rows, loss)
 
-    monkeypatch.setattr(Ledger, "note_step", note_step)
+    monkeypatch.setattr(RankCounters, "note_step", note_step)
     model = MPCAClassifier(
         (5,), strategy=strategy, n_ranks=4, batch_size=5, max_iter=10, tol=None
     )

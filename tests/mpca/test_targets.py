@@ -64,9 +64,9 @@ def test_one_rank_is_scikit_learn(rows, check_same, cls, weighted, container):
     for name in ("out_activation_", "n_outputs_", "n_layers_"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert ours.n_targets_ == 3
-    twin = ours.to_sklearn()
-    np.testing.assert_array_equal(twin.predict(X), ours.predict(X))
-    twin.partial_fit(X, Y)
+    second = ours.to_sklearn()
+    np.testing.assert_array_equal(second.predict(X), ours.predict(X))
+    second.partial_fit(X, Y)
     if cls is MPCAClassifier:
         np.testing.assert_array_equal(ours.classes_, theirs.classes_)
         assert ours.predict(X).dtype == theirs.predict(X).dtype

@@ -230,9 +230,9 @@ def test_shift_moves_the_values_before_the_gradient(problem):
     network.aim(0, joint)
     shifted = start.copy()
     shifted[4:30] -= np.float32(0.25) * (start - joint)[4:30]
-    twin = build(spec_of())
-    twin.write(0, shifted)
-    loss, gradient = twin.gradient(*problem, None)
+    second = build(spec_of())
+    second.write(0, shifted)
+    loss, gradient = second.gradient(*problem, None)
     found = network.step(*problem, None, learning_rate=RATE, pulls=[Pull(4, 30, 0.25)])
     assert found == pytest.approx(loss, rel=1e-6)
     expected = shifted - np.float32(RATE) * gradient
@@ -576,10 +576,10 @@ def test_optimisers_of_slices_equal_that_of_the_whole(problem, optimizer, params
         network.step(X, y, None, learning_rate=rate)
         np.testing.assert_allclose(values, vector_of(network), rtol=1e-5, atol=1e-7)
     again = network.slice_optimizer(7)
-    again.go_on(pickle.loads(pickle.dumps(optimizers[0].state())))
+    again.load_state_dict(pickle.loads(pickle.dumps(optimizers[0].state_dict())))
     twins = values[:7].copy(), values[:7].copy()
-    for ours, twin in zip((again, optimizers[0]), twins, strict=True):
-        ours.step(twin, gradient[:7], RATE)
+    for ours, second in zip((again, optimizers[0]), twins, strict=True):
+        ours.step(second, gradient[:7], RATE)
     np.testing.assert_array_equal(*twins)
     with pytest.raises(ValueError, match=r"vectors of shape \(7,\), got \(1,\)"):
         again.step(values[:1], gradient[:1], RATE)

@@ -115,12 +115,12 @@ def test_the_default_depth(run_ranks, n_ranks, per_node, depth):
     def agent(group):
         engine = DynamicEngine(RankContext(group, 0), Counting(), no_rows())
         engine.run(5)
-        kept = {**engine.state(), "pipeline_depth": 7}
+        kept = {**engine.state_dict(), "pipeline_depth": 7}
         again = DynamicEngine(RankContext(group, 0), Counting(), no_rows(), state=kept)
         given = DynamicEngine(
             RankContext(group, 0), Counting(), no_rows(), pipeline_depth=2, state=kept
         )
-        depths = engine.state()["pipeline_depth"], again.pipeline_depth
+        depths = engine.state_dict()["pipeline_depth"], again.pipeline_depth
         return engine.program.seen["update"], *depths, given.pipeline_depth
 
     for seen, first, kept, given in run_ranks(agent, n_ranks, ranks_per_node=per_node):
@@ -291,13 +291,13 @@ def test_delays(run_ranks):
     def agent(group):
         context = RankContext(group, 0)
         engine = DynamicEngine(context, Delayed(), no_rows(), pipeline_depth=1)
-        assert "due" not in engine.state()
+        assert "due" not in engine.state_dict()
         engine.run(3)
-        state = engine.state()
+        state = engine.state_dict()
         engine.run(2)
         other = DynamicEngine(context, Delayed(), no_rows(), state=state)
         other.run(2)
-        return state, engine.state(), other.state()
+        return state, engine.state_dict(), other.state_dict()
 
     for state, last, other in run_ranks(agent, 2):
         moved = 9 + state["last_change"][1] ** 2
@@ -315,16 +315,16 @@ def test_state_and_restore(run_ranks):
         context = RankContext(group, 0)
         engine = DynamicEngine(context, Counting(), no_rows())
         engine.run(5)
-        state = engine.state()
+        state = engine.state_dict()
         engine.run(5)
         other = DynamicEngine(context, Counting(), no_rows(), state=state)
         other.run(5)
         back = engine.model.copy()
-        engine.restore(state)
+        engine.load_state_dict(state)
         assert engine.iteration == 5
         engine.run(5)
         with pytest.raises(ValueError, match=r"shape \(2,\) .* expected \(60,\)"):
-            engine.restore({**state, "model": np.zeros(2)})
+            engine.load_state_dict({**state, "model": np.zeros(2)})
         return back, other.model, engine.model, other.last_change, other.iteration
 
     for back, other, again, last_change, iteration in run_ranks(agent, 2):

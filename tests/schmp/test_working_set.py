@@ -86,7 +86,7 @@ def solve(run_ranks):
                 alive.append(len(design.alive))
                 used = model.coordinates // loss.n_outputs
                 assert np.isin(used, design.alive).all()
-            return model.state(), found, alive, design.alive
+            return model.state_dict(), found, alive, design.alive
 
         return run_ranks(program, n_ranks)
 

@@ -253,7 +253,7 @@ def test_a_state_stays_as_it_was(
     whole = make_shards(1, rows.X, rows.y)[0]
     engine = BroadcastEngine(context, model, whole, settings, RoundLog(context))
     engine.run_pass()
-    state = engine.state()
+    state = engine.state_dict()
     copies = {name: np.copy(value) for name, value in state.items()}
     engine.run_pass()
     for name, value in copies.items():

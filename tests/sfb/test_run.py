@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dask_ma.exceptions import CheckpointError
 from dask_ma.sfb import FactorModel, ModelResult, run
-from dask_ma.sfb._divergence import Watch
+from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
 from dask_ma.sfb.topology import Topology
 
@@ -359,7 +359,7 @@ def test_steps_that_are_too_long(make_model, rows, communication, prox, rate):
 
 
 def test_watch():
-    watch = Watch("take care")
+    watch = DivergenceCheck("take care")
     for number, value in enumerate([5.0, 4.0, 6.0, 5.0, 60.0, 399.0, np.nan, 1.0]):
         watch.check(value, number)
     for number, value in enumerate([2.0, 3.0]):
@@ -367,7 +367,7 @@ def test_watch():
     with pytest.raises(ValueError, match="after 9 .* 2, 3, 101; take care$"):
         watch.check(101.0, 9)
     with pytest.raises(ValueError, match="after 1 passes .* inf; take care"):
-        Watch("take care").check(np.inf, 1)
+        DivergenceCheck("take care").check(np.inf, 1)
 
 
 def test_tol_without_a_loss(make_model, rows):
@@ -411,10 +411,10 @@ class Counting(FactorModel):
         u = matrix.product(batch.X) - np.eye(3)[batch.y]
         return u / self.seen[batch.rows, np.newaxis] / self.passes, batch.X
 
-    def state(self):
+    def state_dict(self):
         return {"seen": self.seen.copy(), "passes": self.passes}
 
-    def restore(self, state):
+    def load_state_dict(self, state):
         assert state is not None
         self.seen, self.passes = state["seen"].copy(), int(state["passes"])
 
@@ -429,7 +429,7 @@ def test_state_of_a_model_comes_back(tmp_path, configured, rows, n_ranks):
     np.testing.assert_array_equal(rest.matrix, whole.matrix)
 
     class Forgetful(Counting):
-        def restore(self, state):
+        def load_state_dict(self, state):
             self.passes = 1
 
     with configured({"dask-ma.checkpoint.path": str(tmp_path / "other")}):

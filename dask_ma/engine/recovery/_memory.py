@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 _N_FITS = 16  # fits whose client may have gone without a word
 
 
-class Kept(NamedTuple):
+class StateCopy(NamedTuple):
     """State of a fit after a round, as one rank has it.
 
     Attributes
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
     series: Any = None
 
 
-class KeptStates:
+class StateMemory:
     """The last state of each rank in this process, by fit and rank. Thread-safe.
 
     An entry goes with the result of its rank, or when the client ends the fit.
@@ -53,9 +53,9 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._fits: OrderedDict[str, dict[int, Kept]] = OrderedDict()
+        self._fits: OrderedDict[str, dict[int, StateCopy]] = OrderedDict()
 
-    def put(self, fit_id: str, rank: int, state: Kept) -> None:
+    def put(self, fit_id: str, rank: int, state: StateCopy) -> None:
         """Keep a state in place of the rank's last one."""
         with self._lock:
             self._fits.setdefault(fit_id, {})[rank] = state
@@ -63,7 +63,7 @@ class KeptStates:
             while len(self._fits) > _N_FITS:
                 self._fits.popitem(last=False)
 
-    def newest(self, fit_id: str, rank: int) -> tuple[int, Kept] | None:
+    def newest(self, fit_id: str, rank: int) -> tuple[int, StateCopy] | None:
         """Rank and state of a fit: the rank's own if it is here, else the newest."""
         with self._lock:
             states = self._fits.get(fit_id, {})
@@ -79,12 +79,12 @@ class KeptStates:
             states = self._fits.get(fit_id, {}).values()
             return max((state.round for state in states), default=0)
 
-    def get(self, fit_id: str, rank: int) -> Kept | None:
+    def get(self, fit_id: str, rank: int) -> StateCopy | None:
         """The rank's own last state."""
         with self._lock:
             return self._fits.get(fit_id, {}).get(rank)
 
-    def drop(self, fit_id: str, rank: int, state: Kept) -> None:
+    def drop(self, fit_id: str, rank: int, state: StateCopy) -> None:
         """Drop a state unless another has taken its place."""
         with self._lock:
             states = self._fits.get(fit_id, {})
@@ -111,12 +111,12 @@ class KeptStates:
             return list(self._fits)
 
 
-kept_states = KeptStates()
+state_memory = StateMemory()
 
 
 def forget_fit(fit_id: str) -> None:
     """Drop what this process keeps of a fit; meant for ``client.run``."""
-    kept_states.forget(fit_id)
+    state_memory.forget(fit_id)
 
 
 def newest_round(fit_id: str) -> int:
@@ -127,4 +127,4 @@ def newest_round(fit_id: str) -> int:
     number : int
         0 if it has kept none.
     """
-    return kept_states.newest_round(fit_id)
+    return state_memory.newest_round(fit_id)

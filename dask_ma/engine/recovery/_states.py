@@ -20,17 +20,17 @@ from dask_ma.comm import (
 from dask_ma.data import combine_digests, digest_shard, rows_of
 from dask_ma.engine.recovery._blame import blaming
 from dask_ma.engine.recovery._checkpoint import Store
+from dask_ma.engine.recovery._fit_info import FitInfo
 from dask_ma.engine.recovery._manifest import Saved
-from dask_ma.engine.recovery._memory import Kept, kept_states
+from dask_ma.engine.recovery._memory import StateCopy, state_memory
 from dask_ma.engine.recovery._series import Choice, Series, choose, place_of
-from dask_ma.engine.recovery._ticket import Ticket
 from dask_ma.exceptions import FitFailedError
 
 if TYPE_CHECKING:
     from dask_ma.comm import Group
 
-#: ``stand_in(rank, shared)``: the rank whose own state serves a rank that lost its own.
-StandIn = Callable[[int, dict[str, Any]], int]
+#: ``replica_of(rank, shared)``: the rank whose own state serves one that lost its own.
+ReplicaOf = Callable[[int, dict[str, Any]], int]
 
 
 class RegroupError(FitFailedError):
@@ -86,14 +86,14 @@ class _Found(NamedTuple):
     is_own: bool
 
 
-class StateKeeper:
+class StateStore:
     """Keeps the states of one rank.
 
     Parameters
     ----------
     context : Progress
         The rank, and how far it is.
-    ticket : Ticket
+    fit_info : FitInfo
         The fit.
     run_id : str or None
         Name of the launch; None without a cluster.
@@ -102,11 +102,11 @@ class StateKeeper:
     """
 
     def __init__(
-        self, context: Progress, ticket: Ticket, run_id: str | None, arguments: Any
+        self, context: Progress, fit_info: FitInfo, run_id: str | None, arguments: Any
     ) -> None:
         self._context = context
         self._group = context.group
-        self._ticket = ticket
+        self._fit_info = fit_info
         self._run_id = run_id
         self._rank = context.group.rank
         self._arguments = arguments
@@ -122,7 +122,7 @@ class StateKeeper:
     @property
     def place(self) -> str | None:
         """Where the fit is saved; None if it is not."""
-        settings = self._ticket.checkpoint
+        settings = self._fit_info.checkpoint
         if settings is None or self._series is None:
             return None
         return place_of(settings, self._series.name)
@@ -133,20 +133,20 @@ class StateKeeper:
 
     # Going on ----------------------------------------------------------------------
 
-    def restore(self, stand_in: StandIn | None) -> State | None:
+    def restore_state(self, replica_of: ReplicaOf | None) -> State | None:
         """State to go on from, None at a fresh start; a collective call."""
-        if self._ticket.attempt:
-            self._context.set_elapsed(self._ticket.elapsed)
-            if (state := self._from_memory(stand_in)) is not None:
+        if self._fit_info.attempt:
+            self._context.set_elapsed(self._fit_info.elapsed)
+            if (state := self._from_memory(replica_of)) is not None:
                 self._recall_series()
                 return state
-        if self._ticket.checkpoint is None:
+        if self._fit_info.checkpoint is None:
             return None
         return self._from_file()
 
-    def _from_memory(self, stand_in: StandIn | None) -> State | None:
+    def _from_memory(self, replica_of: ReplicaOf | None) -> State | None:
         """The newest state that some process has kept."""
-        entry = kept_states.newest(self._ticket.fit_id, self._rank)
+        entry = state_memory.newest(self._fit_info.fit_id, self._rank)
         rank, kept = (-1, None) if entry is None else entry
         mine = _Found(-1, is_own=False)
         if kept is not None:
@@ -164,8 +164,8 @@ class StateKeeper:
         # What a rank kept of an earlier round does not go with the newest model.
         has_own = [item.is_own and item.round == newest for item in found]
         own = kept.own if kept is not None and has_own[self._rank] else None
-        if stand_in is not None and any(has_own):
-            own = self._exchange_own(own, has_own, shared, stand_in)
+        if replica_of is not None and any(has_own):
+            own = self._exchange_own(own, has_own, shared, replica_of)
         self._take_over(history, elapsed)
         return State(newest, shared, own)
 
@@ -174,14 +174,14 @@ class StateKeeper:
         own: dict[str, Any] | None,
         has_own: list[bool],
         shared: dict[str, Any],
-        stand_in: StandIn,
+        replica_of: ReplicaOf,
     ) -> dict[str, Any] | None:
         """This rank's own state, or that of the rank that stands in for it.
 
-        Own states fit the number of ranks that there are, so `stand_in` knows them all.
+        Own states fit the number of ranks, so `replica_of` knows them all.
         """
         for rank in range(self._group.size):
-            source = stand_in(rank, shared)
+            source = replica_of(rank, shared)
             if has_own[rank] or not has_own[source]:
                 continue
             tag = ("stand-in", rank)
@@ -193,15 +193,15 @@ class StateKeeper:
 
     def _recall_series(self) -> None:
         """Find out from those who know where the fit is saved; a collective call."""
-        if self._ticket.checkpoint is None:
+        if self._fit_info.checkpoint is None:
             return
-        entry = kept_states.newest(self._ticket.fit_id, self._rank)
+        entry = state_memory.newest(self._fit_info.fit_id, self._rank)
         known = allgather(self._group, None if entry is None else entry[1].series)
         self._series = next((series for series in known if series is not None), None)
 
     def _from_file(self) -> State | None:
         """The checkpoint to go on from, which rank 0 finds; a collective call."""
-        settings, group = self._ticket.checkpoint, self._group
+        settings, group = self._fit_info.checkpoint, self._group
         digests = gather(group, digest_shard(self._arguments))
         choice = None
         if digests is not None:
@@ -209,9 +209,9 @@ class StateKeeper:
         choice = broadcast(group, choice)
         if choice is None or settings is None:
             self._context.note(
-                f"the fit of {self._ticket.name} is not saved: its data cannot be told "
-                "from others; what is wrong with them is in the log of dask_ma.data, "
-                "at the level INFO"
+                f"the fit of {self._fit_info.name} is not saved: its data cannot be "
+                "told from others; what is wrong with them is in the log of "
+                "dask_ma.data, at the level INFO"
             )
             return None
         self._series = choice.series
@@ -243,26 +243,26 @@ class StateKeeper:
 
     def _choose(self, data: dict[str, Any] | None) -> Choice | None:
         """What rank 0 finds; None where the rows cannot be used."""
-        ticket = self._ticket
-        if data is None or ticket.identity is None or ticket.checkpoint is None:
+        fit_info = self._fit_info
+        if data is None or fit_info.identity is None or fit_info.checkpoint is None:
             return None
         return choose(
-            ticket.checkpoint,
-            ticket.identity,
+            fit_info.checkpoint,
+            fit_info.identity,
             data,
-            ticket.session,
-            ticket.fit_id,
-            ticket.attempt,
+            fit_info.session,
+            fit_info.fit_id,
+            fit_info.attempt,
         )
 
     def _take_over(self, history: list[dict[str, Any]], elapsed: float) -> None:
         """Go on with the history and the clock of the fit."""
         self._context.history[:] = history
-        self._context.set_elapsed(max(elapsed, self._ticket.elapsed))
+        self._context.set_elapsed(max(elapsed, self._fit_info.elapsed))
 
     # Keeping -----------------------------------------------------------------------
 
-    def keep(
+    def save_state(
         self,
         n_rounds: int,
         shared: dict[str, Any],
@@ -288,11 +288,11 @@ class StateKeeper:
 
     def _agree_to_regroup(self) -> bool:
         """Whether the ranks end here to start again; a collective call."""
-        group, ticket = self._group, self._ticket
-        if not ticket.keeps:
+        group, fit_info = self._group, self._fit_info
+        if not fit_info.keeps:
             return False
         if self._may_regroup is None:
-            self._may_regroup = _any(group, ticket.elastic or group.may_leave)
+            self._may_regroup = _any(group, fit_info.elastic or group.may_leave)
             if self._may_regroup:
                 group.heed_leaving()
         if not self._may_regroup:
@@ -312,16 +312,16 @@ class StateKeeper:
         barrier(self._group)
         self._group.flush()
         # The rows will be shared out anew, perhaps over as many ranks as before.
-        kept_states.forget_own(self._ticket.fit_id)
+        state_memory.forget_own(self._fit_info.fit_id)
 
     def _remember(
         self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any] | None
     ) -> None:
         """Keep a state in the memory of this process."""
-        if not self._ticket.keeps:
+        if not self._fit_info.keeps:
             return
         history = self._context.history
-        kept = Kept(
+        kept = StateCopy(
             round=n_rounds,
             n_ranks=self._group.size,
             rows=self._rows,
@@ -332,7 +332,7 @@ class StateKeeper:
             elapsed=self._context.elapsed(),
             series=self._series,
         )
-        kept_states.put(self._ticket.fit_id, self._rank, kept)
+        state_memory.put(self._fit_info.fit_id, self._rank, kept)
 
     def _save_if_due(
         self,
@@ -344,20 +344,22 @@ class StateKeeper:
         at_once: bool,
     ) -> None:
         """Save, or save and end, as rank 0 says; a collective call."""
-        settings = self._ticket.checkpoint
+        settings = self._fit_info.checkpoint
         is_due = is_wanted = False
         if self._group.rank == 0 and settings is not None:
             is_due = at_once or (
                 n_rounds - self._saved_round >= settings.every
                 and monotonic() - self._saved_at >= settings.every_seconds
             )
-            is_wanted = not _stop_wanted.isdisjoint((self._run_id, self._ticket.fit_id))
+            is_wanted = not _stop_wanted.isdisjoint(
+                (self._run_id, self._fit_info.fit_id)
+            )
         is_due, is_wanted = broadcast(self._group, (is_due, is_wanted))
         if is_due or is_wanted:
             self._save(n_rounds, shared, own, done=False)
         if is_wanted:
             self._leave(leave)
-            raise StoppedError(f"the fit of {self._ticket.name} was asked to end")
+            raise StoppedError(f"the fit of {self._fit_info.name} was asked to end")
 
     def _save(
         self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any], *, done: bool
@@ -365,8 +367,8 @@ class StateKeeper:
         """Collect what the ranks have of their own; rank 0 writes it all."""
         self._saved_round = n_rounds
         owns = gather(self._group, (own, self._rows))
-        ticket, context, series = self._ticket, self._context, self._series
-        settings, identity = ticket.checkpoint, ticket.identity
+        fit_info, context, series = self._fit_info, self._context, self._series
+        settings, identity = fit_info.checkpoint, fit_info.identity
         if owns is None or settings is None or identity is None or series is None:
             return
         entropy: Any = context.seed.entropy
@@ -375,8 +377,8 @@ class StateKeeper:
             parameters=identity.parameters,
             options=identity.options,
             data=series.data,
-            fit_id=ticket.fit_id,
-            writer=ticket.session.writer,
+            fit_id=fit_info.fit_id,
+            writer=fit_info.session.writer,
             seed=int(entropy),
             done=done,
             round=n_rounds,

@@ -35,7 +35,7 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    state = context.restore()
+    state = context.restore_state()
     corpus = agree_on_corpus(
         context, arguments, params.dtype, params.validation_fraction
     )
@@ -44,7 +44,7 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
     kind = SendGradient if is_gradient else SendModel
     fit = TopicFit(context, corpus, kind(context.group, corpus, topics, params), params)
     if state is not None:
-        fit.go_on(state)
+        fit.load_state_dict(state)
     while fit.n_iter < params.max_iter and not fit.stop:
         fit.run_pass()
     if params.with_bound and not fit.is_evaluated:
@@ -192,13 +192,13 @@ class TopicFit:
             "is_evaluated": self.is_evaluated,
             "stop": bool(self.stop),
         }
-        self._context.keep(
+        self._context.save_state(
             self._n_rounds,
             shared,
             done=self.stop or self.n_iter == self._params.max_iter,
         )
 
-    def go_on(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take over what was kept.
 
         Parameters

@@ -71,7 +71,7 @@ class TopicEstimator(FittedTopics):
     ) -> None:
         """Fit on all ranks and take over the result."""
         max_iter = 1 if partial else self.max_iter
-        for name, value in self._make_priors(go_on=partial).items():
+        for name, value in self._make_priors(continues=partial).items():
             setattr(self, f"{name}_", value)
         doc_topic_prior = np.broadcast_to(self.doc_topic_prior_, self.n_components)
         params = TopicParams(
@@ -107,7 +107,7 @@ class TopicEstimator(FittedTopics):
         self.history_ = result.history
         self.timeline_ = result.timeline
 
-    def _make_priors(self, *, go_on: bool) -> dict[str, Any]:
+    def _make_priors(self, *, continues: bool) -> dict[str, Any]:
         """Priors to begin with, in the shapes of the fitted attributes."""
         priors: dict[str, Any] = {}
         one = 1 / self.n_components
@@ -118,7 +118,7 @@ class TopicEstimator(FittedTopics):
         for name, start in starts.items():
             value = getattr(self, name)
             if _is_auto(value):
-                learned = getattr(self, f"{name}_", None) if go_on else None
+                learned = getattr(self, f"{name}_", None) if continues else None
                 value = start if learned is None else learned
             priors[name] = one if value is None else value
         given = priors["doc_topic_prior"]

@@ -47,7 +47,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    group, state, size = context.group, context.restore(), context.group.size
+    group, state, size = context.group, context.restore_state(), context.group.size
     if state is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=state.shared["classes"])
@@ -57,7 +57,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
     now = begin(context, problem, validation, params)
     if state is not None:
-        now.go_on(state)
+        now.load_state_dict(state)
     elif params.is_balanced and params.max_iter > 0:
         if params.eta is None:
             now.set_steps(find_steps(context, problem, params, now.model))
@@ -129,7 +129,7 @@ def begin(
     mean = RunningMean(params.average, problem.total_rows)
     if params.mean is not None:
         coef, intercept, *counts = params.mean
-        mean.go_on(coef, intercept, np.array(counts))
+        mean.load_state_dict(coef, intercept, np.array(counts))
     return Progress(
         model=model,
         mean=mean,

@@ -206,7 +206,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         "loss": [StrOptions(_LOSSES)],
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
-    _twin = SGDClassifier
+    _sklearn_class = SGDClassifier
     _passive_loss = "hinge"
 
     def __init__(

@@ -179,9 +179,9 @@ class LinearMA(LinearEstimator):
             attributes["eta_"] = fitted["eta"]
         return attributes
 
-    def _twin_parameters(self) -> dict[str, Any]:
+    def _sklearn_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator, which knows no "auto"."""
-        known = {**super()._twin_parameters(), "shuffle": bool(self.shuffle)}
+        known = {**super()._sklearn_parameters(), "shuffle": bool(self.shuffle)}
         if self.learning_rate == "auto":
             known["learning_rate"] = "adaptive"
             known["eta0"] = getattr(self, "eta_", self.eta0)

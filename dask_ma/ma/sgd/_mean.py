@@ -41,7 +41,7 @@ class RunningMean:
         """Rows that the ranks have seen, and rounds in the mean."""
         return self._rows, float(self._rounds)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What another mean needs to go on from here."""
         mean = self._mean
         return {
@@ -50,7 +50,7 @@ class RunningMean:
             "counts": np.array(self.counts),
         }
 
-    def go_on(
+    def load_state_dict(
         self, coef: np.ndarray | None, intercept: np.ndarray | None, counts: np.ndarray
     ) -> None:
         """Take over the state of another mean."""

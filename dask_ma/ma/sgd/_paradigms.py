@@ -84,7 +84,7 @@ class Paradigm(ABC):
         """Make these steps from now on."""
 
     @abstractmethod
-    def state(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         """What another rank with these rows needs to go on from here."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Paradigm(ABC):
         """State after so many rounds, in place of one that was lost."""
 
     @abstractmethod
-    def go_on(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         """Take over the state of another."""
 
 
@@ -162,18 +162,18 @@ class SendModel(Paradigm):
         """Make these steps from now on."""
         self._solver.set_steps(steps)
 
-    def state(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         """What another rank with these rows needs to go on from here."""
-        return self._solver.state()
+        return self._solver.state_dict()
 
     def state_after(self, n_rounds: int, t: float) -> dict[str, float]:
         """State after so many rounds, in place of one that was lost."""
         n_rows = n_rounds * self._solver.rows_of_run(self.epochs)
         return {"t": t, "n_runs": n_rounds, "n_rows": n_rows}
 
-    def go_on(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         """Take over the state of another."""
-        self._solver.go_on(state)
+        self._solver.load_state_dict(state)
 
 
 class SendGradient(Paradigm):
@@ -225,7 +225,7 @@ class SendGradient(Paradigm):
         """Make these steps from now on."""
         self._step_size = steps.at
 
-    def state(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         """What another rank with these rows needs to go on from here."""
         return self.state_after(self._n_runs, self.t)
 
@@ -233,7 +233,7 @@ class SendGradient(Paradigm):
         """State after so many rounds, in place of one that was lost."""
         return {"t": t, "n_runs": n_rounds}
 
-    def go_on(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         """Take over the state of another."""
         self.t = state["t"]
         self._n_runs = int(state["n_runs"])

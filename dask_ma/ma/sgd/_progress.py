@@ -60,7 +60,7 @@ class Progress:
 
     def keep(self, context: RankContext, problem: Problem, *, done: bool) -> None:
         """Keep all of it in case the fit has to go on; a collective call."""
-        mean = self.mean.state()
+        mean = self.mean.state_dict()
         shared = {
             "coef": self.model.coef,
             "intercept": self.model.intercept,
@@ -68,27 +68,27 @@ class Progress:
             "mean_intercept": mean["intercept"],
             "mean": mean["counts"],
             "classes": problem.classes,
-            "rule": np.array(self.rule.state()),
+            "rule": np.array(self.rule.state_dict()),
             "epochs": self.evaluator.epochs,
             "n_worse": self.evaluator.n_worse,
             "steps": np.array([self.steps.scale, self.steps.shift, self.steps.power]),
-            "shrinking": np.array(self.shrinking.state()),
+            "shrinking": np.array(self.shrinking.state_dict()),
             "stop": self.stop,
             "n_refined": self.n_refined,
             "converged": self.converged,
             "t": self.paradigm.t,
             "due": np.array(self.paradigm.due),
         }
-        context.keep(
+        context.save_state(
             self.n_iter,
             shared,
-            self.paradigm.state(),
+            self.paradigm.state_dict(),
             # In between, rounds wait for their records.
             settled=self.evaluator.epochs == 0.0,
             done=done,
         )
 
-    def go_on(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take over what was kept.
 
         Parameters
@@ -104,8 +104,10 @@ class Progress:
                 "data"
             )
         self.model = LinearModel(shared["coef"], shared["intercept"])
-        self.mean.go_on(shared["mean_coef"], shared["mean_intercept"], shared["mean"])
-        self.rule.go_on(shared["rule"])
+        self.mean.load_state_dict(
+            shared["mean_coef"], shared["mean_intercept"], shared["mean"]
+        )
+        self.rule.load_state_dict(shared["rule"])
         self.evaluator.epochs = shared["epochs"]
         self.evaluator.n_worse = shared["n_worse"]
         self.n_iter, self.stop = state.round, shared["stop"]
@@ -114,11 +116,11 @@ class Progress:
         steps = replace(self.steps, scale=scale, shift=shift, power=power)
         if steps != self.steps:
             self.set_steps(steps)
-        self.shrinking.go_on(shared["shrinking"])
+        self.shrinking.load_state_dict(shared["shrinking"])
         self.paradigm.due = Due(*map(float, shared["due"]))
         # The state of a rank may have been lost, or it has other rows now.
         own = state.own or self.paradigm.state_after(self.n_iter, shared["t"])
-        self.paradigm.go_on(own)
+        self.paradigm.load_state_dict(own)
 
     def set_steps(self, steps: Steps) -> None:
         """Make these steps from now on."""

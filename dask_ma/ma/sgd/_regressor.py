@@ -189,7 +189,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         **LinearMA._parameter_constraints,
         "loss": [StrOptions(_LOSSES)],
     }
-    _twin = SGDRegressor
+    _sklearn_class = SGDRegressor
     _passive_loss = "epsilon_insensitive"
 
     def __init__(

@@ -87,7 +87,7 @@ class LocalSGD:
         """Place in the schedule of the learning rate."""
         return self._t
 
-    def state(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         """What another solver of the same shard needs to go on from here.
 
         The random numbers of a run follow from the seed and its number, so they are no
@@ -95,7 +95,7 @@ class LocalSGD:
         """
         return {"t": self._t, "n_runs": self._n_runs, "n_rows": self._n_rows}
 
-    def go_on(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         """Take over the state of another solver."""
         self._t = state["t"]
         self._n_runs = int(state.get("n_runs", 0))

@@ -62,11 +62,11 @@ class Shrinking:
         self._idle = 0
         return True
 
-    def state(self) -> list[float]:
+    def state_dict(self) -> list[float]:
         """What another one needs to go on from here."""
         return [self._best, float(self._idle)]
 
-    def go_on(self, state: Sequence[float]) -> None:
+    def load_state_dict(self, state: Sequence[float]) -> None:
         """Take over the state of another one."""
         self._best, self._idle = float(state[0]), int(state[1])
 

@@ -285,10 +285,10 @@ class MLPNetwork(Network):
         return self._spec.optimizer(n_values, self.dtype)
 
     def optimizer_state(self) -> dict[str, Any]:
-        return self._optimizer.state()
+        return self._optimizer.state_dict()
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
-        self._optimizer.go_on(state)
+        self._optimizer.load_state_dict(state)
 
     def _back_propagate(
         self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
@@ -322,7 +322,7 @@ class MLPNetwork(Network):
                     )
 
 
-def fitted_twin(
+def fitted_sklearn(
     parameters: Mapping[str, Any],
     vector: np.ndarray,
     classes: np.ndarray | None,

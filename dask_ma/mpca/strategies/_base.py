@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allreduce, weighted_mean
 from dask_ma.mpca.networks._network import Network, Pull
-from dask_ma.mpca.strategies._progress import Ledger, Tally, Update
+from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 
 
 class Batch(NamedTuple):
@@ -40,9 +40,9 @@ class Strategy(ABC):
         The rank.
     network : Network
         Its network.
-    ledger : Ledger
+    counters : RankCounters
         What the rank has done.
-    tally : Tally
+    progress : FitProgress
         What all ranks have done.
     elapsed : callable
         Gives the seconds since the fit began.
@@ -52,14 +52,14 @@ class Strategy(ABC):
         self,
         group: Group,
         network: Network,
-        ledger: Ledger,
-        tally: Tally,
+        counters: RankCounters,
+        progress: FitProgress,
         elapsed: Callable[[], float],
     ) -> None:
         self._group = group
         self._network = network
-        self._ledger = ledger
-        self._tally = tally
+        self._counters = counters
+        self._progress = progress
         self._elapsed = elapsed
         self.pulls: list[Pull] = []
 
@@ -75,7 +75,7 @@ class Strategy(ABC):
         )
 
     @abstractmethod
-    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Share what there is to share; called after each step.
 
         Parameters
@@ -87,17 +87,17 @@ class Strategy(ABC):
 
         Returns
         -------
-        updates : list of Update
+        updates : list of Decision
             What has become known since the last call; every rank gets the same updates
             in the same order, though not at the same time.
         """
 
-    def share_score(self) -> list[Update]:
+    def share_score(self) -> list[Decision]:
         """Share the rank's part of a score; by default together with the next counts.
 
         Returns
         -------
-        updates : list of Update
+        updates : list of Decision
             What has become known by it.
         """
         return []
@@ -121,13 +121,13 @@ class Strategy(ABC):
         """Smoothed change of the joint model, if the strategy has one."""
         return None
 
-    def _add(self, counts: np.ndarray) -> Update:
-        """Add counts of all ranks to the tally."""
-        return self._tally.add(counts, self._elapsed())
+    def _add(self, counts: np.ndarray) -> Decision:
+        """Add counts of all ranks to the progress."""
+        return self._progress.add(counts, self._elapsed())
 
-    def _add_now(self, tau: float) -> Update:
+    def _add_now(self, tau: float) -> Decision:
         """Add up what all ranks have done; a collective call."""
-        return self._add(allreduce(self._group, self._ledger.take(tau)))
+        return self._add(allreduce(self._group, self._counters.take(tau)))
 
 
 class Alone(Strategy):
@@ -137,17 +137,17 @@ class Alone(Strategy):
         super().__init__(**common)
         self._mean = self._network.read(0, self._network.n_values)
 
-    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Add up what has been done, and take the mean, after each pass."""
         if not (ends_pass or idle):
             return []
         self._mean = self._network.read(0, self._network.n_values)
         if self._group.size > 1:
-            weight = float(self._ledger.n_steps * (not self._ledger.has_diverged))
+            weight = float(self._counters.n_steps * (not self._counters.has_diverged))
             self._mean = mean_of_models(self._group, self._mean, weight)
         return [self._add_now(0.0)]
 
-    def share_score(self) -> list[Update]:
+    def share_score(self) -> list[Decision]:
         """Share it at once."""
         return [self._add_now(0.0)]
 
@@ -173,19 +173,19 @@ class Synchronous(Strategy):
         self._n_done = 0
         self._joint = self._network.read(0, self._network.n_values)
 
-    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Replace the model by the mean over ranks when it is time."""
         self._n_done += 1
         if self._n_done < self._period and not idle:
             return []
-        weight = 0.0 if idle or self._ledger.has_diverged else 1.0
+        weight = 0.0 if idle or self._counters.has_diverged else 1.0
         self._n_done = 0
         model = self._network.read(0, self._network.n_values)
         self._joint = mean_of_models(self._group, model, weight, self._joint)
         self._network.write(0, self._joint)
         return [self._add_now(self._period * weight)]
 
-    def share_score(self) -> list[Update]:
+    def share_score(self) -> list[Decision]:
         """Share it at once."""
         return [self._add_now(0.0)]
 

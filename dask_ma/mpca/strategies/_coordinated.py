@@ -23,8 +23,8 @@ from dask_ma import _config
 from dask_ma.mpca.networks._network import Pull
 from dask_ma.mpca.strategies._base import Strategy
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
-from dask_ma.mpca.strategies._messages import Parcels, Share
-from dask_ma.mpca.strategies._progress import N_FIELDS, Update
+from dask_ma.mpca.strategies._messages import CoalescedMessages, ExchangeBudget
+from dask_ma.mpca.strategies._progress import N_FIELDS, Decision
 from dask_ma.mpca.strategies._schedules import CycleSchedule
 
 _MODEL, _JOINT = "model", "joint"
@@ -89,20 +89,20 @@ class Coordinated(Strategy):
         self._tau = [0.0] * n_phases  # steps between exchanges of a shard, smoothed
         self._n_sent = self._n_reduced = self._n_received = 0
         self._last_step = perf_counter()
-        self._parcels = Parcels(self._group, (_MODEL, _JOINT))
+        self._messages = CoalescedMessages(self._group, (_MODEL, _JOINT))
         part = float(_config.get("mpca.exchange-share"))
-        self._share = Share(part, self._group)
+        self._share = ExchangeBudget(part, self._group)
 
     # What the trainer calls -----------------------------------------------------------
 
-    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Do all that can be done without waiting; an idle rank waits for a message."""
         while True:
             with self._share.exchanging():
-                self._parcels.look()
+                self._messages.look()
                 has_moved = self._reduce()
                 has_moved = self._send(idle) or has_moved
-                self._parcels.send()
+                self._messages.send()
                 update = self._receive()
             if update is not None:
                 # Every rank is to act on an update before it adds to the next ones.
@@ -112,7 +112,7 @@ class Coordinated(Strategy):
             if not idle:
                 self._let_others_run()
                 return []
-            self._parcels.wait()
+            self._messages.wait()
 
     def joint(self) -> np.ndarray:
         """The joint model itself, the same on all ranks after the same update."""
@@ -135,14 +135,14 @@ class Coordinated(Strategy):
         # another one can be sent meanwhile.
         is_turn = self._n_sent <= self._n_reduced + max(0, len(self._parts) - 2)
         is_back = self._n_sent - self._n_received < len(self._parts)
-        tau = self._ledger.n_steps - self._sent_at[number]
+        tau = self._counters.n_steps - self._sent_at[number]
         if not (is_turn and is_back and (idle or (tau and self._is_due()))):
             return False
         weight = float(tau if self._by_steps else tau > 0)
-        if self._ledger.has_diverged:
+        if self._counters.has_diverged:
             weight = 0.0
-        header = np.append(self._ledger.take(tau), weight)
-        self._sent_at[number] = self._ledger.n_steps
+        header = np.append(self._counters.take(tau), weight)
+        self._sent_at[number] = self._counters.n_steps
         memory = _TAU_MEMORY if self._tau[number] else 0.0
         self._tau[number] = memory * self._tau[number] + (1 - memory) * tau
         self._since[number] = perf_counter()
@@ -151,14 +151,14 @@ class Coordinated(Strategy):
         for rank in range(self._group.size):
             first, last = self._cut.part(number, rank)
             part = values[first - start : last - start]
-            self._parcels.put(_MODEL, (part, header), rank)
+            self._messages.put(_MODEL, (part, header), rank)
         self._n_sent += 1
-        self._share.note_exchange(self._ledger.seconds_computing)
+        self._share.note_exchange(self._counters.seconds_computing)
         return True
 
     def _reduce(self) -> bool:
         """Add up this rank's part of a shard once all ranks have sent theirs."""
-        received = self._parcels.take(_MODEL)
+        received = self._messages.take(_MODEL)
         if received is None:
             return False
         number = self._n_reduced % len(self._parts)
@@ -167,13 +167,13 @@ class Coordinated(Strategy):
         joint = self._parts[number].update([model for model, _ in received], weights)
         counts = np.sum([header[:N_FIELDS] for header in headers], axis=0)
         for rank in range(self._group.size):
-            self._parcels.put(_JOINT, (joint, counts), rank)
+            self._messages.put(_JOINT, (joint, counts), rank)
         self._n_reduced += 1
         return True
 
-    def _receive(self) -> Update | None:
+    def _receive(self) -> Decision | None:
         """Take over a shard of the joint model once all its parts are here."""
-        received = self._parcels.take(_JOINT)
+        received = self._messages.take(_JOINT)
         if received is None:
             return None
         number = self._n_received % len(self._parts)
@@ -193,10 +193,10 @@ class Coordinated(Strategy):
 
     def _is_due(self) -> bool:
         """Whether it is time for another exchange, or one can be afforded."""
-        ledger = self._ledger
-        if ledger.n_steps - max(self._sent_at) >= self._most_steps:
+        counters = self._counters
+        if counters.n_steps - max(self._sent_at) >= self._most_steps:
             return True
-        return self._share.is_due(ledger.seconds_computing)
+        return self._share.is_due(counters.seconds_computing)
 
     def _let_others_run(self) -> None:
         """Let other threads of this process take the interpreter after a short step.

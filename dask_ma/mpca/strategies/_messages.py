@@ -12,10 +12,10 @@ import numpy as np
 
 from dask_ma.comm import Group
 
-_TAG = ("mpca", "parcel")
+_TAG = ("mpca", "message")
 
 
-class Parcels:
+class CoalescedMessages:
     """Several things to a rank in one message; from all ranks, in turn.
 
     A message costs the interpreter far more time than its bytes where models are small,
@@ -58,8 +58,8 @@ class Parcels:
                 continue
             arrived = True
             while arrived:
-                arrived, parcel = self._group.poll(rank, _TAG)
-                for kind, payload in parcel or ():
+                arrived, message = self._group.poll(rank, _TAG)
+                for kind, payload in message or ():
                     self._in[kind][rank].append(payload)
 
     def take(self, kind: str) -> list[Any] | None:
@@ -75,7 +75,7 @@ class Parcels:
         self._group.wait_any(others)
 
 
-class Share:
+class ExchangeBudget:
     """Keeps what exchanges cost to a part of the time that a rank computes.
 
     On a fast network exchanges would follow each other with every step, and the

@@ -29,14 +29,14 @@ _RECORD_PART = 0.02  # of an epoch, before the next record
 _GOOD = 2.0  # times the least loss so far
 
 
-class Ledger:
+class RankCounters:
     """What one rank has done since it was last asked.
 
     Parameters
     ----------
     group : Group
         The rank.
-    twin : Group or None
+    second : Group or None
         The same rank for another thread, whose messages count, too.
 
     Attributes
@@ -50,8 +50,8 @@ class Ledger:
         in them counted.
     """
 
-    def __init__(self, group: Group, twin: Group | None = None) -> None:
-        self._groups = [group] if twin is None else [group, twin]
+    def __init__(self, group: Group, second: Group | None = None) -> None:
+        self._groups = [group] if second is None else [group, second]
         self._trace = group.trace
         self._sums = np.zeros(N_FIELDS)
         self._taken = np.zeros(N_FIELDS)
@@ -126,7 +126,7 @@ class Ledger:
         return counts
 
 
-class Update(NamedTuple):
+class Decision(NamedTuple):
     """What has become known of the fit on all ranks.
 
     Attributes
@@ -154,7 +154,7 @@ class Update(NamedTuple):
     diverged : bool
         Whether it ends because a loss was no longer finite.
     state : dict or None
-        State of the tally at the end of an epoch, with a score, and at the end.
+        State of the progress at the end of an epoch, with a score, and at the end.
     """
 
     record: dict[str, Any] | None
@@ -176,7 +176,7 @@ class Update(NamedTuple):
         return self.record is not None or self.to_score or self.scored or self.stop
 
 
-class Tally:
+class FitProgress:
     """Sums over all ranks, and what follows from them.
 
     Every rank that adds the same counts in the same order comes to the same decisions.
@@ -234,19 +234,19 @@ class Tally:
         self._is_unscored = False  # whether an epoch has ended since the last score
         self._is_waiting = False  # for a score
 
-    def add(self, sums: np.ndarray, elapsed: float) -> Update:
+    def add(self, sums: np.ndarray, elapsed: float) -> Decision:
         """Add counts of all ranks.
 
         Parameters
         ----------
         sums : ndarray of float64 of shape (N_FIELDS,)
-            Sums over ranks of what :meth:`Ledger.take` gave.
+            Sums over ranks of what :meth:`RankCounters.take` gave.
         elapsed : float
             Seconds since the fit began, for the record.
 
         Returns
         -------
-        update : Update
+        update : Decision
         """
         self._since_record += sums
         self.n_samples += sums[_AT["n_samples"]]
@@ -269,7 +269,7 @@ class Tally:
             record, is_good = self._make_record(elapsed)
         at_end = self.epoch >= self._max_iter and not self._is_waiting
         stop = diverged or done or at_end
-        return Update(
+        return Decision(
             record=record,
             epoch=self.epoch,
             epoch_ended=epoch_ended,
@@ -281,12 +281,12 @@ class Tally:
             stop=stop,
             converged=done and not diverged,
             diverged=diverged,
-            state=self.state() if epoch_ended or scored or stop else None,
+            state=self.state_dict() if epoch_ended or scored or stop else None,
         )
 
-    def last(self, *, converged: bool) -> Update:
+    def last(self, *, converged: bool) -> Decision:
         """An update that ends a fit which goes on from where another has ended."""
-        return Update(
+        return Decision(
             record=None,
             epoch=self.epoch,
             epoch_ended=False,
@@ -298,29 +298,29 @@ class Tally:
             stop=True,
             converged=converged,
             diverged=False,
-            state=self.state(),
+            state=self.state_dict(),
         )
 
-    def state(self) -> dict[str, Any]:
-        """What another tally needs to go on from the end of an epoch."""
+    def state_dict(self) -> dict[str, Any]:
+        """What another progress needs to go on from the end of an epoch."""
         return {
             "epoch": self.epoch,
             "n_samples": self.n_samples,
             "loss_curve": np.array(self.loss_curve),
             "scores": np.array(self.scores),
-            "rule": np.array(self._rule.state()),
+            "rule": np.array(self._rule.state_dict()),
             "rate": self._rate.value,
             "n_records": self._n_records,
         }
 
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Take over the state of another tally."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state of another progress."""
         self.epoch = int(state["epoch"])
         # Rows of the epoch that was under way when the fit was cut off come again.
         self.n_samples = float(self.epoch * self._total_rows)
         self.loss_curve = np.asarray(state["loss_curve"]).tolist()
         self.scores = np.asarray(state["scores"]).tolist()
-        self._rule.go_on(state["rule"])
+        self._rule.load_state_dict(state["rule"])
         self._rate.value = float(state["rate"])
         self._n_records = int(state["n_records"])
 

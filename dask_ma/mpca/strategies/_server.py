@@ -1,7 +1,7 @@
 """Strategies with servers: elastic averaging, and steps made where the model lies.
 
 Each rank looks after a part of the model, in a second thread that answers at once while
-the rank computes. The server on rank 0 also keeps the tally, and tells all ranks.
+the rank computes. The server on rank 0 also keeps the progress, and tells all ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dask_ma.exceptions import GroupClosedError
 from dask_ma.kernels import Optimizer
 from dask_ma.mpca.strategies._base import Batch, Strategy
 from dask_ma.mpca.strategies._joint import Cut
-from dask_ma.mpca.strategies._progress import Update
+from dask_ma.mpca.strategies._progress import Decision
 
 _REQUEST = ("mpca", "request")
 _REPLY = ("mpca", "reply")
@@ -32,7 +32,7 @@ class Server:
     Parameters
     ----------
     group : Group
-        A twin of the rank's group.
+        The rank's group for its thread, by :meth:`Group.for_thread`.
     values : ndarray of shape (n_values,)
         The part at the start; copied.
     optimizer : Optimizer or None
@@ -50,7 +50,7 @@ class Server:
         values: np.ndarray,
         optimizer: Optimizer | None,
         n_trained: int,
-        add_counts: Callable[[np.ndarray], Update],
+        add_counts: Callable[[np.ndarray], Decision],
     ) -> None:
         self.values = values.copy()
         self._group = group
@@ -133,7 +133,7 @@ class ServerStrategy(Strategy):
 
     Parameters
     ----------
-    twin : Group
+    second : Group
         The rank for the server's thread.
     optimizes : bool
         Whether the servers make steps.
@@ -141,7 +141,7 @@ class ServerStrategy(Strategy):
         As for :class:`~dask_ma.mpca.strategies._base.Strategy`.
     """
 
-    def __init__(self, twin: Group, *, optimizes: bool, **common: Any) -> None:
+    def __init__(self, second: Group, *, optimizes: bool, **common: Any) -> None:
         super().__init__(**common)
         network, rank = self._network, self._group.rank
         self._cut = Cut(network.n_values, 1, self._group.size)
@@ -151,18 +151,18 @@ class ServerStrategy(Strategy):
         optimizer = network.slice_optimizer(n_trained) if optimizes else None
         self._known = network.read(0, network.n_values)
         values = self._known[start:stop]
-        self._server = Server(twin, values, optimizer, n_trained, self._add)
+        self._server = Server(second, values, optimizer, n_trained, self._add)
         self._has_ended = self._has_told = self._has_collected = False
 
-    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Update]:
+    def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Exchange with the servers when it is time, and look for updates."""
         self._server.raise_error()
         if not idle:
             self._share()
-        elif self._ledger.has_diverged and not self._has_told:
+        elif self._counters.has_diverged and not self._has_told:
             self._has_told = True
             self._send_counts(0.0)
-        updates: list[Update] = []
+        updates: list[Decision] = []
         while not updates or not updates[-1].stop:
             arrived, update = self._group.poll(0, _UPDATE)
             if not arrived and idle and not updates:
@@ -217,7 +217,7 @@ class ServerStrategy(Strategy):
         return slice(start, middle), slice(middle, stop)
 
     def _send_counts(self, tau: float) -> None:
-        self._ask(0, _COUNTS, self._ledger.take(tau))
+        self._ask(0, _COUNTS, self._counters.take(tau))
 
 
 class Elastic(ServerStrategy):
@@ -242,7 +242,7 @@ class Elastic(ServerStrategy):
     def _share(self) -> None:
         """Draw this model and the joint model towards each other."""
         self._n_done += 1
-        if self._ledger.has_diverged or self._n_done < self._period:
+        if self._counters.has_diverged or self._n_done < self._period:
             return
         self._n_done = 0
         for rank in range(self._group.size):
@@ -283,7 +283,7 @@ class Central(ServerStrategy):
 
     def _share(self) -> None:
         """Send the gradient and wait for the model after the step."""
-        if self._ledger.has_diverged:
+        if self._counters.has_diverged:
             return
         network = self._network
         n_parameters = network.n_parameters

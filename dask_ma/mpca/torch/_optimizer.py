@@ -51,7 +51,7 @@ class PacedOptimizer:
             group["lr"] = given * scale
         self._optimizer.step()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What the optimiser remembers.
 
         Returns
@@ -68,8 +68,8 @@ class PacedOptimizer:
             if value is not None
         }
 
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` has given."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` has given."""
         remembered: dict[int, dict[str, Any]] = {}
         for key, value in state.items():
             index, name = key.split(".", 1)
@@ -125,13 +125,13 @@ class SliceOptimizer(Optimizer):
         self._optimizer.step(learning_rate)
         values[...] = ours
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Copies of what it remembers, as :meth:`PacedOptimizer.state`."""
-        return self._optimizer.state()
+        return self._optimizer.state_dict()
 
-    def go_on(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` has given."""
-        self._optimizer.go_on(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` has given."""
+        self._optimizer.load_state_dict(state)
 
 
 def _to_plain(value: Any) -> Any:

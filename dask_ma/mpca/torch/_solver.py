@@ -141,11 +141,11 @@ class TorchNetwork(Network):
 
     def optimizer_state(self) -> dict[str, Any]:
         """Copies of what the optimiser remembers; see :meth:`PacedOptimizer.state`."""
-        return self._optimizer.state()
+        return self._optimizer.state_dict()
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`optimizer_state` has given."""
-        self._optimizer.go_on(state)
+        self._optimizer.load_state_dict(state)
 
     @torch.no_grad()
     def _shift(self, pull: Pull) -> None:

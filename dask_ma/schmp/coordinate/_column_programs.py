@@ -18,7 +18,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allgather, allreduce
 from dask_ma.layouts._columns import ColumnShard, to_columns
-from dask_ma.schmp.coordinate._column_store import RowStore
+from dask_ma.schmp.coordinate._column_store import LocalColumns
 from dask_ma.schmp.coordinate._coordinate import CoordinateDescent, has_nonzero
 from dask_ma.schmp.coordinate._least_squares import LeastSquares
 from dask_ma.schmp.coordinate._logistic import Logistic
@@ -38,7 +38,7 @@ class ColumnDescent(CoordinateDescent):
     _group: Group
     _columns: ColumnShard
 
-    def lay_out(self, shard: Any, group: Group) -> RowStore:
+    def lay_out(self, shard: Any, group: Group) -> LocalColumns:
         """The columns of this rank; a collective call.
 
         Parameters
@@ -51,7 +51,7 @@ class ColumnDescent(CoordinateDescent):
 
         Returns
         -------
-        local : RowStore
+        local : LocalColumns
 
         Raises
         ------
@@ -63,7 +63,7 @@ class ColumnDescent(CoordinateDescent):
         if shard.y is None and shard.n_rows:
             raise ValueError("coordinate descent needs targets y, but there are none")
         self._group, self._columns = group, shard
-        return RowStore.of_columns(shard)
+        return LocalColumns.of_columns(shard)
 
     def from_columns(self, group: Group, values: np.ndarray) -> np.ndarray:
         """Lay the values of the columns of all ranks end to end; a collective call.
@@ -138,12 +138,12 @@ class ColumnDescent(CoordinateDescent):
         """
         return self._schedule.announce(job[job < len(self.l1)])
 
-    def own_parameters(self, local: RowStore, n_parameters: int) -> range:
+    def own_parameters(self, local: LocalColumns, n_parameters: int) -> range:
         """Coordinates of the columns of this rank; the last has the intercept, too.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Columns of this rank.
         n_parameters : int
             Number of coordinates, with the intercept.
@@ -156,14 +156,14 @@ class ColumnDescent(CoordinateDescent):
         stop = n_parameters if is_last else self._columns.stop
         return range(self._columns.start, stop)
 
-    def update(self, job: np.ndarray, local: RowStore, model: np.ndarray) -> Any:
+    def update(self, job: np.ndarray, local: LocalColumns, model: np.ndarray) -> Any:
         """Best change of this rank's coordinates, and what it does to the rows.
 
         Parameters
         ----------
         job : ndarray of int64 of shape (k,)
             Coordinates.
-        local : RowStore
+        local : LocalColumns
             Columns of this rank.
         model : ndarray
             The model.
@@ -202,7 +202,7 @@ class ColumnDescent(CoordinateDescent):
 
     def commit(
         self,
-        local: RowStore,
+        local: LocalColumns,
         index: np.ndarray,
         change: np.ndarray,
         model: np.ndarray,
@@ -212,7 +212,7 @@ class ColumnDescent(CoordinateDescent):
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Columns of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates that have changed.
@@ -231,12 +231,12 @@ class ColumnDescent(CoordinateDescent):
                 local.values[rows] += effect
             local.offset += offset
 
-    def refresh(self, local: RowStore, model: np.ndarray) -> None:
+    def refresh(self, local: LocalColumns, model: np.ndarray) -> None:
         """Work the values of the rows out anew; a collective call.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Columns of this rank.
         model : ndarray
             The model.
@@ -250,12 +250,12 @@ class ColumnDescent(CoordinateDescent):
         local.values += effect
         local.offset = float(total)
 
-    def measure(self, local: RowStore, model: np.ndarray) -> np.ndarray:
+    def measure(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
         """Sum of the losses of all rows, on the first rank; 0 on the others.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Columns of this rank.
         model : ndarray
             The model.

@@ -35,7 +35,7 @@ class LaidOutShard(Shard):
     columns: Any = None
 
 
-class RowStore:
+class LocalColumns:
     """Rows of a rank for coordinate descent, or all rows of some columns.
 
     Parameters
@@ -96,7 +96,7 @@ class RowStore:
         self.n_touched = 0
 
     @classmethod
-    def of_rows(cls, shard: Shard) -> RowStore:
+    def of_rows(cls, shard: Shard) -> LocalColumns:
         """Store of rows with targets, copied into columns unless they are there."""
         blocks, weight = shard.blocks, None
         if not shard.is_sparse:
@@ -111,7 +111,7 @@ class RowStore:
         return cls(stores, y, weight, shard.n_features)
 
     @classmethod
-    def of_columns(cls, columns: ColumnShard) -> RowStore:
+    def of_columns(cls, columns: ColumnShard) -> LocalColumns:
         """Store of all rows of some columns, of which X is not copied."""
         y = np.zeros(0) if columns.y is None else columns.y
         weight, n_features = columns.sample_weight, columns.n_features

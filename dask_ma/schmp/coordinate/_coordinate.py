@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, allreduce
-from dask_ma.schmp.coordinate._column_store import RowStore
+from dask_ma.schmp.coordinate._column_store import LocalColumns
 from dask_ma.schmp.runtime._program import Change, Program, Request, Schedule
 from dask_ma.schmp.runtime._schedulers import Jobs, Schedulers
 
@@ -67,23 +67,27 @@ class CoordinateDescent(Program):
     # What the losses differ in -----------------------------------------------------
 
     @abstractmethod
-    def curvatures(self, local: RowStore, group: Group) -> np.ndarray:
+    def curvatures(self, local: LocalColumns, group: Group) -> np.ndarray:
         """Upper bound of the second derivative of the mean loss by each coordinate.
 
         A collective call.
         """
 
     @abstractmethod
-    def gradient_sums(self, local: RowStore, index: np.ndarray) -> np.ndarray:
+    def gradient_sums(self, local: LocalColumns, index: np.ndarray) -> np.ndarray:
         """This rank's part of the gradient of the summed loss, for some coordinates."""
 
     @abstractmethod
-    def values_at_zero(self, local: RowStore, model: np.ndarray) -> np.ndarray:
+    def values_at_zero(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
         """What is kept for each row if all coordinates are zero; a new array."""
 
     @abstractmethod
     def add_effect(
-        self, out: np.ndarray, local: RowStore, index: np.ndarray, change: np.ndarray
+        self,
+        out: np.ndarray,
+        local: LocalColumns,
+        index: np.ndarray,
+        change: np.ndarray,
     ) -> float:
         """Add to values of the rows what a change of some coordinates does to them.
 
@@ -95,9 +99,9 @@ class CoordinateDescent(Program):
 
     # What layouts differ in --------------------------------------------------------
 
-    def lay_out(self, shard: Any, group: Group) -> RowStore:
+    def lay_out(self, shard: Any, group: Group) -> LocalColumns:
         """The data of this rank by columns; a collective call."""
-        return RowStore.of_rows(shard)
+        return LocalColumns.of_rows(shard)
 
     def from_columns(self, group: Group, values: np.ndarray) -> np.ndarray:
         """A value for each column of all ranks, from those of this rank's store."""
@@ -109,7 +113,7 @@ class CoordinateDescent(Program):
 
     # The program -------------------------------------------------------------------
 
-    def prepare(self, shard: Any, group: Group) -> RowStore:
+    def prepare(self, shard: Any, group: Group) -> LocalColumns:
         """Lay the data out by columns, and work out the curvatures.
 
         Parameters
@@ -121,7 +125,7 @@ class CoordinateDescent(Program):
 
         Returns
         -------
-        local : RowStore
+        local : LocalColumns
 
         Raises
         ------
@@ -174,14 +178,16 @@ class CoordinateDescent(Program):
                 return np.append(job, intercept)
         return job
 
-    def update(self, job: np.ndarray, local: RowStore, model: np.ndarray) -> np.ndarray:
+    def update(
+        self, job: np.ndarray, local: LocalColumns, model: np.ndarray
+    ) -> np.ndarray:
         """This rank's part of the gradient.
 
         Parameters
         ----------
         job : ndarray of int64 of shape (k,)
             Coordinates.
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         model : ndarray
             The model.
@@ -267,7 +273,7 @@ class CoordinateDescent(Program):
 
     def commit(
         self,
-        local: RowStore,
+        local: LocalColumns,
         index: np.ndarray,
         change: np.ndarray,
         model: np.ndarray,
@@ -277,7 +283,7 @@ class CoordinateDescent(Program):
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates that have changed.
@@ -294,12 +300,12 @@ class CoordinateDescent(Program):
                 local.values, local, index[moved], change[moved]
             )
 
-    def refresh(self, local: RowStore, model: np.ndarray) -> None:
+    def refresh(self, local: LocalColumns, model: np.ndarray) -> None:
         """Work the values of the rows out anew.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         model : ndarray
             The model.
@@ -308,12 +314,12 @@ class CoordinateDescent(Program):
         local.values = self.values_at_zero(local, model)
         local.offset = self.add_effect(local.values, local, index, model[index])
 
-    def measure(self, local: RowStore, model: np.ndarray) -> np.ndarray:
+    def measure(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
         """Sum of the losses of this rank's rows.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         model : ndarray
             The model.
@@ -325,7 +331,7 @@ class CoordinateDescent(Program):
         return np.array([self.loss_sum(local)])
 
     @abstractmethod
-    def loss_sum(self, local: RowStore) -> float:
+    def loss_sum(self, local: LocalColumns) -> float:
         """Weighted sum of the losses of this rank's rows."""
 
     def report(self, sums: np.ndarray, model: np.ndarray) -> dict[str, float]:
@@ -351,12 +357,12 @@ class CoordinateDescent(Program):
             "n_nonzero": int(np.count_nonzero(coef)),
         }
 
-    def n_touched(self, local: RowStore) -> int:
+    def n_touched(self, local: LocalColumns) -> int:
         """Stored elements read so far, in gradients and in values of the rows.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
 
         Returns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dask_ma.comm import Group
-from dask_ma.schmp.coordinate._column_store import RowStore
+from dask_ma.schmp.coordinate._column_store import LocalColumns
 from dask_ma.schmp.coordinate._coordinate import NO_CURVATURE, CoordinateDescent
 
 
@@ -34,12 +34,12 @@ class LeastSquares(CoordinateDescent):
     column_means: np.ndarray
     target_mean: float = 0.0
 
-    def initial_model(self, local: RowStore, group: Group) -> np.ndarray:
+    def initial_model(self, local: LocalColumns, group: Group) -> np.ndarray:
         """Model to begin with.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         group : Group
             This rank among the others.
@@ -50,12 +50,12 @@ class LeastSquares(CoordinateDescent):
         """
         return self._begin((local.n_features,))
 
-    def curvatures(self, local: RowStore, group: Group) -> np.ndarray:
+    def curvatures(self, local: LocalColumns, group: Group) -> np.ndarray:
         """Mean squares of the columns, centred if there is an intercept.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         group : Group
             This rank among the others.
@@ -76,12 +76,12 @@ class LeastSquares(CoordinateDescent):
         centred[centred <= NO_CURVATURE * squares] = 0.0
         return centred / self.total_weight
 
-    def gradient_sums(self, local: RowStore, index: np.ndarray) -> np.ndarray:
+    def gradient_sums(self, local: LocalColumns, index: np.ndarray) -> np.ndarray:
         """Minus the products of some columns with the weighted residuals.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates.
@@ -95,12 +95,12 @@ class LeastSquares(CoordinateDescent):
             sums += local.offset * local.sums_of(index)
         return -sums
 
-    def values_at_zero(self, local: RowStore, model: np.ndarray) -> np.ndarray:
+    def values_at_zero(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
         """Centred targets times the weights.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         model : ndarray
             Not looked at.
@@ -112,7 +112,11 @@ class LeastSquares(CoordinateDescent):
         return local.weighted(local.y - self.target_mean)
 
     def add_effect(
-        self, out: np.ndarray, local: RowStore, index: np.ndarray, change: np.ndarray
+        self,
+        out: np.ndarray,
+        local: LocalColumns,
+        index: np.ndarray,
+        change: np.ndarray,
     ) -> float:
         """Take some columns, times the weights, from the residuals.
 
@@ -120,7 +124,7 @@ class LeastSquares(CoordinateDescent):
         ----------
         out : ndarray of float64 of shape (n_rows,)
             Weighted residuals, less the offset.
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates that have changed.
@@ -135,12 +139,12 @@ class LeastSquares(CoordinateDescent):
         local.add(out, -change, index, weighted=True)
         return float(self.column_means[index] @ change)
 
-    def residuals(self, local: RowStore) -> np.ndarray:
+    def residuals(self, local: LocalColumns) -> np.ndarray:
         """Residuals ``y_i - x_i b - b_0`` of this rank's rows.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
 
         Returns
@@ -152,12 +156,12 @@ class LeastSquares(CoordinateDescent):
             values = values / local.weight
         return values + local.offset
 
-    def loss_sum(self, local: RowStore) -> float:
+    def loss_sum(self, local: LocalColumns) -> float:
         """Weighted sum of the losses.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
 
         Returns

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group
-from dask_ma.schmp.coordinate._column_store import RowStore
+from dask_ma.schmp.coordinate._column_store import LocalColumns
 from dask_ma.schmp.coordinate._coordinate import (
     NO_CURVATURE,
     CoordinateDescent,
@@ -61,12 +61,12 @@ class Logistic(CoordinateDescent):
         self.n_classes = n_classes
         self.column_means = np.zeros(len(self.l1))
 
-    def initial_model(self, local: RowStore, group: Group) -> np.ndarray:
+    def initial_model(self, local: LocalColumns, group: Group) -> np.ndarray:
         """Model to begin with.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         group : Group
             This rank among the others.
@@ -80,14 +80,14 @@ class Logistic(CoordinateDescent):
         model[-1] += self.column_means @ model[:-1]
         return model
 
-    def curvatures(self, local: RowStore, group: Group) -> np.ndarray:
+    def curvatures(self, local: LocalColumns, group: Group) -> np.ndarray:
         """Mean squares of the columns, and 1 for the intercept, times the bound.
 
         The columns are centred if there is an intercept.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         group : Group
             This rank among the others.
@@ -107,12 +107,12 @@ class Logistic(CoordinateDescent):
         squares = squares / self.total_weight
         return bound * np.append(squares, 1.0)
 
-    def gradient_sums(self, local: RowStore, index: np.ndarray) -> np.ndarray:
+    def gradient_sums(self, local: LocalColumns, index: np.ndarray) -> np.ndarray:
         """Products of some columns with the weighted slopes of the loss.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates.
@@ -134,12 +134,12 @@ class Logistic(CoordinateDescent):
         sums[~is_feature] = total
         return sums
 
-    def values_at_zero(self, local: RowStore, model: np.ndarray) -> np.ndarray:
+    def values_at_zero(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
         """Margins of zero.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         model : ndarray of float64 of shape (n_features + 1, ...)
             Gives the shape.
@@ -153,7 +153,11 @@ class Logistic(CoordinateDescent):
         return np.zeros((len(local.y), *model.shape[1:]))
 
     def add_effect(
-        self, out: np.ndarray, local: RowStore, index: np.ndarray, change: np.ndarray
+        self,
+        out: np.ndarray,
+        local: LocalColumns,
+        index: np.ndarray,
+        change: np.ndarray,
     ) -> float:
         """Add some columns, and the intercept, to the margins.
 
@@ -161,7 +165,7 @@ class Logistic(CoordinateDescent):
         ----------
         out : ndarray of float64 of shape (n_rows, ...)
             Margins.
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates that have changed.
@@ -181,12 +185,12 @@ class Logistic(CoordinateDescent):
             local.add(out, moved, features)
         return 0.0
 
-    def loss_sum(self, local: RowStore) -> float:
+    def loss_sum(self, local: LocalColumns) -> float:
         """Weighted sum of the losses.
 
         Parameters
         ----------
-        local : RowStore
+        local : LocalColumns
             Rows of this rank.
 
         Returns

@@ -15,7 +15,7 @@ from dask_ma.schmp.l1._design import Design, RowDesign
 from dask_ma.schmp.l1._losses import LogLoss, Loss, MultinomialLogLoss, SquaredError
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
-from dask_ma.schmp.l1._solver import Certificate, Solver
+from dask_ma.schmp.l1._solver import DualityGap, Solver
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.supervised import FitResult, Problem, agree_on_problem
 
@@ -37,7 +37,7 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore()
+    kept = context.restore_state()
     problem = agree_on_problem(context.group, arguments, params)
     log = RoundLog(context)
     with log.computing():
@@ -63,8 +63,8 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
         wanted = context.record(record, fitted)
         converged = broadcast(context.group, certificate.gap <= target)
         stop = converged or wanted
-        shared = {**solver.state(), "best_dual": solver.best_dual, "stop": stop}
-        context.keep(n_iter, shared, done=stop or n_iter == params.max_iter)
+        shared = {**solver.state_dict(), "best_dual": solver.best_dual, "stop": stop}
+        context.save_state(n_iter, shared, done=stop or n_iter == params.max_iter)
     fitted = describe(solver, problem, certificate, n_iter)
     fitted["gap_asked"] = target
     return FitResult(fitted, stop, context.history, context.timeline())
@@ -195,7 +195,7 @@ def make_penalty(n_features: int, params: SchMPParams) -> Penalty:
 
 
 def make_record(
-    log: RoundLog, n_iter: int, solver: Solver, certificate: Certificate
+    log: RoundLog, n_iter: int, solver: Solver, certificate: DualityGap
 ) -> dict[str, Any]:
     """What the history holds of a round; a collective call."""
     model = solver.model
@@ -219,7 +219,7 @@ def make_record(
 
 
 def describe(
-    solver: Solver, problem: Problem, certificate: Certificate, n_iter: int
+    solver: Solver, problem: Problem, certificate: DualityGap, n_iter: int
 ) -> dict[str, Any]:
     """The model after a round, with what else a fitted estimator has."""
     model = solver.model

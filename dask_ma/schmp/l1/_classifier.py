@@ -153,7 +153,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         **L1Estimator._parameter_constraints,
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
-    _twin = LogisticRegression
+    _sklearn_class = LogisticRegression
 
     def __init__(
         self,
@@ -262,5 +262,5 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         twin.n_iter_ = np.array([self.n_iter_])
         return twin
 
-    def _twin_parameters(self) -> dict[str, Any]:
-        return {**super()._twin_parameters(), "solver": "saga"}
+    def _sklearn_parameters(self) -> dict[str, Any]:
+        return {**super()._sklearn_parameters(), "solver": "saga"}

@@ -19,7 +19,7 @@ from dask_ma.schmp.l1._column_design import ColumnDesign
 from dask_ma.schmp.l1._design import RowDesign
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Sparse
-from dask_ma.schmp.l1._solver import Certificate, Solver
+from dask_ma.schmp.l1._solver import DualityGap, Solver
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.schmp.runtime._dynamic import DynamicEngine
 from dask_ma.schmp.runtime._program import Change, Schedule
@@ -62,7 +62,7 @@ class Descent(Solver):
     log : RoundLog
         Where computing is timed.
     state : dict, default=None
-        What :meth:`state` has given, to go on from.
+        What :meth:`state_dict` has given, to go on from.
     """
 
     _advice = (
@@ -116,7 +116,7 @@ class Descent(Solver):
             self._descend()
             self._take_over()
             return
-        before, certificate = Sparse(**self.model.state()), self._certificate
+        before, certificate = Sparse(**self.model.state_dict()), self._certificate
         changes = self._next_changes()
         self._descend()
         self._take_over()
@@ -131,7 +131,7 @@ class Descent(Solver):
             self._finish(start)
             self.polished = True
 
-    def check(self) -> Certificate:
+    def check(self) -> DualityGap:
         """Objective and duality gap, worked out once for each model; collective."""
         if not self._is_checked:
             super().check()
@@ -142,8 +142,8 @@ class Descent(Solver):
     def n_touched(self) -> int:
         return self._design.n_touched + self._engine.n_touched
 
-    def state(self) -> dict[str, Any]:
-        return self._engine.state()
+    def state_dict(self) -> dict[str, Any]:
+        return self._engine.state_dict()
 
     def shown_intercept(self) -> np.ndarray:
         program = self._engine.program
@@ -175,11 +175,11 @@ class Descent(Solver):
             "last_change": engine.last_change,
             "iteration": engine.iteration,
         }
-        engine.restore(state)
+        engine.load_state_dict(state)
         self._take_over()
         self.check()
         # The last changes do not say any more which coefficients to change next.
-        engine.restore({**state, "last_change": self._next_changes().size})
+        engine.load_state_dict({**state, "last_change": self._next_changes().size})
 
     def _next_changes(self) -> Change:
         """Changes that all parameters would make, each alone, at the last check.

@@ -152,7 +152,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         **L1Estimator._parameter_constraints,
         "positive": ["boolean"],
     }
-    _twin = Lasso
+    _sklearn_class = Lasso
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         self.verbose = verbose
         self.n_ranks = n_ranks
 
-    def _twin_type(self) -> type:
+    def _sklearn_type(self) -> type:
         """scikit-learn's estimator of the same model."""
         return Lasso if self.l1_ratio == 1 else ElasticNet
 

@@ -143,7 +143,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     polish = True
     random_state = 0
 
-    _twin = Lasso
+    _sklearn_class = Lasso
     # The errors of the folds depend on these.
     _free_to_change = L1Estimator._free_to_change - {"max_iter", "tol"}
 
@@ -176,7 +176,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         self.verbose = verbose
         self.n_ranks = n_ranks
 
-    def _twin_type(self) -> type:
+    def _sklearn_type(self) -> type:
         """scikit-learn's estimator of the final model."""
         return Lasso if getattr(self, "l1_ratio_", 1.0) == 1 else ElasticNet
 
@@ -243,8 +243,8 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         twin.dual_gap_ = self.dual_gap_
         return twin
 
-    def _twin_parameters(self) -> dict[str, Any]:
-        parameters: dict[str, Any] = super()._twin_parameters()
+    def _sklearn_parameters(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = super()._sklearn_parameters()
         parameters.pop("l1_ratio", None)
         return parameters
 

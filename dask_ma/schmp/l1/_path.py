@@ -17,7 +17,7 @@ from dask_ma.schmp.l1._design import Design
 from dask_ma.schmp.l1._losses import SquaredError
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Sparse
-from dask_ma.schmp.l1._solver import Certificate
+from dask_ma.schmp.l1._solver import DualityGap
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.supervised import FitResult, Problem, agree_on_problem
 
@@ -82,7 +82,7 @@ def trace_path(context: RankContext, arguments: Any, params: PathParams) -> FitR
         `fitted` holds `alphas`, `points`, a list of PathPoint, and `slow`, the gaps of
         those that have not converged, over the objective without coefficients.
     """
-    context.restore()
+    context.restore_state()
     data = _prepare(context, arguments, params)
     params = replace(params, l1_ratio=params.l1_ratios[0])
     alphas = _alphas(data, params)
@@ -121,7 +121,7 @@ def cross_validate(
         shape (n_l1_ratios, n_alphas), `mse_path` of shape (n_l1_ratios, n_alphas,
         n_folds), and `slow` as :func:`trace_path` has it, of all folds.
     """
-    kept = context.restore()
+    kept = context.restore_state()
     data = _prepare(context, arguments, params)
     n_rows = int(data.n_rows)
     splits = params.splits
@@ -149,7 +149,7 @@ def cross_validate(
         fitted = describe(walk.solver, data.problem, walk.certificate, number + 1)
         context.record(record, fitted)
         shared = {"errors": errors.copy(), "slow": np.array(slow)}
-        context.keep(number + 1, shared, done=number + 1 == total)
+        context.save_state(number + 1, shared, done=number + 1 == total)
     best = _best(context, errors)
     index, place = int(best[0]), int(best[1])
     final = replace(params, l1_ratio=ratios[index])
@@ -296,7 +296,7 @@ class _Walk:
         self._objective = Objective(data.design, loss, penalty, params.fit_intercept)
         model = Sparse.empty(1)
         self.solver = WorkingSets(self._objective, model, data.log)
-        self.certificate: Certificate = self.solver.check()
+        self.certificate: DualityGap = self.solver.check()
         self.test_weight = 0.0
         if test is not None:
             self.test_weight = float(data.design.sum(np.array(test.sum())))

@@ -64,7 +64,7 @@ class Sparse:
         """The model without coefficients."""
         return cls(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(n_outputs))
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Copies for a checkpoint."""
         return {
             "coordinates": self.coordinates.copy(),

@@ -13,7 +13,7 @@ from dask_ma.schmp.l1._design import Part
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 
 
-class Certificate(NamedTuple):
+class DualityGap(NamedTuple):
     """How far a model is from the optimum at most.
 
     Attributes
@@ -87,9 +87,9 @@ class Solver(ABC):
         """Stored elements of the data that this rank has read so far."""
         return self._design.n_touched
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the model."""
-        return self.model.state()
+        return self.model.state_dict()
 
     def shown_intercept(self) -> np.ndarray:
         """Intercepts of the model for rows as they are."""
@@ -101,7 +101,7 @@ class Solver(ABC):
         self.best_dual = -np.inf
         self._design.restore()
 
-    def check(self) -> Certificate:
+    def check(self) -> DualityGap:
         """Objective and duality gap of the model; a collective call."""
         with self.log.computing("evaluate"):
             slopes = self.objective.loss.negative_slopes(self.objective.margins)
@@ -125,8 +125,8 @@ class Solver(ABC):
         self.best_dual = max(self.best_dual, dual)
         # Rank 0 decides, so that ranks on other processors do not decide otherwise.
         gap = max(value - self.best_dual, 0.0)
-        certificate = Certificate(value, gap, scale, max(value - dual, 0.0))
-        self._certificate = Certificate(*broadcast(self._group, tuple(certificate)))
+        certificate = DualityGap(value, gap, scale, max(value - dual, 0.0))
+        self._certificate = DualityGap(*broadcast(self._group, tuple(certificate)))
         if not np.isfinite(self._certificate[:2]).all():
             raise ValueError(
                 f"the model is not finite any more (objective {value}, duality "

@@ -17,7 +17,7 @@ from dask_ma.schmp.l1._design import Part
 from dask_ma.schmp.l1._hessian import HessianCache
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
-from dask_ma.schmp.l1._solver import Certificate, Solver
+from dask_ma.schmp.l1._solver import DualityGap, Solver
 
 _FIRST_SIZE = 400  # of a working set, if there are as many rows
 _SMALLEST_FIRST = 100
@@ -85,7 +85,7 @@ class WorkingSets(Solver):
         if not is_quadratic:
             self.settle()
 
-    def check(self) -> Certificate:
+    def check(self) -> DualityGap:
         """Objective and duality gap of the model; a collective call."""
         certificate = super().check()
         if not self.is_settled:

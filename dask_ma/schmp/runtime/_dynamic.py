@@ -40,7 +40,11 @@ import numpy as np
 
 from dask_ma.comm import Group, allgather, broadcast
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.schmp.runtime._messages import JointMail, Mail, OwnMail
+from dask_ma.schmp.runtime._messages import (
+    JointMessages,
+    OwnerMessages,
+    PipelineMessages,
+)
 from dask_ma.schmp.runtime._program import Program
 from dask_ma.schmp.runtime._schedulers import Jobs, Schedulers
 from dask_ma.schmp.runtime._services import (
@@ -101,7 +105,7 @@ class DynamicEngine:
     log : RoundLog, default=None
         Where the time of computing is counted; one of its own if None.
     state : dict, default=None
-        What :meth:`state` has given, to go on from; the same on all ranks.
+        What :meth:`state_dict` has given, to go on from; the same on all ranks.
 
     Attributes
     ----------
@@ -190,7 +194,7 @@ class DynamicEngine:
         """Number of iterations that are under way at a time."""
         return self._depth
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a later engine needs to go on from here, the same on all ranks.
 
         Returns
@@ -199,17 +203,17 @@ class DynamicEngine:
             "model", "last_change", "due" if there is one, "iteration" and
             "pipeline_depth"; arrays are copies.
         """
-        state = self._manager.state()
+        state = self._manager.state_dict()
         depth = self._depth
         return {**state, "iteration": self.iteration, "pipeline_depth": depth}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from another state, which must be the same on all ranks.
 
         Parameters
         ----------
         state : dict
-            As :meth:`state` gives it.
+            As :meth:`state_dict` gives it.
 
         Raises
         ------
@@ -217,7 +221,7 @@ class DynamicEngine:
             If the model has another shape.
         """
         self._check_state(state, self.model.shape)
-        self._manager.restore(state)
+        self._manager.load_state_dict(state)
         self.iteration = int(state["iteration"])
         self._refresh()
 
@@ -245,8 +249,8 @@ class DynamicEngine:
         """
         first, stop = self.iteration, self.iteration + n_iterations
         before = self._counted()
-        mail = self._make_mail(first, stop)
-        steps = _Steps(self._group, self.schedulers, mail, first, stop)
+        messages = self._make_messages(first, stop)
+        steps = _Steps(self._group, self.schedulers, messages, first, stop)
         for step in range(first, stop + self._depth):
             self._step(step, steps)
         self._group.flush()
@@ -282,40 +286,40 @@ class DynamicEngine:
         if steps.is_mine(iteration := step - self._sum_after):
             self._aggregate(iteration, steps)
         if iteration_in(iteration := step - self._depth, steps):
-            self._commit(iteration, steps.mail)
+            self._commit(iteration, steps.messages)
         from_ = step if step == steps.first else step + self._ahead
         for iteration in range(from_, step + self._ahead + 1):
             if self._scheduler is not None and steps.is_mine(iteration):
                 self._schedule(self._scheduler, iteration, steps)
         if iteration_in(step, steps):
-            self._update(step, steps.mail)
+            self._update(step, steps.messages)
 
     def _aggregate(self, iteration: int, steps: _Steps) -> None:
         """Add up the results of an iteration and send the change to all."""
         jobs = steps.jobs.pop(iteration)
-        results = steps.mail.results(iteration, jobs)
+        results = steps.messages.results(iteration, jobs)
         with self._context.span("aggregate"):
             commit = self._manager.aggregate(results, jobs, iteration)
-        steps.mail.push_commit(iteration, commit)
+        steps.messages.push_commit(iteration, commit)
 
     def _schedule(self, scheduler: Scheduler, iteration: int, steps: _Steps) -> None:
         """Choose the jobs of an iteration, and tell those who have to know."""
-        mail, announcement = steps.mail, None
+        messages, announcement = steps.messages, None
         elsewhere: tuple[Any, ...] = ()
-        if self._announces and isinstance(mail, OwnMail):
-            elsewhere = mail.announced(iteration)
+        if self._announces and isinstance(messages, OwnerMessages):
+            elsewhere = messages.announced(iteration)
         with self.log.computing():
             jobs = scheduler.schedule(iteration, elsewhere)
             if self._announces:
                 announcement = self.program.announce(scheduled(jobs))
         steps.jobs[iteration] = jobs
-        mail.push_jobs(iteration, jobs)
-        if self._announces and isinstance(mail, OwnMail):
-            mail.push_announcement(iteration, announcement)
+        messages.push_jobs(iteration, jobs)
+        if self._announces and isinstance(messages, OwnerMessages):
+            messages.push_announcement(iteration, announcement)
 
-    def _commit(self, iteration: int, mail: Mail) -> None:
+    def _commit(self, iteration: int, messages: PipelineMessages) -> None:
         """Make the change of an iteration."""
-        commit = mail.commit(iteration)
+        commit = messages.commit(iteration)
         if self._scheduler is not None:
             self._scheduler.committed(iteration)
         if len(commit.index):
@@ -323,13 +327,13 @@ class DynamicEngine:
                 self._manager.apply(commit)
                 self._executor.commit(commit, self.model)
 
-    def _update(self, iteration: int, mail: Mail) -> None:
+    def _update(self, iteration: int, messages: PipelineMessages) -> None:
         """Work on the job of an iteration."""
-        job = mail.job(iteration)
+        job = messages.job(iteration)
         if len(job):
             with self.log.computing():
                 result = self._executor.update(job, self.model)
-            mail.push_result(iteration, result)
+            messages.push_result(iteration, result)
 
     # Around the steps ----------------------------------------------------------------
 
@@ -376,7 +380,7 @@ class DynamicEngine:
             )
         manager = ParameterManager(self.program, model, self._group.rank)
         if state is not None:
-            manager.restore(state)
+            manager.load_state_dict(state)
         return manager
 
     def _check_state(self, state: dict[str, Any], shape: tuple[int, ...]) -> None:
@@ -388,12 +392,14 @@ class DynamicEngine:
                 f"{found[1]}, expected {shape} and {shape[:1]}"
             )
 
-    def _make_mail(self, first: int, stop: int) -> Mail:
+    def _make_messages(self, first: int, stop: int) -> PipelineMessages:
         """What carries the messages of the next iterations."""
         self._n_runs += 1
-        kind: type[Mail] = JointMail if len(self.schedulers.ranks) == 1 else Mail
+        kind: type[PipelineMessages] = (
+            JointMessages if len(self.schedulers.ranks) == 1 else PipelineMessages
+        )
         if self.schedulers.alone:
-            kind = OwnMail
+            kind = OwnerMessages
         return kind(
             self._group, self.schedulers, self._depth, self._n_runs, first, stop
         )
@@ -410,11 +416,16 @@ class _Steps:
     """Iterations from `first` to `stop`, and the jobs that this rank will add up."""
 
     def __init__(
-        self, group: Group, schedulers: Schedulers, mail: Mail, first: int, stop: int
+        self,
+        group: Group,
+        schedulers: Schedulers,
+        messages: PipelineMessages,
+        first: int,
+        stop: int,
     ) -> None:
         self._rank = group.rank
         self._schedulers = schedulers
-        self.mail = mail
+        self.messages = messages
         self.first = first
         self.stop = stop
         self.jobs: dict[int, Jobs] = {}

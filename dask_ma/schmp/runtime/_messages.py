@@ -12,7 +12,7 @@ from dask_ma.schmp.runtime._schedulers import Jobs, Schedulers
 from dask_ma.schmp.runtime._services import Commit, job_of, scheduled
 
 
-class Mail:
+class PipelineMessages:
     """Messages of some iterations: jobs, results and commits.
 
     Parameters
@@ -99,7 +99,7 @@ class Mail:
         return ("schmp", self._number, iteration, kind)
 
 
-class OwnMail(Mail):
+class OwnerMessages(PipelineMessages):
     """Messages where ranks work alone on what they schedule: changes only.
 
     And, where a program wants it, announcements of the jobs under way: each to the
@@ -146,7 +146,7 @@ class OwnMail(Mail):
         return [self._results.pop(iteration)] if len(scheduled(jobs)) else []
 
 
-class JointMail(Mail):
+class JointMessages(PipelineMessages):
     """Messages with one scheduler: a change travels with the job that waits for it."""
 
     #: The change that this rank, if it schedules, has made last.

@@ -219,7 +219,7 @@ def run_program(
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    kept = context.restore()
+    kept = context.restore_state()
     engine = DynamicEngine(
         context,
         cloudpickle.loads(params.program),
@@ -238,8 +238,8 @@ def run_program(
         stop = context.record(record, {"model": engine.model})
         converged = _is_over(context, engine)
         is_last = engine.iteration == params.n_iterations
-        state = {**engine.state(), "converged": converged}
-        context.keep(n_rounds, state, done=is_last or converged or stop)
+        state = {**engine.state_dict(), "converged": converged}
+        context.save_state(n_rounds, state, done=is_last or converged or stop)
         if stop:
             break
     return ProgramResult(

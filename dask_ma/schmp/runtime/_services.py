@@ -185,15 +185,17 @@ class ParameterManager:
         self._program = program
         self._rank = rank
         self.n_updates = 0
-        self.restore({"model": model, "last_change": np.full(len(model), np.inf)})
+        self.load_state_dict(
+            {"model": model, "last_change": np.full(len(model), np.inf)}
+        )
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of the model and of what is known of its last changes."""
         state = {"model": self._model.copy(), "last_change": self._last_change.copy()}
         return state if self._due is None else {**state, "due": self._due.copy()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` has given."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` has given."""
         last_change, due = state["last_change"], state.get("due")
         self._model = np.array(state["model"])
         self._last_change = np.array(last_change, dtype=np.float64)
@@ -205,7 +207,7 @@ class ParameterManager:
         self._changed: list[np.ndarray] | None = None
 
     def rebase(self) -> None:
-        """Count from here what moves, so that :meth:`state` needs no `moved`."""
+        """Count from here what moves, so that :meth:`state_dict` needs no `moved`."""
         if self._due is not None:
             self._due -= self.moved
             self._changed = None

@@ -30,7 +30,7 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore()
+    kept = context.restore_state()
     if kept is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=kept.shared["classes"])
@@ -47,8 +47,8 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
         wanted = context.record(record, fit.describe(n_iter))
         stop = done or wanted
         is_last = stop or n_iter == params.max_iter
-        shared = {**fit.state(), "classes": problem.classes, "stop": stop}
-        context.keep(n_iter, shared, fit.own_state(), done=is_last)
+        shared = {**fit.state_dict(), "classes": problem.classes, "stop": stop}
+        context.save_state(n_iter, shared, fit.own_state(), done=is_last)
     fit.finish(stop)
     fitted = fit.describe(n_iter)
     fitted["communication"] = fit.engine.communication

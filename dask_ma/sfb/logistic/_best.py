@@ -54,7 +54,7 @@ class Best:
         if self._model is not None:
             matrix.replace(*self._model)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What another one needs to go on from here; nothing in it changes later."""
         values, intercept = (None, None) if self._model is None else self._model
         return {
@@ -63,7 +63,7 @@ class Best:
             "best_intercept": intercept,
         }
 
-    def go_on(self, shared: dict[str, Any]) -> None:
+    def load_state_dict(self, shared: dict[str, Any]) -> None:
         """Take over the state of another one."""
         self.value, self.objective = (float(x) for x in shared["best"])
         if shared["best_values"] is not None:

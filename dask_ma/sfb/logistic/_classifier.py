@@ -199,7 +199,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     ['left', 'up']
     """
 
-    _twin = LogisticRegression
+    _sklearn_class = LogisticRegression
 
     def __init__(
         self,

@@ -193,7 +193,7 @@ class DualModel(LogisticModel):
         norm = self._norm_of_mixture(matrix.whole(), mix)
         return total / self._n_rows - self._alpha / 2 * norm
 
-    def go_on(self, values: np.ndarray, intercept: Any, dual: Any) -> np.ndarray:
+    def start_from(self, values: np.ndarray, intercept: Any, dual: Any) -> np.ndarray:
         """Take dual variables, or find them from a model; a collective call.
 
         Parameters

@@ -156,7 +156,7 @@ class SFBEstimator(LinearEstimator):
         """Whether each pass has found a duality gap."""
         return "dual_gap" in result.history[-1]
 
-    def _twin_parameters(self) -> dict[str, Any]:
+    def _sklearn_parameters(self) -> dict[str, Any]:
         # What the twin would be fitted with has no part in its predictions.
-        chosen = super()._twin_parameters()
+        chosen = super()._sklearn_parameters()
         return {k: v for k, v in chosen.items() if k not in ("penalty", "solver")}

@@ -11,7 +11,7 @@ from dask_ma.data import Shard
 from dask_ma.engine import RankContext, Record, RoundLog, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel, describe, initial_model, score_sums
-from dask_ma.sfb._divergence import Watch
+from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine, Start
 from dask_ma.sfb.logistic._best import Best
 from dask_ma.sfb.logistic._dual_model import DualModel
@@ -93,7 +93,7 @@ class Fit:
             maximize=by_score,
             is_relative=not by_score,
         )
-        self._watch = Watch(_ADVICE)
+        self._watch = DivergenceCheck(_ADVICE)
         n_variables = self.engine.matrix.values.size
         is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
         self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
@@ -162,15 +162,15 @@ class Fit:
         fitted["objective"] = self._best.objective
         return fitted
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What is the same on all ranks after a pass."""
         model = self._model
         share = model.share if isinstance(model, GradientModel) else 1.0
         return {
-            **self.engine.state(),
-            **self._best.state(),
+            **self.engine.state_dict(),
+            **self._best.state_dict(),
             "centre": self._totals.centre,
-            "rule": np.array(self._rule.state()),
+            "rule": np.array(self._rule.state_dict()),
             # JSON has no infinity.
             "progress": np.array([self._bound, self._stage, share]),
             "outlook": np.array(self._outlook.least),
@@ -181,7 +181,7 @@ class Fit:
     def own_state(self) -> dict[str, Any] | None:
         """What this rank alone has after a pass."""
         if self._refinement is not None:
-            return self._refinement.state()
+            return self._refinement.state_dict()
         if not isinstance(self._model, DualModel):
             return None
         return {"dual": self._model.dual.copy()}  # the next pass changes it in place
@@ -222,14 +222,14 @@ class Fit:
             return None
         if isinstance(model, DualModel) and not is_refining:
             dual = None if own is None else own["dual"]
-            values = model.go_on(values, intercept, dual)
+            values = model.start_from(values, intercept, dual)
         return Start(values, intercept, iteration, n_passes)
 
     def _go_on(self, kept: State) -> None:
         """Take over where a fit was; a collective call."""
         shared = kept.shared
-        self._rule.go_on(shared["rule"])
-        self._best.go_on(shared)
+        self._rule.load_state_dict(shared["rule"])
+        self._best.load_state_dict(shared)
         self._bound, self._stage, share = (float(x) for x in shared["progress"])
         if isinstance(self._model, GradientModel):
             self._model.share = share

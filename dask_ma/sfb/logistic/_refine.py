@@ -65,7 +65,7 @@ class Refinement:
     log : RoundLog
         Where computing is timed.
     kept : dict, default=None
-        What :meth:`state` has given on this rank.
+        What :meth:`state_dict` has given on this rank.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Refinement:
                 hessian = self._objective.hessian(self._matrix, *plan[1:])
             self._search(plan, hessian)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on from here."""
         memory = self._memory
         if not memory.steps:

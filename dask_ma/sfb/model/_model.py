@@ -132,13 +132,13 @@ class FactorModel(ABC):
         """
         return
 
-    def state(self) -> dict[str, Any] | None:
+    def state_dict(self) -> dict[str, Any] | None:
         """What this rank's model has learnt besides the matrix.
 
         It is asked for after each pass, and kept: a run that goes on after the loss of
-        a worker, or from a checkpoint, gives it back to :meth:`restore`. A model whose
-        factors depend on more than matrix and batch, as on a code or a dual variable
-        for each row, must define both.
+        a worker, or from a checkpoint, gives it back to
+        :meth:`load_state_dict`. A model whose factors depend on more than matrix and
+        batch, as on a code or a dual variable for each row, must define both.
 
         Returns
         -------
@@ -148,8 +148,8 @@ class FactorModel(ABC):
         """
         return None
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Take over what :meth:`state` gave; after :meth:`prepare`.
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take over what :meth:`state_dict` gave; after :meth:`prepare`.
 
         Parameters
         ----------

@@ -4,19 +4,22 @@ import pytest
 
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca.strategies import _messages
-from dask_ma.mpca.strategies._messages import Parcels, Share
+from dask_ma.mpca.strategies._messages import CoalescedMessages, ExchangeBudget
 
 KINDS = "model", "joint"
 
 
 @pytest.fixture
 def ranks():
-    return [Parcels(group, KINDS) for group in LocalGroup.create(3, ranks_per_node=1)]
+    return [
+        CoalescedMessages(group, KINDS)
+        for group in LocalGroup.create(3, ranks_per_node=1)
+    ]
 
 
 def test_what_is_put_for_a_rank_travels_in_one_message():
     groups = LocalGroup.create(2, ranks_per_node=1)
-    first, second = (Parcels(group, KINDS) for group in groups)
+    first, second = (CoalescedMessages(group, KINDS) for group in groups)
     for kind in KINDS:
         first.put(kind, kind.upper(), 1)
     first.send()
@@ -48,7 +51,7 @@ def test_a_rank_waits_for_a_parcel_only(ranks, configured):
     ranks[2].wait()
     ranks[2].look()
     with configured({"dask-ma.comm.timeout": "10 ms"}):
-        with pytest.raises(TimeoutError, match="parcel"):
+        with pytest.raises(TimeoutError, match="message"):
             ranks[2].wait()
 
 
@@ -66,7 +69,7 @@ def test_exchanges_have_their_share_of_the_time(monkeypatch):
     group = Carrier()
     own = iter([0.0, 0.5])
     monkeypatch.setattr(_messages, "thread_time", lambda: next(own))
-    share = Share(0.25, group)
+    share = ExchangeBudget(0.25, group)
     assert share.is_due(0.0)  # nothing has been spent yet
     with share.exchanging():
         group.carried += 1.0  # for both ranks of the process
@@ -78,7 +81,7 @@ def test_exchanges_have_their_share_of_the_time(monkeypatch):
 def test_what_lies_back_counts_for_less():
     """After a dear exchange and many cheap ones, the pace is that of cheap ones."""
     group = Carrier()
-    share = Share(0.5, group)
+    share = ExchangeBudget(0.5, group)
     group.carried += 4.0  # 2 s for each of the two ranks
     computed, waits = 0.0, []
     for _ in range(60):
@@ -95,4 +98,4 @@ def test_what_lies_back_counts_for_less():
 @pytest.mark.parametrize("part", [0, -0.1, float("nan")])
 def test_a_share_of_nothing_is_refused(part):
     with pytest.raises(ValueError, match="exchange-share"):
-        Share(part, Carrier())
+        ExchangeBudget(part, Carrier())

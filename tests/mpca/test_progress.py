@@ -10,7 +10,7 @@ from sklearn.neural_network import MLPClassifier
 
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca import MPCAClassifier
-from dask_ma.mpca.strategies._progress import _AT, N_FIELDS, Ledger, Tally
+from dask_ma.mpca.strategies._progress import _AT, N_FIELDS, FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.supervised import StopRule
 
@@ -20,9 +20,9 @@ NAN = np.nan
 # One rank -----------------------------------------------------------------------------
 
 
-def taken(ledger, tau=0.0):
+def taken(counters, tau=0.0):
     """Counts since the last call, by name."""
-    counts = ledger.take(tau)
+    counts = counters.take(tau)
     assert counts.shape == (N_FIELDS,)
     assert counts.dtype == np.float64
     return {name: counts[at] for name, at in _AT.items()} | {"score": counts[-4:]}
@@ -35,84 +35,84 @@ def pair():
 
 
 def test_steps_are_counted_from_one_call_to_the_next(pair):
-    ledger = Ledger(pair[0])
-    ledger.note_step(10, 2.0)
-    ledger.note_step(5, 4.0)
-    first, second = taken(ledger, 7.0), taken(ledger)
+    counters = RankCounters(pair[0])
+    counters.note_step(10, 2.0)
+    counters.note_step(5, 4.0)
+    first, second = taken(counters, 7.0), taken(counters)
     assert (first["n_steps"], first["n_samples"], first["loss"]) == (2, 15, 40)
     assert (first["tau"], first["n_reports"]) == (7, 1)
     assert (second["n_steps"], second["n_samples"], second["loss"]) == (0, 0, 0)
     assert (second["tau"], second["n_reports"]) == (0, 1)
-    ledger.note_step(3, 1.0)
-    assert taken(ledger)["n_samples"] == 3
-    assert ledger.n_steps == 3
+    counters.note_step(3, 1.0)
+    assert taken(counters)["n_samples"] == 3
+    assert counters.n_steps == 3
 
 
 @pytest.mark.parametrize("loss", [NAN, np.inf, -np.inf])
 def test_divergence_is_told_once(pair, loss):
-    ledger = Ledger(pair[0])
-    assert not ledger.has_diverged
+    counters = RankCounters(pair[0])
+    assert not counters.has_diverged
     for value in (1.0, loss, loss, 2.0):
-        ledger.note_step(10, value)
-    assert ledger.has_diverged
-    counts = taken(ledger)
+        counters.note_step(10, value)
+    assert counters.has_diverged
+    counts = taken(counters)
     assert (counts["n_diverged"], counts["loss"], counts["n_steps"]) == (1, 30, 4)
-    ledger.note_step(10, loss)
-    assert taken(ledger)["n_diverged"] == 0
-    assert ledger.has_diverged
+    counters.note_step(10, loss)
+    assert taken(counters)["n_diverged"] == 0
+    assert counters.has_diverged
 
 
 def test_scores_are_added_up(pair):
-    ledger = Ledger(pair[0])
-    ledger.note_score(np.arange(4.0))
-    ledger.note_score(np.ones(4))
-    counts = taken(ledger)
+    counters = RankCounters(pair[0])
+    counters.note_score(np.arange(4.0))
+    counters.note_score(np.ones(4))
+    counts = taken(counters)
     assert counts["n_scored"] == 2
     np.testing.assert_array_equal(counts["score"], [1, 2, 3, 4])
-    assert not taken(ledger)["score"].any()
+    assert not taken(counters)["score"].any()
 
 
 def test_time_of_computing_is_that_of_the_timeline(pair):
     group = pair[0]
-    ledger = Ledger(group)
-    with ledger.computing():
+    counters = RankCounters(group)
+    with counters.computing():
         sleep(0.02)
-    with pytest.raises(KeyError), ledger.computing("evaluate"):
+    with pytest.raises(KeyError), counters.computing("evaluate"):
         sleep(0.01)
         raise KeyError
-    assert 0.03 <= taken(ledger)["seconds_computing"] < 1
+    assert 0.03 <= taken(counters)["seconds_computing"] < 1
     assert group.trace.spans()["kind"].tolist() == ["compute", "evaluate"]
-    assert taken(ledger)["seconds_computing"] == 0
+    assert taken(counters)["seconds_computing"] == 0
 
 
 def test_time_of_exchanging(pair):
-    ledger = Ledger(pair[0])
-    with ledger.exchanging():
+    counters = RankCounters(pair[0])
+    with counters.exchanging():
         sleep(0.02)
-        assert taken(ledger)["seconds_exchanging"] == 0  # not before it is over
-    counts = taken(ledger)
+        assert taken(counters)["seconds_exchanging"] == 0  # not before it is over
+    counts = taken(counters)
     assert 0.02 <= counts["seconds_exchanging"] < 1
     assert counts["seconds_computing"] == 0
 
 
 def test_messages_of_the_twin_count_too_but_not_its_waits(pair):
     group, other = pair
-    twin = group.twin()
-    ledger = Ledger(group, twin)
+    second = group.for_thread()
+    counters = RankCounters(group, second)
     other.push(np.ones(2), 0, "a")
     other.push(np.ones(2), 0, "b")
     group.push(np.ones(3), 1)
-    twin.push(np.ones(5), 1)
-    twin.push(np.ones(5), 0)  # within the process
-    twin.recv(1, "a")
-    twin.counters.seconds_waiting += 100
+    second.push(np.ones(5), 1)
+    second.push(np.ones(5), 0)  # within the process
+    second.recv(1, "a")
+    second.counters.seconds_waiting += 100
     group.counters.seconds_waiting += 3
-    counts = taken(ledger)
+    counts = taken(counters)
     assert (counts["bytes_sent"], counts["messages_sent"]) == (64, 2)
     assert counts["bytes_shared"] == 40
     assert counts["seconds_waiting"] == 3
-    twin.push(np.ones(7), 1)
-    counts = taken(ledger)
+    second.push(np.ones(7), 1)
+    counts = taken(counters)
     assert (counts["bytes_sent"], counts["seconds_waiting"]) == (56, 0)
 
 
@@ -132,11 +132,11 @@ def make_tally(schedule="constant", tol=None, patience=2, **changes):
     """Of two ranks with 100 rows together."""
     options = {"max_iter": 5, "by_score": False, "is_classifier": True, **changes}
     rule = StopRule(tol, patience, maximize=options["by_score"])
-    return Tally(100, 2, rule, LearningRate(schedule, 1.0, 0.5), **options)
+    return FitProgress(100, 2, rule, LearningRate(schedule, 1.0, 0.5), **options)
 
 
-def feed(tally, *sums):
-    return [tally.add(s, float(number)) for number, s in enumerate(sums)]
+def feed(progress, *sums):
+    return [progress.add(s, float(number)) for number, s in enumerate(sums)]
 
 
 def test_the_rule_looks_at_the_mean_of_some_epochs():
@@ -144,41 +144,41 @@ def test_the_rule_looks_at_the_mean_of_some_epochs():
     losses = [1.0, 0.8, 0.2, 0.7, 0.6, 0.5, 0.4, 0.35, 0.3]
     stops = {}
     for n_smoothed in (1, 3):
-        tally = make_tally(tol=0.01, patience=3, max_iter=9, n_smoothed=n_smoothed)
-        updates = feed(tally, *[report(100, loss=100 * loss) for loss in losses])
+        progress = make_tally(tol=0.01, patience=3, max_iter=9, n_smoothed=n_smoothed)
+        updates = feed(progress, *[report(100, loss=100 * loss) for loss in losses])
         stops[n_smoothed] = [u.stop for u in updates].index(True)
-        assert tally.loss_curve == pytest.approx(losses)
+        assert progress.loss_curve == pytest.approx(losses)
     assert stops == {1: 5, 3: 8}
 
 
 def test_epochs_end_when_all_ranks_together_have_seen_so_many_rows():
-    tally = make_tally(max_iter=3)
-    updates = feed(tally, *[report(40, loss=80)] * 8)
+    progress = make_tally(max_iter=3)
+    updates = feed(progress, *[report(40, loss=80)] * 8)
     assert [u.epoch for u in updates] == [0, 0, 1, 1, 2, 2, 2, 3]
     ends = [u.epoch_ended for u in updates]
     assert ends == [False, False, True, False, True, False, False, True]
     assert [u.stop for u in updates] == [False] * 7 + [True]
     assert [u.state is not None for u in updates] == ends
     assert not any(u.converged or u.diverged or u.to_score for u in updates)
-    assert tally.loss_curve == [2.0, 2.0, 2.0]
-    assert tally.n_samples == 320
+    assert progress.loss_curve == [2.0, 2.0, 2.0]
+    assert progress.n_samples == 320
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_rows():
-    tally = make_tally()
-    feed(tally, report(60, loss=60), report(60, loss=180), report(80, loss=40))
-    assert tally.loss_curve == [2.0, 0.5]
+    progress = make_tally()
+    feed(progress, report(60, loss=60), report(60, loss=180), report(80, loss=40))
+    assert progress.loss_curve == [2.0, 0.5]
 
 
 def test_many_rows_at_once_go_no_further_than_the_last_epoch():
-    tally = make_tally(max_iter=3)
-    (update,) = feed(tally, report(1000, loss=1000))
+    progress = make_tally(max_iter=3)
+    (update,) = feed(progress, report(1000, loss=1000))
     assert (update.epoch, update.stop) == (3, True)
     assert update.state["epoch"] == 3
 
 
 def test_a_record_says_what_has_been_done():
-    tally = make_tally()
+    progress = make_tally()
     named = {
         "n_steps": 4,
         "bytes_sent": 800,
@@ -190,7 +190,7 @@ def test_a_record_says_what_has_been_done():
         "loss": 20,
         "tau": 12,
     }
-    first, second = feed(tally, report(50, **named), report(50, loss=10, tau=2))
+    first, second = feed(progress, report(50, **named), report(50, loss=10, tau=2))
     assert first.record == {
         "round": 1,
         "time": 0.0,
@@ -214,8 +214,8 @@ def test_a_record_says_what_has_been_done():
 
 def test_small_reports_share_a_record():
     """A fiftieth of an epoch is two rows here."""
-    tally = make_tally()
-    updates = feed(tally, *[report(1, loss=n, tau=2) for n in range(4)])
+    progress = make_tally()
+    updates = feed(progress, *[report(1, loss=n, tau=2) for n in range(4)])
     assert [u.record is not None for u in updates] == [False, True, False, True]
     assert not updates[0].has_news
     last = updates[-1].record
@@ -224,14 +224,14 @@ def test_small_reports_share_a_record():
 
 
 def test_a_report_without_rows_is_no_record():
-    tally = make_tally()
-    assert not any(u.has_news for u in feed(tally, *[report()] * 5))
+    progress = make_tally()
+    assert not any(u.has_news for u in feed(progress, *[report()] * 5))
 
 
 def test_divergence_ends_the_fit():
-    tally = make_tally()
+    progress = make_tally()
     good, bad = feed(
-        tally, report(50, loss=50), report(60, loss=30, n_diverged=1, n_steps=3)
+        progress, report(50, loss=50), report(60, loss=30, n_diverged=1, n_steps=3)
     )
     assert (good.is_good, good.stop) == (True, False)
     assert (bad.diverged, bad.stop, bad.converged) == (True, True, False)
@@ -241,17 +241,17 @@ def test_divergence_ends_the_fit():
 
 
 def test_a_model_is_good_while_the_loss_is_about_the_least():
-    tally = make_tally()
+    progress = make_tally()
     losses = [4.0, 2.0, 3.9, 4.1, 1.0, 2.1]
-    updates = feed(tally, *[report(10, loss=10 * loss) for loss in losses])
+    updates = feed(progress, *[report(10, loss=10 * loss) for loss in losses])
     assert [u.is_good for u in updates] == [True, True, True, False, True, False]
 
 
 def test_a_model_is_good_while_a_loss_below_zero_is_about_the_least():
     """Criteria of modules, such as the likelihood of a density, can be negative."""
-    tally = make_tally()
+    progress = make_tally()
     losses = [1.0, -1.0, -2.0, -1.9]
-    updates = feed(tally, *[report(10, loss=10 * loss) for loss in losses])
+    updates = feed(progress, *[report(10, loss=10 * loss) for loss in losses])
     assert all(update.is_good for update in updates)
 
 
@@ -259,18 +259,18 @@ def test_a_model_is_good_while_a_loss_below_zero_is_about_the_least():
 
 
 def test_the_rule_ends_the_fit():
-    tally = make_tally(tol=0.1, patience=2, max_iter=50)
+    progress = make_tally(tol=0.1, patience=2, max_iter=50)
     losses = [3.0, 2.0, 1.95, 1.96, 1.0]
-    updates = feed(tally, *[report(100, loss=100 * loss) for loss in losses[:4]])
+    updates = feed(progress, *[report(100, loss=100 * loss) for loss in losses[:4]])
     assert [u.stop for u in updates] == [False, False, False, True]
     assert updates[-1].converged
 
 
 def test_an_adaptive_rate_goes_on_at_first():
-    tally = make_tally("adaptive", tol=0.1, patience=2, max_iter=500)
+    progress = make_tally("adaptive", tol=0.1, patience=2, max_iter=500)
     rates = []
     for number in range(200):
-        update = tally.add(report(100, loss=100), 0.0)
+        update = progress.add(report(100, loss=100), 0.0)
         rates.append(update.learning_rate)
         if update.stop:
             break
@@ -282,8 +282,8 @@ def test_an_adaptive_rate_goes_on_at_first():
 
 
 def test_the_rate_follows_the_rows_seen():
-    tally = make_tally("invscaling")
-    first, second = feed(tally, report(120), report(90))
+    progress = make_tally("invscaling")
+    first, second = feed(progress, report(120), report(90))
     assert first.learning_rate == pytest.approx(121**-0.5)
     assert second.learning_rate == pytest.approx(211**-0.5)
     assert second.state["rate"] == second.learning_rate
@@ -319,9 +319,9 @@ def test_the_rule_is_that_of_sklearn(seed, n_iter_no_change, maximize):
 
 
 def test_a_score_is_complete_when_all_ranks_have_sent_theirs():
-    tally = make_tally(by_score=True)
+    progress = make_tally(by_score=True)
     updates = feed(
-        tally,
+        progress,
         report(100, loss=100),
         report(10, n_scored=1, score=(4, 3, 0, 0)),
         report(10, n_scored=1, score=(6, 5, 0, 0)),
@@ -329,24 +329,29 @@ def test_a_score_is_complete_when_all_ranks_have_sent_theirs():
     assert [u.to_score for u in updates] == [True, False, False]
     assert [u.scored for u in updates] == [False, False, True]
     assert updates[-1].is_best
-    assert tally.scores == [0.8]
-    assert tally.add(report(10), 0.0).record["validation_score"] == 0.8
+    assert progress.scores == [0.8]
+    assert progress.add(report(10), 0.0).record["validation_score"] == 0.8
 
 
 def test_scores_of_a_regressor_are_coefficients_of_determination():
     y, predicted = np.array([1.0, 2.0, 4.0]), np.array([1.5, 2.0, 3.0])
     sums = (3, ((y - predicted) ** 2).sum(), y.sum(), (y**2).sum())
-    tally = make_tally(by_score=True, is_classifier=False)
-    feed(tally, report(100), report(n_scored=2, score=sums))
+    progress = make_tally(by_score=True, is_classifier=False)
+    feed(progress, report(100), report(n_scored=2, score=sums))
     expected = 1 - ((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum()
-    assert tally.scores == [pytest.approx(expected)]
+    assert progress.scores == [pytest.approx(expected)]
 
 
 def test_the_next_score_waits_for_the_one_under_way():
-    tally = make_tally(by_score=True, max_iter=50)
+    progress = make_tally(by_score=True, max_iter=50)
     one = {"n_scored": 2, "score": (10, 5, 0, 0)}
     updates = feed(
-        tally, report(100), report(100), report(100), report(5, **one), report(5, **one)
+        progress,
+        report(100),
+        report(100),
+        report(100),
+        report(5, **one),
+        report(5, **one),
     )
     assert [u.to_score for u in updates] == [True, False, False, True, False]
     assert [u.scored for u in updates] == [False, False, False, True, True]
@@ -354,9 +359,9 @@ def test_the_next_score_waits_for_the_one_under_way():
 
 
 def test_the_last_epoch_is_scored_before_the_end():
-    tally = make_tally(by_score=True, max_iter=1)
+    progress = make_tally(by_score=True, max_iter=1)
     first, between, last = feed(
-        tally, report(100), report(10), report(n_scored=2, score=(4, 1, 0, 0))
+        progress, report(100), report(10), report(n_scored=2, score=(4, 1, 0, 0))
     )
     assert (first.epoch_ended, first.to_score, first.stop) == (True, True, False)
     assert not between.stop
@@ -365,17 +370,17 @@ def test_the_last_epoch_is_scored_before_the_end():
 
 
 def test_scores_end_the_fit_and_losses_do_not():
-    tally = make_tally(by_score=True, tol=0.01, patience=2, max_iter=50)
+    progress = make_tally(by_score=True, tol=0.01, patience=2, max_iter=50)
     values, updates = [5, 6, 6, 6, 7], []
     for value in values:
-        updates.append(tally.add(report(100, loss=100), 0.0))
+        updates.append(progress.add(report(100, loss=100), 0.0))
         if updates[-1].stop:
             break
         scored = report(n_scored=2, score=(10, value, 0, 0))
-        updates.append(tally.add(scored, 0.0))
+        updates.append(progress.add(scored, 0.0))
         if updates[-1].stop:
             break
-    assert tally.scores == [0.5, 0.6, 0.6, 0.6]
+    assert progress.scores == [0.5, 0.6, 0.6, 0.6]
     assert updates[-1].converged
     assert [u.is_best for u in updates if u.scored] == [True, True, False, False]
 
@@ -415,8 +420,8 @@ def test_another_tally_goes_on_from_the_end_of_an_epoch(schedule):
     for loss in losses[:5]:
         update = one.add(report(100, loss=100 * loss), 0.0)
     two = make_tally(schedule, **options)
-    two.go_on(pickle.loads(pickle.dumps(update.state)))
-    np.testing.assert_equal(two.state(), one.state())
+    two.load_state_dict(pickle.loads(pickle.dumps(update.state)))
+    np.testing.assert_equal(two.state_dict(), one.state_dict())
     for loss in losses[5:]:
         got, expected = (t.add(report(100, loss=100 * loss), 0.0) for t in (two, one))
         np.testing.assert_equal(got._asdict(), expected._asdict())
@@ -426,19 +431,19 @@ def test_rows_of_an_epoch_that_was_cut_off_come_again():
     one = make_tally()
     feed(one, report(100, loss=100), report(70, loss=70))
     two = make_tally()
-    two.go_on(one.state())
+    two.load_state_dict(one.state_dict())
     assert two.epoch == 1
     assert [u.epoch_ended for u in feed(two, report(70), report(30))] == [False, True]
 
 
 @pytest.mark.parametrize("converged", [False, True])
 def test_an_update_that_only_ends_the_fit(converged):
-    tally = make_tally()
-    feed(tally, report(100, loss=100))
-    update = tally.last(converged=converged)
+    progress = make_tally()
+    feed(progress, report(100, loss=100))
+    update = progress.last(converged=converged)
     assert (update.stop, update.converged, update.epoch) == (True, converged, 1)
     assert update.record is None
-    np.testing.assert_equal(update.state, tally.state())
+    np.testing.assert_equal(update.state, progress.state_dict())
 
 
 # Against scikit-learn -----------------------------------------------------------------
@@ -482,12 +487,12 @@ COMMON = {
     ids=["adam", "large steps", "adaptive", "invscaling"],
 )
 def test_a_fit_ends_where_that_of_sklearn_does(digits, changes):
-    twin = MLPClassifier(**COMMON, **changes).fit(*digits)
+    second = MLPClassifier(**COMMON, **changes).fit(*digits)
     model = MPCAClassifier(n_ranks=1, **COMMON, **changes).fit(*digits)
-    assert 3 < twin.n_iter_ < 150
-    assert model.n_iter_ == twin.n_iter_
-    np.testing.assert_allclose(model.loss_curve_, twin.loss_curve_, rtol=1e-9)
-    assert model.best_loss_ == pytest.approx(twin.best_loss_)
+    assert 3 < second.n_iter_ < 150
+    assert model.n_iter_ == second.n_iter_
+    np.testing.assert_allclose(model.loss_curve_, second.loss_curve_, rtol=1e-9)
+    assert model.best_loss_ == pytest.approx(second.best_loss_)
 
 
 def test_early_stopping_ends_by_the_rule_of_sklearn(digits):
@@ -501,7 +506,7 @@ def test_early_stopping_ends_by_the_rule_of_sklearn(digits):
 
 
 def test_a_report_of_several_epochs_has_a_loss_for_each():
-    tally = make_tally(max_iter=5)
-    [update] = feed(tally, report(250, loss=500))
+    progress = make_tally(max_iter=5)
+    [update] = feed(progress, report(250, loss=500))
     assert update.epoch == 2
-    assert tally.loss_curve == [2.0, 2.0]
+    assert progress.loss_curve == [2.0, 2.0]

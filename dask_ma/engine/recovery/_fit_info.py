@@ -11,7 +11,7 @@ from dask_ma.engine.recovery._identity import Identity, Session
 
 
 @dataclass(frozen=True)
-class Ticket:
+class FitInfo:
     """Identity of a fit, whose ranks may be launched more than once.
 
     Parameters

@@ -65,7 +65,7 @@ def test_another_rule_goes_on():
     for value in (1.0, 1e-8, 9e-9):
         rule.update(value)
     other = StopRule(0.1, 3, maximize=False, is_relative=True)
-    other.go_on(rule.state())
+    other.load_state_dict(rule.state_dict())
     for value in (8e-9, 1e-12, 1e-12, 1e-12):
         assert other.update(value) == rule.update(value)
-        assert other.state() == rule.state()
+        assert other.state_dict() == rule.state_dict()
