@@ -72,14 +72,13 @@ bench: $(VENV)/.installed-bench
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/lint-imports
-	$(BIN)/isort --check-only .
-	$(BIN)/black --check .
-	$(BIN)/flake8
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 format: $(VENV)/.installed-lint
-	$(BIN)/isort .
-	$(BIN)/black .
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }

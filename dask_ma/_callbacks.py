@@ -20,7 +20,6 @@ try:
 
     N_WRAPPERS = 2  # frames of scikit-learn between the user's line and `fit`
 except ImportError:  # scikit-learn before 1.9
-
     N_WRAPPERS = 1
 
     class CallbackSupportMixin:  # type: ignore[no-redef]

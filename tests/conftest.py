@@ -333,8 +333,9 @@ _FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "squared_error": lambda y, p, eps: (y - p) ** 2 / 2,
     "huber": lambda y, p, eps: special.huber(eps, y - p),
     "epsilon_insensitive": lambda y, p, eps: np.maximum(0, abs(y - p) - eps),
-    "squared_epsilon_insensitive": lambda y, p, eps: np.maximum(0, abs(y - p) - eps)
-    ** 2,
+    "squared_epsilon_insensitive": lambda y, p, eps: (
+        np.maximum(0, abs(y - p) - eps) ** 2
+    ),
 }
 
 

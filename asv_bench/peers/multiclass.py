@@ -184,7 +184,7 @@ def compare(problem: Multiclass, options: argparse.Namespace) -> dict[str, Any]:
     target = (1 + options.excess) * best
     row: dict[str, Any] = {"problem": problem.name, "best": best}
     print(f"{problem.name}: best objective {best:.6f}", flush=True)
-    solvers = {name: fit_ours for name in options.ours}
+    solvers = dict.fromkeys(options.ours, fit_ours)
     solvers |= {name: fit_peer for name in options.peers if name != "none"}
     for name, function in solvers.items():
 

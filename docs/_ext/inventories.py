@@ -24,10 +24,9 @@ PROJECTS = {
 # Project: {name: (role, page)}; "$" stands for the name.
 SKLEARN = "modules/generated/$.html#$"
 NAMES: dict[str, dict[str, tuple[str, str]]] = {
-    "python": {
-        name: ("py:exception", "library/exceptions.html#$")
-        for name in ("TypeError", "ValueError")
-    },
+    "python": dict.fromkeys(
+        ("TypeError", "ValueError"), ("py:exception", "library/exceptions.html#$")
+    ),
     "numpy": {},
     "scipy": {},
     "pandas": {},

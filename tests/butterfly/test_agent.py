@@ -348,9 +348,10 @@ def test_partial_fit_counts_the_rows_of_all_calls(binary, preconditioner):
     again.set_params(batch_size=1000, shuffle=False).partial_fit(X, y, classes=[0, 1])
     before = again.coef_.copy(), again.intercept_.copy()
     again.partial_fit(X[:1], y[:1])
-    frequency, square = (X != 0).sum(axis=0) + (X[0] != 0), (X**2).sum(axis=0) + X[
-        0
-    ] ** 2
+    frequency, square = (
+        (X != 0).sum(axis=0) + (X[0] != 0),
+        (X**2).sum(axis=0) + X[0] ** 2,
+    )
     total = 121
     H = {
         "frequency": total / frequency,

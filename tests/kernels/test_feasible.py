@@ -173,8 +173,9 @@ def test_shrunk_entropies(n_columns, share, factor):
     """Row by row, with both probabilities where one column stands for two."""
     rng = np.random.default_rng(0)
     n_classes = max(2, n_columns)
-    full, prior = rng.dirichlet(np.ones(n_classes), 9), rng.dirichlet(
-        np.ones(n_classes)
+    full, prior = (
+        rng.dirichlet(np.ones(n_classes), 9),
+        rng.dirichlet(np.ones(n_classes)),
     )
     y, weight = rng.integers(0, n_classes, 9), rng.uniform(0, 2, 9)
     expected = 0.0

@@ -164,8 +164,9 @@ def test_other_parameters_estimators_and_data(multi, regression, tmp_path):
 
 def test_a_directory_that_cannot_be_written(multi, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with saving(tmp_path / "file"), pytest.raises(
-        CheckpointError, match="cannot write"
+    with (
+        saving(tmp_path / "file"),
+        pytest.raises(CheckpointError, match="cannot write"),
     ):
         fit(MASGDClassifier, *multi)
 
@@ -182,7 +183,10 @@ def test_a_fit_that_cannot_be_saved_says_so(multi, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "dask_ma.engine.recovery._states.digest_shard", lambda arguments: None
     )
-    with saving(tmp_path), pytest.warns(
-        UserWarning, match="the fit of MASGDClassifier is not saved: its data"
+    with (
+        saving(tmp_path),
+        pytest.warns(
+            UserWarning, match="the fit of MASGDClassifier is not saved: its data"
+        ),
     ):
         fit(MASGDClassifier, *multi)

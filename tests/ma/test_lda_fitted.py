@@ -246,16 +246,19 @@ def test_a_merged_model(X):
 
 def test_what_does_not_merge(X):
     model = fit(pd.DataFrame(X, columns=WORDS))
-    same, cases = fit(X), {
-        r"others\[1\] has components_ of shape \(4, 8\), expected \(3, 8\)": fit(
-            X, n_components=4
-        ),
-        r"others\[1\] has components_ of shape \(3, 5\)": fit(X[:, :5]),
-        r"others\[1\] has other feature names": fit(
-            pd.DataFrame(X, columns=WORDS[::-1])
-        ),
-        r"others\[1\] has another topic_word_prior_": fit(X, topic_word_prior=0.5),
-    }
+    same, cases = (
+        fit(X),
+        {
+            r"others\[1\] has components_ of shape \(4, 8\), expected \(3, 8\)": fit(
+                X, n_components=4
+            ),
+            r"others\[1\] has components_ of shape \(3, 5\)": fit(X[:, :5]),
+            r"others\[1\] has other feature names": fit(
+                pd.DataFrame(X, columns=WORDS[::-1])
+            ),
+            r"others\[1\] has another topic_word_prior_": fit(X, topic_word_prior=0.5),
+        },
+    )
     for message, other in cases.items():
         with pytest.raises(ValueError, match=message):
             model.merge([same, other])

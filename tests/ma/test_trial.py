@@ -29,7 +29,7 @@ def test_search_ends_at_the_minimum(exponent):
 
 
 def test_search_leaves_steps_that_diverge():
-    found = lowest(lambda eta: np.inf if eta > 1e-4 else -np.log(eta) ** 2 + 200, 1.0)
+    found = lowest(lambda eta: np.inf if eta > 1e-4 else -(np.log(eta) ** 2) + 200, 1.0)
     assert found < 1e-4
     tried = []
     lowest(lambda eta: tried.append(eta) or np.inf, 1.0)

@@ -147,8 +147,9 @@ def test_blocks_and_their_rows_are_shuffled():
 
 
 def test_passes_and_seeds_differ():
-    first, second = Sampler(make_shard(), 23, seeded(0)), Sampler(
-        make_shard(), 23, seeded(1)
+    first, second = (
+        Sampler(make_shard(), 23, seeded(0)),
+        Sampler(make_shard(), 23, seeded(1)),
     )
     passes = [tuple(one_pass(s)[0]) for s in (first, second) for _ in range(2)]
     assert len(set(passes)) == 4

@@ -292,12 +292,12 @@ def test_twin(request, data, check_same):
     twin = model.to_sklearn()
     assert type(twin) is MLPClassifier
     for method in ("predict", "predict_proba", "predict_log_proba"):
-        theirs, ours = (getattr(m, method)(X) for m in (second, model))
+        theirs, ours = (getattr(m, method)(X) for m in (twin, model))
         np.testing.assert_array_equal(theirs, ours)
-    assert second.n_iter_ == 3 and second.loss_curve_ == model.loss_curve_
+    assert twin.n_iter_ == 3 and twin.loss_curve_ == model.loss_curve_
     before = model.coefs_[0].copy()
-    second.partial_fit(X, names)
-    assert not np.array_equal(second.coefs_[0], before)
+    twin.partial_fit(X, names)
+    assert not np.array_equal(twin.coefs_[0], before)
     np.testing.assert_array_equal(model.coefs_[0], before)
 
 

@@ -34,10 +34,13 @@ def row_batches(shard: Shard, n_outputs: int) -> Iterator[tuple[slice, Batch]]:
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))
             rows = slice(first + part.start, first + part.stop)
-            yield rows, Batch(
-                row_slice(block.X, part.start, part.stop),
-                None if block.y is None else block.y[part],
-                None if block.sample_weight is None else block.sample_weight[part],
-                np.arange(rows.start, rows.stop),
+            yield (
+                rows,
+                Batch(
+                    row_slice(block.X, part.start, part.stop),
+                    None if block.y is None else block.y[part],
+                    None if block.sample_weight is None else block.sample_weight[part],
+                    np.arange(rows.start, rows.stop),
+                ),
             )
         first += n_rows

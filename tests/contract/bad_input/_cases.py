@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from bad_input._world import CONTAINERS, ESTIMATORS, Box, good_rows
 
 GOOD: Any = object()  # stands for good rows, or for a good y

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from bad_input._cases import Call, Case, refused, trained, with_params
 from bad_input._world import ESTIMATORS, NETWORKS, TOPICS, Box, N
 

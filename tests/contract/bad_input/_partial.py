@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from bad_input._cases import Call, Case, put, refused, trained
 from bad_input._world import CLASSIFIERS, ESTIMATORS, Box, N, good_rows
 

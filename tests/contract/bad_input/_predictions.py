@@ -9,6 +9,8 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+from scipy import sparse
+
 from bad_input._cases import Call, Case, put, refused, trained
 from bad_input._world import (
     CLASSIFIERS,
@@ -19,7 +21,6 @@ from bad_input._world import (
     N,
     good_rows,
 )
-from scipy import sparse
 
 
 def fitted(estimator: Any, box: Box) -> None:

@@ -11,9 +11,10 @@ import dask.bag
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+from scipy import sparse
+
 from bad_input._cases import Call, Case, refused, rows_with, trained
 from bad_input._world import LAZY, NAMES, ROWS, Box, N, P, good_rows
-from scipy import sparse
 
 ARRAYS = ("numpy", "array")
 

@@ -9,9 +9,10 @@ import dask
 import dask.array as da
 import numpy as np
 import sparse as pydata_sparse
+from scipy import sparse
+
 from bad_input._cases import Call, Case, refused, trained
 from bad_input._world import ROWS, TOPICS, Box, N, P, good_rows
-from scipy import sparse
 
 
 def csr() -> Any:

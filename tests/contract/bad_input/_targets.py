@@ -10,6 +10,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+
 from bad_input._cases import Call, Case, refused, trained, y_with
 from bad_input._world import (
     CLASSIFIERS,

@@ -8,6 +8,7 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+
 from bad_input._cases import Call, Case, put, refused, rows_with, trained
 from bad_input._world import (
     NAMES,

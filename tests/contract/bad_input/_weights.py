@@ -8,6 +8,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+
 from bad_input._cases import Call, Case, refused, trained
 from bad_input._world import CLASSIFIERS, LAZY, MEMORY, ROWS, SUPERVISED, Box, N
 
