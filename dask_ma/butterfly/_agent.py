@@ -65,7 +65,7 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     if kept is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=kept.shared["classes"])
-    problem = agree_on_problem(context.group, arguments, params)
+    problem = agree_on_problem(context.group, arguments, params, one_vs_rest=True)
     problem, validation = hold_out(context, problem, params)
     model = initial_model(problem, params)
     evaluator = Evaluator(context, problem, validation, params, model)

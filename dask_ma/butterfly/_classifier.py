@@ -34,7 +34,8 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     ranks. The objective is ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha *
     ||w||^2 / 2``, where `s_i` is the sample weight times the class weight. With more
     than two classes each class is set against the rest, and the objective is the mean
-    over these problems.
+    over these problems. In that of a class its weight multiplies the losses of its own
+    rows, and `s_i` is the sample weight alone, as in SGDClassifier.
 
     Parameters
     ----------
@@ -103,8 +104,10 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
         Passes without improvement before the fit ends.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
-        frequency. They multiply the sample weights, also in the problems of one class
-        against the rest.
+        frequency, to which rows contribute by their sample weights. With two classes
+        they multiply the sample weights. With more, the weight of a class multiplies
+        the losses of its own rows in its problem against the rest, and those of no row
+        in the others; a class of weight 0 is never predicted.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False

@@ -46,6 +46,8 @@ class StepRule(NamedTuple):
         What turns the sum over a batch into the gradient.
     first_averaged : float
         Number of the first step that counts in the mean; infinite without a mean.
+    positive_weight : ndarray of shape (n_problems,) or None
+        Weights of each class in its own problem against the rest.
     """
 
     loss: str
@@ -54,6 +56,7 @@ class StepRule(NamedTuple):
     fit_intercept: bool
     gradient_scale: float
     first_averaged: float = math.inf
+    positive_weight: np.ndarray | None = None
 
     def slopes(self, weights: np.ndarray, piece: Piece) -> np.ndarray:
         """Derivatives of the losses of some rows by the predictions."""
@@ -64,6 +67,7 @@ class StepRule(NamedTuple):
             piece.sample_weight,
             loss=self.loss,
             epsilon=self.epsilon,
+            positive_weight=self.positive_weight,
         )
 
     def update(self, state: RankState, batch: Sequence[Piece]) -> None:
@@ -119,6 +123,9 @@ def make_rule(
     if params.average:
         # After so many steps the ranks have seen this many rows.
         first_averaged = params.average * n_steps / problem.total_rows
+    positive_weight = problem.positive_weight
+    if positive_weight is not None:
+        positive_weight = positive_weight.astype(problem.dtype)
     return StepRule(
         loss=params.loss,
         epsilon=params.epsilon,
@@ -126,6 +133,7 @@ def make_rule(
         fit_intercept=params.fit_intercept,
         gradient_scale=n_steps / weight,
         first_averaged=first_averaged,
+        positive_weight=positive_weight,
     )
 
 

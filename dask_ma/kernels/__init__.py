@@ -66,7 +66,11 @@ from dask_ma.kernels._mlp import (
     mlp_outputs,
     mlp_unpack,
 )
-from dask_ma.kernels._objective import loss_sums, one_vs_rest_targets
+from dask_ma.kernels._objective import (
+    loss_sums,
+    one_vs_rest_targets,
+    positive_factors,
+)
 from dask_ma.kernels._optimizers import (
     SGD,
     Adam,
@@ -158,6 +162,7 @@ __all__ = [
     "moment_sums",
     "newton_point",
     "one_vs_rest_targets",
+    "positive_factors",
     "penalty_of",
     "penalty_value",
     "preconditioner_diagonal",

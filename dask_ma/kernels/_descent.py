@@ -9,7 +9,11 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._gradients import _chunks
-from dask_ma.kernels._objective import _check_shapes, one_vs_rest_targets
+from dask_ma.kernels._objective import (
+    _check_shapes,
+    one_vs_rest_targets,
+    positive_factors,
+)
 from dask_ma.kernels._rows import row_slice
 from dask_ma.kernels._smoothing import smooth_loss
 
@@ -97,6 +101,7 @@ def descent_sums(
     caution: np.ndarray,
     problems: np.ndarray | None = None,
     n_problems: int = 1,
+    positive_weight: np.ndarray | None = None,
     standardization: Standardization | None = None,
 ) -> DescentSums:
     """Sums of smooth losses and of their derivatives over a block, in one pass.
@@ -124,6 +129,9 @@ def descent_sums(
         Numbers of the problems asked for, if `y` holds class codes.
     n_problems : int, default=1
         How many problems the class codes make.
+    positive_weight : ndarray of shape (n_problems,) or None, default=None
+        What the weights of each problem's own class are multiplied by, with `problems`,
+        as :func:`positive_factors` has it; None multiplies by 1.
     standardization : Standardization or None, default=None
         Columns of the Hessian; None leaves it out. Its rows are made dense, some at a
         time.
@@ -154,18 +162,26 @@ def descent_sums(
         s = np.ones(len(p))
         if sample_weight is not None:
             s = sample_weight[where].astype(np.float64, copy=False)
-        losses += s @ found.values
-        smooth += s @ found.smooth
-        gaps += s @ found.gaps
-        slopes = (found.slopes.T * s).T
+        if positive_weight is not None:
+            factors = positive_factors(targets, positive_weight[problems])
+            s = (factors.T * s).T.reshape(p.shape)
+        losses += _weighted_sums(s, found.values)
+        smooth += _weighted_sums(s, found.smooth)
+        gaps += _weighted_sums(s, found.gaps)
+        slopes = (found.slopes.T * s.T).T
         slope_sums += slopes.sum(axis=0)
         gradient += chunk.T @ slopes
         if standardization is not None:
-            curvatures = (found.curvatures.T * s).reshape(n_asked, -1)
+            curvatures = (found.curvatures.T * s.T).reshape(n_asked, -1)
             _add_hessian(hessian, chunk, curvatures, standardization)
     return DescentSums(
         losses, smooth, gaps, gradient.T.reshape(coef.shape), slope_sums, hessian
     )
+
+
+def _weighted_sums(s: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Sums over the samples, whose weights may differ from problem to problem."""
+    return s @ values if s.ndim == 1 else np.einsum("ik,ik->k", s, values)
 
 
 def _add_hessian(

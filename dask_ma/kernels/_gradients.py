@@ -15,7 +15,11 @@ import numpy as np
 from scipy import sparse, special
 
 from dask_ma.kernels._losses import loss_values
-from dask_ma.kernels._objective import _check_shapes, one_vs_rest_targets
+from dask_ma.kernels._objective import (
+    _check_shapes,
+    one_vs_rest_targets,
+    positive_factors,
+)
 from dask_ma.kernels._rows import row_slice
 
 _Slope = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
@@ -96,13 +100,13 @@ class GradientSums(NamedTuple):
     Attributes
     ----------
     losses : ndarray of shape (n_problems,)
-        ``sum_i s_i loss(y_ik, p_ik)`` with ``p_ik = x_i w_k + b_k``.
+        ``sum_i s_ik loss(y_ik, p_ik)`` with ``p_ik = x_i w_k + b_k``.
     coef : ndarray of shape (n_problems, n_features)
         Its derivatives by the coefficients.
     intercept : ndarray of shape (n_problems,)
         Its derivatives by the intercepts.
     weight : float
-        ``sum_i s_i``.
+        Sum of the samples' own weights.
     """
 
     losses: np.ndarray
@@ -154,6 +158,7 @@ def gradient_sums(
     loss: str,
     epsilon: float = 0.1,
     one_vs_rest: bool = False,
+    positive_weight: np.ndarray | None = None,
     rows: np.ndarray | None = None,
 ) -> GradientSums:
     """Sums of losses and of their gradients over a block, in one pass.
@@ -179,6 +184,9 @@ def gradient_sums(
         Passed on to :func:`loss_slopes`.
     one_vs_rest : bool, default=False
         Whether `y` holds class codes.
+    positive_weight : ndarray of shape (n_problems,) or None, default=None
+        What the weights of each problem's own class are multiplied by, with
+        `one_vs_rest`, as :func:`positive_factors` has it; None multiplies by 1.
     rows : ndarray of int or None, default=None
         Positions of the rows that count; None for all of them.
 
@@ -203,9 +211,15 @@ def gradient_sums(
         p = chunk @ columns
         p += intercept
         targets = one_vs_rest_targets(y[where], n_problems) if one_vs_rest else y[where]
+        factors = None
+        if positive_weight is not None:
+            factors = positive_factors(targets, positive_weight).reshape(p.shape)
         targets = targets.reshape(p.shape)
         values = loss_values(loss, targets, p, epsilon)
         slopes = loss_slopes(loss, targets, p, epsilon)
+        if factors is not None:
+            values *= factors
+            slopes *= factors
         if sample_weight is None:
             weight += len(p)
         else:

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._gradients import loss_slopes
+from dask_ma.kernels._objective import positive_factors
 
 # To add at scattered places costs this many times as much, per element, as the passes
 # over an array that a dense gradient takes.
@@ -32,6 +33,7 @@ def batch_slopes(
     *,
     loss: str,
     epsilon: float = 0.1,
+    positive_weight: np.ndarray | None = None,
 ) -> np.ndarray:
     """Derivatives of the losses of a batch by the predictions.
 
@@ -49,11 +51,14 @@ def batch_slopes(
         One of ``LOSSES``; see :func:`loss_slopes` for its derivative at a kink.
     epsilon : float, default=0.1
         Width of huber and of the epsilon-insensitive losses; no other loss reads it.
+    positive_weight : ndarray of shape (n_problems,) or None, default=None
+        What the weights of the rows with the target +1 are multiplied by in each
+        problem, as :func:`positive_factors` has it; None multiplies by 1.
 
     Returns
     -------
     ndarray of shape (n_samples, n_problems), of the dtype of `weights`
-        ``s_i`` times the derivative of ``loss(y_ik, p_ik)`` by ``p_ik``.
+        ``s_ik`` times the derivative of ``loss(y_ik, p_ik)`` by ``p_ik``.
     """
     n_problems = weights.shape[1]
     # SciPy and BLAS are faster with a vector than with a matrix of one column.
@@ -64,6 +69,8 @@ def batch_slopes(
     slopes = loss_slopes(loss, targets, predictions, epsilon)
     if sample_weight is not None:
         slopes *= sample_weight[:, np.newaxis]
+    if positive_weight is not None:
+        slopes *= positive_factors(targets, positive_weight)
     return slopes.astype(weights.dtype, copy=False)
 
 

@@ -38,6 +38,34 @@ def one_vs_rest_targets(
     return targets
 
 
+def positive_factors(targets: np.ndarray, positive_weight: np.ndarray) -> np.ndarray:
+    """What the weights of samples are multiplied by in each binary problem.
+
+    Parameters
+    ----------
+    targets : ndarray of shape (n_samples, n_problems)
+        -1 or +1.
+    positive_weight : ndarray of shape (n_problems,)
+        Weights of the targets +1; those of -1 are 1.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_problems), of the dtype of `positive_weight`
+
+    Raises
+    ------
+    ValueError
+        If there is not one weight per problem.
+    """
+    if np.shape(positive_weight) != targets.shape[1:] or targets.ndim != 2:
+        raise ValueError(
+            "positive_weight must have one weight per problem, for targets of shape "
+            f"(n_samples, n_problems); got weights of shape "
+            f"{np.shape(positive_weight)} and targets of shape {targets.shape}"
+        )
+    return np.where(targets > 0, positive_weight, positive_weight.dtype.type(1))
+
+
 def loss_sums(
     X: Any,
     y: np.ndarray,
@@ -48,6 +76,7 @@ def loss_sums(
     loss: str,
     epsilon: float = 0.1,
     one_vs_rest: bool = False,
+    positive_weight: np.ndarray | None = None,
 ) -> np.ndarray:
     """Weighted sum of losses over a block, one per problem.
 
@@ -70,11 +99,14 @@ def loss_sums(
         Passed on to `loss_values`.
     one_vs_rest : bool, default=False
         Whether `y` holds class codes.
+    positive_weight : ndarray of shape (n_problems,) or None, default=None
+        What the weights of each problem's own class are multiplied by, with
+        `one_vs_rest`, as :func:`positive_factors` has it; None multiplies by 1.
 
     Returns
     -------
     ndarray of float64, shape (n_problems,)
-        ``sum_i s_i loss(y_ik, x_i w_k + b_k)``.
+        ``sum_i s_ik loss(y_ik, x_i w_k + b_k)``.
 
     Raises
     ------
@@ -87,6 +119,8 @@ def loss_sums(
     for rows, p in chunked_predictions(X, coef, intercept):
         targets = one_vs_rest_targets(y[rows], n_problems) if one_vs_rest else y[rows]
         values = loss_values(loss, targets.reshape(p.shape), p, epsilon)
+        if positive_weight is not None:
+            values *= positive_factors(targets, positive_weight).reshape(p.shape)
         if sample_weight is None:
             total += values.sum(axis=0)
         else:

@@ -188,6 +188,7 @@ class Evaluator:
                 loss=self._params.loss,
                 epsilon=self._params.epsilon,
                 one_vs_rest=self._params.is_classifier,
+                positive_weight=self._problem.positive_weight,
             )
         return sums
 

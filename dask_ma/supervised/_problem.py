@@ -48,8 +48,8 @@ class Problem:
     ----------
     shard : Shard
         The rank's rows; y holds class codes or float targets, which may have several
-        columns, and the weights, if
-        there are any, have mean 1 over all ranks and include the class weights.
+        columns, and the weights, if there are any, have mean 1 over all ranks and
+        include the class weights, unless these are in `positive_weight`.
     classes : ndarray of shape (n_classes,) or None
         Sorted labels.
     n_problems : int
@@ -66,6 +66,9 @@ class Problem:
         Type of the model.
     uneven : str or None
         Says so if the ranks have rows of different classes.
+    positive_weight : ndarray of float64, shape (n_problems,), or None
+        What the weights of each class are multiplied by in its own problem against the
+        rest; None if they are not.
     """
 
     shard: Shard
@@ -77,6 +80,7 @@ class Problem:
     total_stored: int
     dtype: np.dtype
     uneven: str | None = None
+    positive_weight: np.ndarray | None = None
 
 
 def agree_on_problem(
@@ -86,6 +90,7 @@ def agree_on_problem(
     *,
     dtypes: Sequence[Any] = (np.float64, np.float32),
     drop_weightless: bool = True,
+    one_vs_rest: bool = False,
 ) -> Problem:
     """Check this rank's data and settle with the other ranks what is to be trained.
 
@@ -104,6 +109,10 @@ def agree_on_problem(
         Types that X may have; any other becomes the first.
     drop_weightless : bool, default=True
         Whether rows of weight 0 are left out.
+    one_vs_rest : bool, default=False
+        Whether each of more than two classes is set against the rest. The weight of a
+        class counts in its own problem only then, as SGDClassifier has it: rows of
+        the other problems weigh no more for being of a heavy class.
 
     Returns
     -------
@@ -119,7 +128,12 @@ def agree_on_problem(
     _check_kinds(summaries)
     classes = _agree_on_classes(summaries, params)
     factors = _class_factors(summaries, classes, params)
-    return _scale(shard, own, summaries, classes, factors)
+    positive = None
+    if one_vs_rest and factors is not None and len(factors) > 2:
+        _check_some(factors.sum())
+        positive, factors = factors, None
+    problem = _scale(shard, own, summaries, classes, factors)
+    return replace(problem, positive_weight=positive)
 
 
 def _inspect(
@@ -314,8 +328,18 @@ def _class_weight(weights: dict[Any, Any], label: Any) -> float:
         return float(weight)
     raise ValueError(
         f"class_weight must not be negative, NaN, infinite or no number, but that of "
-        f"the label {label!r} is {weight!r}; 0 leaves out the rows of a class"
+        f"the label {label!r} is {weight!r}; use 0 for a class that is not to be "
+        "predicted"
     )
+
+
+def _check_some(total: float) -> None:
+    """Refuse class weights that leave nothing but zeros."""
+    if not total > 0:
+        raise ValueError(
+            "class_weight gives every row the weight 0; it must leave at least one "
+            "class a positive weight"
+        )
 
 
 def _scale(
@@ -329,11 +353,7 @@ def _scale(
     total_rows = sum(s.n_rows for s in summaries)
     weighted = factors is not None or any(s.has_weights for s in summaries)
     total = sum(_class_weighted(s, classes, factors) for s in summaries)
-    if not total > 0:
-        raise ValueError(
-            "class_weight gives every row the weight 0; it must leave at least one "
-            "class a positive weight"
-        )
+    _check_some(total)
     scale = total_rows / total
     dtype = np.dtype(np.result_type(*[s.dtype for s in summaries if s.n_rows]))
     blocks = []

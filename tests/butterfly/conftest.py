@@ -32,7 +32,8 @@ class Simulation:
     """Algorithm 2 of the paper for all ranks in turn, row by row, without shuffling.
 
     `shards` holds X and y of each rank, and weights whose mean over all rows is 1;
-    `targets` turns a label into -1 or 1 for each problem.
+    `targets` turns a label into -1 or 1 for each problem. A `class_weight` is for more
+    than two classes: it multiplies the weights of a class in its own problem.
     """
 
     def __init__(self, shards, targets, **params):
@@ -103,7 +104,9 @@ class Simulation:
     def _objective(self, model):
         coef, intercept = model
         loss = sum(
-            weight * LOSSES[self.params["loss"]](target, x @ coef[k] + intercept[k])
+            weight
+            * self._factor(label, target)
+            * LOSSES[self.params["loss"]](target, x @ coef[k] + intercept[k])
             for X, y, s in self.shards
             for x, label, weight in zip(X, y, s, strict=True)
             for k, target in enumerate(self.targets(label))
@@ -121,7 +124,7 @@ class Simulation:
         ):
             for k, target in enumerate(self.targets(label)):
                 p = x @ self.coef[rank][k] + self.intercept[rank][k]
-                slope = weight * self._slope(target, p)
+                slope = weight * self._factor(label, target) * self._slope(target, p)
                 coef_gradient[k] += slope * x
                 intercept_gradient[k] += slope
         if self.params["mixing"] == "none":
@@ -140,6 +143,10 @@ class Simulation:
             self.intercept[rank] = (
                 self.intercept[rank] - step_size * scale * intercept_gradient
             )
+
+    def _factor(self, label, target):
+        factors = self.params.get("class_weight", {})
+        return factors.get(label, 1) if target > 0 else 1
 
     def _slope(self, y, p):
         return SLOPES[self.params["loss"]](y, p)

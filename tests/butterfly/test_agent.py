@@ -192,6 +192,28 @@ def test_weights_of_classes(binary):
     assert not np.allclose(by_class.coef_, balanced.coef_)
 
 
+@pytest.mark.parametrize("mixing", ["butterfly", "none"])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_of_classes_against_the_rest(
+    multi, weights, simulation, weighted, n_ranks, mixing
+):
+    """They count in the problem of their own class only, also when steps adapt."""
+    ours, theirs = check(
+        simulation,
+        *multi,
+        n_ranks,
+        weight=weights if weighted else None,
+        class_weight={0: 0.3, 2: 5.0},
+        mixing=mixing,
+        learning_rate="invscaling" if mixing == "none" else "adaptive",
+        rtol=1e-8,
+    )
+    if mixing == "butterfly":
+        objectives = [record["objective"] for record in ours.history_]
+        np.testing.assert_allclose(objectives, theirs.objectives, rtol=1e-9)
+
+
 def test_a_weight_of_zero_is_no_row(binary):
     X, y = binary
     kept = np.ones(120)

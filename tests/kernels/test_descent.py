@@ -43,16 +43,21 @@ def by_hand(X, targets, s, w, b, loss, width, caution, columns):
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("loss", ["hinge", "log_loss", "squared_hinge"])
 @pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("factors", [None, np.array([3.0, 0.5, 0.2])])
+@pytest.mark.parametrize("numbers", [[2, 0], [1]])
 @pytest.mark.parametrize("chunk", [None, 20])
-def test_some_problems(rows, container, loss, is_weighted, chunk, monkeypatch):
+def test_some_problems(
+    rows, container, loss, is_weighted, factors, numbers, chunk, monkeypatch
+):
     if chunk is not None:
         monkeypatch.setattr(_descent, "_DENSE_ELEMENTS", chunk)
     X, codes, weight = rows
     s = weight if is_weighted else None
     rng = np.random.default_rng(1)
-    coef, intercept = rng.standard_normal((2, 5)), rng.standard_normal(2)
+    problems = np.array(numbers)
+    n_asked = len(problems)
+    coef, intercept = rng.standard_normal((n_asked, 5)), rng.standard_normal(n_asked)
     scaling = Standardization(X.mean(axis=0), 1 + rng.random(5))
-    problems = np.array([2, 0])
     found = descent_sums(
         container(X),
         codes,
@@ -61,19 +66,23 @@ def test_some_problems(rows, container, loss, is_weighted, chunk, monkeypatch):
         intercept,
         loss=loss,
         epsilon=0.1,
-        widths=WIDTHS,
-        caution=CAUTION,
+        widths=WIDTHS[:n_asked],
+        caution=CAUTION[:n_asked],
         problems=problems,
         n_problems=3,
+        positive_weight=factors,
         standardization=scaling,
     )
     columns = np.column_stack([(X - scaling.centre) / scaling.scale, np.ones(70)])
     targets = one_vs_rest_targets(codes, 3)
     for k, number in enumerate(problems):
+        own = weight if is_weighted else np.ones(70)
+        if factors is not None:
+            own = own * np.where(codes == number, factors[number], 1)
         expected = by_hand(
             X,
             targets[:, number],
-            weight if is_weighted else np.ones(70),
+            own,
             coef[k],
             intercept[k],
             loss,

@@ -149,6 +149,39 @@ def test_layouts_and_dtypes_agree(case, container, dtype):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("rows", [None, np.arange(0, 53, 2)])
+@pytest.mark.parametrize("container", sorted(CONTAINERS))
+def test_weights_of_each_problems_own_class(case, container, rows):
+    X, codes, s, coef, intercept = case
+    k = len(coef)
+    factors = np.random.default_rng(2).uniform(0, 4, k)
+    got = gradient_sums(
+        CONTAINERS[container](X),
+        codes,
+        s,
+        coef,
+        intercept,
+        loss="log_loss",
+        one_vs_rest=True,
+        positive_weight=factors,
+        rows=rows,
+    )
+    picked = slice(None) if rows is None else rows
+    assert got.weight == pytest.approx(s[picked].sum(), rel=1e-13)
+    for j in range(k):
+        own = codes == (1 if k == 1 else j)
+        alone = gradient_sums(
+            X[picked],
+            np.where(own, 1.0, -1.0)[picked],
+            (s * np.where(own, factors[j], 1))[picked],
+            coef[j : j + 1],
+            intercept[j : j + 1],
+            loss="log_loss",
+        )
+        for a, b in zip(got[:3], alone[:3], strict=True):
+            np.testing.assert_allclose(a[j], b[0], rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 def test_some_rows(case, container):
     X, codes, s, coef, intercept = case

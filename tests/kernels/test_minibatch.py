@@ -58,8 +58,10 @@ def tolerance(dtype):
 @pytest.mark.parametrize("n_problems", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_slopes_by_hand(loss, weighted, n_problems, dtype, container):
+@pytest.mark.parametrize("by_class", [False, True])
+def test_slopes_by_hand(by_class, loss, weighted, n_problems, dtype, container):
     weights, X, y, s = batch(n_problems=n_problems, dtype=dtype)
+    factors = np.array([0.3, 4, 0][:n_problems], dtype=dtype) if by_class else None
     slopes = batch_slopes(
         weights,
         CONTAINERS[container](X),
@@ -67,11 +69,14 @@ def test_slopes_by_hand(loss, weighted, n_problems, dtype, container):
         s if weighted else None,
         loss=loss,
         epsilon=0.3,
+        positive_weight=factors,
     )
     assert slopes.dtype == dtype
     for i, k in np.ndindex(*y.shape):
         p = sum(X[i, j] * weights[j, k] for j in range(9)) + weights[9, k]
         expected = SLOPES[loss](y[i, k], p) * (s[i] if weighted else 1)
+        if by_class and y[i, k] > 0:
+            expected *= factors[k]
         assert slopes[i, k] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 

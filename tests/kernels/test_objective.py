@@ -12,6 +12,7 @@ from dask_ma.kernels import (
     loss_sums,
     loss_values,
     one_vs_rest_targets,
+    positive_factors,
 )
 
 CONTAINERS = {
@@ -82,6 +83,62 @@ def test_chunking_does_not_matter(case, container, size, monkeypatch):
     monkeypatch.setattr(_predictions, "_CHUNK_PREDICTIONS", size)
     got = loss_sums(X, codes, s, coef, intercept, loss="log_loss", one_vs_rest=True)
     np.testing.assert_allclose(got, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("container", ["dense", "csr_matrix"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_of_each_problems_own_class(case, container, weighted):
+    """Each problem has weights of its own then."""
+    X, codes, s, coef, intercept = case
+    k = len(coef)
+    s = s if weighted else np.ones(len(codes))
+    factors = np.random.default_rng(2).uniform(0, 4, k)
+    got = loss_sums(
+        CONTAINERS[container](X),
+        codes,
+        s if weighted else None,
+        coef,
+        intercept,
+        loss="log_loss",
+        one_vs_rest=True,
+        positive_weight=factors,
+    )
+    for j in range(k):
+        own = codes == (1 if k == 1 else j)
+        alone = loss_sums(
+            X,
+            np.where(own, 1.0, -1.0),
+            s * np.where(own, factors[j], 1),
+            coef[j : j + 1],
+            intercept[j : j + 1],
+            loss="log_loss",
+        )
+        np.testing.assert_allclose(got[j], alone[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_positive_factors(dtype):
+    targets = one_vs_rest_targets(np.array([0, 2]), 3, dtype=dtype)
+    got = positive_factors(targets, np.array([5, 0.5, 0], dtype=dtype))
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, [[5, 1, 1], [1, 1, 0]])
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1), ()])
+def test_weights_of_classes_of_another_shape(shape):
+    message = "positive_weight must have one weight per problem.* got weights of shape"
+    with pytest.raises(ValueError, match=message):
+        positive_factors(np.ones((4, 2)), np.ones(shape))
+    with pytest.raises(ValueError, match=message):  # targets that are no classes
+        loss_sums(
+            np.ones((4, 2)),
+            np.ones(4),
+            None,
+            np.ones((1, 2)),
+            np.ones(1),
+            loss="hinge",
+            positive_weight=np.ones(1),
+        )
 
 
 def test_real_targets():

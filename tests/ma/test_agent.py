@@ -152,6 +152,19 @@ def test_one_rank_is_one_against_the_rest(multi, average_by_hand):
     np.testing.assert_array_equal(ours.intercept_, intercept)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_weights_of_classes_against_the_rest(multi, average_by_hand, n_ranks):
+    """SGDClassifier gives those of a class to its own rows in its own problem."""
+    X, y = multi
+    params = {"class_weight": {0: 0.3, 2: 5.0}, **STEADY}
+    ours = fit(MASGDClassifier, X, y, n_ranks, **params)
+    shards = [(X, y, None)] if n_ranks == 1 else thirds(X, y)
+    twin = twin_of(MASGDClassifier, **params)
+    coef, intercept = average_by_hand(twin, shards, 3)
+    np.testing.assert_allclose(ours.coef_, coef, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-10)
+
+
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("n_rows", [120, 119])
 def test_three_ranks_are_averaged_by_rows(binary, average_by_hand, container, n_rows):

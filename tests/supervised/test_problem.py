@@ -20,13 +20,13 @@ def same_model(a, b, rtol=0):
     np.testing.assert_allclose(*values, rtol=1e-12)
 
 
-@pytest.mark.parametrize("class_weight", ["balanced", {0: 0.3, 2: 5.0}])
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 0.3, 1: 5.0}])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_class_weights_are_weights_of_rows(
-    multi, weights, class_weight, n_ranks, weighted
+def test_weights_of_two_classes_are_weights_of_rows(
+    binary, weights, class_weight, n_ranks, weighted
 ):
-    X, y = multi[0][10:], multi[1][10:]
+    X, y = binary[0][10:], binary[1][10:]
     own = weights[10:] if weighted else None
     ours = MASGDClassifier(class_weight=class_weight, n_ranks=n_ranks, **PARAMS)
     ours.fit(X, y, sample_weight=own)
@@ -34,7 +34,7 @@ def test_class_weights_are_weights_of_rows(
     if weighted and class_weight == "balanced":
         # The classes are balanced in weight, not in number.
         sums = np.bincount(y, weights=own)
-        by_hand = (sums.sum() / (4 * sums))[y]
+        by_hand = (sums.sum() / (2 * sums))[y]
     by_hand = by_hand * (1 if own is None else own)
     plain = MASGDClassifier(n_ranks=n_ranks, **PARAMS).fit(X, y, sample_weight=by_hand)
     same_model(ours, plain, rtol=1e-9)

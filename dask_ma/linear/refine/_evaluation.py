@@ -169,6 +169,7 @@ class Rows:
                 caution=request.caution,
                 problems=request.problems if params.is_classifier else None,
                 n_problems=self._problem.n_problems,
+                positive_weight=self._problem.positive_weight,
                 standardization=(
                     coordinates.standardization if self._has_hessian else None
                 ),

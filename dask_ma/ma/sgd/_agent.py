@@ -51,7 +51,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     if state is not None:
         # Rows that were lost may have been the only ones of their class.
         params = replace(params, classes=state.shared["classes"])
-    problem = agree_on_problem(group, arguments, params)
+    problem = agree_on_problem(group, arguments, params, one_vs_rest=True)
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
@@ -159,7 +159,14 @@ def make_paradigm(
     if params.paradigm == "gradient":
         return SendGradient(context, problem, params)
     size = context.group.size
-    solver = LocalSGD(problem.shard, problem.n_problems, params, context.seed, size)
+    solver = LocalSGD(
+        problem.shard,
+        problem.n_problems,
+        params,
+        context.seed,
+        size,
+        problem.positive_weight,
+    )
     epochs = local_epochs(
         params.local_epochs, sizes_of(problem, size, params.link_bandwidth)
     )

@@ -31,7 +31,9 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     averaged by an allreduce from worker to worker, weighted by rows. The objective is
     ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha * penalty(w)``, where `s_i` is
     the sample weight times the class weight. With more than two classes each class is
-    set against the rest, and the objective is the mean over these problems.
+    set against the rest, and the objective is the mean over these problems. In that of
+    a class its weight multiplies the losses of its own rows, and `s_i` is the sample
+    weight alone, as in SGDClassifier.
 
     Parameters
     ----------
@@ -92,9 +94,10 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         `local_epochs` above 1 counts as one.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
-        frequency. They multiply the sample weights, also in the problems of one class
-        against the rest: SGDClassifier weights only the rows of the one class there, so
-        that a heavy class is predicted less often by it.
+        frequency, to which rows contribute by their sample weights. With two classes
+        they multiply the sample weights. With more, the weight of a class multiplies
+        the losses of its own rows in its problem against the rest, and those of no row
+        in the others; a class of weight 0 is never predicted.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False

@@ -255,6 +255,7 @@ class SendGradient(Paradigm):
                 loss=self._params.loss,
                 epsilon=self._params.epsilon,
                 one_vs_rest=self._params.is_classifier,
+                positive_weight=self._problem.positive_weight,
                 rows=rows,
             )
             coef += sums.coef

@@ -51,6 +51,8 @@ class LocalSGD:
         Seed of this rank.
     n_ranks : int
         Number of ranks.
+    positive_weight : ndarray of shape (n_problems,) or None, default=None
+        Weights of each class in its own problem against the rest.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class LocalSGD:
         params: FitParams,
         seed: np.random.SeedSequence,
         n_ranks: int,
+        positive_weight: np.ndarray | None = None,
     ) -> None:
         self._shard = shard
         self._seed = seed
         self._shuffle = bool(params.shuffle)
         self._estimator = _make_estimator(params)
+        self._positive_weight = positive_weight
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
         model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
@@ -172,6 +176,8 @@ class LocalSGD:
             sgd.intercept_ = self._intercept[k : k + 1]
             sgd.random_state = seed
             self._steps.set_on(sgd, t)
+            if self._positive_weight is not None:
+                sgd.class_weight = {0: 1.0, 1: float(self._positive_weight[k])}
             y = (block.y == k).astype(np.intp) if n_problems > 1 else block.y
             sgd.partial_fit(
                 block.X, y, sample_weight=block.sample_weight, **self._classes

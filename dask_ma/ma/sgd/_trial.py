@@ -149,7 +149,9 @@ def _try(
     [block] = sample.blocks
     key = (*context.seed.spawn_key, _TRIAL)
     seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
-    solver = LocalSGD(sample, problem.n_problems, params, seed, 1)
+    solver = LocalSGD(
+        sample, problem.n_problems, params, seed, 1, problem.positive_weight
+    )
     solver.set_steps(balanced_steps(params, eta, params.t))
     weight = float(sample.n_rows)
     if block.sample_weight is not None:
@@ -167,6 +169,7 @@ def _try(
         loss=params.loss,
         epsilon=params.epsilon,
         one_vs_rest=params.is_classifier,
+        positive_weight=problem.positive_weight,
     )
     penalty = params.alpha * penalty_value(params.penalty, own.coef, params.l1_ratio)
     value = float(losses.sum()) + weight * penalty
