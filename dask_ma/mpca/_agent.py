@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, allgather, barrier
-from dask_ma.data import Shard
+from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca._params import MPCAParams, MPCAResult
+from dask_ma.mpca._targets import Targets, agree_on_targets
 from dask_ma.mpca.networks._evaluation import Spread, mean_state, score_sums, spread_of
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies._base import Alone, Strategy, Synchronous
@@ -31,6 +32,12 @@ _PERIOD = 10  # steps
 _PERIODICAL = {"synchronous", "easgd"}
 _ASYNCHRONOUS = {"mpca", "easgd", "parameter_server"}
 _SERVED = {"easgd", "parameter_server"}
+
+_UNEVEN_ADVICE = (
+    "; networks trained on them alone drift apart, and the joint one may be far worse "
+    "than that of one rank. shuffle='ranks' deals the rows out, for which nearly all "
+    "of them move to another worker once"
+)
 
 
 def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResult:
@@ -58,6 +65,8 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
         context.group, arguments, params, dtypes=params.spec.dtypes
     )
     problem, validation = hold_out(context, problem, params)
+    # A batch is to have rows from everywhere, also where blocks come sorted.
+    problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
     # What overflows, here or on the way, is found by the check of the loss.
     with np.errstate(over="ignore", invalid="ignore"):
         trainer = Trainer(context, problem, validation, params, kept)
@@ -103,6 +112,7 @@ class Trainer:
         self._params = params
         group = context.group
         self._strategy_name = params.strategy if group.size > 1 else "local"
+        self._targets = self._find_targets()
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
@@ -159,7 +169,13 @@ class Trainer:
         # Nobody leaves while parts of models are still on their way to it.
         barrier(context.group)
         return MPCAResult(
-            self._describe(joint), state, self._end.converged, context.history, timeline
+            self._describe(joint),
+            state,
+            self._end.converged,
+            context.history,
+            timeline,
+            self._notes(),
+            self._targets.half_variance,
         )
 
     # What updates bring ---------------------------------------------------------------
@@ -246,6 +262,14 @@ class Trainer:
             leave=self._strategy.leave,
         )
 
+    def _notes(self) -> tuple[str, ...]:
+        """What the user is to know of the rows of the ranks."""
+        uneven = self._problem.uneven or self._targets.uneven
+        # A server makes each step for all ranks: they have one model, not several.
+        if uneven is None or self._strategy_name == "parameter_server":
+            return ()
+        return (uneven + _UNEVEN_ADVICE,)
+
     def _tell_of_divergence(self) -> None:
         """Have the user told which ranks have diverged; a collective call."""
         mine = self._counters.n_steps if self._counters.has_diverged else -1
@@ -276,6 +300,8 @@ class Trainer:
         network = params.spec.build(
             problem.shard.n_features, n_classes, problem.dtype, random_state
         )
+        if params.vector is None and not params.is_classifier:
+            network.shift_outputs(self._targets.mean)
         if params.vector is not None:
             if params.vector.shape != (network.n_values,):
                 raise ValueError(
@@ -419,6 +445,13 @@ class Trainer:
         if self._validation is None or self._params.is_classifier or n_targets is None:
             return None
         return spread_of(self._context.group, self._validation, n_targets)
+
+    def _find_targets(self) -> Targets:
+        """Targets of all ranks, where there are no classes; a collective call then."""
+        problem, params = self._problem, self._params
+        if params.has_classes:
+            return Targets(np.zeros(0), 0.0, None)
+        return agree_on_targets(self._context.group, problem.shard, params.n_targets)
 
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several."""

@@ -49,9 +49,12 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         Exponent of "invscaling".
     max_iter : int, default=200
         Most epochs: as many rows as there are, gone over by all ranks together.
-    shuffle : bool, default=True
-        Whether each rank goes over its blocks, and over the rows of a block, in a new
-        order each time, and rows in memory are dealt out to the ranks. False keeps
+    shuffle : bool or "ranks", default=True
+        Whether each rank goes over its rows in a new order each time, and rows in
+        memory are dealt out to the ranks. Blocks of more than
+        ``dask-ma.data.join-limit`` are gone over one by one. "ranks" also deals out the
+        rows of Dask collections, so that each rank gets some from everywhere: with P
+        ranks all but one part in P of the rows go to another worker once. False keeps
         their order.
     random_state : int, RandomState instance or None, default=None
         Seed of the first weights and of the shuffles.
@@ -236,7 +239,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         learning_rate_init: float = 0.001,
         power_t: float = 0.5,
         max_iter: int = 200,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         random_state: Any = None,
         tol: float | None = 1e-4,
         verbose: int = False,

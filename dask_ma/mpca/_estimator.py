@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dask_ma import _config
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
@@ -26,6 +27,8 @@ from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
+
+_LITTLE = 0.05  # of the variance of the targets, explained on the training rows
 
 _PASSED_ON = (
     "strategy",
@@ -98,7 +101,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
         "power_t": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "shuffle": ["boolean"],
+        "shuffle": [StrOptions({"ranks"}), "boolean"],
         "random_state": ["random_state"],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "verbose": ["verbose"],
@@ -159,6 +162,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                 "n_targets": self.n_targets_,
                 "spec": spec,
                 "random_state": deepcopy(check_random_state(self.random_state)),
+                "join_limit": _config.get_bytes("data.join-limit"),
                 **chosen,
                 **changes,
             }
@@ -175,6 +179,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         )
         for name, value in self._to_attributes(result.fitted).items():
             setattr(self, name, value)
+        for note in result.notes:
+            warnings.warn(note, ConvergenceWarning, stacklevel=3 + N_WRAPPERS)
         self.history_ = result.history
         self.timeline_ = result.timeline
         self._optimizer_state = result.optimizer_state
@@ -183,6 +189,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     @property
     def _deal(self) -> Deal:
         """Ranks whose rows differ drift apart, and `shuffle` changes orders anyway."""
+        if self.shuffle == "ranks":
+            return "always"
         return "memory" if self.shuffle else "never"
 
     def _make_spec(self) -> NetworkSpec:
@@ -254,15 +262,34 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         )
 
     def _warn_unless_converged(self, result: MPCAResult) -> None:
-        """Warn as scikit-learn does if `tol` was not reached."""
-        at_end = result.fitted["n_iter"] >= self.max_iter
-        if self.tol is not None and at_end and not result.converged:
-            warnings.warn(
+        """Warn as scikit-learn does if `tol` was not reached, or if it says little."""
+        if self.tol is None:
+            return
+        text = None
+        explained = self._explained(result)
+        if result.fitted["n_iter"] >= self.max_iter and not result.converged:
+            text = (
                 f"the maximum of {self.max_iter} epochs was reached before the loss "
-                "settled; raise max_iter, or set tol=None if this is wanted",
-                ConvergenceWarning,
-                stacklevel=3 + N_WRAPPERS,
+                "settled; raise max_iter, or set tol=None if this is wanted"
             )
+        elif explained is not None and explained < _LITTLE:
+            text = (
+                "the loss does not fall any more, but the network explains only "
+                f"{max(0.0, explained):.1%} of the variance of the training targets; "
+                "if there is more to learn, scale the features and y, raise "
+                "learning_rate_init, or set a smaller tol"
+            )
+        if text is not None:
+            warnings.warn(text, ConvergenceWarning, stacklevel=3 + N_WRAPPERS)
+
+    def _explained(self, result: MPCAResult) -> float | None:
+        """Part of the variance of a regression's targets that the last losses tell."""
+        if is_classifier(self) or self.module is not None:
+            return None
+        if not result.half_variance > 0:
+            return None
+        recent = result.fitted["loss_curve"][-self.n_iter_no_change :]
+        return 1 - float(np.mean(recent)) / result.half_variance
 
     # The model ------------------------------------------------------------------------
 
@@ -294,6 +321,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         known = (MLPClassifier if is_classifier(self) else MLPRegressor)().get_params()
         given = {k: v for k, v in self.get_params().items() if k in known}
         given["tol"] = self.tol or 0.0
+        given["shuffle"] = bool(self.shuffle)
         if self.learning_rate == "cosine":
             del given["learning_rate"]
         classes = getattr(self, "classes_", None)

@@ -22,6 +22,8 @@ class MPCAParams(ValidationParams):
     random_state : RandomState
         Where the first values, and the shuffles of the rank of the first shard, come
         from.
+    join_limit : int
+        Bytes up to which a rank joins its blocks into one.
     vector : ndarray of shape (n_values,) or None
         Values to start from; None for random ones.
     optimizer_state : dict or None
@@ -48,8 +50,9 @@ class MPCAParams(ValidationParams):
     power_t: float
     max_iter: int
     tol: float | None
-    shuffle: bool
+    shuffle: bool | str
     n_iter_no_change: int
+    join_limit: int
     vector: np.ndarray | None = field(default=None, repr=False)
     optimizer_state: dict[str, Any] | None = field(default=None, repr=False)
     keep_optimizer: bool = False
@@ -72,6 +75,10 @@ class MPCAResult(NamedTuple):
         `restarts` counts how often the ranks have had to start again until then.
     timeline : ndarray or None
         What all ranks have done when.
+    notes : tuple of str
+        What the user is to know of the rows.
+    half_variance : float
+        Of the targets of a regression: the loss of predicting their mean.
     """
 
     fitted: dict[str, Any]
@@ -79,3 +86,5 @@ class MPCAResult(NamedTuple):
     converged: bool
     history: list[dict[str, Any]]
     timeline: np.ndarray | None
+    notes: tuple[str, ...] = ()
+    half_variance: float = 0.0

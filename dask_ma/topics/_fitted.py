@@ -26,6 +26,16 @@ from dask_ma.topics._model import (
     topic_proportions,
 )
 
+# Parameters without effect in batches of all documents, and their defaults.
+_OF_ONLINE = {
+    "learning_decay": 0.7,
+    "learning_offset": 10.0,
+    "batch_size": "auto",
+    "local_batch_size": "auto",
+    "paradigm": "model",
+    "mixing": "allreduce",
+}
+
 
 class FittedTopics(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
@@ -278,6 +288,15 @@ class FittedTopics(
         logs = special.psi(self.components_) - special.psi(totals)
         return np.exp(logs, dtype=logs.dtype).astype(self.components_.dtype)
 
+    def _method(self) -> str:
+        """How to learn; "auto" is left to the ranks, who know the corpus."""
+        if self.learning_method != "auto":
+            return str(self.learning_method)
+        chosen = any(
+            getattr(self, name) != default for name, default in _OF_ONLINE.items()
+        )
+        return "online" if chosen else "auto"
+
     def to_sklearn(self) -> LatentDirichletAllocation:
         """A fitted scikit-learn estimator with the same topics.
 
@@ -305,6 +324,8 @@ class FittedTopics(
                 )
         known = LatentDirichletAllocation().get_params()
         params = {k: v for k, v in self.get_params().items() if k in known}
+        method = self._method()
+        params["learning_method"] = "batch" if method == "auto" else method
         params |= {name: float(values[0]) for name, values in priors.items()}
         # With one rank, this is what scikit-learn's batches are.
         if isinstance(self.local_batch_size, str):

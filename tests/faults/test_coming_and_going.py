@@ -113,7 +113,7 @@ def _striking(strikes):
     def agent(context, arguments, params):
         from dask_ma.ma.sgd import _agent
 
-        keep = context.keep
+        keep = context.save_state
 
         def striking_keep(n_rounds, *args, **kwargs):
             keep(n_rounds, *args, **kwargs)
@@ -123,7 +123,7 @@ def _striking(strikes):
                     mark.touch()
                     strike()
 
-        context.keep = striking_keep
+        context.save_state = striking_keep
         return _agent.train(context, arguments, params)
 
     return agent

@@ -170,7 +170,7 @@ def halfway(monkeypatch, tmp_path):
     def agent(context, arguments, params):
         from dask_ma.ma.sgd import _agent
 
-        keep = context.keep
+        keep = context.save_state
 
         def waiting_keep(n_rounds, *args, **kwargs):
             keep(n_rounds, *args, **kwargs)
@@ -179,7 +179,7 @@ def halfway(monkeypatch, tmp_path):
                 while not go.exists():
                     time.sleep(0.01)
 
-        context.keep = waiting_keep
+        context.save_state = waiting_keep
         return _agent.train(context, arguments, params)
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)

@@ -21,11 +21,11 @@ _BOUND = 30  # seconds
 LINEAR = {"loss": "log_loss", "alpha": 0.01, "tol": None, "random_state": 0}
 TRAINED_BY = {
     "ButterflySGDClassifier": "butterfly._linear",
-    "MALDA": "ma._lda_base",
-    "MASGDClassifier": "ma._linear",
+    "MALDA": "ma.lda._base",
+    "MASGDClassifier": "ma.sgd._linear",
     "MPCAClassifier": "mpca._estimator",
-    "SFBLogisticRegression": "sfb._estimator",
-    "SchMPLasso": "schmp._estimator",
+    "SFBLogisticRegression": "sfb.logistic._estimator",
+    "SchMPLasso": "schmp.l1._estimator",
 }
 
 
@@ -98,7 +98,7 @@ def grow(scale, monkeypatch, tmp_path):
 def alone(estimator, rows, n_ranks):
     """A fit that nothing happens to."""
     module = importlib.import_module(f"dask_ma.{TRAINED_BY[type(estimator).__name__]}")
-    agents = f"dask_ma.{module.__name__.split('.')[1]}._agent"
+    agents = f"{module.__package__}._agent"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "train", importlib.import_module(agents).train)
         return estimator.set_params(n_ranks=n_ranks).fit(*rows)
@@ -132,12 +132,11 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
 
         from dask_ma.engine.recovery import _states
 
-        package = module.split(".")[0]
-        name = "_lda_agent" if "lda" in module else "_agent"
-        train = importlib.import_module(f"dask_ma.{package}.{name}").train
+        package = module.rpartition(".")[0]
+        train = importlib.import_module(f"dask_ma.{package}._agent").train
         rank, size = context.group.rank, context.group.size
         attempt = context._states._fit_info.attempt
-        keep = context.keep
+        keep = context.save_state
         reached, go = directory / "reached", directory / "go"
         was_late = directory / "late"
 
@@ -172,7 +171,7 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
                 os.kill(os.getpid(), signal.SIGKILL)
             keep(n_rounds, *args, **kwargs)
 
-        context.keep = first_keep if attempt == 0 else second_keep
+        context.save_state = first_keep if attempt == 0 else second_keep
         if rank == 0:
             with (directory / "sizes").open("a") as file:
                 print(size, file=file)

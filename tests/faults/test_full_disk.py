@@ -163,7 +163,7 @@ def test_a_worker_that_is_paused(client, rows, undisturbed, full_disk, monkeypat
 
         from dask_ma.ma.sgd import _agent
 
-        keep, worker = context.keep, get_worker()
+        keep, worker = context.save_state, get_worker()
         manager = worker.memory_manager
         limit = manager.memory_limit
 
@@ -178,7 +178,7 @@ def test_a_worker_that_is_paused(client, rows, undisturbed, full_disk, monkeypat
                 assert worker.status == Status.paused
                 manager.memory_limit = limit
 
-        context.keep = keep_in_little_memory
+        context.save_state = keep_in_little_memory
         return _agent.train(context, arguments, params)
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
@@ -197,7 +197,7 @@ def test_a_worker_that_its_nanny_ends(
     def agent(context, arguments, params):
         from dask_ma.ma.sgd import _agent
 
-        keep = context.keep
+        keep = context.save_state
 
         def keep_too_much(n_rounds, *args, **kwargs):
             keep(n_rounds, *args, **kwargs)
@@ -207,7 +207,7 @@ def test_a_worker_that_its_nanny_ends(
                 while too_much.size:
                     time.sleep(0.01)
 
-        context.keep = keep_too_much
+        context.save_state = keep_too_much
         return _agent.train(context, arguments, params)
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)

@@ -33,7 +33,7 @@ def doomed_agent(mark):
     def agent(context, arguments, params):
         from dask_ma.mpca import _agent
 
-        keep, push = context.keep, context.group.push
+        keep, push = context.save_state, context.group.push
         now = {"epoch": 0, "pushes": 0}
 
         def striking_keep(n_epochs, *args, **kwargs):
@@ -48,7 +48,7 @@ def doomed_agent(mark):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         if context.group.rank == 1 and not mark.exists():
-            context.keep, context.group.push = striking_keep, striking_push
+            context.save_state, context.group.push = striking_keep, striking_push
         return _agent.train(context, arguments, params)
 
     return agent

@@ -182,7 +182,7 @@ def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
         from dask_ma.comm import barrier
         from dask_ma.ma.sgd import _agent
 
-        group, keep = context.group, context.keep
+        group, keep = context.group, context.save_state
         push = group.push
 
         def striking_push(payload, dest, tag, **kwargs):
@@ -197,7 +197,7 @@ def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
                 group.push = striking_push
             barrier(group)
 
-        context.keep = keep_and_wait
+        context.save_state = keep_and_wait
         return _agent.train(context, arguments, params)
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
@@ -322,14 +322,14 @@ def test_a_paused_worker_goes_on(client, rows, undisturbed, monkeypatch):
 
         from dask_ma.ma.sgd import _agent
 
-        keep, worker = context.keep, get_worker()
+        keep, worker = context.save_state, get_worker()
 
         def pausing_keep(n_rounds, *args, **kwargs):
             keep(n_rounds, *args, **kwargs)
             if context.group.rank == 1 and n_rounds in (3, 9):
                 worker.status = Status.paused if n_rounds == 3 else Status.running
 
-        context.keep = pausing_keep
+        context.save_state = pausing_keep
         return _agent.train(context, arguments, params)
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
@@ -383,7 +383,7 @@ def strike_mixing(monkeypatch, tmp_path):
             if rank not in ranks or mark.exists():
                 return _agent.train(context, arguments, params)
             now = {"pass": 1}
-            keep, deliver = context.keep, context.group._deliver
+            keep, deliver = context.save_state, context.group._deliver
 
             def die():
                 mark.touch()
@@ -400,7 +400,7 @@ def strike_mixing(monkeypatch, tmp_path):
                 if moment == "sending" and now["pass"] == 5:
                     die()
 
-            context.keep, context.group._deliver = striking_keep, striking_deliver
+            context.save_state, context.group._deliver = striking_keep, striking_deliver
             return _agent.train(context, arguments, params)
 
         monkeypatch.setattr("dask_ma.butterfly._linear.train", agent)
@@ -487,7 +487,7 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
         from dask_ma.engine.recovery import _states
         from dask_ma.ma.sgd import _agent
 
-        keep = context.keep
+        keep = context.save_state
 
         def slow_keep(n_rounds, *args, **kwargs):
             if n_rounds == 3 and context.group.rank == 0:
@@ -498,7 +498,7 @@ def test_a_worker_that_joins(scheduler_client, rows, monkeypatch, tmp_path):
                     time.sleep(0.01)
             keep(n_rounds, *args, **kwargs)
 
-        context.keep = slow_keep
+        context.save_state = slow_keep
         return _agent.train(context, arguments, params)
 
     def add_workers():
@@ -610,7 +610,7 @@ def test_a_worker_paused_in_a_fit_that_loses_another(
 
         from dask_ma.ma.sgd import _agent
 
-        keep, worker = context.keep, get_worker()
+        keep, worker = context.save_state, get_worker()
 
         def keep_and_strike(n_rounds, *args, **kwargs):
             keep(n_rounds, *args, **kwargs)
@@ -623,7 +623,7 @@ def test_a_worker_paused_in_a_fit_that_loses_another(
                 reached.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        context.keep = keep_and_strike
+        context.save_state = keep_and_strike
         return _agent.train(context, arguments, params)
 
     def go_on(dask_worker):

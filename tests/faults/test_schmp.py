@@ -84,7 +84,7 @@ def doomed_agent(mark):
     def agent(context, arguments, params):
         from dask_ma.schmp.l1 import _agent
 
-        keep, push = context.keep, context.group.push
+        keep, push = context.save_state, context.group.push
         now = {"round": 0, "pushes": 0}
 
         def striking_keep(n_rounds, *args, **kwargs):
@@ -99,7 +99,7 @@ def doomed_agent(mark):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         if context.group.rank == 1 and not mark.exists():
-            context.keep, context.group.push = striking_keep, striking_push
+            context.save_state, context.group.push = striking_keep, striking_push
         return _agent.train(context, arguments, params)
 
     return agent

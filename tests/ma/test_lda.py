@@ -277,8 +277,13 @@ def affinity(model, topics):
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"paradigm": "gradient"}, {"learning_method": "batch"}],
-    ids=["model", "gradient", "batch"],
+    [
+        {},
+        {"learning_method": "online"},
+        {"paradigm": "gradient"},
+        {"learning_method": "batch"},
+    ],
+    ids=["default", "model", "gradient", "batch"],
 )
 @pytest.mark.parametrize("n_ranks", [1, 4, 16])
 def test_planted_topics_are_found(params, n_ranks):
@@ -339,11 +344,12 @@ def measures(model, X, held_out):
     )
 
 
-def test_defaults_are_as_good_with_many_ranks(corpus):
+@pytest.mark.parametrize("params", [{}, {"learning_method": "online"}], ids=str)
+def test_defaults_are_as_good_with_many_ranks(corpus, params):
     """And at least as good as those of scikit-learn, after as many passes."""
     X, held_out, theirs = corpus
     found = {
-        n: measures(MALDA(8, n_ranks=n, random_state=0).fit(X), X, held_out)
+        n: measures(MALDA(8, n_ranks=n, random_state=0, **params).fit(X), X, held_out)
         for n in (1, 2, 4, 8, 16)
     }
     for ours in found.values():
@@ -355,8 +361,9 @@ def test_defaults_are_as_good_with_many_ranks(corpus):
 def test_large_batches_are_what_makes_many_ranks_worse(corpus):
     """One round in a pass, of updates by all documents of a rank."""
     X, held_out, _ = corpus
+    online = {"learning_method": "online"}
     sizes = {"batch_size": 4096, "local_batch_size": 256}
-    models = [MALDA(8, n_ranks=16, random_state=0, **p).fit(X) for p in ({}, sizes)]
+    models = [MALDA(8, n_ranks=16, random_state=0, **p).fit(X) for p in (online, sizes)]
     auto, fixed = (measures(model, X, held_out) for model in models)
     assert fixed[0] > 1.03 * auto[0]
     assert fixed[2] > 1.02 * auto[2]

@@ -321,7 +321,11 @@ def test_to_sklearn(X, dtype):
     # What scikit-learn calls a batch is what a rank updates its own topics by.
     assert twin.batch_size == 7
     params = twin.get_params()
-    for name in ("learning_decay", "learning_method", "max_iter", "n_components"):
+    # What "auto" is with parameters of "online", and without them.
+    assert params["learning_method"] == "online"
+    plain = MALDA(K, max_iter=1, random_state=0).fit(X).to_sklearn()
+    assert plain.learning_method == "batch"
+    for name in ("learning_decay", "max_iter", "n_components"):
         assert params[name] == getattr(model, name)
     assert (params["doc_topic_prior"], params["topic_word_prior"]) == (1 / K, 1 / K)
     for name in ("n_batch_iter_", "n_iter_", "bound_", "n_features_in_"):

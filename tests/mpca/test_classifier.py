@@ -295,6 +295,7 @@ def test_seeds(multi, params):
     assert again[0] != again[1]
 
 
+@pytest.mark.filterwarnings("ignore:the ranks have rows of different classes")
 def test_labels_on_one_rank_only(multi, cluster, strategy):
     """Blocks sorted by class, one of a single row."""
     X, y = multi

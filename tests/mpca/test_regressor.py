@@ -1,9 +1,12 @@
 """MPCARegressor against scikit-learn's, and on several ranks."""
 
+import warnings
+
 import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
 from dask_ma import MPCARegressor
@@ -18,9 +21,14 @@ def fit(data, weight=None, **params):
 
 
 def fit_theirs(data, weight=None, **params):
+    """To targets of mean 0, with the mean in the intercept afterwards."""
     params = {**QUICK, "tol": 0.0, "n_iter_no_change": 1000, **params}
+    X, y = data
+    mean = np.average(y, weights=weight)
     with pytest.warns(UserWarning, match="Maximum iterations"):
-        return MLPRegressor(**params).fit(*data, sample_weight=weight)
+        model = MLPRegressor(**params).fit(X, y - mean, sample_weight=weight)
+    model.intercepts_[-1] += model.intercepts_[-1].dtype.type(mean)
+    return model
 
 
 @pytest.mark.parametrize("solver", ["adam", "sgd"])
@@ -95,3 +103,52 @@ def test_twin(regression, check_same):
     second.partial_fit(X, y)
     assert not np.array_equal(second.coefs_[0], model.coefs_[0])
     check_same(model, fit((X, y)))
+
+
+# -- Where the targets are -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["synchronous", "local"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_targets_may_lie_anywhere(regression, weights, strategy, weighted):
+    X, y = regression
+    given = {"weight": weights if weighted else None, "strategy": strategy}
+    near = fit((X, y), n_ranks=3, **given)
+    far = fit((X, y + 1000), n_ranks=3, **given)
+    np.testing.assert_allclose(far.predict(X) - 1000, near.predict(X), atol=1e-9)
+    assert far.score(X, y + 1000) == pytest.approx(near.score(X, y), abs=1e-9)
+
+
+def test_the_default_fit_to_targets_far_from_zero_is_as_good(regression):
+    X, y = regression
+    scores = [
+        MPCARegressor((20,), n_ranks=2, max_iter=30, tol=None, random_state=0)
+        .fit(X, targets)
+        .score(X, targets)
+        for targets in (y, y + 1000)
+    ]
+    assert scores[1] == pytest.approx(scores[0], abs=0.05)
+
+
+def test_a_model_to_go_on_from_keeps_its_intercept(regression):
+    """The mean is added to random first values only."""
+    X, y = regression
+    model = fit((X, y + 1000), warm_start=True, max_iter=1, learning_rate_init=1e-9)
+    before = model.intercepts_[-1].copy()
+    model.fit(X, y + 2000)
+    np.testing.assert_allclose(model.intercepts_[-1], before, atol=1e-6)
+    model.partial_fit(X, y + 3000)
+    np.testing.assert_allclose(model.intercepts_[-1], before, atol=1e-6)
+
+
+def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
+    """Features of such sizes leave the network where it began."""
+    X, y = regression
+    model = MPCARegressor((3,), tol=0.5, n_iter_no_change=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="explains only .* scale the features"):
+        model.fit(1e-3 * X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.set_params(learning_rate_init=0.02, tol=1e-2).fit(X, y)
+        model.set_params(tol=None, max_iter=2).fit(1e-3 * X, y)
+        model.set_params(tol=0.5, max_iter=200).fit(X, np.full(len(y), 7.0))

@@ -41,9 +41,15 @@ def fit(cls, X, Y, weight=None, **params):
 
 
 def fit_theirs(cls, X, Y, weight=None):
+    """Numbers are predicted from their means on, which the intercepts get back."""
     model = PAIRS[cls](**QUICK, tol=0.0, n_iter_no_change=1000)
+    means = np.zeros(Y.shape[1])
+    if cls is MPCARegressor:
+        means = np.average(Y, axis=0, weights=weight)
     with pytest.warns(UserWarning, match="Maximum iterations"):
-        return model.fit(X, Y, sample_weight=weight)
+        model.fit(X, Y - means if means.any() else Y, sample_weight=weight)
+    model.intercepts_[-1] += means
+    return model
 
 
 @BOTH

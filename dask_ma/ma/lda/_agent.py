@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.ma.lda._evaluation import TopicEvaluator
 from dask_ma.ma.lda._params import TopicParams, TopicResult
 from dask_ma.ma.lda._rounds import Rounds, SendGradient, SendModel
+from dask_ma.ma.lda._sizes import is_few
 from dask_ma.ma.lda._topics import Topics
 from dask_ma.topics._corpus import Corpus, agree_on_corpus
 
+_N_ATTEMPTS, _TRIAL_PASSES = 4, 5  # to begin with where documents are few
 _SHAPE = 100.0  # of the gamma distribution that first topics are drawn from, of mean 1
 
 
@@ -39,12 +42,16 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
     corpus = agree_on_corpus(
         context, arguments, params.dtype, params.validation_fraction
     )
-    topics = Topics(first_excess(context, corpus, params), params.topic_word_prior)
-    is_gradient = params.paradigm == "gradient" or params.learning_method == "batch"
-    kind = SendGradient if is_gradient else SendModel
-    fit = TopicFit(context, corpus, kind(context.group, corpus, topics, params), params)
+    tries = False
+    if params.learning_method == "auto":
+        tries = is_few(corpus.total_documents)
+        method = "batch" if tries else "online"
+        params = replace(params, learning_method=method)
+    fit = TopicFit(context, corpus, begin(context, corpus, params), params)
     if state is not None:
         fit.load_state_dict(state)
+    elif tries and params.components is None and params.max_iter > 0:
+        fit.choose_start()
     while fit.n_iter < params.max_iter and not fit.stop:
         fit.run_pass()
     if params.with_bound and not fit.is_evaluated:
@@ -52,8 +59,19 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
     return TopicResult(fit.fitted(), context.history, context.timeline())
 
 
+def begin(
+    context: RankContext, corpus: Corpus, params: TopicParams, attempt: int = 0
+) -> Rounds:
+    """Where a fit stands before its first round."""
+    excess = first_excess(context, corpus, params, attempt)
+    topics = Topics(excess, params.topic_word_prior)
+    is_gradient = params.paradigm == "gradient" or params.learning_method == "batch"
+    kind = SendGradient if is_gradient else SendModel
+    return kind(context.group, corpus, topics, params)
+
+
 def first_excess(
-    context: RankContext, corpus: Corpus, params: TopicParams
+    context: RankContext, corpus: Corpus, params: TopicParams, attempt: int = 0
 ) -> np.ndarray:
     """Parameters of the topics to begin with, without the prior.
 
@@ -64,7 +82,9 @@ def first_excess(
     prior = params.topic_word_prior.astype(params.dtype, copy=False)
     if params.components is not None:
         return np.asarray(params.components.T.astype(params.dtype) - prior, order="C")
-    rng = np.random.default_rng(np.random.SeedSequence(context.seed.entropy))
+    key = (attempt, 0, 0, 0) if attempt else ()  # no rank, pass or split has such a one
+    seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
+    rng = np.random.default_rng(seed)
     shape = corpus.n_features, params.n_components
     excess = rng.standard_gamma(_SHAPE, shape, dtype=params.dtype)
     excess /= params.dtype.type(_SHAPE)
@@ -115,6 +135,24 @@ class TopicFit:
         self._corpus = corpus
         self._rounds = rounds
         self._params = params
+
+    def choose_start(self) -> None:
+        """Begin with the best of some attempts; a collective call.
+
+        Batches of all documents end in one of many optima, which one the first topics
+        decide. After a few passes the bound tells good ones from bad ones.
+        """
+        computing = self.evaluator.log.computing
+        documents = np.arange(self._corpus.n_documents)
+        bounds, ends = [], []
+        for attempt in range(_N_ATTEMPTS):
+            rounds = begin(self._context, self._corpus, self._params, attempt)
+            for _ in range(_TRIAL_PASSES):
+                rounds.run(documents, 0, computing)
+            bounds.append(self.evaluator.bound(rounds))
+            rounds.n_updates = self._params.n_updates
+            ends.append(rounds)
+        self._rounds = ends[int(np.argmax(bounds))]
 
     def run_pass(self) -> None:
         """Make the rounds of a pass; a collective call."""

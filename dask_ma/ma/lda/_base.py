@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dask_ma.data import describe
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._params import TopicParams, TopicResult
-from dask_ma.ma.lda._sizes import gradient_size, round_size
+from dask_ma.ma.lda._sizes import gradient_size, is_few, round_size
 from dask_ma.topics._fitted import FittedTopics
 from dask_ma.topics._priors import (
     check_components,
@@ -53,7 +53,7 @@ class TopicEstimator(FittedTopics):
         if self.learning_method == "batch" or self.paradigm == "gradient":
             raise ValueError(
                 "mixing='butterfly' mixes topics that each rank updates for itself; it "
-                "needs learning_method='online' and paradigm='model', got "
+                "needs learning_method='online' or 'auto', and paradigm='model', got "
                 f"learning_method={self.learning_method!r} and "
                 f"paradigm={self.paradigm!r}"
             )
@@ -79,7 +79,7 @@ class TopicEstimator(FittedTopics):
             max_iter=max_iter,
             batch_size=_chosen(self.batch_size),
             local_batch_size=_chosen(self.local_batch_size),
-            learning_method="online" if partial else self.learning_method,
+            learning_method="online" if partial else self._method(),
             doc_topic_prior=np.array(doc_topic_prior, dtype=np.float64),
             learn_prior=_is_auto(self.doc_topic_prior),
             topic_word_prior=np.ascontiguousarray(self._word_prior().T),
@@ -135,11 +135,14 @@ class TopicEstimator(FittedTopics):
 
     def _most_rounds(self, X: Any, max_iter: int, *, partial: bool) -> int | None:
         """Most rounds that there can be, if the number of documents is known."""
-        if self.learning_method == "batch" and not partial:
+        method = "online" if partial else self._method()
+        if method == "batch":
             return max_iter
         n_rows = describe(X).n_rows
         if n_rows is None:
             return None
+        if method == "auto" and is_few(n_rows):
+            return max_iter
         default = gradient_size if self.paradigm == "gradient" else round_size
         size = _chosen(self.batch_size) or default(n_rows)
         return max_iter * -(-n_rows // size)

@@ -45,9 +45,15 @@ class MALDA(TopicEstimator):
         ``1 / n_components``. With a matrix each topic has its own, which guides it
         to words from the first topics on. "auto" starts from ``1 / n_components`` and
         learns one number, after each pass that which fits the topics best.
-    learning_method : {"online", "batch"}, default="online"
+    learning_method : {"auto", "online", "batch"}, default="auto"
         "online" updates the topics by batches of documents; "batch" once in a pass, by
-        all documents: the variational Bayes of scikit-learn, on all ranks.
+        all documents: the variational Bayes of scikit-learn, on all ranks. "auto" is
+        "batch" for up to 1024 documents, where it begins with the best of four
+        attempts, of five passes each, from other random topics; then the blocks and
+        the number of ranks make no difference. For more documents, and where a
+        parameter of "online" is not its default, it is "online". Those are
+        `learning_decay`, `learning_offset`, `batch_size`, `local_batch_size`,
+        `paradigm` and `mixing`.
     learning_decay : float, default=0.7
         How fast the updates get smaller: update `t` moves the topics by
         ``(learning_offset + t) ** -learning_decay``. From 0.5, not included, to 1 the
@@ -198,7 +204,7 @@ class MALDA(TopicEstimator):
             "array-like",
             None,
         ],
-        "learning_method": [StrOptions({"online", "batch"})],
+        "learning_method": [StrOptions({"auto", "online", "batch"})],
         "learning_decay": [Interval(Real, 0, 1, closed="both")],
         "learning_offset": [Interval(Real, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -227,7 +233,7 @@ class MALDA(TopicEstimator):
         *,
         doc_topic_prior: Any = None,
         topic_word_prior: Any = None,
-        learning_method: str = "online",
+        learning_method: str = "auto",
         learning_decay: float = 0.7,
         learning_offset: float = 10.0,
         max_iter: int = 10,

@@ -99,6 +99,23 @@ class TopicEvaluator:
             self._take_completion(float(sums[1]), float(sums[2]), records[-1])
         return records
 
+    def bound(self, rounds: Rounds) -> float:
+        """Evidence lower bound of the topics as they are; a collective call.
+
+        Parameters
+        ----------
+        rounds : Rounds
+            Where the fit stands.
+
+        Returns
+        -------
+        bound : float
+            On all training documents, not divided by anything.
+        """
+        with self.log.computing("evaluate"):
+            own = self._own_bound(rounds)
+        return float(allreduce(self._context.group, np.array(own)))
+
     def _own_completion(self, rounds: Rounds) -> np.ndarray:
         """Sums over this rank's held-out documents, see `completion_columns`."""
         if not self._corpus.held_out:

@@ -26,6 +26,8 @@ class TopicParams:
         Prior of the topics' words to begin with.
     learn_topic_prior : bool
         Whether it is learned; it has one element then.
+    learning_method : {"auto", "online", "batch"}
+        "auto" is settled by the ranks.
     batch_size, local_batch_size : int or None
         None chooses them by the sizes of the corpus.
     total_samples : float or None

@@ -18,6 +18,23 @@ _PER_ROOT = 16.0  # documents of a round for the root of a document of a large c
 _ROUNDS_OF_GRADIENTS = 256
 _FEWEST_LOCAL = 16  # documents of an update of a rank, where a round has several
 
+_FEW_DOCUMENTS = 1024  # most that a pass over all of them for each update is made for
+
+
+def is_few(n_documents: int) -> bool:
+    """Whether ``learning_method="auto"`` updates the topics by all documents at once.
+
+    Parameters
+    ----------
+    n_documents : int
+        Documents of the corpus.
+
+    Returns
+    -------
+    is_few : bool
+    """
+    return n_documents <= _FEW_DOCUMENTS
+
 
 def round_size(n_documents: int) -> int:
     """Documents of a round of all ranks for ``batch_size="auto"``.

@@ -281,6 +281,10 @@ class MLPNetwork(Network):
             outputs if self._spec.n_targets or outputs.shape[1] > 1 else outputs[:, 0]
         )
 
+    def shift_outputs(self, shift: np.ndarray) -> None:
+        _, intercepts = mlp_unpack(self._layout, self._values)
+        intercepts[-1] += shift.astype(self.dtype)
+
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)
 

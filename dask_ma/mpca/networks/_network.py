@@ -132,6 +132,18 @@ class Network(ABC):
             row has, where y has several columns. For a regressor, predictions.
         """
 
+    def shift_outputs(self, shift: np.ndarray) -> None:
+        """Raise the predictions of a regression, before the first step.
+
+        A network that begins as its author has made it, such as a module of PyTorch,
+        stays as it is.
+
+        Parameters
+        ----------
+        shift : ndarray of float64, shape (n_outputs,)
+            What is added to the value of each output unit.
+        """
+
     @abstractmethod
     def slice_optimizer(self, n_values: int) -> Optimizer:
         """An optimiser of the same kind, without history, for a part of the vector."""

@@ -1,0 +1,135 @@
+"""Targets of a regression on all ranks: their means, and how the ranks differ."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import Group, allgather
+from dask_ma.data import Block, Shard
+
+_FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
+_ROUNDING = 1e-24  # of the square of the mean
+_UNLIKELY = 4.0  # times what is to be expected of a random draw
+
+
+class Moments(NamedTuple):
+    """Targets of one rank.
+
+    Attributes
+    ----------
+    n_rows : int
+    weight : float
+        Of all rows together.
+    mean : ndarray of float64, shape (n_targets,)
+    variation : ndarray of float64, shape (n_targets,)
+        Weighted sum of the squared deviations from the mean.
+    """
+
+    n_rows: int
+    weight: float
+    mean: np.ndarray
+    variation: np.ndarray
+
+
+class Targets(NamedTuple):
+    """Targets of all ranks.
+
+    Attributes
+    ----------
+    mean : ndarray of float64, shape (n_targets,)
+        Weighted mean over all rows; one element for a y of one dimension.
+    half_variance : float
+        Of the targets, the mean over columns: the loss of predicting the mean.
+    uneven : str or None
+        Says so if the targets of some rank are not a random draw from all.
+    """
+
+    mean: np.ndarray
+    half_variance: float
+    uneven: str | None
+
+
+def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targets:
+    """Mean of the targets, and whether the ranks have similar ones; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    shard : Shard
+        Its rows, y as floats; the weights of all ranks have a sum above 0.
+    n_targets : int or None
+        Columns of y; None for a y of one dimension.
+
+    Returns
+    -------
+    targets : Targets
+    """
+    found: list[Moments] = allgather(group, moments_of(shard, n_targets or 1))
+    weights = np.array([each.weight for each in found])
+    means = np.array([each.mean for each in found])
+    mean = weights @ means / weights.sum()
+    variation = np.sum([each.variation for each in found], axis=0)
+    variance = (variation + weights @ (means - mean) ** 2) / weights.sum()
+    variance[variance <= _ROUNDING * mean**2] = 0  # what is left of a constant
+    uneven = _describe_uneven(found, mean, np.sqrt(variance))
+    return Targets(mean, float(np.mean(variance)) / 2, uneven)
+
+
+def moments_of(shard: Shard, n_targets: int) -> Moments:
+    """Targets of this rank; the squares are of deviations, which loses no digits.
+
+    Parameters
+    ----------
+    shard : Shard
+        Rows, perhaps none, y as floats.
+    n_targets : int
+        Columns of y, 1 for a y of one dimension.
+
+    Returns
+    -------
+    moments : Moments
+        Zeros for no rows.
+    """
+    weight = np.concatenate([np.zeros(0), *(_weights(b) for b in shard.blocks)])
+    parts = [np.reshape(block.y, (len(block.y), n_targets)) for block in shard.blocks]
+    y = np.concatenate([np.zeros((0, n_targets)), *parts])
+    total = float(weight.sum())
+    mean = weight @ y / total if total else np.zeros(n_targets)
+    return Moments(len(y), total, mean, weight @ (y - mean) ** 2)
+
+
+def _weights(block: Block) -> np.ndarray:
+    """Weights of the rows of a block."""
+    weight = block.sample_weight
+    return np.ones(len(block.y)) if weight is None else weight.astype(np.float64)
+
+
+def _describe_uneven(
+    found: list[Moments], mean: np.ndarray, spread: np.ndarray
+) -> str | None:
+    """Say which rank is furthest from the others, if that is no matter of chance.
+
+    The mean of n rows that are drawn at random is a standard deviation divided by the
+    root of n away from that of all.
+    """
+    filled = [(rank, each) for rank, each in enumerate(found) if each.weight]
+    varies = spread > 0
+    if len(filled) < 2 or not varies.any():
+        return None
+    scale = np.where(varies, spread, 1.0)
+    distances = np.array([abs(each.mean - mean) / scale for _, each in filled])
+    chance = np.array([1 / np.sqrt(each.n_rows) for _, each in filled])
+    excess = distances * varies - np.maximum(_FAR, _UNLIKELY * chance)[:, None]
+    worst, column = np.unravel_index(excess.argmax(), excess.shape)
+    if excess[worst, column] <= 0:
+        return None
+    rank, moments = filled[worst]
+    where = "" if len(mean) == 1 else f" in column {column}"
+    return (
+        f"the ranks have rows of different targets: y{where} has the mean "
+        f"{moments.mean[column]:.3g} on rank {rank}, {mean[column]:.3g} over all rows, "
+        f"whose standard deviation is {spread[column]:.3g}"
+    )
