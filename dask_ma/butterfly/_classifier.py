@@ -36,6 +36,9 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     than two classes each class is set against the rest, and the objective is the mean
     over these problems.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     loss : str, default="log_loss"

@@ -5,6 +5,7 @@ from dask_ma.linear._batches import Piece, pass_batches, pass_generator
 from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator
 from dask_ma.linear._evaluation import Evaluator
+from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
 from dask_ma.linear._model import describe, initial_model
 from dask_ma.linear._params import (
     FitResult,
@@ -20,8 +21,11 @@ from dask_ma.linear._stopping import StopRule
 from dask_ma.linear._validation import hold_out, score, score_sums
 
 __all__ = [
+    "EPSILON",
     "Evaluator",
     "FitResult",
+    "HELD_OUT",
+    "L1_RATIO",
     "LinearClassifierMixin",
     "LinearEstimator",
     "LinearModel",

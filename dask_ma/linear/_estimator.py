@@ -84,6 +84,9 @@ class LinearEstimator(DistributedEstimator):
         """scikit-learn's class of the same model."""
         return self._twin
 
+    def _peer_type(self) -> type:
+        return self._twin
+
     def _twin_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator: those that it has, too."""
         known = self._twin_type()().get_params()
