@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -13,7 +13,8 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 
-from dask_ma._callbacks import CallbackSupportMixin, fit_listener
+from dask_ma._callbacks import N_WRAPPERS, CallbackSupportMixin, fit_listener
+from dask_ma._inactive import Inactive, check_inactive
 from dask_ma._scores import blockwise_accuracy, blockwise_r2
 from dask_ma.data import (
     Deal,
@@ -37,8 +38,8 @@ _WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fi
 class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     """Base of all estimators: rows go to ranks, an agent runs on each.
 
-    A subclass has the parameters `n_ranks`, `random_state` and `verbose`, and hands the
-    data, an agent and its parameters to :meth:`_run`.
+    A subclass has the parameters `n_ranks`, `random_state` and `verbose`, checks them
+    first, and hands the data, an agent and its parameters to :meth:`_run`.
     """
 
     _blas_threads = 1
@@ -46,6 +47,20 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     _free_to_change = frozenset(
         {"max_iter", "n_iter_no_change", "n_ranks", "tol", "verbose", "warm_start"}
     )
+    _inactive: ClassVar[tuple[Inactive, ...]] = ()  # when parameters cannot act
+
+    def _check_parameters(self, inactive: tuple[Inactive, ...] | None = None) -> None:
+        """Look at all parameters together; the first thing that a fit does."""
+        self._check_combinations()
+        rules = self._inactive if inactive is None else inactive
+        check_inactive(self, rules, self._peer_type(), stacklevel=3 + N_WRAPPERS)
+
+    def _check_combinations(self) -> None:
+        """Refuse parameters that contradict each other; some estimators have such."""
+
+    def _peer_type(self) -> type:
+        """scikit-learn's estimator whose parameters this one has."""
+        raise NotImplementedError(f"{type(self).__name__} has no peer")
 
     def _run(
         self,

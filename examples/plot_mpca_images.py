@@ -47,8 +47,7 @@ X, X_test, y, y_test = train_test_split(*load_images(), test_size=0.2, random_st
 # %%
 # Four ranks, which are threads of this process, each with its own quarter of the
 # images. ``early_stopping`` has the ranks hold out some of them, and score the joint
-# model on these after each epoch; an ``n_iter_no_change`` like this does not stop the
-# fit.
+# model on these after each epoch; with ``tol=None`` that does not stop the fit.
 strategies = ("mpca", "synchronous", "easgd", "local")
 models = {
     strategy: MPCAClassifier(
@@ -58,7 +57,6 @@ models = {
         learning_rate_init=0.01,
         max_iter=12,
         early_stopping=True,
-        n_iter_no_change=12,
         tol=None,
         n_ranks=4,
         random_state=0,

@@ -66,7 +66,6 @@ classifier = MPCAClassifier(
     batch_size=32,
     max_iter=15,
     early_stopping=True,
-    n_iter_no_change=15,
     tol=None,
     n_ranks=2,
     random_state=0,

@@ -168,7 +168,6 @@ def make_model(args: argparse.Namespace, seed: int, **parameters: Any) -> Any:
         max_iter=args.epochs,
         tol=None,
         early_stopping=True,
-        n_iter_no_change=args.epochs,
         random_state=seed,
         **parameters,
     )

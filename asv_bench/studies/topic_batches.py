@@ -78,7 +78,7 @@ def train(
         args.components,
         paradigm=paradigm,
         batch_size=X.shape[0],  # so that a call of partial_fit is one round
-        local_batch_size=args.local_batch_size,
+        local_batch_size=args.local_batch_size if paradigm == "model" else "auto",
         learning_offset=args.learning_offset,
         learning_decay=args.learning_decay,
         total_samples=X.shape[0],

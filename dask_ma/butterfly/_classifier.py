@@ -37,6 +37,9 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     over these problems. In that of a class its weight multiplies the losses of its own
     rows, and `s_i` is the sample weight alone, as in SGDClassifier.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     loss : str, default="log_loss"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.butterfly._progress import Progress
 from dask_ma.comm import allreduce
@@ -12,17 +14,35 @@ from dask_ma.supervised import Problem
 
 
 def is_refined(params: ButterflyParams) -> bool:
-    """Whether the passes are followed by a refinement.
+    """Whether the passes are followed by a refinement."""
+    return not unrefined_by(params)
+
+
+def unrefined_by(params: Any) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows the passes; none if one does.
 
     "auto" leaves alone what does not aim at the optimum of the training objective: a
     number of passes that is asked for, and early stopping. It leaves alone ranks that
     do not mix, too, which are there to compare with.
+
+    Parameters
+    ----------
+    params : ButterflyParams or estimator
+        They have the same names.
+
+    Returns
+    -------
+    names : tuple of str
     """
     if params.refine != "auto":
-        return params.refine is not None
-    return (
-        params.tol is not None and not params.early_stopping and params.mixing != "none"
-    )
+        return ("refine",) if params.refine is None else ()
+    leaves_alone = {
+        "tol": params.tol is None,
+        "early_stopping": params.early_stopping,
+        "mixing": params.mixing == "none",
+    }
+    reasons = [name for name, holds in leaves_alone.items() if holds]
+    return ("refine", *reasons) if reasons else ()
 
 
 def is_in_vain(params: ButterflyParams, now: Progress) -> bool:

@@ -9,6 +9,7 @@ from sklearn.base import is_classifier
 
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.butterfly._agent import train
+from dask_ma.butterfly._combinations import INACTIVE, check_combinations
 from dask_ma.butterfly._finish import is_refined
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.kernels import PRECONDITIONERS
@@ -69,6 +70,7 @@ class LinearButterfly(LinearEstimator):
         "refine_tol": [Interval(Real, 0, None, closed="left")],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _inactive = INACTIVE
 
     def _fit_passes(
         self,
@@ -94,18 +96,8 @@ class LinearButterfly(LinearEstimator):
             max_rounds += params.refine_max_iter
         return super()._run(agent, params, *args, max_rounds=max_rounds, **kwargs)
 
-    def _check_parameters(self) -> None:
-        """Refuse parameters of which one makes no sense with another."""
-        if self.batch_size == "timed" and self.mixing == "none":
-            raise ValueError(
-                "batch_size='timed' weighs steps against exchanges, and mixing='none' "
-                "has no exchanges; use batch_size='auto' or a number"
-            )
-        if self.early_stopping and self.refine not in ("auto", None):
-            raise ValueError(
-                f"early_stopping must be False with refine={self.refine!r}, which goes "
-                "on to the optimum of the objective; got early_stopping=True"
-            )
+    def _check_combinations(self) -> None:
+        check_combinations(self)
 
     def _partial_changes(self) -> dict[str, Any]:
         """Parameters of the one pass of `partial_fit`.

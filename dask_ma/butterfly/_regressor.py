@@ -29,6 +29,9 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
     ranks. The objective is ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha *
     ||w||^2 / 2``, where `s_i` is the sample weight.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     loss : str, default="squared_error"

@@ -4,13 +4,17 @@ from dask_ma.linear import _functions as functions
 from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator
 from dask_ma.linear._evaluation import Evaluator
+from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
 from dask_ma.linear._model import describe, initial_model
 from dask_ma.linear._params import LinearModel, LinearParams, RefineParams
 from dask_ma.linear._regressor import LinearRegressorMixin
 from dask_ma.linear._scores import score_sums
 
 __all__ = [
+    "EPSILON",
     "Evaluator",
+    "HELD_OUT",
+    "L1_RATIO",
     "LinearClassifierMixin",
     "LinearEstimator",
     "LinearModel",

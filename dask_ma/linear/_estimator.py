@@ -85,6 +85,9 @@ class LinearEstimator(DistributedEstimator):
         """scikit-learn's class of the same model."""
         return self._sklearn_class
 
+    def _peer_type(self) -> type:
+        return self._sklearn_class
+
     def _sklearn_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator: those that it has, too."""
         known = self._sklearn_type()().get_params()

@@ -22,6 +22,9 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     towards the joint model. The network is a multi-layer perceptron like
     scikit-learn's, with the log loss as its loss, or any module of PyTorch.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     hidden_layer_sizes : array-like of int, default=(100,)
@@ -133,7 +136,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         Optimiser for `module`: a class or a name in `torch.optim`, with the arguments
         ``optimizer__<name>``. None is Adam with `learning_rate_init`.
     device : str or torch.device, default="auto"
-        Where `module` is trained; "auto" is a GPU where there is one.
+        Where `module` is trained, which has to be given; "auto" is a GPU where there
+        is one.
     n_ranks : int or None, default=None
         Number of ranks. None means one per worker thread of the current client, and one
         without a client. Without a client the ranks are threads of this process.
@@ -343,6 +347,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
+        self._check_parameters()
         refuse_tuples(y)
         with self._keep_fitted_state():
             X, y = self._validate_rows(X, y, reset=True)
@@ -374,6 +379,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         ValueError
             As in :meth:`fit`, and for labels that are not among the classes.
         """
+        self._check_parameters()
         refuse_tuples(y)
         with self._keep_fitted_state():
             changes = self._partial_changes()

@@ -1,77 +1,41 @@
-"""Parameters that do not go together, and such as nothing would come of."""
+"""Parameters that do not go together, and such as cannot act."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 
-OF_MLP = (
-    "activation",
-    "alpha",
-    "solver",
-    "momentum",
-    "nesterovs_momentum",
-    "beta_1",
-    "beta_2",
-    "epsilon",
+from dask_ma._inactive import Inactive, unless
+from dask_ma.linear import HELD_OUT
+
+_OF_SGD = ("momentum", "nesterovs_momentum")
+_OF_ADAM = ("beta_1", "beta_2", "epsilon")
+OF_MLP = ("activation", "alpha", "solver", *_OF_SGD, *_OF_ADAM)
+_OF_MPCA = (
+    "n_phases",
+    "extrapolation",
+    "smoothing",
+    "penalty",
+    "penalty_form",
+    "blending",
+    "weighting",
 )
-_OF_BUILT_IN = ("hidden_layer_sizes", *OF_MLP, "power_t")
-_ALL_THE_TIME = ("mpca",)
-_STRATEGIES = {
-    "n_phases": _ALL_THE_TIME,
-    "extrapolation": _ALL_THE_TIME,
-    "smoothing": _ALL_THE_TIME,
-    "penalty": _ALL_THE_TIME,
-    "penalty_form": _ALL_THE_TIME,
-    "blending": _ALL_THE_TIME,
-    "weighting": _ALL_THE_TIME,
-    "sync_period": ("synchronous", "easgd"),
-    "elasticity": ("easgd",),
-}
 
 
-def check_combination(estimator: Any) -> None:
-    """Refuse parameters of which one makes no sense with another.
-
-    A parameter that has its default is not looked at.
+def check_rate(estimator: Any) -> None:
+    """Refuse rates that follow the rows or the loss with other optimisers than one.
 
     Parameters
     ----------
     estimator : MPCAClassifier or MPCARegressor
-        Each of its parameters is in its range, and it knows the columns of y.
+        Each of its parameters is in its range.
 
     Raises
     ------
     ValueError
         It names the parameters and what they are.
     """
-    _check_rate(estimator)
-    changed = _changed(estimator)
-    if estimator.module is not None:
-        for name in _OF_BUILT_IN:
-            if name in changed:
-                raise ValueError(
-                    f"{name}={getattr(estimator, name)!r} is a parameter of the "
-                    "built-in network and has no effect on module; leave it out, and "
-                    "give the module or its optimizer what it stands for"
-                )
-    for name, strategies in _STRATEGIES.items():
-        if name in changed and estimator.strategy not in strategies:
-            raise ValueError(
-                f"{name}={getattr(estimator, name)!r} has no effect with strategy="
-                f"{estimator.strategy!r}; it belongs to {' and '.join(strategies)}"
-            )
-    if estimator.n_targets_ is not None and getattr(estimator, "class_weight", None):
-        raise ValueError(
-            "class_weight needs a y of one dimension, but this one has "
-            f"{estimator.n_targets_} columns of labels; use sample_weight"
-        )
-
-
-def _check_rate(estimator: Any) -> None:
-    """Rates that follow the rows or the loss are those of one optimiser."""
     is_fixed = estimator.solver != "sgd" or estimator.module is not None
     if estimator.learning_rate in ("invscaling", "adaptive") and is_fixed:
         raise ValueError(
@@ -80,18 +44,85 @@ def _check_rate(estimator: Any) -> None:
         )
 
 
-def _changed(estimator: Any) -> set[str]:
-    """Parameters that are not what they are by default."""
-    declared = inspect.signature(type(estimator).__init__).parameters
-    return {
-        name
-        for name in (*_OF_BUILT_IN, *_STRATEGIES)
-        if not _are_equal(getattr(estimator, name), declared[name].default)
-    }
+def check_class_weight(estimator: Any) -> None:
+    """Refuse weights of classes where there are labels.
+
+    Parameters
+    ----------
+    estimator : MPCAClassifier or MPCARegressor
+        It knows the columns of y.
+
+    Raises
+    ------
+    ValueError
+        It tells how many columns there are.
+    """
+    if estimator.n_targets_ is not None and getattr(estimator, "class_weight", None):
+        raise ValueError(
+            "class_weight needs a y of one dimension, but this one has "
+            f"{estimator.n_targets_} columns of labels; use sample_weight"
+        )
 
 
-def _are_equal(value: Any, other: Any) -> bool:
-    """Whether two values are the same; sequences may be of several types."""
-    return np.shape(value) == np.shape(other) and bool(
-        np.all(np.asarray(value, dtype=object) == np.asarray(other, dtype=object))
-    )
+# Parameters that cannot act ---------------------------------------------------------
+
+
+def _with_module(estimator: Any) -> tuple[str, ...]:
+    """There is no built-in network."""
+    return () if estimator.module is None else ("module",)
+
+
+def _without_hidden_layers(estimator: Any) -> tuple[str, ...]:
+    """Only hidden units have an activation to choose."""
+    return () if np.size(estimator.hidden_layer_sizes) else ("hidden_layer_sizes",)
+
+
+def _with_own_step(estimator: Any) -> tuple[str, ...]:
+    """The optimiser of a module may be told its step size."""
+    is_told = getattr(estimator, "optimizer__lr", None) is not None
+    return ("optimizer__lr",) if is_told else ()
+
+
+def _without_end(estimator: Any) -> tuple[str, ...]:
+    """All epochs are made."""
+    return ("tol",) if estimator.tol is None else ()
+
+
+def _without_standstill(estimator: Any) -> tuple[str, ...]:
+    """Rates that go down where the fit would end are constant where it does not."""
+    return _without_end(estimator) if estimator.learning_rate == "adaptive" else ()
+
+
+INACTIVE = (
+    Inactive(
+        ("hidden_layer_sizes", *OF_MLP, "power_t"),
+        _with_module,
+        "give the module or its optimizer what it stands for",
+    ),
+    Inactive(
+        ("device",),
+        lambda estimator: ("module",) if estimator.module is None else (),
+        "the built-in network needs none",
+    ),
+    Inactive(
+        ("learning_rate_init",), _with_own_step, "leave the step size to one of them"
+    ),
+    Inactive(_OF_MPCA, unless("strategy", "mpca"), "set strategy='mpca'"),
+    Inactive(
+        ("sync_period",),
+        unless("strategy", "synchronous", "easgd"),
+        "set strategy='synchronous' or 'easgd'",
+    ),
+    Inactive(("elasticity",), unless("strategy", "easgd"), "set strategy='easgd'"),
+    Inactive(("activation",), _without_hidden_layers, "have a hidden layer"),
+    Inactive(_OF_SGD, unless("solver", "sgd"), "set solver='sgd'"),
+    Inactive(_OF_ADAM, unless("solver", "adam"), "set solver='adam'"),
+    Inactive(
+        ("power_t",),
+        unless("learning_rate", "invscaling"),
+        "set learning_rate='invscaling'",
+    ),
+    Inactive(("learning_rate",), _without_standstill, "set tol to a number"),
+    Inactive(("n_iter_no_change",), _without_end, "set tol to a number"),
+    HELD_OUT,
+)

@@ -21,7 +21,7 @@ from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, is_dask_collection, refuse_unfinished
 from dask_ma.mpca._agent import train
-from dask_ma.mpca._combinations import OF_MLP, check_combination
+from dask_ma.mpca._combinations import INACTIVE, OF_MLP, check_class_weight, check_rate
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
@@ -129,10 +129,17 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         **ModuleMixin._parameter_constraints,
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _inactive = INACTIVE
 
     n_targets_: int | None
 
     # A fit ----------------------------------------------------------------------------
+
+    def _check_combinations(self) -> None:
+        check_rate(self)
+
+    def _peer_type(self) -> type:
+        return MLPClassifier if is_classifier(self) else MLPRegressor
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -151,7 +158,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         **changes: Any,
     ) -> MPCAResult:
         """Train on all ranks and take over the result."""
-        check_combination(self)
+        check_class_weight(self)
         self._check_module()
         spec = self._make_spec()
         chosen = {name: getattr(self, name) for name in _PASSED_ON}
@@ -318,7 +325,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             It shares no memory with this estimator and does not need Dask.
         """
         check_is_fitted(self)
-        known = (MLPClassifier if is_classifier(self) else MLPRegressor)().get_params()
+        known = self._peer_type()().get_params()
         given = {k: v for k, v in self.get_params().items() if k in known}
         given["tol"] = self.tol or 0.0
         given["shuffle"] = bool(self.shuffle)

@@ -22,6 +22,9 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     towards the joint model. The network is a multi-layer perceptron like
     scikit-learn's, with the halved squared error as its loss, or any module of PyTorch.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     hidden_layer_sizes : array-like of int, default=(100,)
@@ -130,7 +133,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         Optimiser for `module`: a class or a name in `torch.optim`, with the arguments
         ``optimizer__<name>``. None is Adam with `learning_rate_init`.
     device : str or torch.device, default="auto"
-        Where `module` is trained; "auto" is a GPU where there is one.
+        Where `module` is trained, which has to be given; "auto" is a GPU where there
+        is one.
     n_ranks : int or None, default=None
         Number of ranks. None means one per worker thread of the current client, and one
         without a client. Without a client the ranks are threads of this process.
@@ -330,6 +334,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             X, y = self._validate_rows(X, y, reset=True)
             result = self._fit_epochs(X, y, sample_weight, **self._warm_changes())
@@ -355,6 +360,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         ValueError
             As in :meth:`fit`.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             changes = self._partial_changes()
             first = not hasattr(self, "n_iter_")

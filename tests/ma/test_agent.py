@@ -23,6 +23,8 @@ CONTAINERS = {
     "csr_array": sparse.csr_array,
 }
 TWINS = {MASGDClassifier: SGDClassifier, MASGDRegressor: SGDRegressor}
+# Fits without a penalty are given the same `alpha` as the others.
+pytestmark = pytest.mark.filterwarnings("ignore:alpha=.* has no effect")
 ROUNDS = {"max_iter": 3, "tol": None, "learning_rate": "optimal"}
 # Small steps, so that no loss overflows.
 STEADY = {"learning_rate": "constant", "eta0": 0.01, "alpha": 0.01}

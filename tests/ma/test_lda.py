@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from lda_parameters import acting
 from scipy import sparse, special
 from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import LatentDirichletAllocation
@@ -60,7 +61,7 @@ def scikit_learn(X, components, **params):
 
 def malda(components, **params):
     params = {**PRIORS, **EXACT, "random_state": 0, **params}
-    return MALDA(K, components_init=components, **params)
+    return MALDA(K, components_init=components, **acting(**params))
 
 
 # Steps --------------------------------------------------------------------------------
@@ -379,12 +380,14 @@ def test_the_prior_of_the_documents_is_learned(learning_method):
             components_init=1e4 * topics + 0.01,
             topic_word_prior=0.01,
             doc_topic_prior=prior,
-            learning_method=learning_method,
-            learning_offset=1.0,
-            batch_size=80,
-            local_batch_size=40,
             n_ranks=2,
             random_state=0,
+            **acting(
+                learning_method=learning_method,
+                learning_offset=1.0,
+                batch_size=80,
+                local_batch_size=40,
+            ),
         ).fit(X)
         for prior in ("auto", None)
     ]

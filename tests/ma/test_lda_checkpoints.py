@@ -3,6 +3,7 @@
 import dask
 import numpy as np
 import pytest
+from lda_parameters import acting
 
 from dask_ma import MALDA
 from dask_ma.ma.lda._agent import TopicFit
@@ -43,7 +44,7 @@ def X():
 
 
 def fit(X, **params):
-    return MALDA(**{**PARAMS, **params}).fit(X)
+    return MALDA(**acting(**{**PARAMS, **params})).fit(X)
 
 
 def saving(path, **more):

@@ -3,6 +3,7 @@
 import dask.array as da
 import numpy as np
 import pytest
+from lda_parameters import acting
 from scipy import sparse
 
 from dask_ma import MALDA
@@ -48,7 +49,7 @@ def digest(model):
 
 
 def fit_all(X, cases):
-    return [digest(MALDA(**PARAMS, **case).fit(X)) for case in cases]
+    return [digest(MALDA(**acting(**PARAMS, **case)).fit(X)) for case in cases]
 
 
 def test_threads_and_clusters_agree(inproc_client, process_client, wide_client, X):
@@ -113,7 +114,7 @@ def test_the_seed_orders_the_documents(X):
     params = {**PARAMS, "components_init": np.ones((K, V)) + np.eye(K, V)}
 
     def components(seed, **more):
-        model = MALDA(**{**params, "random_state": seed, **more}).fit(X)
+        model = MALDA(**acting(**{**params, "random_state": seed, **more})).fit(X)
         return model.components_.tolist()
 
     assert components(0) != components(1)
@@ -161,7 +162,7 @@ def wide_rows():
 )
 def test_bytes_of_a_round(wide_rows, params, models, processes):
     params = {"max_iter": 2, "batch_size": 8, **params}
-    model = MALDA(K, **params).fit(wide_rows)
+    model = MALDA(K, **acting(**params)).fit(wide_rows)
     size = K * 4000 * model.components_.itemsize
     sent = [record["bytes_sent"] / size for record in model.history_]
     n_rounds = 1 if "learning_method" in params else 3

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
+from lda_parameters import acting
 
 from dask_ma import MALDA
 
@@ -107,9 +108,9 @@ def test_a_killed_worker_does_not_change_the_topics(
 ):
     """With two ranks no sum depends on which of them is the first."""
     counts = da.from_array(X, chunks=(10, V)) if at_round == 7 else X
-    undisturbed = MALDA(**PARAMS, **params, n_ranks=2).fit(counts)
+    undisturbed = MALDA(**acting(**PARAMS, **params), n_ranks=2).fit(counts)
     mark = strike(at_round)
-    model = MALDA(**PARAMS, **params).fit(counts)
+    model = MALDA(**acting(**PARAMS, **params)).fit(counts)
     assert mark.exists()
     np.testing.assert_array_equal(model.components_, undisturbed.components_)
     np.testing.assert_array_equal(model.doc_topic_prior_, undisturbed.doc_topic_prior_)
@@ -121,7 +122,7 @@ def test_a_killed_worker_does_not_change_the_topics(
 def test_the_history_has_all_rounds(client, X, strike, params):
     """Also those of a pass that was broken off."""
     mark = strike(7)
-    model = MALDA(**PARAMS, **params).fit(X)
+    model = MALDA(**acting(**PARAMS, **params)).fit(X)
     assert mark.exists()
     rounds = [record["round"] for record in model.history_]
     assert rounds == list(range(1, N_ROUNDS + 1))

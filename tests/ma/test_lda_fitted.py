@@ -4,6 +4,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+from lda_parameters import acting
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
@@ -34,7 +35,7 @@ def X():
 
 
 def fit(X, **params):
-    return MALDA(**{**PARAMS, **params}).fit(X)
+    return MALDA(**acting(**{**PARAMS, **params})).fit(X)
 
 
 # Streams ------------------------------------------------------------------------------
@@ -155,7 +156,8 @@ def test_given_topics_are_not_changed(X):
     copy = start.copy()
     for paradigm in ("model", "gradient"):
         fit(X, components_init=start, paradigm=paradigm)
-        MALDA(**PARAMS, components_init=start, paradigm=paradigm).partial_fit(X)
+        params = acting(**PARAMS, paradigm=paradigm)
+        MALDA(**params, components_init=start).partial_fit(X)
     np.testing.assert_array_equal(start, copy)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sparse
+from lda_parameters import acting
 from scipy import sparse as sp
 
 from dask_ma import MALDA
@@ -148,7 +149,7 @@ def test_blocks_of_any_length(X, model, chunks, convert, cluster):
 def test_ranks_without_documents(X, n_documents, params, cluster):
     few = X[1 : 1 + n_documents]
     for counts in (few, blocks(few, 1), unknown(few)):
-        fitted = MALDA(**{**PARAMS, **params}).fit(counts)
+        fitted = MALDA(**acting(**{**PARAMS, **params})).fit(counts)
         assert np.isfinite(fitted.bound_)
         assert [record["n_samples"] for record in fitted.history_] == [n_documents] * 2
     assert np.isfinite(fitted.components_).all()
@@ -184,6 +185,7 @@ def test_documents_without_words_change_nothing(X, kind, params):
     counts[12:24] = 0
     params = {**PARAMS, **params, "n_ranks": 1, "batch_size": N, "local_batch_size": N}
     params["learning_decay"] = 0.0  # the topics are those of the last step
+    params = acting(**params)
     fitted = MALDA(**params).fit(EMPTY[kind](counts))
     kept = counts[counts.sum(axis=1) > 0]
     expected = MALDA(**params).fit(kept)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lda_parameters import acting
 
 from dask_ma import MALDA
 from dask_ma.comm import TIMELINE_DTYPE
@@ -107,7 +108,7 @@ def test_perplexities_are_those_of_shorter_fits(X):
 
 
 def test_documents_of_a_batch_step(X):
-    model = MALDA(**{**PARAMS, "learning_method": "batch"}).fit(X)
+    model = MALDA(**acting(**{**PARAMS, "learning_method": "batch"})).fit(X)
     assert column(model, "n_samples") == [N] * 3
     assert column(model, "n_iter") == [1, 2, 3]
 
@@ -255,7 +256,7 @@ def test_bar(X, monkeypatch, lazy, learning_method):
     monkeypatch.setattr(rich, "get_console", lambda: console)
     counts = da.from_array(X, chunks=(10, V))
     counts = counts[counts.sum(axis=1) >= 0] if lazy else X
-    params = {**PARAMS, "learning_method": learning_method}
+    params = acting(**{**PARAMS, "learning_method": learning_method})
     model = MALDA(**params, verbose=1).fit(counts)
     n_rounds = 3 if learning_method == "batch" else 6
     assert len(model.history_) == n_rounds

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from lda_parameters import acting
 from scipy import optimize, sparse, special
 
 from dask_ma import MALDA
@@ -281,10 +282,12 @@ def test_the_learned_prior_is_that_of_highest_likelihood(
         K,
         components_init=components,
         doc_topic_prior="auto",
-        learning_method=learning_method,
         n_ranks=n_ranks,
-        local_batch_size=N,
-        **{**BASE, "max_iter": 1},
+        **acting(
+            learning_method=learning_method,
+            local_batch_size=N,
+            **{**BASE, "max_iter": 1},
+        ),
     ).fit(X)
     gammas, _ = documents(X, components, np.full(K, 1 / K))
     logs = expected_logs(gammas)
@@ -314,7 +317,7 @@ def test_first_topics_are_drawn_around_1():
 
 def test_all_counts_weigh(X):
     """A document given twice weighs as two."""
-    params = {**BASE, "learning_method": "batch"}
+    params = acting(**BASE, learning_method="batch")
     start = {"components_init": np.random.default_rng(0).gamma(9.0, 1.0, (K, V))}
     twice = MALDA(K, **params, **start).fit(np.vstack([X, X[:5]]))
     once = MALDA(K, **params, **start).fit(X)

@@ -122,7 +122,7 @@ def test_sparse_logistic_regression(objective, penalty):
 def test_least_squares(objective, penalty, is_scaled):
     X, y = datasets.load_diabetes(return_X_y=True, scaled=False)
     X = StandardScaler().fit_transform(X) if is_scaled else X
-    ours = MASGDRegressor(penalty=penalty, alpha=1.0, eta0=1e-6, random_state=0)
+    ours = MASGDRegressor(penalty=penalty, alpha=1.0, random_state=0)
     fit_silently(ours.set_params(n_ranks=2), X, y)
     model = {
         "l2": Ridge(alpha=len(y), tol=1e-10),

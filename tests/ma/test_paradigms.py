@@ -17,6 +17,8 @@ REGRESSION_LOSSES = [
     "epsilon_insensitive",
     "squared_epsilon_insensitive",
 ]
+# Fits without a penalty, or with other steps, are given the same `alpha` and `eta0`.
+pytestmark = pytest.mark.filterwarnings("ignore:(alpha|eta0)=.* has no effect")
 GRADIENT = {
     "paradigm": "gradient",
     "learning_rate": "invscaling",
@@ -58,7 +60,9 @@ def descend(X, targets, weight, loss, penalty, rate="invscaling", n_rounds=6):
 
 
 def fit(cls, X, y, n_ranks=1, weight=None, **params):
-    params = {**GRADIENT, "alpha": ALPHA, "l1_ratio": L1_RATIO, **params}
+    params = {**GRADIENT, "alpha": ALPHA, **params}
+    if params.get("penalty") == "elasticnet":
+        params = {"l1_ratio": L1_RATIO, **params}
     return cls(n_ranks=n_ranks, **params).fit(X, y, sample_weight=weight)
 
 
@@ -353,9 +357,9 @@ def test_blocks_of_dask_arrays(cluster, binary):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"local_epochs": 2}, "local_epochs must be 'auto' with paradigm='gradient'"),
+        ({"local_epochs": 2}, "local_epochs=2 has no effect with paradigm='gradient'"),
         ({"learning_rate": "pa1"}, "learning_rate='pa1' does not work with paradigm="),
-        ({"paradigm": "model", "batch_fraction": 0.5}, "batch_fraction must be 1 with"),
+        ({"paradigm": "model", "batch_fraction": 0.5}, "batch_fraction=0.5 has no"),
         ({"paradigm": "sfb"}, "The 'paradigm' parameter of MASGDClassifier"),
         ({"batch_fraction": 0.0}, "The 'batch_fraction' parameter of"),
         ({"batch_fraction": 1.1}, "The 'batch_fraction' parameter of"),

@@ -78,6 +78,7 @@ def test_no_classifier_is_better(binary, objective, loss, penalty):
     X, y = binary
     y = np.where(np.arange(120) % 9 == 0, 1 - y, y)  # no plane divides the classes
     params = {**FROM_ZERO, "loss": loss, "penalty": penalty}
+    params["alpha"] = ALPHA if penalty else 0
     ours = MASGDClassifier(**params, n_ranks=2).fit(X, y)
     found = ours.history_[-1]["objective"]
     assert found == pytest.approx(objective(ours, X, y), rel=1e-12)

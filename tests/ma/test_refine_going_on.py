@@ -85,8 +85,10 @@ def test_sgd_that_only_does_harm_is_ended(binary, objective, loss, refine):
     """Columns of scales from 0.01 to 1000; the first round is worse than zero."""
     X, y = binary
     X = X * np.logspace(-2, 3, X.shape[1])
-    params = {"loss": loss, "learning_rate": "optimal", "random_state": 0}
-    model = MASGDClassifier(**params, refine=refine, n_ranks=1).fit(X, y)
+    params = {"loss": loss, "random_state": 0}
+    model = MASGDClassifier(
+        **params, learning_rate="optimal", refine=refine, n_ranks=1
+    ).fit(X, y)
     direct = MASGDClassifier(**params, refine="newton", max_iter=0).fit(X, y)
     assert model.n_iter_ - n_refined(model) < 100
     found = objective(model, X, y)

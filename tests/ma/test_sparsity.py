@@ -66,11 +66,13 @@ def test_objective_and_zeros_are_those_of_the_optimum(
     text, optima, l1_ratio, n_ranks, n_rows, local_epochs
 ):
     X, y = text
+    penalty = {"penalty": "elasticnet", "l1_ratio": l1_ratio}
+    if l1_ratio == 1:
+        penalty = {"penalty": "l1"}
     classifier = MASGDClassifier(
         loss="log_loss",
-        penalty="l1" if l1_ratio == 1 else "elasticnet",
         alpha=ALPHA,
-        l1_ratio=l1_ratio,
+        **penalty,
         learning_rate="optimal",
         local_epochs=local_epochs,
         max_iter=round(30 / local_epochs),

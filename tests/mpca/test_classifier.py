@@ -221,7 +221,7 @@ def test_a_parameter_that_no_strategy_looks_at_is_refused(
 def test_parameters_of_the_built_in_network_are_refused_with_a_module(multi, changed):
     (name,) = changed
     model = MPCAClassifier(module=object, **changed)
-    with pytest.raises(ValueError, match=f"{name}=.* no effect on module"):
+    with pytest.raises(ValueError, match=f"{name}=.* no effect with module="):
         model.fit(*multi)
     given = {"hidden_layer_sizes": [100], "activation": "relu", "alpha": 1e-4}
     with pytest.raises(Exception, match="Module"):  # those are the defaults

@@ -33,6 +33,7 @@ def check_same(model, other, rtol=0.0):
         np.testing.assert_allclose(*parts, rtol=rtol, atol=rtol)
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* has no effect")  # without a penalty
 @pytest.mark.parametrize(
     ("change", "solvers"),
     [

@@ -246,10 +246,7 @@ def test_the_solver_is_chosen(labelled):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"power_t": 0.7}, "power_t=0.7 has no effect"),
-        ({"learning_rate": "optimal", "power_t": 0.7}, "power_t=0.7 has no effect"),
-        ({"l1_ratio": 0.5}, "l1_ratio needs penalty='elasticnet'"),
-        ({"relay": False}, "relay=False needs broadcast"),
+        ({"relay": False}, "relay=False has no effect with broadcast=None"),
         ({"refine": True, "penalty": "trace"}, "does not go with penalty='trace'"),
         ({"refine": True, "tol": None}, "does not go with tol=None"),
         ({"refine": True, "early_stopping": True}, "with early_stopping=True"),

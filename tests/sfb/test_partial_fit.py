@@ -9,6 +9,8 @@ from scipy import sparse
 
 from dask_ma import SFBLogisticRegression
 
+# Fits without a penalty are given the same `alpha` as the others.
+pytestmark = pytest.mark.filterwarnings("ignore:alpha=.* has no effect")
 PARAMS = {"alpha": 0.02, "random_state": 0, "n_ranks": 3, "batch_size": 8}
 PARAMS |= {"communication": "factors"}
 

@@ -7,10 +7,12 @@ from typing import Any, Self
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
+from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_ma.data import describe
 from dask_ma.ma.lda._agent import train
+from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
 from dask_ma.ma.lda._params import TopicParams, TopicResult
 from dask_ma.ma.lda._sizes import gradient_size, is_few, round_size
 from dask_ma.topics._fitted import FittedTopics
@@ -41,22 +43,17 @@ class TopicEstimator(FittedTopics):
         "perp_tol",
         "total_samples",
     }
+    _inactive = INACTIVE
 
     @property
     def _may_end_early(self) -> bool:
         return bool(self.evaluate_every > 0)
 
-    def _check_parameters(self) -> None:
-        """Refuse combinations of parameters that do not go together."""
-        if self.mixing != "butterfly":
-            return
-        if self.learning_method == "batch" or self.paradigm == "gradient":
-            raise ValueError(
-                "mixing='butterfly' mixes topics that each rank updates for itself; it "
-                "needs learning_method='online' or 'auto', and paradigm='model', got "
-                f"learning_method={self.learning_method!r} and "
-                f"paradigm={self.paradigm!r}"
-            )
+    def _check_combinations(self) -> None:
+        check_combinations(self)
+
+    def _peer_type(self) -> type:
+        return LatentDirichletAllocation
 
     def _first_components(self) -> np.ndarray | None:
         """Topics that the user wants to start from."""

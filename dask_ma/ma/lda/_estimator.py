@@ -14,6 +14,7 @@ from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import describe
 from dask_ma.ma._aggregation import AGGREGATIONS
 from dask_ma.ma.lda._base import TopicEstimator
+from dask_ma.ma.lda._combinations import INACTIVE_ONLINE
 
 _ANY_NUMBER = 1e6  # default of scikit-learn's total_samples, which is nobody's choice
 _AUTO = StrOptions({"auto"})
@@ -28,7 +29,8 @@ class MALDA(TopicEstimator):
     and updates topics of its own by each of them; in longer intervals the ranks'
     topics are averaged. Documents and topics stay on the workers.
 
-    Read more in the :ref:`User Guide <topic_models>`.
+    Read more in the :ref:`User Guide <topic_models>`, and :ref:`there <parameters>` of
+    parameters that cannot act beside others.
 
     Parameters
     ----------
@@ -98,7 +100,7 @@ class MALDA(TopicEstimator):
     paradigm : {"model", "gradient"}, default="model"
         "model" averages topics that each rank has updated many times. "gradient" adds
         up what the ranks' documents show for one update in a round, as Spark's MLlib
-        does; it is there to compare with.
+        does; it is there to compare with. ``learning_method="batch"`` has one way only.
     aggregation : {"allreduce", "tree", "driver"}, default="allreduce"
         How the ranks' topics are added up. "tree" and "driver" are what Spark does; the
         result is the same.
@@ -336,7 +338,7 @@ class MALDA(TopicEstimator):
         ValueError
             As in :meth:`fit`, and for another number of columns than before.
         """
-        self._check_parameters()
+        self._check_parameters(INACTIVE_ONLINE)
         with self._keep_fitted_state():
             first = not hasattr(self, "components_")
             if not first and len(self.components_) != self.n_components:

@@ -99,7 +99,7 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     fitted = describe(output, problem, float(t), n_iter)
     if params.average:
         fitted["mean_of"] = (*now.model, *now.mean.counts)
-    if params.is_balanced:
+    if params.is_balanced and params.max_iter > 0:
         fitted["eta"] = now.steps.at(float(t))
     return FitResult(
         fitted, converged, context.history, context.timeline(), notes_on(problem)

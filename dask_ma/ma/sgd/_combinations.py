@@ -1,11 +1,15 @@
-"""Parameters that do not go together."""
+"""Parameters that do not go together, and such as cannot act."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sklearn.base import is_classifier
 
+from dask_ma._inactive import Inactive, unless
+from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO
+from dask_ma.ma.sgd._finish import unrefined_by
 from dask_ma.ma.sgd._steps import gradient_rate
 
 
@@ -25,7 +29,7 @@ def check_combinations(estimator: Any, passive_loss: str) -> None:
         It names the parameters and what they are.
     """
     _check_steps(estimator, passive_loss)
-    _check_paradigm(estimator)
+    _check_passive(estimator)
     if estimator.refine is not None:
         _check_refine(estimator)
     if estimator.max_iter == 0 and estimator.refine not in ("newton", "lbfgs"):
@@ -38,9 +42,7 @@ def check_combinations(estimator: Any, passive_loss: str) -> None:
 
 def _check_steps(estimator: Any, passive_loss: str) -> None:
     """Step sizes against losses and penalties."""
-    rate, makes_steps = estimator.learning_rate, estimator.max_iter > 0
-    if rate == "auto" and estimator.paradigm == "gradient":
-        rate = gradient_rate(is_classifier(estimator))
+    rate, makes_steps = _rate(estimator), estimator.max_iter > 0
     if rate == "optimal" and estimator.alpha == 0 and makes_steps:
         raise ValueError(
             "alpha must be > 0 since learning_rate is 'optimal', which is "
@@ -53,23 +55,10 @@ def _check_steps(estimator: Any, passive_loss: str) -> None:
         )
 
 
-def _check_paradigm(estimator: Any) -> None:
-    """What only one of the paradigms knows."""
-    if estimator.paradigm == "model":
-        if estimator.batch_fraction != 1:
-            raise ValueError(
-                "batch_fraction must be 1 with paradigm='model', whose rounds are "
-                "shortened by local_epochs; got batch_fraction="
-                f"{estimator.batch_fraction!r}"
-            )
-        return
-    if estimator.local_epochs != "auto":
-        raise ValueError(
-            "local_epochs must be 'auto' with paradigm='gradient', which makes one "
-            "update per round; batch_fraction says how many rows it looks at. Got "
-            f"local_epochs={estimator.local_epochs!r}"
-        )
-    if estimator.learning_rate in ("pa1", "pa2"):
+def _check_passive(estimator: Any) -> None:
+    """Steps that the sum of the gradients is not made for."""
+    is_passive = estimator.learning_rate in ("pa1", "pa2")
+    if is_passive and estimator.paradigm == "gradient":
         raise ValueError(
             f"learning_rate={estimator.learning_rate!r} does not work with "
             "paradigm='gradient': passive-aggressive steps are made for a row each. "
@@ -92,3 +81,100 @@ def _check_refine(estimator: Any) -> None:
             f"early_stopping must be False with refine={estimator.refine!r}, which "
             "goes on to the optimum of the objective; got early_stopping=True"
         )
+
+
+# Parameters that cannot act ---------------------------------------------------------
+
+
+def _rate(estimator: Any) -> str:
+    """The learning rate; "auto" where some are tried."""
+    if estimator.learning_rate == "auto" and estimator.paradigm == "gradient":
+        return gradient_rate(is_classifier(estimator))
+    return str(estimator.learning_rate)
+
+
+def _without_rounds(estimator: Any) -> tuple[str, ...]:
+    """Nothing but the refinement takes place."""
+    return ("max_iter",) if estimator.max_iter == 0 else ()
+
+
+def _unless_rate(*rates: str) -> Callable[[Any], tuple[str, ...]]:
+    """Steps of other rates do not know the parameter."""
+
+    def reason(estimator: Any) -> tuple[str, ...]:
+        if _rate(estimator) in rates:
+            return _without_rounds(estimator)
+        is_chosen = (estimator.learning_rate, estimator.paradigm) == (
+            "auto",
+            "gradient",
+        )
+        return ("learning_rate", "paradigm") if is_chosen else ("learning_rate",)
+
+    return reason
+
+
+def _without_penalty(estimator: Any) -> tuple[str, ...]:
+    """A weight of nothing, which makes no steps either."""
+    sets_steps = _rate(estimator) == "optimal" and estimator.max_iter > 0
+    is_told_twice = estimator.alpha == 0
+    if estimator.penalty is not None or sets_steps or is_told_twice:
+        return ()
+    return ("penalty",)
+
+
+def _without_patience(estimator: Any) -> tuple[str, ...]:
+    """No round is too many where all are made, unless they are in vain."""
+    if estimator.tol is None and unrefined_by(estimator):
+        return ("tol",)
+    return _without_rounds(estimator)
+
+
+def _without_order(estimator: Any) -> tuple[str, ...]:
+    """Sums do not depend on the order of the rows; "ranks" deals them out."""
+    if estimator.shuffle == "ranks":
+        return ()
+    return unless("paradigm", "model")(estimator) or _without_rounds(estimator)
+
+
+INACTIVE = (
+    L1_RATIO,
+    EPSILON,
+    HELD_OUT,
+    Inactive(("alpha",), _without_penalty, "set penalty"),
+    Inactive(
+        ("eta0",),
+        _unless_rate("constant", "invscaling", "adaptive", "pa1", "pa2"),
+        "set learning_rate to one that begins with eta0, such as 'adaptive'",
+    ),
+    Inactive(
+        ("power_t",), _unless_rate("invscaling"), "set learning_rate='invscaling'"
+    ),
+    Inactive(("n_iter_no_change",), _without_patience, "set tol to a number"),
+    Inactive(("shuffle",), _without_order, "make rounds of paradigm='model'"),
+    Inactive(
+        ("local_epochs",),
+        unless("paradigm", "model"),
+        "batch_fraction says how many rows a round looks at",
+    ),
+    Inactive(
+        ("batch_fraction",),
+        unless("paradigm", "gradient"),
+        "local_epochs says how many rows a round looks at",
+    ),
+    Inactive(
+        ("learning_rate", "average", "local_epochs", "paradigm"),
+        _without_rounds,
+        "set max_iter to the rounds that there may be",
+    ),
+    Inactive(
+        ("tol",),
+        # None asks for `max_iter` rounds, and gets them.
+        lambda estimator: () if estimator.tol is None else _without_rounds(estimator),
+        "set max_iter to the rounds that there may be",
+    ),
+    Inactive(
+        ("refine_max_iter", "refine_tol"),
+        unrefined_by,
+        "set refine='newton' or refine='lbfgs'",
+    ),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +17,37 @@ from dask_ma.supervised import Problem
 
 
 def is_refined(params: FitParams) -> bool:
-    """Whether the rounds are followed by a refinement.
+    """Whether the rounds are followed by a refinement."""
+    return not unrefined_by(params)
+
+
+def unrefined_by(params: Any) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows the rounds; none if one does.
 
     "auto" leaves alone what does not aim at the optimum of the training objective: a
     number of rounds that is asked for, early stopping, passive-aggressive steps, and
     the perceptron, whose optimum is zero. It leaves alone the baseline, too.
+
+    Parameters
+    ----------
+    params : FitParams or estimator
+        They have the same names.
+
+    Returns
+    -------
+    names : tuple of str
     """
     if params.refine != "auto":
-        return params.refine is not None
-    return (
-        params.tol is not None
-        and not params.early_stopping
-        and params.paradigm == "model"
-        and params.learning_rate not in ("pa1", "pa2")
-        and params.loss != "perceptron"
-    )
+        return ("refine",) if params.refine is None else ()
+    leaves_alone = {
+        "tol": params.tol is None,
+        "early_stopping": params.early_stopping,
+        "paradigm": params.paradigm != "model",
+        "learning_rate": params.learning_rate in ("pa1", "pa2"),
+        "loss": params.loss == "perceptron",
+    }
+    reasons = [name for name, holds in leaves_alone.items() if holds]
+    return ("refine", *reasons) if reasons else ()
 
 
 def is_in_vain(params: FitParams, evaluator: Evaluator) -> bool:

@@ -15,7 +15,7 @@ from dask_ma.data import Deal
 from dask_ma.linear import LinearEstimator
 from dask_ma.ma._aggregation import AGGREGATIONS
 from dask_ma.ma.sgd._agent import train
-from dask_ma.ma.sgd._combinations import check_combinations
+from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations
 from dask_ma.ma.sgd._finish import is_refined
 from dask_ma.ma.sgd._params import FitParams
 from dask_ma.supervised import FitResult
@@ -93,6 +93,7 @@ class LinearMA(LinearEstimator):
         "refine_tol": [Interval(Real, 0, None, closed="left")],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _inactive = INACTIVE
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
     def _fit_rounds(
@@ -131,8 +132,7 @@ class LinearMA(LinearEstimator):
         """Sorted rows do no harm then; blocks of Dask move only if that is wanted."""
         return "always" if self.shuffle == "ranks" else "memory"
 
-    def _check_parameters(self) -> None:
-        """Refuse combinations of parameters that do not go together."""
+    def _check_combinations(self) -> None:
         check_combinations(self, self._passive_loss)
 
     def _partial_changes(self) -> dict[str, Any]:

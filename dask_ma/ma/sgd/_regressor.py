@@ -27,6 +27,9 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
     ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha * penalty(w)``, where `s_i` is
     the sample weight. SGD wants features of similar scale, around 1.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     loss : str, default="squared_error"
@@ -61,7 +64,8 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Threshold of the losses "huber", "epsilon_insensitive" and
         "squared_epsilon_insensitive".
     random_state : int, RandomState instance or None, default=None
-        Seed of the shuffles and of the validation rows.
+        Seed of the shuffles, of the validation rows and of the samples of
+        ``paradigm="gradient"``.
     learning_rate : {"auto", "constant", "optimal", "invscaling", "adaptive", "pa1", \
             "pa2"}, default="auto"
         Step size of each rank's SGD. "auto" tries some on a sample of the rows, takes
@@ -98,7 +102,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         averaged. "gradient": the ranks' gradients at the common model are added up for
         one update, as in Spark's MLlib; a baseline to compare with. Its rounds are the
         steps of `learning_rate`, "pa1" and "pa2" are refused, `local_epochs` must be
-        "auto", and `shuffle` changes nothing.
+        "auto", and ``shuffle=False`` is refused.
     batch_fraction : float, default=1.0
         With ``paradigm="gradient"``, the probability with which each row is part of a
         round's sample; above 0, at most 1.
@@ -135,7 +139,8 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
     n_iter_ : int
         Rounds made, those of the refinement among them.
     eta_ : float
-        Size of the next step of ``learning_rate="auto"``; there is none with others.
+        Size of the next step of ``learning_rate="auto"``; there is none with others,
+        and before a round has been made.
     t_ : float
         Place in the schedule of the learning rate: 1 plus the rows that a rank has gone
         over, times 1.5 with several ranks unless `learning_rate` is "auto"; with

@@ -23,6 +23,9 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     more than two classes the loss is the multinomial one, over all classes at once. The
     intercepts are never penalised, and sparse data stay sparse.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     alpha : float, default=0.001
@@ -228,6 +231,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
+        self._check_parameters()
         params = self._params(
             is_classifier=True, class_weight=self.class_weight, positive=False
         )

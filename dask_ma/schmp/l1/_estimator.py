@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma._callbacks import N_WRAPPERS
+from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import LinearEstimator
 from dask_ma.schmp.l1._agent import train
@@ -33,17 +34,25 @@ _PASSED_ON = (
     "n_schedulers",
     "polish",
 )
-# What only schedules of coordinate descent look at, and what it is by default.
-_OF_DESCENT = {
-    "pipeline_depth": "auto",
-    "n_candidates": 64,
-    "dependency_threshold": "auto",
-    "priority": "due",
-    "n_schedulers": 1,
-    "polish": True,
-}
-_OF_DYNAMIC = ("dependency_threshold", "priority")
-SCHEDULES = {"working_set", "dynamic", "priority", "random", "cyclic"}
+_OF_DESCENT = ("dynamic", "priority", "random", "cyclic")
+SCHEDULES = {"working_set", *_OF_DESCENT}
+INACTIVE = (
+    Inactive(
+        ("pipeline_depth", "n_candidates", "n_schedulers", "polish"),
+        unless("schedule", *_OF_DESCENT),
+        "choose another schedule, such as 'dynamic'",
+    ),
+    Inactive(
+        ("dependency_threshold", "priority"),
+        unless("schedule", "dynamic"),
+        "set schedule='dynamic'",
+    ),
+    Inactive(
+        ("n_schedulers",),
+        unless("layout", "auto", "rows"),
+        "every rank schedules its own columns there",
+    ),
+)
 
 
 class L1Estimator(LinearEstimator):
@@ -75,31 +84,13 @@ class L1Estimator(LinearEstimator):
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _inactive: ClassVar[tuple[Inactive, ...]] = INACTIVE
 
     def _params(self, **changes: Any) -> SchMPParams:
         """Parameters of the ranks."""
-        self._check_that_all_act()
         values = {k: getattr(self, k) for k in _PASSED_ON if k not in changes}
         values["feature_weights"] = _checked_weights(self.feature_weights)
         return SchMPParams(**{**values, **changes})
-
-    def _check_that_all_act(self) -> None:
-        """Refuse parameters that were set and that the schedule does not look at."""
-        for name, default in _OF_DESCENT.items():
-            value, reason = getattr(self, name), f'schedule="{self.schedule}"'
-            if self.schedule == "working_set":
-                use = 'choose another one, such as "dynamic"'
-            elif name in _OF_DYNAMIC and self.schedule != "dynamic":
-                use = 'choose "dynamic"'
-            elif name == "n_schedulers" and self.layout == "columns":
-                reason, use = 'layout="columns"', "every rank schedules its own"
-            else:
-                continue
-            if value != default:
-                raise ValueError(
-                    f"{name} must be {default!r} with {reason}, where it does nothing, "
-                    f"got {value!r}; {use}"
-                )
 
     def _fit_l1(
         self, params: SchMPParams, X: Any, y: Any, sample_weight: Any

@@ -26,6 +26,9 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
     sample weights and `f_j` the feature weights: that of scikit-learn's Lasso and
     ElasticNet. The intercept `b` is never penalised, and sparse data stay sparse.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     alpha : float, default=1.0
@@ -231,6 +234,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
+        self._check_parameters()
         params = self._params(
             is_classifier=False, class_weight=None, positive=self.positive
         )

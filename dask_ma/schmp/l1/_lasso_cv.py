@@ -6,18 +6,15 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.linear_model import ElasticNet, Lasso
+from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso
 from sklearn.model_selection import check_cv
 
 from dask_ma._callbacks import N_WRAPPERS, with_callbacks
+from dask_ma._inactive import Inactive
 from dask_ma._sklearn import Interval, fit_context
 from dask_ma.data import describe
 from dask_ma.linear import LinearRegressorMixin
-from dask_ma.schmp.l1._estimator import (
-    L1Estimator,
-    path_params,
-    warn_of_slow_models,
-)
+from dask_ma.schmp.l1._estimator import L1Estimator, path_params, warn_of_slow_models
 from dask_ma.schmp.l1._path import cross_validate
 
 
@@ -29,6 +26,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     with have the weight 0 meanwhile. The `alpha` with the least mean squared error is
     used for the final model, on all rows. As in scikit-learn, that error is the mean
     over the folds, however many rows each has.
+
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
 
     Parameters
     ----------
@@ -144,6 +144,15 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     random_state = 0
 
     _sklearn_class = Lasso
+    _inactive = (
+        Inactive(
+            ("eps",),
+            lambda estimator: (
+                () if isinstance(estimator.alphas, Integral) else ("alphas",)
+            ),
+            "give the number of values as alphas",
+        ),
+    )
     # The errors of the folds depend on these.
     _free_to_change = L1Estimator._free_to_change - {"max_iter", "tol"}
 
@@ -175,6 +184,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         self.layout = layout
         self.verbose = verbose
         self.n_ranks = n_ranks
+
+    def _peer_type(self) -> type:
+        return ElasticNetCV
 
     def _sklearn_type(self) -> type:
         """scikit-learn's estimator of the final model."""
@@ -208,6 +220,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             X, y = self._validate_input(X, y, reset=True)
             params = path_params(

@@ -36,6 +36,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     over all classes at once. The intercepts are never penalised, and sparse data stay
     sparse.
 
+    What a fit says of parameters that cannot act beside others is in the
+    :ref:`User Guide <parameters>`.
+
     Parameters
     ----------
     penalty : {"l2", "l1", "elasticnet", "trace"} or None, default="l2"
@@ -47,15 +50,14 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         Weight of the penalty, at least 0. scikit-learn's `C` is ``1 / (alpha *
         n_samples)``.
     l1_ratio : float, default=0.15
-        Share of "l1" in "elasticnet", from 0 to 1; refused with other penalties.
+        Share of "l1" in "elasticnet", from 0 to 1.
     solver : {"auto", "sgd", "sdca"}, default="auto"
         "sgd": proximal stochastic gradient descent, for all penalties. "sdca":
         stochastic dual coordinate ascent, for "l2" with `alpha` above 0; it has no step
         size, and each rank keeps a probability vector for each of its rows. "auto":
         "sdca" where it is possible, unless a parameter asks for "sgd": `eta0`,
-        `learning_rate`, `power_t`, `n_iter_no_change` without `early_stopping`,
-        `staleness`, `compression`, `wire_dtype` or ``relay=False``. `solver_` says
-        which.
+        `learning_rate`, `n_iter_no_change` without `early_stopping`, `staleness`,
+        `compression`, `wire_dtype` or ``relay=False``. `solver_` says which.
     fit_intercept : bool, default=True
         Whether to fit intercepts. Dense rows are then centred as :meth:`fit` looks at
         them: features that are far from the origin are no harder than others.
@@ -91,7 +93,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         alpha * t)``, which suits the penalty "l2"; for the other penalties, as
         "invscaling". "invscaling": ``eta0 / (1 + passes)^power_t``. "constant": `eta0`.
     power_t : float, default=0.5
-        Exponent of "invscaling", at least 0; refused where it has no effect.
+        Exponent of "invscaling", at least 0.
     staleness : int, default=0
         How many iterations a rank may be ahead of one whose factors it gets, at least
         0. With 0 (bulk synchronous), the result depends on seed and ranks alone. With
@@ -291,6 +293,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
+        self._check_parameters()
         with self._keep_fitted_state():
             X, y = self._validate_input(X, y, reset=True)
             changes = self._warm_model() if self.warm_start else {}
@@ -322,6 +325,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         ValueError
             As in :meth:`fit`, and for labels that are not among the classes.
         """
+        self._check_parameters()
         if self.early_stopping:
             raise ValueError(
                 "early_stopping cannot be used with partial_fit, which makes one pass; "

@@ -1,53 +1,46 @@
-"""Parameters that do not go together, and the solver that they mean."""
+"""Parameters that do not go together or cannot act, and the solver they mean."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
+
+from dask_ma._inactive import Inactive, is_set
+from dask_ma.linear import HELD_OUT, L1_RATIO
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
 
 
-def check_combinations(estimator: Any) -> str:
-    """Refuse parameters that mean nothing with the others; choose the solver.
+def check_combinations(estimator: Any) -> None:
+    """Refuse parameters of which one makes no sense with another.
 
     Parameters
     ----------
     estimator : SFBLogisticRegression
         Each of its parameters is in its range.
 
-    Returns
-    -------
-    solver : {"sgd", "sdca"}
-
     Raises
     ------
     ValueError
         It names the parameters and what they are.
     """
-    solver = _solver(estimator)
-    if solver == "sdca":
+    if chosen_solver(estimator) == "sdca":
         _check_dual(estimator)
-    else:
-        _check_steps(estimator)
-    if _is_set(estimator, "l1_ratio") and estimator.penalty != "elasticnet":
-        raise ValueError(
-            "l1_ratio needs penalty='elasticnet', got "
-            f"penalty={estimator.penalty!r} and l1_ratio={estimator.l1_ratio!r}"
-        )
-    if not estimator.relay and estimator.broadcast is None:
-        raise ValueError(
-            "relay=False needs broadcast: without it each rank sends to all others, "
-            "and nothing is passed on; got broadcast=None"
-        )
     if estimator.refine is True:
         _check_refine(estimator)
-    return solver
 
 
-def _solver(estimator: Any) -> str:
-    """The solver that "auto" stands for."""
+def chosen_solver(estimator: Any) -> str:
+    """The solver that "auto" stands for.
+
+    Parameters
+    ----------
+    estimator : SFBLogisticRegression
+
+    Returns
+    -------
+    solver : {"sgd", "sdca"}
+    """
     if estimator.solver != "auto":
         return str(estimator.solver)
     asks_for_steps = (
@@ -55,8 +48,9 @@ def _solver(estimator: Any) -> str:
         or not estimator.relay
         or estimator.compression is not None
         or estimator.wire_dtype is not None
-        or any(_is_set(estimator, name) for name in _STEPS)
-        or (_is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
+        or is_set(estimator, "eta0")
+        or is_set(estimator, "learning_rate")
+        or (is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
     )
     is_dual = estimator.penalty == "l2" and estimator.alpha > 0
     return "sdca" if is_dual and not asks_for_steps else "sgd"
@@ -72,37 +66,12 @@ def _check_dual(estimator: Any) -> None:
         )
     # The matrix must be that of the dual variables.
     for name in ("relay", "compression", "wire_dtype"):
-        if _is_set(estimator, name):
+        if is_set(estimator, name):
             raise ValueError(
                 f"solver='sdca' needs exact factors on all ranks, but {name} is "
                 f"{getattr(estimator, name)!r}; leave it at its default, or use "
                 "solver='sgd'"
             )
-    for name in _STEPS:
-        if _is_set(estimator, name):
-            raise ValueError(
-                f"solver='sdca' has no step size, but {name} is "
-                f"{getattr(estimator, name)!r}; leave it at its default, or use "
-                "solver='sgd'"
-            )
-    if _is_set(estimator, "n_iter_no_change") and not estimator.early_stopping:
-        raise ValueError(
-            "solver='sdca' ends by its duality gap: n_iter_no_change needs "
-            "early_stopping=True, got early_stopping=False and n_iter_no_change="
-            f"{estimator.n_iter_no_change!r}"
-        )
-
-
-def _check_steps(estimator: Any) -> None:
-    """Refuse an exponent that no step has."""
-    rate = estimator.learning_rate
-    is_constant = rate in ("adaptive", "constant")
-    decays = rate == "optimal" and estimator.penalty == "l2" and estimator.alpha > 0
-    if _is_set(estimator, "power_t") and (is_constant or decays):
-        raise ValueError(
-            f"power_t={estimator.power_t!r} has no effect with learning_rate={rate!r} "
-            f"and penalty={estimator.penalty!r}; use learning_rate='invscaling'"
-        )
 
 
 def _check_refine(estimator: Any) -> None:
@@ -119,7 +88,57 @@ def _check_refine(estimator: Any) -> None:
             )
 
 
-def _is_set(estimator: Any, name: str) -> bool:
-    """Whether a parameter differs from its default."""
-    default = inspect.signature(type(estimator)).parameters[name].default
-    return bool(getattr(estimator, name) != default)
+# Parameters that cannot act ---------------------------------------------------------
+
+
+def _without_steps(estimator: Any) -> tuple[str, ...]:
+    """Dual ascent has no step size; "auto" is not that where one is asked for."""
+    return ("solver",) if estimator.solver == "sdca" else ()
+
+
+def _without_exponent(estimator: Any) -> tuple[str, ...]:
+    """Steps of other forms."""
+    rate = estimator.learning_rate
+    if rate in ("adaptive", "constant"):
+        return ("learning_rate",)
+    decays = rate == "optimal" and estimator.penalty == "l2" and estimator.alpha > 0
+    return ("learning_rate", "penalty") if decays else ()
+
+
+def _without_penalty(estimator: Any) -> tuple[str, ...]:
+    """A weight of nothing; 0 says the same twice."""
+    return ("penalty",) if estimator.penalty is None and estimator.alpha else ()
+
+
+def _without_patience(estimator: Any) -> tuple[str, ...]:
+    """Fits that end by their duality gap, or by `max_iter`."""
+    if estimator.early_stopping:
+        return ("tol",) if estimator.tol is None else ()
+    if chosen_solver(estimator) == "sdca":
+        return ("solver", "early_stopping")
+    if estimator.learning_rate == "adaptive":  # shortens its steps by it
+        return ()
+    if estimator.tol is None:
+        return ("learning_rate", "tol")
+    is_penalised = estimator.penalty is not None and estimator.alpha > 0
+    if is_penalised and (estimator.refine or estimator.penalty == "trace"):
+        return ("learning_rate", "penalty", "refine")
+    return ()
+
+
+def _without_peers(estimator: Any) -> tuple[str, ...]:
+    """Each rank sends to all others, and nothing is passed on."""
+    return ("broadcast",) if estimator.broadcast is None else ()
+
+
+INACTIVE = (
+    Inactive(_STEPS, _without_steps, "set solver='sgd'"),
+    Inactive(("power_t",), _without_exponent, "set learning_rate='invscaling'"),
+    L1_RATIO,
+    Inactive(("alpha",), _without_penalty, "set penalty"),
+    HELD_OUT,
+    Inactive(
+        ("n_iter_no_change",), _without_patience, "set early_stopping=True and tol"
+    ),
+    Inactive(("relay",), _without_peers, "say in broadcast to whom ranks send"),
+)

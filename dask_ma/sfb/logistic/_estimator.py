@@ -7,13 +7,18 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import SGDClassifier
 
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import LinearEstimator
 from dask_ma.sfb.exchange._settings import COMMUNICATIONS, Settings
 from dask_ma.sfb.logistic._agent import train
-from dask_ma.sfb.logistic._combinations import check_combinations
+from dask_ma.sfb.logistic._combinations import (
+    INACTIVE,
+    check_combinations,
+    chosen_solver,
+)
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.topology import Topology
 from dask_ma.supervised import FitResult
@@ -92,6 +97,19 @@ class SFBEstimator(LinearEstimator):
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _inactive = INACTIVE
+
+    def _check_combinations(self) -> None:
+        self._settings().check()
+        check_combinations(self)
+
+    def _peer_type(self) -> type:
+        # LogisticRegression has no steps, which most parameters are about.
+        return SGDClassifier
+
+    def _settings(self) -> Settings:
+        """How the ranks train and exchange."""
+        return Settings(**{name: getattr(self, name) for name in _SETTINGS})
 
     def _fit_passes(
         self,
@@ -103,15 +121,14 @@ class SFBEstimator(LinearEstimator):
         **changes: Any,
     ) -> FitResult:
         """Fit on all ranks and take over the result."""
-        settings = Settings(**{name: getattr(self, name) for name in _SETTINGS})
-        settings.check()
-        solver = check_combinations(self)
         chosen: dict[str, Any] = {name: getattr(self, name) for name in _PASSED_ON}
-        chosen |= {"solver": solver, "refine": self.refine is not False}
+        chosen["solver"] = chosen_solver(self)
+        chosen["refine"] = self.refine is not False
+        chosen["settings"] = self._settings()
         chosen["centre"] = self.fit_intercept
         if self.alpha == 0:
             chosen["penalty"] = None
-        params = SFBParams(**{**_FIXED, **chosen, "settings": settings, **changes})
+        params = SFBParams(**{**_FIXED, **chosen, **changes})
         result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
         self.solver_ = params.solver
         self.communication_ = result.fitted["communication"]

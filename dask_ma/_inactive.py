@@ -1,0 +1,124 @@
+"""Parameters that cannot act beside others, and what is said of them."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Inactive(NamedTuple):
+    """Parameters that nothing looks at where others have certain values.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The parameters.
+    reason : callable
+        ``reason(estimator)`` names the parameters whose values leave these without
+        effect; nothing where they act.
+    cure : str
+        What to change for them to act.
+    """
+
+    names: tuple[str, ...]
+    reason: Callable[[Any], tuple[str, ...]]
+    cure: str
+
+
+def unless(name: str, *values: Any) -> Callable[[Any], tuple[str, ...]]:
+    """A reason: a parameter has none of the values with which the others act.
+
+    Parameters
+    ----------
+    name : str
+    *values : object
+
+    Returns
+    -------
+    reason : callable
+        As in :class:`Inactive`.
+    """
+    return lambda estimator: () if getattr(estimator, name) in values else (name,)
+
+
+def check_inactive(
+    estimator: Any, rules: Iterable[Inactive], peer: type, *, stacklevel: int
+) -> None:
+    """Refuse, or warn of, parameters that were set and cannot act.
+
+    A parameter was set if it differs from its default. A search over parameters of
+    scikit-learn has to go on as it does there, over ``penalty`` and ``l1_ratio`` for
+    example: combinations that can be had there, too, are worth a warning.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Each of its parameters is in its range.
+    rules : iterable of Inactive
+        Those that are not among the parameters of the estimator are passed over.
+    peer : type
+        scikit-learn's estimator of the same model.
+    stacklevel : int
+        Of the warnings, for the caller of this function.
+
+    Raises
+    ------
+    ValueError
+        It names the parameter, those that leave it without effect, and the cure.
+
+    Warns
+    -----
+    UserWarning
+        The same, where the peer has all of these parameters.
+    """
+    declared = inspect.signature(type(estimator)).parameters
+    known = inspect.signature(peer).parameters
+    for names, find_reason, cure in rules:
+        if not any(is_set(estimator, name) for name in names):
+            continue
+        others = find_reason(estimator)
+        for name in names:
+            if not others or not is_set(estimator, name):
+                continue
+            reasons = " and ".join(_shown(estimator, other) for other in others)
+            message = (
+                f"{_shown(estimator, name)} has no effect with {reasons}; {cure}, or "
+                f"leave {name} at its default, {declared[name].default!r}"
+            )
+            if not {name, *others} <= set(known):
+                raise ValueError(message)
+            warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+
+
+def is_set(estimator: Any, name: str) -> bool:
+    """Whether a parameter differs from its default.
+
+    Parameters
+    ----------
+    estimator : estimator
+    name : str
+        One that is not among its parameters has not been set.
+
+    Returns
+    -------
+    is_set : bool
+    """
+    declared = inspect.signature(type(estimator)).parameters
+    if name not in declared:
+        return False
+    value, default = getattr(estimator, name), declared[name].default
+    # Sequences may be of several types.
+    is_equal = np.shape(value) == np.shape(default) and bool(
+        np.all(np.asarray(value, dtype=object) == np.asarray(default, dtype=object))
+    )
+    return not is_equal
+
+
+def _shown(estimator: Any, name: str) -> str:
+    """A parameter and its value; that of a network has many lines."""
+    return f"{name}={reprlib.repr(getattr(estimator, name))}"

@@ -1,0 +1,54 @@
+"""Parameters that do not go together, and such as cannot act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_ma._inactive import Inactive
+from dask_ma.butterfly._finish import unrefined_by
+from dask_ma.linear import EPSILON, HELD_OUT
+
+
+def check_combinations(estimator: Any) -> None:
+    """Refuse parameters of which one makes no sense with another.
+
+    Parameters
+    ----------
+    estimator : ButterflySGDClassifier or ButterflySGDRegressor
+        Each of its parameters is in its range.
+
+    Raises
+    ------
+    ValueError
+        It names the parameters and what they are.
+    """
+    if estimator.batch_size == "timed" and estimator.mixing == "none":
+        raise ValueError(
+            "batch_size='timed' weighs steps against exchanges, and mixing='none' "
+            "has no exchanges; use batch_size='auto' or a number"
+        )
+    if estimator.early_stopping and estimator.refine not in ("auto", None):
+        raise ValueError(
+            f"early_stopping must be False with refine={estimator.refine!r}, which "
+            "goes on to the optimum of the objective; got early_stopping=True"
+        )
+
+
+def _without_patience(estimator: Any) -> tuple[str, ...]:
+    """No pass is too many where all are made, unless they are in vain."""
+    if estimator.tol is not None:
+        return ()
+    takes_back = estimator.learning_rate == "adaptive" and estimator.mixing != "none"
+    return ("tol",) if unrefined_by(estimator) or takes_back else ()
+
+
+INACTIVE = (
+    EPSILON,
+    HELD_OUT,
+    Inactive(("n_iter_no_change",), _without_patience, "set tol to a number"),
+    Inactive(
+        ("refine_max_iter", "refine_tol"),
+        unrefined_by,
+        "set refine='newton' or refine='lbfgs'",
+    ),
+)

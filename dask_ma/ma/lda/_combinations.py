@@ -1,0 +1,57 @@
+"""Parameters of a topic model that do not go together, and such as cannot act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_ma._inactive import Inactive, unless
+
+
+def check_combinations(estimator: Any) -> None:
+    """Refuse parameters of which one makes no sense with another.
+
+    Parameters
+    ----------
+    estimator : MALDA
+        Each of its parameters is in its range.
+
+    Raises
+    ------
+    ValueError
+        It names the parameters and what they are.
+    """
+    if estimator.mixing != "butterfly":
+        return
+    if estimator.learning_method == "batch" or estimator.paradigm == "gradient":
+        raise ValueError(
+            "mixing='butterfly' mixes topics that each rank updates for itself; it "
+            "needs learning_method='online' or 'auto', and paradigm='model', got "
+            f"learning_method={estimator.learning_method!r} and "
+            f"paradigm={estimator.paradigm!r}"
+        )
+
+
+def _without_evaluation(estimator: Any) -> tuple[str, ...]:
+    """The perplexity is known after the last pass alone."""
+    return ("evaluate_every",) if estimator.evaluate_every <= 0 else ()
+
+
+#: Those of `partial_fit`, which is "online" whatever `learning_method` is.
+INACTIVE_ONLINE = (
+    Inactive(("local_batch_size",), unless("paradigm", "model"), "set batch_size"),
+    Inactive(("perp_tol",), _without_evaluation, "set evaluate_every above 0"),
+)
+INACTIVE = (
+    Inactive(
+        (
+            "batch_size",
+            "learning_decay",
+            "learning_offset",
+            "local_batch_size",
+            "paradigm",
+        ),
+        unless("learning_method", "online", "auto"),
+        "set learning_method='online' or 'auto'",
+    ),
+    *INACTIVE_ONLINE,
+)

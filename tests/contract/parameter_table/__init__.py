@@ -1,0 +1,18 @@
+"""What each parameter of each estimator does, and where it can do nothing."""
+
+from parameter_table._acts import ACTS, Acts
+from parameter_table._inactive import EXEMPT, INACTIVE, Case
+from parameter_table._world import ESTIMATORS, Seen, changed, observe, rows_of
+
+__all__ = [
+    "ACTS",
+    "Acts",
+    "Case",
+    "ESTIMATORS",
+    "EXEMPT",
+    "INACTIVE",
+    "Seen",
+    "changed",
+    "observe",
+    "rows_of",
+]

@@ -1,0 +1,251 @@
+"""Two settings of every parameter under which fits differ."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Acts(NamedTuple):
+    """What to set a parameter to, and where the difference is to be seen.
+
+    Attributes
+    ----------
+    value : object
+        Another value than the default, or than that in `BASE`.
+    others : dict
+        What other parameters have to be for it to act.
+    sees : str
+        Field of `Seen` that differs; "error" for a value that a fit refuses.
+    n_fits : int
+        How often to fit.
+    method : str
+        "fit" or "partial_fit".
+    """
+
+    value: Any
+    others: dict[str, Any]
+    sees: str = "model"
+    n_fits: int = 1
+    method: str = "fit"
+
+
+def acts(
+    value: Any,
+    sees: str = "model",
+    *,
+    n_fits: int = 1,
+    method: str = "fit",
+    **others: Any,
+) -> Acts:
+    """An entry of the table."""
+    return Acts(value, others, sees, n_fits, method)
+
+
+_LONG = {"max_iter": 60}
+_SHARED = {
+    "alpha": acts(0.1),
+    "fit_intercept": acts(False),
+    "max_iter": acts(5),
+    "verbose": acts(2, "output"),
+    "random_state": acts(1),
+    "shuffle": acts(False),
+    "early_stopping": acts(True),
+    "validation_fraction": acts(0.4, early_stopping=True),
+    "warm_start": acts(True, n_fits=2),
+}
+_SGD = {
+    **_SHARED,
+    "tol": acts(0.2, "n_iter", **_LONG),
+    "epsilon": acts(0.5, loss="huber"),
+    "n_iter_no_change": acts(2, "n_iter", tol=1e-2, refine=None, **_LONG),
+    "average": acts(True),
+    "refine": acts("newton", "n_iter"),
+    "refine_max_iter": acts(2, "n_iter", refine="lbfgs", loss="huber"),
+    "refine_tol": acts(1e-9, "n_iter", refine="lbfgs", loss="huber"),
+    "eta0": acts(0.3, learning_rate="invscaling"),
+}
+_MASGD = {
+    **_SGD,
+    "penalty": acts("l1"),
+    "l1_ratio": acts(0.9, penalty="elasticnet"),
+    "learning_rate": acts("constant"),
+    "power_t": acts(0.1, learning_rate="invscaling"),
+    "local_epochs": acts(2),
+    "paradigm": acts("gradient"),
+    "batch_fraction": acts(0.5, paradigm="gradient"),
+    "aggregation": acts("driver", "messages", n_ranks=3),
+    "n_ranks": acts(3),
+}
+_BUTTERFLY = {
+    **_SGD,
+    "batch_size": acts(5),
+    "mixing": acts("allreduce", n_ranks=4),
+    "learning_rate": acts("invscaling"),
+    "preconditioner": acts(None),
+    "n_ranks": acts(2),
+}
+_CLASSIFIER = {"loss": acts("squared_hinge"), "class_weight": acts({0: 3.0})}
+_REGRESSOR = {"loss": acts("huber")}
+_FREE = {"n_ranks": 2}  # ranks that train without waiting
+_BY_SGD = {"solver": "sgd"}
+_DEFAULT_NETWORK = {"hidden_layer_sizes": (100,)}
+_MPCA = {
+    **{name: entry for name, entry in _SHARED.items() if name != "fit_intercept"},
+    "hidden_layer_sizes": acts((4,)),
+    "activation": acts("tanh"),
+    "solver": acts("sgd"),
+    "alpha": acts(1.0),
+    "batch_size": acts(7),
+    "learning_rate": acts("cosine"),
+    "learning_rate_init": acts(0.01),
+    "power_t": acts(0.1, learning_rate="invscaling", **_BY_SGD),
+    "tol": acts(1.0, "n_iter", **_LONG),
+    "shuffle": acts(False, batch_size=8),
+    "momentum": acts(0.2, **_BY_SGD),
+    "nesterovs_momentum": acts(False, **_BY_SGD),
+    "beta_1": acts(0.2),
+    "beta_2": acts(0.5),
+    "epsilon": acts(0.1),
+    "n_iter_no_change": acts(2, "n_iter", tol=1.0, **_LONG),
+    "strategy": acts("easgd", "strategy", **_FREE),
+    "n_phases": acts(2, "strategy", **_FREE),
+    "extrapolation": acts(1.0, "strategy", **_FREE),
+    "smoothing": acts(0.2, "strategy", **_FREE),
+    "penalty": acts(0.3, "strategy", **_FREE),
+    "penalty_form": acts("loss", "strategy", **_FREE),
+    "blending": acts(0.5, "strategy", **_FREE),
+    "weighting": acts("uniform", "strategy", **_FREE),
+    "sync_period": acts(2, strategy="synchronous", batch_size=4, **_FREE),
+    "elasticity": acts(0.2, "strategy", strategy="easgd", **_FREE),
+    "n_ranks": acts(2, strategy="synchronous"),
+}
+_SCHEDULED = {
+    "schedule": "dynamic",
+    "n_candidates": 16,
+    "max_iter": 2,
+    "tol": 0,
+}
+_PATH = {
+    "l1_ratio": acts(0.5),
+    "fit_intercept": acts(False),
+    "positive": acts(True),
+    "feature_weights": acts(np.linspace(0.5, 2, 60)),
+    "layout": acts("columns", "messages", layout="rows", n_ranks=3),
+    "verbose": acts(2, "output"),
+    "n_ranks": acts(3, "messages"),
+}
+_SCHMP = {
+    **_PATH,
+    "alpha": acts(0.05),
+    "max_iter": acts(1, "n_iter", tol=1e-12),
+    "tol": acts(0.3, "n_iter"),
+    "warm_start": acts(True, "n_iter", n_fits=2),
+    "schedule": acts("cyclic", max_iter=2),
+    "pipeline_depth": acts(3, "history", **_SCHEDULED),
+    "n_candidates": acts(4, "history", **_SCHEDULED),
+    "dependency_threshold": acts(0.1, "history", **_SCHEDULED),
+    "priority": acts("change", "history", **_SCHEDULED),
+    "n_schedulers": acts(2, "history", n_ranks=2, **_SCHEDULED),
+    "polish": acts(False, "history", **_SCHEDULED),
+    "random_state": acts(1, "history", **_SCHEDULED),
+}
+_FACTORS = {"communication": "factors"}
+_SFB = {
+    **_SHARED,
+    "penalty": acts("l1"),
+    "l1_ratio": acts(0.9, penalty="elasticnet"),
+    "solver": acts("sgd"),
+    "tol": acts(0.5, "n_iter", **_LONG),
+    "refine": acts(False, penalty="l1", tol=1e-6, **_LONG),
+    "batch_size": acts(5, solver="sgd"),
+    "eta0": acts(0.3),
+    "learning_rate": acts("invscaling", solver="sgd"),
+    "power_t": acts(0.9, learning_rate="invscaling"),
+    # Updates are applied as they arrive: no two fits are alike.
+    "staleness": acts(2, solver="sgd", batch_size=4, n_ranks=3, **_FACTORS),
+    "broadcast": acts(1, "messages", n_ranks=4, **_FACTORS),
+    "relay": acts(False, "messages", broadcast=1, solver="sgd", n_ranks=4, **_FACTORS),
+    "communication": acts("server", "messages", n_ranks=3, **_FACTORS),
+    "compression": acts(0.5, solver="sgd", n_ranks=2, **_FACTORS),
+    "wire_dtype": acts("float32", solver="sgd", n_ranks=2, **_FACTORS),
+    "class_weight": acts("balanced"),
+    "n_iter_no_change": acts(1, "n_iter", early_stopping=True, tol=0.5, **_LONG),
+    "n_ranks": acts(3),
+}
+_MALDA = {
+    "n_components": acts(4),
+    "doc_topic_prior": acts(0.9),
+    "topic_word_prior": acts(0.9),
+    "learning_method": acts("batch", batch_size="auto", local_batch_size="auto"),
+    "learning_decay": acts(0.6),
+    "learning_offset": acts(2.0),
+    "max_iter": acts(4),
+    "batch_size": acts(6),
+    "local_batch_size": acts(20),
+    "evaluate_every": acts(1, "history"),
+    "total_samples": acts(500, method="partial_fit"),
+    "perp_tol": acts(0.05, "n_iter", evaluate_every=1, max_iter=20),
+    "validation_fraction": acts(0.2),
+    "mean_change_tol": acts(0.1),
+    "max_doc_update_iter": acts(2),
+    "paradigm": acts("gradient", local_batch_size="auto"),
+    "aggregation": acts("driver", "messages", n_ranks=3),
+    "mixing": acts("butterfly", n_ranks=4),
+    "digamma_threshold": acts(1),
+    "dtype": acts("float64"),
+    "components_init": acts(np.random.default_rng(0).gamma(2.0, 1.0, (3, 8))),
+    "verbose": acts(2, "output"),
+    "random_state": acts(1),
+    "n_ranks": acts(3),
+}
+
+
+def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
+    """Parameters of modules; without torch there are none to try."""
+    try:
+        from torch import manual_seed, nn
+    except ModuleNotFoundError:
+        return {}
+    manual_seed(0)
+    chosen = {"module": nn.Linear(6, n_outputs), **_DEFAULT_NETWORK}
+    return {
+        "module": acts(chosen["module"], **_DEFAULT_NETWORK),
+        "criterion": acts(criterion, **chosen),
+        "optimizer": acts("SGD", **chosen),
+        # This machine need not have a second device to see a difference on.
+        "device": acts("nowhere", "error", **chosen),
+        "kwargs": acts({"optimizer__lr": 0.5}, **chosen),
+    }
+
+
+#: By the name of the estimator, and then of the parameter.
+ACTS: dict[str, dict[str, Acts]] = {
+    "ButterflySGDClassifier": {**_BUTTERFLY, **_CLASSIFIER},
+    "ButterflySGDRegressor": {**_BUTTERFLY, **_REGRESSOR},
+    "MALDA": _MALDA,
+    "MASGDClassifier": {**_MASGD, **_CLASSIFIER},
+    "MASGDRegressor": {**_MASGD, **_REGRESSOR},
+    "MPCAClassifier": {
+        **_MPCA,
+        **_of_module(3, "MultiMarginLoss"),
+        "class_weight": acts("balanced"),
+    },
+    "MPCARegressor": {**_MPCA, **_of_module(1, "L1Loss")},
+    "SFBLogisticRegression": _SFB,
+    "SchMPLasso": _SCHMP,
+    "SchMPLassoCV": {
+        **_PATH,
+        "max_iter": acts(1, tol=1e-12),
+        "tol": acts(0.3),
+        "eps": acts(0.1),
+        "alphas": acts(5),
+        "cv": acts(4, "history"),
+    },
+    "SchMPLogisticRegression": {
+        **{name: entry for name, entry in _SCHMP.items() if name != "positive"},
+        "class_weight": acts({0: 3.0}),
+        "polish": acts(False, "history", **{**_SCHEDULED, "n_candidates": 4}),
+    },
+}

@@ -1,0 +1,227 @@
+"""Small rows, quick parameters, and all that a user can see of fits."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import Counter
+from contextlib import ExitStack, redirect_stdout
+from functools import cache
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+import dask_ma
+from dask_ma.comm import LocalGroup
+from dask_ma.mpca import _agent as mpca_agent
+
+ESTIMATORS = {
+    name: getattr(dask_ma, name)
+    for name in dask_ma.__all__
+    if isinstance(getattr(dask_ma, name), type)
+}
+_SGD = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 1}
+_SCHMP = {"alpha": 0.02, "tol": 1e-6, "random_state": 0, "n_ranks": 1}
+_MPCA = {**_SGD, "hidden_layer_sizes": (5,), "max_iter": 3}
+#: What makes fits of small sets quick, and those of one seed equal.
+BASE: dict[str, dict[str, Any]] = {
+    "ButterflySGDClassifier": _SGD,
+    "ButterflySGDRegressor": _SGD,
+    "MALDA": {
+        "n_components": 3,
+        "max_iter": 3,
+        "batch_size": 12,
+        "local_batch_size": 4,
+        "random_state": 0,
+        "n_ranks": 1,
+    },
+    "MASGDClassifier": _SGD,
+    "MASGDRegressor": _SGD,
+    "MPCAClassifier": _MPCA,
+    "MPCARegressor": _MPCA,
+    "SFBLogisticRegression": _SGD,
+    "SchMPLasso": _SCHMP,
+    "SchMPLassoCV": {"cv": 3, "alphas": 3, "tol": 1e-6, "n_ranks": 1},
+    "SchMPLogisticRegression": _SCHMP,
+}
+_CLOCK = {
+    "time",
+    "seconds_computing",
+    "seconds_waiting",
+    "seconds_exchanging",
+    "bytes_sent",
+    "bytes_shared",
+    "messages_sent",
+}
+
+
+class Seen(NamedTuple):
+    """What fits have shown; each is compared by itself.
+
+    Attributes
+    ----------
+    model : list of bytes
+        Values of the fitted model.
+    n_iter : int
+        Rounds.
+    history : list of dict
+        Records without times and messages.
+    messages : tuple
+        Bytes in rounds, and how often each rank has sent to each.
+    strategy : list
+        What the ranks of networks that train without waiting have been told; the model
+        depends on the clock.
+    output : bool
+        Whether something was printed.
+    """
+
+    model: Any
+    n_iter: int
+    history: Any
+    messages: Any
+    strategy: Any
+    output: bool
+
+
+def changed(before: Seen, after: Seen) -> set[str]:
+    """Names of what is different."""
+    return {
+        name for name in Seen._fields if getattr(before, name) != getattr(after, name)
+    }
+
+
+def observe(
+    name: str,
+    params: dict[str, Any],
+    *,
+    n_fits: int = 1,
+    method: str = "fit",
+    may_warn: str | None = None,
+) -> Seen:
+    """Fit an estimator and look at all that can be seen.
+
+    Parameters
+    ----------
+    name : str
+        Of the estimator.
+    params : dict
+        Parameters that differ from `BASE`.
+    n_fits : int, default=1
+        How often it is fitted.
+    method : str, default="fit"
+        Or "partial_fit".
+    may_warn : str or None, default=None
+        A regular expression of warnings that are passed over, besides those of fits
+        that end too early.
+    """
+    estimator = ESTIMATORS[name](**{**BASE[name], **params})
+    told: list[Any] = []
+    sent: Counter[tuple[int, int]] = Counter()
+    output = io.StringIO()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "partial_fit has taken")
+        if may_warn is not None:
+            warnings.filterwarnings("ignore", may_warn)
+        stack.enter_context(redirect_stdout(output))
+        stack.enter_context(_listening(told))
+        stack.enter_context(_counting(sent))
+        stack.enter_context(_on_nodes_of_their_own())
+        for _ in range(n_fits):
+            getattr(estimator, method)(*rows_of(name), **_classes(name, method))
+    return Seen(
+        model=_model(estimator),
+        n_iter=getattr(estimator, "n_iter_", 0),
+        history=[_plain(record) for record in estimator.history_],
+        messages=_messages(estimator, sent),
+        strategy=sorted(told, key=repr),
+        output=bool(output.getvalue()),
+    )
+
+
+@cache
+def rows_of(name: str) -> tuple[np.ndarray, ...]:
+    """Rows, and targets if there are any, for an estimator."""
+    rng = np.random.default_rng(0)
+    if name == "MALDA":
+        return (rng.poisson(1.0, (24, 8)).astype(float),)
+    n_features = 60 if name.startswith("SchMP") else 6
+    scale = [1, 2, 0.5, 1, 3, 1] * (n_features // 6)
+    X = rng.normal(size=(40, n_features)) * scale
+    X[rng.random(X.shape) < 0.3] = 0
+    number = X[:, :4] @ [1, -1, 2, 0.5] + rng.normal(size=40)
+    if not name.endswith(("Classifier", "Regression")):
+        return X, number
+    edges = [0.0] if "SchMP" in name or "SGD" in name else [-1.0, 1.0]
+    return X, np.digitize(number, edges)
+
+
+def _classes(name: str, method: str) -> dict[str, Any]:
+    """What `partial_fit` of classifiers has to know."""
+    if method == "fit" or len(rows_of(name)) == 1:
+        return {}
+    y = rows_of(name)[1]
+    return {"classes": np.unique(y)} if y.dtype.kind == "i" else {}
+
+
+def _model(estimator: Any) -> list[Any]:
+    """Bytes of the model."""
+    found = []
+    for name in ("coef_", "intercept_", "components_", "vector_", "alphas_"):
+        found.append(np.asarray(getattr(estimator, name, 0.0)).tobytes())
+    for name in ("coefs_", "intercepts_"):
+        found += [part.tobytes() for part in getattr(estimator, name, [])]
+    return found
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what depends on the clock; NaN as text, to be equal."""
+    return {name: repr(value) for name, value in record.items() if name not in _CLOCK}
+
+
+def _messages(estimator: Any, sent: Counter[tuple[int, int]]) -> tuple[Any, ...]:
+    """Bytes in rounds, and how often each rank has sent to each."""
+    n_bytes = sum(record["bytes_sent"] for record in estimator.history_)
+    return n_bytes, sorted(sent.items())
+
+
+def _on_nodes_of_their_own() -> Any:
+    """Lay ranks out as on workers with one each, where all send as they are told."""
+    create = LocalGroup.create
+    return mock.patch.object(LocalGroup, "create", lambda n_ranks: create(n_ranks, 1))
+
+
+def _counting(sent: Counter[tuple[int, int]]) -> Any:
+    """Count the messages from rank to rank."""
+    deliver = LocalGroup._deliver_local
+
+    def counted(group: Any, payload: Any, dest: int, tag: Any) -> None:
+        sent[group.rank, dest] += 1
+        deliver(group, payload, dest, tag)
+
+    return mock.patch.object(LocalGroup, "_deliver_local", counted)
+
+
+def _listening(told: list[Any]) -> Any:
+    """Note what is told to ranks of networks that train without waiting."""
+    stack = ExitStack()
+    for kind in (mpca_agent.Coordinated, mpca_agent.Elastic, mpca_agent.Synchronous):
+
+        def make(*arguments: Any, _kind: Any = kind, **others: Any) -> Any:
+            strategy = _kind(*arguments, **others)
+            step = strategy.step
+            values = (_kind.__name__, *arguments)
+
+            def noted(batch: Any, rate: float, form: str) -> float:
+                if (*values, form) not in told:
+                    told.append((*values, form))
+                return step(batch, rate, form)
+
+            strategy.step = noted
+            return strategy
+
+        stack.enter_context(mock.patch.object(mpca_agent, kind.__name__, make))
+    return stack

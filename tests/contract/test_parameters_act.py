@@ -1,0 +1,168 @@
+"""No parameter is without effect: it acts, or the fit says that it cannot."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from parameter_table import (
+    ACTS,
+    ESTIMATORS,
+    EXEMPT,
+    INACTIVE,
+    changed,
+    observe,
+    rows_of,
+)
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import dask_ma.base
+from dask_ma import MALDA, MASGDClassifier
+
+_OF_MODULES = {"criterion", "device", "kwargs", "module", "optimizer"}
+ALL_ACTS = [(name, parameter) for name in ACTS for parameter in ACTS[name]]
+ALL_INACTIVE = [(name, case) for case in INACTIVE for name in case.estimators]
+ALL_EXEMPT = [(name, case) for case in EXEMPT for name in case.estimators]
+_fits: dict[str, object] = {}
+
+
+def fitted(name, params, **options):
+    """What fits show; those that several tests need are made once."""
+    key = repr((name, sorted(params.items(), key=repr), options))
+    if key not in _fits:
+        _fits[key] = observe(name, params, **options)
+    return _fits[key]
+
+
+def label(value):
+    """Words of an identifier."""
+    if not hasattr(value, "others"):
+        return str(value)
+    others = [f"{k}={v}" for k, v in value.others.items() if np.size(v) < 9]
+    return "-".join([value.name, *others]).split("\n")[0]
+
+
+@cache
+def is_there_torch():
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_table_names_every_parameter(name):
+    """A new parameter needs an entry: two settings under which fits differ."""
+    expected = set(inspect.signature(ESTIMATORS[name]).parameters)
+    if not is_there_torch():
+        expected -= _OF_MODULES
+    assert set(ACTS[name]) == expected
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_table_has_every_rule(name):
+    """A new rule needs a case that shows that the parameter cannot act."""
+    declared = inspect.signature(ESTIMATORS[name]).parameters
+    rules = ESTIMATORS[name]._inactive
+    ruled = {n for names, _, _ in rules for n in names if n in declared}
+    if not is_there_torch():
+        ruled -= {"hidden_layer_sizes", "alpha", "solver", "learning_rate_init"}
+    shown = {case.name for n, case in ALL_INACTIVE if n == name}
+    assert shown == ruled
+
+
+@pytest.mark.parametrize(("name", "parameter"), ALL_ACTS, ids=label)
+def test_parameter_acts(name, parameter):
+    entry = ACTS[name][parameter]
+    how = {"n_fits": entry.n_fits, "method": entry.method}
+    after = entry.value if parameter == "kwargs" else {parameter: entry.value}
+    if entry.sees == "error":
+        with pytest.raises(ValueError, match=f"^{parameter}={entry.value!r} is "):
+            observe(name, {**entry.others, **after}, **how)
+        return
+    before = fitted(name, entry.others, **how)
+    different = changed(before, fitted(name, {**entry.others, **after}, **how))
+    assert entry.sees in different
+    if parameter == "verbose":
+        assert different == {"output"}
+
+
+@pytest.mark.parametrize(("name", "case"), ALL_INACTIVE, ids=label)
+def test_parameter_that_cannot_act(name, case, monkeypatch):
+    with_it = {**case.others, case.name: case.value}
+    reasons = ".* and ".join(f"{reason}=" for reason in case.reasons)
+    default = inspect.signature(ESTIMATORS[name]).parameters[case.name].default
+    message = (
+        rf"^{case.name}={re.escape(repr(case.value))} has no effect with {reasons}"
+        rf"[\s\S]*; .+, or leave {case.name} at its default, "
+        rf"{re.escape(repr(default))}$"
+    )
+    if case.outcome == "raises":
+        with pytest.raises(ValueError, match=message):
+            observe(name, with_it)
+    else:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            observe(name, with_it)
+        assert [w for w in caught if re.search(message, str(w.message))]
+    # It is the truth: without the check, the fit is the same with and without it.
+    monkeypatch.setattr(dask_ma.base, "check_inactive", lambda *args, **kwargs: None)
+    assert changed(fitted(name, case.others), observe(name, with_it)) == set()
+
+
+@pytest.mark.parametrize(("name", "case"), ALL_EXEMPT, ids=label)
+def test_what_is_exempt(name, case):
+    """Any warning but that of convergence is an error."""
+    with_it = {**case.others, case.name: case.value}
+    assert changed(fitted(name, case.others), observe(name, with_it)) == set()
+
+
+@pytest.fixture
+def binary():
+    return rows_of("MASGDClassifier")
+
+
+def test_only_fits_look(binary):
+    model = MASGDClassifier(refine=None, refine_tol=1e-6, max_iter=2, tol=None)
+    model = clone(model).set_params(refine_tol=1e-7)
+    for fit in (model.fit, model.partial_fit):
+        with pytest.raises(ValueError, match="^refine_tol=1e-07 has no effect"):
+            fit(*binary)
+        assert not hasattr(model, "n_features_in_")
+    model.set_params(refine_tol=1e-3).fit(*binary)
+
+
+def test_a_search_makes_all_fits(binary):
+    """As over the parameters of scikit-learn's estimator."""
+    grid = {"penalty": ["l2", "elasticnet"], "l1_ratio": [0.1, 0.9]}
+    model = MASGDClassifier(max_iter=2, tol=None, random_state=0)
+    search = GridSearchCV(model, grid, cv=2, error_score="raise")
+    with pytest.warns(UserWarning, match="^l1_ratio=0.[19] has no effect with penalty"):
+        scores = search.fit(*binary).cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all()
+
+
+def test_a_warning_points_at_the_line_of_the_user(binary):
+    model = MASGDClassifier(l1_ratio=0.5, max_iter=2, tol=None)
+    for fit in (model.fit, model.partial_fit):
+        classes = {"classes": [0, 1]} if fit == model.partial_fit else {}
+        with pytest.warns(UserWarning, match="l1_ratio") as caught:
+            fit(*binary, **classes)
+        assert [w.filename for w in caught] == [__file__]
+
+
+def test_topics_of_partial_fit_are_online():
+    """Whatever `learning_method` is, so these act there."""
+    (X,) = rows_of("MALDA")
+    params = {"learning_method": "batch", "total_samples": 24, "random_state": 0}
+    plain = MALDA(3, **params).partial_fit(X)
+    other = MALDA(3, learning_decay=0.9, **params).partial_fit(X)
+    assert (plain.components_ != other.components_).any()
+    with pytest.raises(ValueError, match="^local_batch_size=4 has no effect with para"):
+        MALDA(3, local_batch_size=4, paradigm="gradient", **params).partial_fit(X)
