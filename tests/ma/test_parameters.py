@@ -17,7 +17,7 @@ FLIPS = {
     "l1_ratio": ({"penalty": "elasticnet"}, 0.9),
     "fit_intercept": ({}, False),
     "max_iter": ({}, 5),
-    "tol": ({"max_iter": 100, "n_iter_no_change": 2}, 0.2),
+    "tol": ({"max_iter": 100}, 0.2),
     "shuffle": ({}, False),
     "verbose": ({}, 1),
     "epsilon": ({"loss": "huber"}, 0.5),
