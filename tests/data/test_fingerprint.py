@@ -53,7 +53,7 @@ CONTAINERS = {
 def test_ranks_and_containers_do_not_matter(rows, kind, n_ranks):
     X, y, weight = rows
     expected = fingerprint(X, y, weight)
-    assert expected["rows"], expected["columns"] == (N, D)
+    assert (expected["rows"], expected["columns"]) == (N, D)
     assert expected["classes"] == [0, 1, 2]
     found = fingerprint(CONTAINERS[kind](X), y, weight, n_ranks=n_ranks)
     assert found == expected
@@ -62,7 +62,7 @@ def test_ranks_and_containers_do_not_matter(rows, kind, n_ranks):
 def test_lazy_columns_and_unknown_lengths(rows):
     X, y, weight = rows
     frame = pd.DataFrame(X, columns=list("abcdefg")).assign(y=y, w=weight)
-    dd = pytest.importorskip("dask.dataframe")
+    dd = pytest.importorskip("dask.dataframe", reason="not installed")
     lazy = dd.from_pandas(frame, npartitions=4)
     found = fingerprint(lazy[list("abcdefg")], lazy["y"], lazy["w"], n_ranks=3)
     assert found == fingerprint(X, y, weight)

@@ -5,6 +5,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import sparse as pydata_sparse
 from scipy import sparse
 
 from dask_ma import ButterflySGDClassifier
@@ -36,8 +37,7 @@ def test_rows_that_are_good_stay_as_they_are(X):
 
 
 def test_rows_of_the_package_sparse_become_csr():
-    pydata = pytest.importorskip("sparse")
-    X = checked_rows(pydata.COO.from_numpy(np.eye(3)))
+    X = checked_rows(pydata_sparse.COO.from_numpy(np.eye(3)))
     assert X.format == "csr"
     np.testing.assert_array_equal(X.toarray(), np.eye(3))
 

@@ -126,7 +126,7 @@ def test_timeline(place, X):
     for rank in (0, 1):
         # Updating, then taking over the mean.
         assert (computing["rank"] == rank).sum() >= 12
-    pytest.importorskip("matplotlib").use("agg")
+    pytest.importorskip("matplotlib", reason="plots need matplotlib").use("agg")
     assert GanttDisplay.from_estimator(model).timeline is not None
 
 

@@ -296,6 +296,9 @@ def test_warm_start_from_the_other_solver(labelled, value, best):
     model.fit(X, y)
     check(value(model, X, y), best(X, y, ALPHA), 1e-3)
     assert model.eta0_ == 1e-3 and not hasattr(model, "dual_gap_")
+    # What dual ascent has no use for goes, too.
+    model.set_params(solver="sdca", eta0="auto", tol=1e-3, max_iter=300).fit(X, y)
+    assert model.dual_gap_ <= 1e-3 * np.log(3) and not hasattr(model, "eta0_")
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1", "trace"])
