@@ -46,9 +46,8 @@ from dask_ma.kernels._feasible import (
     mixed_values,
     shrunk_entropy_sum,
 )
-from dask_ma.kernels._gradients import GradientSums, gradient_sums, loss_slopes
+from dask_ma.kernels._gradients import GradientSums, gradient_sums
 from dask_ma.kernels._hessian import softmax_hessian
-from dask_ma.kernels._losses import LOSSES, loss_values
 from dask_ma.kernels._minibatch import (
     PRECONDITIONERS,
     batch_slopes,
@@ -88,18 +87,21 @@ from dask_ma.kernels._second_order import (
     newton_point,
     penalty_of,
 )
-from dask_ma.kernels._smoothing import (
-    ROUNDED_LOSSES,
-    SMOOTHED_LOSSES,
-    SmoothLoss,
-    smooth_loss,
-)
 from dask_ma.kernels._softmax import (
     entropy_sum,
     log_loss_sum,
     residuals,
     softmax,
     softmax_slopes,
+)
+from dask_ma.kernels.losses import (
+    LOSSES,
+    ROUNDED_LOSSES,
+    SMOOTHED_LOSSES,
+    SmoothLoss,
+    loss_slopes,
+    loss_values,
+    smooth_loss,
 )
 
 __all__ = [
@@ -163,8 +165,8 @@ __all__ = [
     "newton_point",
     "one_vs_rest_targets",
     "penalty_of",
-    "positive_factors",
     "penalty_value",
+    "positive_factors",
     "preconditioner_diagonal",
     "product_square",
     "project",

@@ -15,7 +15,7 @@ from dask_ma.kernels._objective import (
     positive_factors,
 )
 from dask_ma.kernels._rows import row_slice
-from dask_ma.kernels._smoothing import smooth_loss
+from dask_ma.kernels.losses import smooth_loss
 
 _DENSE_ELEMENTS = 2**19  # of a chunk that is made dense: 4 MiB of float64
 

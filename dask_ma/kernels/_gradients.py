@@ -1,97 +1,25 @@
-"""Sums of losses and of their gradients over a block of rows.
-
-The slope of a loss is its derivative by the prediction. Where a loss has a kink, the
-slope is the one that scikit-learn's SGD takes there: with the other one, the perceptron
-could not leave zero.
-"""
+"""Sums of losses and of their gradients over a block of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse, special
+from scipy import sparse
 
-from dask_ma.kernels._losses import loss_values
 from dask_ma.kernels._objective import (
     _check_shapes,
     one_vs_rest_targets,
     positive_factors,
 )
 from dask_ma.kernels._rows import row_slice
-
-_Slope = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+from dask_ma.kernels.losses import loss_slopes, loss_values
 
 # Bounds of a chunk: 512 KiB of float64 predictions, and 8 MiB of elements of X, which
 # are copied where X is float32 or only some of its rows are wanted.
 _CHUNK_PREDICTIONS = 2**16
 _CHUNK_ELEMENTS = 2**20
-
-
-def _hinge(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """-y where y p <= 1, else 0."""
-    return np.where(y * p <= 1, -y, 0)
-
-
-def _perceptron(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """-y where y p <= 0, else 0."""
-    return np.where(y * p <= 0, -y, 0)
-
-
-def _squared_hinge(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """-2 y max(0, 1 - y p)."""
-    return -2 * y * np.maximum(1 - y * p, 0)
-
-
-def _modified_huber(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """-2 y min(max(0, 1 - y p), 2)."""
-    return -2 * y * np.clip(1 - y * p, 0, 2)
-
-
-def _log_loss(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """-y / (1 + exp(y p))."""
-    return -y * special.expit(-y * p)
-
-
-def _squared_error(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """p - y."""
-    return p - y
-
-
-def _huber(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """p - y, at most epsilon in size."""
-    return np.clip(p - y, -epsilon, epsilon)
-
-
-def _epsilon_insensitive(y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
-    """Sign of p - y where |p - y| > epsilon, else 0."""
-    r = p - y
-    return np.where(np.abs(r) > epsilon, np.sign(r), 0)
-
-
-def _squared_epsilon_insensitive(
-    y: np.ndarray, p: np.ndarray, epsilon: float
-) -> np.ndarray:
-    """2 max(0, |p - y| - epsilon), with the sign of p - y."""
-    r = p - y
-    return 2 * (r - np.clip(r, -epsilon, epsilon))
-
-
-_SLOPES: Mapping[str, _Slope] = MappingProxyType(
-    {
-        "hinge": _hinge,
-        "log_loss": _log_loss,
-        "modified_huber": _modified_huber,
-        "squared_hinge": _squared_hinge,
-        "perceptron": _perceptron,
-        "squared_error": _squared_error,
-        "huber": _huber,
-        "epsilon_insensitive": _epsilon_insensitive,
-        "squared_epsilon_insensitive": _squared_epsilon_insensitive,
-    }
-)
 
 
 class GradientSums(NamedTuple):
@@ -113,39 +41,6 @@ class GradientSums(NamedTuple):
     coef: np.ndarray
     intercept: np.ndarray
     weight: float
-
-
-def loss_slopes(
-    name: str, y: np.ndarray, p: np.ndarray, epsilon: float = 0.1
-) -> np.ndarray:
-    """Derivative of the loss of every sample by its prediction.
-
-    Parameters
-    ----------
-    name : str
-        One of ``LOSSES``.
-    y : ndarray of float32 or float64
-        Targets, -1 or +1 for the margin losses.
-    p : ndarray of float32 or float64
-        Predictions ``X @ w + b``; broadcasts with `y`.
-    epsilon : float, default=0.1
-        Width of huber and of the epsilon-insensitive losses; no other loss reads it.
-
-    Returns
-    -------
-    ndarray of the broadcast shape
-        float32 if both inputs are, else float64. At a kink, -y for "hinge" and
-        "perceptron" and 0 for "epsilon_insensitive".
-
-    Raises
-    ------
-    ValueError
-        If `name` is not a known loss.
-    """
-    if name not in _SLOPES:
-        raise ValueError(f"loss must be one of {sorted(_SLOPES)}, got {name!r}")
-    with np.errstate(over="ignore", under="ignore"):
-        return _SLOPES[name](np.asarray(y), np.asarray(p), epsilon)
 
 
 def gradient_sums(

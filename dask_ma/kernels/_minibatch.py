@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels._gradients import loss_slopes
 from dask_ma.kernels._objective import positive_factors
+from dask_ma.kernels.losses import loss_slopes
 
 # To add at scattered places costs this many times as much, per element, as the passes
 # over an array that a dense gradient takes.

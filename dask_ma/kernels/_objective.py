@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels._losses import loss_values
 from dask_ma.kernels._predictions import chunked_predictions
+from dask_ma.kernels.losses import loss_values
 
 
 def one_vs_rest_targets(

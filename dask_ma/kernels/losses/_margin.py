@@ -1,0 +1,128 @@
+"""Losses of a margin, for targets -1 and +1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from dask_ma.kernels.losses._base import Loss, SmoothLoss
+from dask_ma.kernels.losses._softplus import softplus, softplus_curvature
+
+
+def _shortfall(y: np.ndarray, p: np.ndarray, threshold: float) -> np.ndarray:
+    """max(0, threshold - y p), in one temporary."""
+    z = np.multiply(y, p)
+    np.subtract(threshold, z, out=z)
+    return np.maximum(z, 0, out=z)
+
+
+class Hinge(Loss):
+    """Linear support vector machine; its smooth version is a softplus."""
+
+    is_rounded = True
+
+    def value(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """max(0, 1 - y p)."""
+        return _shortfall(y, p, 1)
+
+    def slope(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """-y where y p <= 1, else 0."""
+        return np.where(y * p <= 1, -y, 0)
+
+    def smooth(
+        self, y: np.ndarray, p: np.ndarray, epsilon: float, width: Any, caution: Any
+    ) -> SmoothLoss:
+        """width log(1 + exp((1 - y p) / width))."""
+        values, u = self.value(y, p, epsilon), 1 - y * p
+        share = special.expit(u / width)
+        return SmoothLoss(
+            values,
+            width * softplus(u / width),
+            -y * share,
+            softplus_curvature(u / width, share, caution) / width,
+            np.maximum(values - share * u, 0.0),
+        )
+
+
+class Perceptron(Loss):
+    """Its optimum is zero, so it has no smooth version to find that by."""
+
+    is_smoothed = False
+
+    def value(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """max(0, -y p)."""
+        return _shortfall(y, p, 0)
+
+    def slope(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """-y where y p <= 0, else 0: with 0 there it could not leave zero."""
+        return np.where(y * p <= 0, -y, 0)
+
+
+class SquaredHinge(Loss):
+    """Support vector machine whose margins are squared."""
+
+    def value(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """max(0, 1 - y p)^2."""
+        z = _shortfall(y, p, 1)
+        return np.multiply(z, z, out=z)
+
+    def slope(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """-2 y max(0, 1 - y p)."""
+        return -2 * y * np.maximum(1 - y * p, 0)
+
+    def curvature(
+        self, y: np.ndarray, p: np.ndarray, epsilon: float, caution: Any
+    ) -> np.ndarray:
+        """2 where y p < 1, else 0."""
+        return 2.0 * (y * p < 1)
+
+
+class ModifiedHuber(Loss):
+    """Squared hinge that goes on as a line where a row is far on the wrong side."""
+
+    def value(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """max(0, 1 - y p)^2 where y p >= -1, else -4 y p."""
+        z = _shortfall(y, p, 1)
+        quadratic = np.minimum(z, 2)
+        # with c = min(z, 2): c^2 + 4 (z - c) is z^2 up to 2 and 4 (z - 1) beyond
+        z -= quadratic
+        z *= 4
+        quadratic *= quadratic
+        z += quadratic
+        return z
+
+    def slope(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """-2 y min(max(0, 1 - y p), 2)."""
+        return -2 * y * np.clip(1 - y * p, 0, 2)
+
+    def curvature(
+        self, y: np.ndarray, p: np.ndarray, epsilon: float, caution: Any
+    ) -> np.ndarray:
+        """2 where |y p| < 1, else 0."""
+        return 2.0 * (np.abs(y * p) < 1)
+
+
+class LogLoss(Loss):
+    """Logistic regression."""
+
+    def value(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """log(1 + exp(-y p)), written as max(0, -y p) + log1p(exp(-|y p|))."""
+        z = np.multiply(y, p)
+        loss = np.abs(z)
+        np.negative(loss, out=loss)
+        np.exp(loss, out=loss)
+        np.log1p(loss, out=loss)
+        loss -= np.minimum(z, 0, out=z)
+        return loss
+
+    def slope(self, y: np.ndarray, p: np.ndarray, epsilon: float) -> np.ndarray:
+        """-y / (1 + exp(y p))."""
+        return -y * special.expit(-y * p)
+
+    def curvature(
+        self, y: np.ndarray, p: np.ndarray, epsilon: float, caution: Any
+    ) -> np.ndarray:
+        """That of a softplus, the same for both labels."""
+        return softplus_curvature(p, special.expit(p), caution)
