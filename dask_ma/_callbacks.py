@@ -1,4 +1,4 @@
-"""What the user sees while a fit runs: scikit-learn's callbacks, a bar, or lines.
+"""Signs of a running fit: scikit-learn's callbacks, a bar, or lines.
 
 All of them run in the client process. scikit-learn has callbacks from version 1.9 on;
 the methods with an underscore that are used here are those it documents for the authors

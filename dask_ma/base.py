@@ -1,4 +1,4 @@
-"""What the estimators share: the way through a fit, and block-wise prediction."""
+"""Base of the estimators: the way through a fit, and block-wise prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows a batch has: the time model of section 6.3 of the paper."""
+"""Batch size by the time model of section 6.3 of the paper."""
 
 from __future__ import annotations
 

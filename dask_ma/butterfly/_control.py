@@ -1,4 +1,4 @@
-"""How long the steps are: what the objective of each pass says."""
+"""Control of the step length by the objective of each pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two estimators by butterfly mixing share."""
+"""Base of the two estimators by butterfly mixing."""
 
 from __future__ import annotations
 

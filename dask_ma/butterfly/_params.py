@@ -1,4 +1,4 @@
-"""What butterfly mixing needs to know besides the parameters of every linear fit."""
+"""Parameters of butterfly mixing, besides those of every linear fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a fit by butterfly mixing stands, and how it is kept for later."""
+"""Progress of a fit by butterfly mixing, and its state."""
 
 from __future__ import annotations
 

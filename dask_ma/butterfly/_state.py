@@ -1,4 +1,4 @@
-"""What a rank needs to go on from where it is."""
+"""State of a rank between batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns which part and in which order parts are added; pure functions.
+"""Owners of parts, and the order in which parts are added; pure functions.
 
 Sums over ranks follow one binary tree that depends on the number of ranks alone.
 Floating-point addition is not associative, so this is what makes a collective give the

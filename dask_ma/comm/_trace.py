@@ -1,4 +1,4 @@
-"""What a rank does when: spans of time, kept while it runs and gathered at the end.
+"""Timeline of a rank: spans of time, kept while it runs and gathered at the end.
 
 A rank is in one activity at a time. An activity may interrupt another, as the wait for
 a message does within an evaluation: the outer one is cut in two around it, so the spans

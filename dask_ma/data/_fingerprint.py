@@ -1,4 +1,4 @@
-"""What tells the data of one fit from those of another, at little cost.
+"""Fingerprints of data, which tell one fit's from another's at little cost.
 
 Each rank adds up numbers of its rows, modulo 2**64. A row's number depends on its
 values and on its place in the whole input alone, so the sums over all ranks are the

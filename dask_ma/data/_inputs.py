@@ -1,4 +1,4 @@
-"""What an input is, by its metadata alone, and the checks that need no data."""
+"""Description of an input by its metadata alone, and checks that need no data."""
 
 from __future__ import annotations
 

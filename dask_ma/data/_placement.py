@@ -1,4 +1,4 @@
-"""Which rows go to which rank: arithmetic only, driven by hand in the tests.
+"""Placement of rows on ranks: arithmetic only, driven by hand in the tests.
 
 Three plans. *Contiguous*: rank r gets the r-th run of consecutive rows, so the result
 does not depend on the cluster. *Dealt*: each rank gets many short runs from everywhere,

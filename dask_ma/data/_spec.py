@@ -1,4 +1,4 @@
-"""What partition hands on: the pieces of each rank, as futures or arrays."""
+"""Result of partitioning: the pieces of each rank, as futures or arrays."""
 
 from __future__ import annotations
 

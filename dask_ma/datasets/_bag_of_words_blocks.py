@@ -1,4 +1,4 @@
-"""What the workers do to read the bag-of-words format: blocks of documents."""
+"""Tasks that read the bag-of-words format: blocks of documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the readers of corpora share: their result, words, blocks of counts."""
+"""Common parts of the readers of corpora: result, words, blocks of counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks are started, followed, stopped and cleaned up."""
+"""The engine: ranks are started, followed, stopped and cleaned up."""
 
 from dask_ma.engine._client import fit_client, place_ranks
 from dask_ma.engine._context import Listener, Model, RankContext, Record

@@ -1,4 +1,4 @@
-"""Which cluster a fit runs on, and where its ranks go."""
+"""The cluster of a fit, and the placement of its ranks."""
 
 from __future__ import annotations
 

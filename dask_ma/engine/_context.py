@@ -1,4 +1,4 @@
-"""What a rank knows while it runs."""
+"""Context of one rank: group, seed, history, states, notes."""
 
 from __future__ import annotations
 

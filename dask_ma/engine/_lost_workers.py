@@ -1,4 +1,4 @@
-"""Which workers a fit has lost, and who takes over their ranks."""
+"""Lost workers of a fit, and the workers that take over their ranks."""
 
 from __future__ import annotations
 

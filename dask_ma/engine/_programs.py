@@ -1,4 +1,4 @@
-"""What runs of users' own programs share."""
+"""Runs of users' own programs, as jobs of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run consists of, and the part of it that happens on a rank."""
+"""One run, and the part of it that happens on a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the linear classifiers share: labels, and predictions."""
+"""Mixin of the linear classifiers: labels, and predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When parameters that several linear estimators share cannot act."""
+"""Rules of parameters of several linear estimators that cannot act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the linear regressors share: checks of targets, and predictions."""
+"""Mixin of the linear regressors: checks of targets, and predictions."""
 
 from __future__ import annotations
 

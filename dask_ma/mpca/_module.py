@@ -1,4 +1,4 @@
-"""What the estimators take and give where the network is a module of PyTorch."""
+"""Estimators whose network is a module of PyTorch: parameters and results."""
 
 from __future__ import annotations
 

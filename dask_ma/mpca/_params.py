@@ -1,4 +1,4 @@
-"""What the ranks of a fit need to know besides their rows."""
+"""Parameters of a network's fit, as sent to every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fits come on: objective, gap and data read, against rounds, time, data or bytes.
+"""Curves of fits: objective, gap and data read, against rounds, time, data or bytes.
 
 Objective against data, data against time and objective against time are OvD, DvT and
 the convergence time of the paper on scheduled model parallelism (section 5); objective

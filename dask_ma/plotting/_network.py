@@ -1,4 +1,4 @@
-"""Who sends to whom in partial broadcasting (Fig. 2 of the paper)."""
+"""Drawing of a partial broadcast (Fig. 2 of the paper)."""
 
 from __future__ import annotations
 

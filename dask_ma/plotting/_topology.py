@@ -1,4 +1,4 @@
-"""Who sends to whom in an exchange between all ranks (Fig. 3 of the paper)."""
+"""Drawing of an exchange between all ranks (Fig. 3 of the paper)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ranks must agree on before they train: classes, weights, sizes."""
+"""The training problem that all ranks agree on: classes, weights, sizes."""
 
 from __future__ import annotations
 

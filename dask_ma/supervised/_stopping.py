@@ -1,4 +1,4 @@
-"""When a fit has done enough."""
+"""The stopping rule: objectives or scores that no longer improve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fitted topic model can do."""
+"""Methods of a fitted topic model."""
 
 from __future__ import annotations
 

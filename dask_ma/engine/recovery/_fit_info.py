@@ -1,4 +1,4 @@
-"""What the launches of one fit have in common."""
+"""Facts that the launches of one fit share."""
 
 from __future__ import annotations
 

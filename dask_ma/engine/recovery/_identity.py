@@ -1,4 +1,4 @@
-"""What tells a fit from others, and what this process knows of its fits."""
+"""Identity of a fit, and the fits that this process knows of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks keep in the memory of their workers, in case the fit has to go on."""
+"""Copies of states in the memory of the workers, for fits that have to go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the checkpoints in a directory a fit goes on from, and where it saves.
+"""Choice of the checkpoint that a fit goes on from, and of the place it saves to.
 
 Each fit has a series of its own, named by its estimator and by checksums of parameters,
 data, and options (which may change before it goes on). So several fits of a program,

@@ -1,4 +1,4 @@
-"""What proximal operators have in common: two base classes, and checks."""
+"""Base classes of proximal operators, and checks of their parameters."""
 
 from __future__ import annotations
 

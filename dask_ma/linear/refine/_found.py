@@ -1,4 +1,4 @@
-"""What is found at a point, and what follows from it."""
+"""Objective and derivatives at a point, and bounds that follow from them."""
 
 from __future__ import annotations
 

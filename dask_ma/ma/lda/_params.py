@@ -1,4 +1,4 @@
-"""What the ranks of a topic model's fit need to know besides their documents."""
+"""Parameters of a topic model's fit, as sent to every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in a round of a topic model's fit (Algorithms 5 and 6 of the paper)."""
+"""Rounds of a topic model's fit (Algorithms 5 and 6 of the paper)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many documents a round has, and an update: functions of sizes alone.
+"""Sizes of a round and of an update in documents: functions of sizes alone.
 
 The topics have to be moved often enough to forget the random ones that they begin with,
 and by enough documents at a time to be about something. Every rank makes the updates

@@ -1,4 +1,4 @@
-"""When a fit is refined, and where the refinement begins."""
+"""Refinement of a fit: whether, and from where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two linear estimators share."""
+"""Base of the two linear estimators by model averaging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in a round: the paradigms of the paper (Algorithms 2 and 3)."""
+"""Rounds by the paradigms of the paper (Algorithms 2 and 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What model averaging needs to know besides the parameters of every linear fit."""
+"""Parameters of model averaging, besides those of every linear fit."""
 
 from __future__ import annotations
 

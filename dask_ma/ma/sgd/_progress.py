@@ -1,4 +1,4 @@
-"""Where a fit by model averaging stands, and how it is kept for later."""
+"""Progress of a fit by model averaging, and its state."""
 
 from __future__ import annotations
 

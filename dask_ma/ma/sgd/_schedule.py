@@ -1,4 +1,4 @@
-"""How long a rank works alone between two merges."""
+"""Local epochs: how long a rank works alone between two merges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the strategies ask of a network, whatever it is made of."""
+"""The interface of a network, as strategies use it."""
 
 from __future__ import annotations
 

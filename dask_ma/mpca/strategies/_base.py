@@ -1,4 +1,4 @@
-"""How the ranks work together: what all strategies have in common, and two of them."""
+"""The interface of a strategy, and two of them: alone, and synchronous."""
 
 from __future__ import annotations
 

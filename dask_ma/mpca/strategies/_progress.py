@@ -1,4 +1,4 @@
-"""What ranks have done: counted on each, added up, and turned into decisions."""
+"""Counters of each rank, their sums over ranks, and decisions that follow."""
 
 from __future__ import annotations
 

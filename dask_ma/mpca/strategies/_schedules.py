@@ -1,4 +1,4 @@
-"""What changes from cycle to cycle, and the rate at which the ranks learn."""
+"""Schedules of cycles, and of the learning rate."""
 
 from __future__ import annotations
 

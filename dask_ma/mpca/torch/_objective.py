@@ -1,4 +1,4 @@
-"""What a torch criterion makes of a module's output: losses and predictions."""
+"""Losses and predictions from a module's output, by a torch criterion."""
 
 from __future__ import annotations
 

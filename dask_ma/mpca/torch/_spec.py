@@ -1,4 +1,4 @@
-"""How to build a network from a torch module given by the user; it needs torch."""
+"""Specification of a network by a user's torch module; it needs torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the L1-regularised estimators share."""
+"""Base of the L1-regularised estimators."""
 
 from __future__ import annotations
 

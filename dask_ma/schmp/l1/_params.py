@@ -1,4 +1,4 @@
-"""What the ranks of an L1-regularised fit need to know besides their rows."""
+"""Parameters of an L1-regularised fit, as sent to every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an L1-regularised fit minimises, on the rows of this rank."""
+"""Objective of an L1-regularised fit on the rows of this rank."""
 
 from __future__ import annotations
 

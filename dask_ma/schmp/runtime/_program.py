@@ -1,4 +1,4 @@
-"""What a scheduled model-parallel program consists of."""
+"""The interface of a scheduled model-parallel program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ranks schedule which parameters."""
+"""Schedulers: ranks that each schedule a share of the parameters."""
 
 from __future__ import annotations
 

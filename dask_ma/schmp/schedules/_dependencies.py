@@ -1,4 +1,4 @@
-"""Which parameters depend on each other: columns compared on a sample of rows."""
+"""Dependencies of parameters: columns compared on a sample of rows."""
 
 from __future__ import annotations
 

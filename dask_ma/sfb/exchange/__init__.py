@@ -1,1 +1,1 @@
-"""What travels between ranks: factors, matrices, packets, their cost."""
+"""Messages of a run: factors, matrices, packets, their cost."""

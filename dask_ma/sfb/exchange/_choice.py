@@ -1,4 +1,4 @@
-"""Whether a run sends factors or matrices: an iteration of each way is timed."""
+"""Choice between factors and matrices, by timing an iteration of each."""
 
 from __future__ import annotations
 

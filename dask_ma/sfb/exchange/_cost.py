@@ -1,4 +1,4 @@
-"""What an iteration sends, in bytes.
+"""Cost model: the bytes that an iteration sends.
 
 After section 4.1 of the paper. With `P` ranks, `K` pairs of factors of each, and a
 matrix of shape `J` x `D`, all ranks together send per iteration

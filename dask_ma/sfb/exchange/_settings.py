@@ -1,4 +1,4 @@
-"""How a model is trained: what users of the estimator and of `run` can choose."""
+"""Settings of a run, for users of the estimator and of `run`."""
 
 from __future__ import annotations
 

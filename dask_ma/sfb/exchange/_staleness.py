@@ -1,4 +1,4 @@
-"""How far ranks may be apart."""
+"""Bounded staleness: the iterations that ranks may be apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the passes so far say of the ones to come."""
+"""Forecast of the passes to come from those made."""
 
 from __future__ import annotations
 

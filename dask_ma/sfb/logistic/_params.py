@@ -1,4 +1,4 @@
-"""What the ranks need to know to fit a logistic regression."""
+"""Parameters of a logistic regression, as sent to every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is added up once over the rows of all ranks: the centre, and class sums."""
+"""Sums over the rows of all ranks: the centre, and class sums."""
 
 from __future__ import annotations
 

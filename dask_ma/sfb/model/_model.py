@@ -1,4 +1,4 @@
-"""What a user writes: how factors are computed, and the penalty."""
+"""The interface of a user's model: its factors, loss, penalty and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends to whom in partial broadcasting (equation 3 of the paper).
+"""Topologies of partial broadcasting (equation 3 of the paper).
 
 In partial broadcasting a rank sends its factors to Q other ranks only. What it has
 found out reaches the other ranks later, over ranks in between: the fewer steps, the
