@@ -133,7 +133,8 @@ print(f"{perplexity:.0f}, and {len(vocabulary)} if all words were equally likely
 # rounds, since each rank makes eight updates in a round. On so few sessions its small
 # batches also decide early what a topic is about, and the many large steps of the
 # gradients end a little lower.
-gradient = MALDA(**{**lda.get_params(), "paradigm": "gradient"}).fit(X)
+as_gradients = {"paradigm": "gradient", "local_batch_size": "auto"}
+gradient = MALDA(**{**lda.get_params(), **as_gradients}).fit(X)
 display = ConvergenceDisplay.from_estimators({"topics": lda, "gradients": gradient})
 display.ax_.set_ylabel("logarithm of the perplexity")
 plt.show()

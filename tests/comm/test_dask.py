@@ -87,19 +87,19 @@ def test_a_twin_serves_in_a_second_thread(any_client):
     def program(group):
         import threading
 
-        second, ranks = group.for_thread(), range(group.size)
+        twin, ranks = group.for_thread(), range(group.size)
         n_left = [group.size]
 
         def serve():
             while n_left[0]:
-                second.wait_any([(rank, "question") for rank in ranks])
+                twin.wait_any([(rank, "question") for rank in ranks])
                 for rank in ranks:
-                    arrived, question = second.poll(rank, "question")
+                    arrived, question = twin.poll(rank, "question")
                     if arrived and question is None:
                         n_left[0] -= 1
                     elif arrived:
-                        second.push(question + group.rank, rank, "answer")
-            second.flush()
+                        twin.push(question + group.rank, rank, "answer")
+            twin.flush()
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -113,7 +113,7 @@ def test_a_twin_serves_in_a_second_thread(any_client):
         thread.join(60)
         group.flush()
         barrier(group)
-        own, other = group.counters, second.counters
+        own, other = group.counters, twin.counters
         sent = [c.bytes_sent + c.bytes_shared for c in (own, other)]
         return got, thread.is_alive(), sent, other.messages_received
 

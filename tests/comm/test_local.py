@@ -243,35 +243,35 @@ def test_a_twin_counts_for_itself_and_shares_the_messages(pair):
     first, second = pair
     first.push(np.ones(3), 1, "before")
     before = first.counters.as_dict()
-    second = first.for_thread()
-    assert (second.rank, second.size, type(second)) == (0, 2, type(first))
-    assert not any(second.counters.as_dict().values())
-    assert len(second.trace.spans()) == 0
+    twin = first.for_thread()
+    assert (twin.rank, twin.size, type(twin)) == (0, 2, type(first))
+    assert not any(twin.counters.as_dict().values())
+    assert len(twin.trace.spans()) == 0
     second.push(np.ones(2), 0, "a")
     second.push(np.ones(2), 0, "b")
-    second.push(np.zeros(5), 1, "by second")
-    np.testing.assert_array_equal(second.recv(1, "a"), 1)
+    twin.push(np.zeros(5), 1, "by twin")
+    np.testing.assert_array_equal(twin.recv(1, "a"), 1)
     assert first.counters.as_dict() == before
     assert first.poll(1, "a") == (False, None)
     assert first.poll(1, "b")[0]
-    assert len(second.recv(0, "by second")) == 5
-    counters = second.counters
+    assert len(second.recv(0, "by twin")) == 5
+    counters = twin.counters
     assert counters.bytes_sent + counters.bytes_shared == 40
-    assert {"send"} <= set(second.trace.spans()["kind"]) <= {"send", "wait"}
+    assert {"send"} <= set(twin.trace.spans()["kind"]) <= {"send", "wait"}
     assert (first.trace.spans()["kind"] == "send").sum() == 1
 
 
 def test_a_twin_serves_in_another_thread(pair):
     first, second = pair
-    second = first.for_thread()
+    twin = first.for_thread()
 
     def serve():
         for _ in range(50):
-            second.wait_any([(0, "question"), (1, "question")])
+            twin.wait_any([(0, "question"), (1, "question")])
             for rank in (0, 1):
-                arrived, number = second.poll(rank, "question")
+                arrived, number = twin.poll(rank, "question")
                 if arrived:
-                    second.push(number + 1, rank, "answer")
+                    twin.push(number + 1, rank, "answer")
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -281,17 +281,17 @@ def test_a_twin_serves_in_another_thread(pair):
             assert group.recv(0, "answer", timeout=60) == number + 1
     thread.join(60)
     assert not thread.is_alive()
-    assert second.counters.seconds_waiting > 0
+    assert twin.counters.seconds_waiting > 0
 
 
 def test_a_twin_ends_with_its_rank(pair):
-    second = pair[0].for_thread()
+    twin = pair[0].for_thread()
     pair[0].close()
     for call in (
-        lambda: second.wait_any([(1, "a")], timeout=60),
-        lambda: second.poll(1, "a"),
-        lambda: second.push("x", 1),
-        second.flush,
+        lambda: twin.wait_any([(1, "a")], timeout=60),
+        lambda: twin.poll(1, "a"),
+        lambda: twin.push("x", 1),
+        twin.flush,
     ):
         with pytest.raises(GroupClosedError, match="rank 0 has left"):
             call()

@@ -122,12 +122,12 @@ def test_targets_may_lie_anywhere(regression, weights, strategy, weighted):
 def test_the_default_fit_to_targets_far_from_zero_is_as_good(regression):
     X, y = regression
     scores = [
-        MPCARegressor((20,), n_ranks=2, max_iter=30, tol=None, random_state=0)
+        MPCARegressor((20,), n_ranks=1, max_iter=30, tol=None, random_state=0)
         .fit(X, targets)
         .score(X, targets)
         for targets in (y, y + 1000)
     ]
-    assert scores[1] == pytest.approx(scores[0], abs=0.05)
+    assert scores[1] == pytest.approx(scores[0], abs=1e-3)
 
 
 def test_a_model_to_go_on_from_keeps_its_intercept(regression):
@@ -150,5 +150,5 @@ def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.set_params(learning_rate_init=0.02, tol=1e-2).fit(X, y)
-        model.set_params(tol=None, max_iter=2).fit(1e-3 * X, y)
-        model.set_params(tol=0.5, max_iter=200).fit(X, np.full(len(y), 7.0))
+        model.set_params(tol=None, n_iter_no_change=10, max_iter=2).fit(1e-3 * X, y)
+        model.set_params(tol=0.5, n_iter_no_change=2, max_iter=200).fit(X, np.full(len(y), 7.0))

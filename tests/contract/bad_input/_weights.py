@@ -154,7 +154,7 @@ def class_weight(value: Any) -> Callable[[Box], Call]:
     return lambda box: Call(params={"class_weight": value})
 
 
-_NOT_A_WEIGHT = "class_weight must not be negative, .* that of the label 0 is {}; 0"
+_NOT_A_WEIGHT = "class_weight must not be negative, .* that of the label 0 is {}; use 0"
 _WRONG = "'class_weight' parameter of .* must be a str among {'balanced'}, an instance"
 
 OF_CLASSES = [
