@@ -107,7 +107,7 @@ def run(
     Rows stay on the workers that hold them. The run uses the current Dask client, and
     threads of this process without one. It goes on after the loss of a worker and from
     checkpoints as fits do, from the end of the last pass; what a model has learnt
-    besides the matrix comes back by :meth:`FactorModel.restore`.
+    besides the matrix comes back by :meth:`FactorModel.load_state_dict`.
 
     Parameters
     ----------

@@ -151,4 +151,5 @@ def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
         warnings.simplefilter("error")
         model.set_params(learning_rate_init=0.02, tol=1e-2).fit(X, y)
         model.set_params(tol=None, n_iter_no_change=10, max_iter=2).fit(1e-3 * X, y)
-        model.set_params(tol=0.5, n_iter_no_change=2, max_iter=200).fit(X, np.full(len(y), 7.0))
+        model.set_params(tol=0.5, n_iter_no_change=2, max_iter=200)
+        model.fit(X, np.full(len(y), 7.0))
