@@ -124,7 +124,8 @@ def test_the_best_model_is_kept(multi, strategy, n_ranks, monkeypatch):
     records = [r["validation_score"] for r in model.history_ if "validation_score" in r]
     assert set(records) <= set(scores)
     n_samples = sum(record["n_samples"] for record in model.history_)
-    assert 25 * 72 <= n_samples < 40 * 72
+    # Ranks go on until they hear of the end, which on a busy machine takes its time.
+    assert 25 * 72 <= n_samples < 60 * 72
 
 
 def test_the_best_model_is_that_of_its_epoch(multi):
