@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allgather
-from dask_ma.data import Block, Shard
+from dask_ma.data import Shard
 
 _FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
 _ROUNDING = 1e-24  # of the square of the mean
@@ -93,18 +93,12 @@ def moments_of(shard: Shard, n_targets: int) -> Moments:
     moments : Moments
         Zeros for no rows.
     """
-    weight = np.concatenate([np.zeros(0), *(_weights(b) for b in shard.blocks)])
+    weight = np.concatenate([np.zeros(0), *(b.weights() for b in shard.blocks)])
     parts = [np.reshape(block.y, (len(block.y), n_targets)) for block in shard.blocks]
     y = np.concatenate([np.zeros((0, n_targets)), *parts])
     total = float(weight.sum())
     mean = weight @ y / total if total else np.zeros(n_targets)
     return Moments(len(y), total, mean, weight @ (y - mean) ** 2)
-
-
-def _weights(block: Block) -> np.ndarray:
-    """Weights of the rows of a block."""
-    weight = block.sample_weight
-    return np.ones(len(block.y)) if weight is None else weight.astype(np.float64)
 
 
 def _describe_uneven(

@@ -57,8 +57,7 @@ def spread_of(group: Group, shard: Shard, n_targets: int) -> Spread:
     """
     sums = np.zeros((3, n_targets))
     for block in shard.blocks:
-        weight = block.sample_weight
-        weight = np.ones(len(block.y)) if weight is None else weight
+        weight = block.weights()
         sums[0] += weight.sum()
         sums[1] += weight @ block.y
         sums[2] += weight @ block.y**2
