@@ -388,15 +388,16 @@ class Trainer:
                 self._penalty(),
                 params.blending,
             )
-            most_steps = max(1, self._steps_of_epoch() // _LEAST_EXCHANGES)
+            steps = self._steps_of_epoch()
             shared = {} if kept is None else kept.shared
             return Coordinated(
                 params.n_phases,
                 schedule,
                 params.weighting,
                 shared.get("cycles") or None,
-                most_steps,
+                max(1, steps // _LEAST_EXCHANGES),
                 shared.get("trajectory"),
+                steps,
                 **common,
             )
         if name == "synchronous":

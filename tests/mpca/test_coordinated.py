@@ -7,6 +7,7 @@ import pytest
 
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca.networks._network import Network
+from dask_ma.mpca.strategies import _coordinated
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._joint import Cut
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
@@ -79,6 +80,7 @@ class Rank:
             weighting,
             changes.pop("cycles", None),
             changes.pop("most_steps", 0),
+            most_lead=changes.pop("most_lead", 0),
             group=group,
             network=self.network,
             counters=self.counters,
@@ -293,6 +295,28 @@ def test_an_exchange_waits_until_it_can_be_afforded(monkeypatch):
     rank.step()
     rank.exchange()
     assert len(rank.network.reads) == 4
+
+
+@pytest.mark.parametrize("most_lead", [0, 4])
+def test_who_is_far_ahead_lets_others_run(monkeypatch, most_lead):
+    """After short steps, until the exchange that is under way has ended."""
+    pauses = []
+    monkeypatch.setattr(_coordinated, "sleep", pauses.append)
+    monkeypatch.setattr(_coordinated, "_SHORT_STEP", np.inf)
+    first, second = make_ranks(2, 1, most_lead=most_lead)
+    for n_steps in range(1, 9):
+        first.step()
+        first.exchange()
+        # The first step is sent.
+        assert len(pauses) == (max(0, n_steps - most_lead) if most_lead else 0)
+    second.step()
+    second.exchange()
+    n_pauses = len(pauses)
+    for _ in range(3):  # the first brings the exchange to an end, and begins another
+        first.step()
+        first.exchange()
+    assert first.network.aims
+    assert len(pauses) == n_pauses
 
 
 def test_nothing_is_sent_without_a_step():

@@ -58,7 +58,7 @@ def test_weights_are_those_of_scikit_learn(regression, check_same, weights):
 
 def test_every_strategy_learns(regression, cluster, strategy):
     X, y = regression
-    params = {"strategy": strategy, "max_iter": 100, "learning_rate_init": 0.02}
+    params = {"strategy": strategy, "max_iter": 25, "learning_rate_init": 0.02}
     model = fit(regression, n_ranks=3, **params)
     assert model.score(X, y) > 0.7
     rows = da.from_array(X, chunks=(50, 6))

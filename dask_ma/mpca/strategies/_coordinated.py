@@ -29,6 +29,7 @@ from dask_ma.mpca.strategies._schedules import CycleSchedule
 
 _MODEL, _JOINT = "model", "joint"
 _SHORT_STEP = 1e-3  # seconds
+_MOMENT = 1e-4  # seconds, long enough for another thread to wake up
 _TAU_MEMORY = 0.5  # of the length of cycles before the last one
 
 
@@ -52,6 +53,9 @@ class Coordinated(Strategy):
         never counts.
     trajectory : ndarray of shape (n_parameters,) or None, default=None
         Of the joint model, to go on from; None for none.
+    most_lead : int, default=0
+        A rank that has made so many short steps since it last sent something sleeps
+        for a moment after each; with 0 it never does.
     **common
         As for :class:`~dask_ma.mpca.strategies._base.Strategy`. The network holds the
         joint model to begin with.
@@ -65,10 +69,12 @@ class Coordinated(Strategy):
         cycles: list[int] | None = None,
         most_steps: int = 0,
         trajectory: np.ndarray | None = None,
+        most_lead: int = 0,
         **common: Any,
     ) -> None:
         super().__init__(**common)
         self._most_steps = most_steps
+        self._most_lead = most_lead
         size, rank = self._group.size, self._group.rank
         self._cut = Cut(self._network.n_values, n_phases, size)
         self._schedule = schedule
@@ -207,9 +213,21 @@ class Coordinated(Strategy):
         yield may cost the rest of a time slice.
         """
         if perf_counter() - self._last_step < _SHORT_STEP:
-            # A sleep of no time takes much longer, but not all systems have a yield.
-            os.sched_yield() if hasattr(os, "sched_yield") else sleep(0)
+            if self._is_far_ahead():
+                sleep(_MOMENT)
+            elif hasattr(os, "sched_yield"):
+                os.sched_yield()
+            else:
+                sleep(0)  # takes much longer
         self._last_step = perf_counter()
+
+    def _is_far_ahead(self) -> bool:
+        """Whether an exchange is overdue, maybe as others do not get to theirs.
+
+        Who only yields the interpreter has it again before another thread wakes up.
+        """
+        lead = self._counters.n_steps - max(self._sent_at)
+        return self._n_sent > self._n_received and 0 < self._most_lead <= lead
 
     def _set_pulls(self) -> None:
         """Draw this rank to what it knows of the joint model."""
