@@ -63,6 +63,7 @@ from dask_ma.kernels._mlp import (
     mlp_initial_values,
     mlp_loss_and_gradient,
     mlp_outputs,
+    mlp_uncentred,
     mlp_unpack,
 )
 from dask_ma.kernels._objective import (
@@ -159,6 +160,7 @@ __all__ = [
     "mlp_initial_values",
     "mlp_loss_and_gradient",
     "mlp_outputs",
+    "mlp_uncentred",
     "mlp_unpack",
     "model_point",
     "moment_sums",

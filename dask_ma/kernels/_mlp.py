@@ -155,7 +155,39 @@ def mlp_initial_values(
     return vector
 
 
-def mlp_outputs(layout: MLPLayout, vector: np.ndarray, X: Any) -> np.ndarray:
+def mlp_uncentred(
+    layout: MLPLayout, vector: np.ndarray, center: np.ndarray
+) -> np.ndarray:
+    """Parameters of the same network for rows that no center is taken from.
+
+    With the center negated, the way back.
+
+    Parameters
+    ----------
+    layout : MLPLayout
+        The network.
+    vector : ndarray of float32 or float64, shape (n_values,)
+        Its parameters for rows minus `center`.
+    center : ndarray of shape (n_features,)
+        What is taken from each row.
+
+    Returns
+    -------
+    vector : ndarray of shape (n_values,)
+        A copy; only the intercepts of the first layer are others.
+    """
+    vector = vector.copy()
+    coefs, intercepts = mlp_unpack(layout, vector)
+    intercepts[0] -= (center @ coefs[0]).astype(vector.dtype, copy=False)
+    return vector
+
+
+def mlp_outputs(
+    layout: MLPLayout,
+    vector: np.ndarray,
+    X: Any,
+    center: np.ndarray | None = None,
+) -> np.ndarray:
     """Values of the output units.
 
     Parameters
@@ -166,6 +198,8 @@ def mlp_outputs(layout: MLPLayout, vector: np.ndarray, X: Any) -> np.ndarray:
         Its parameters.
     X : ndarray, csr_matrix or csr_array of shape (n_rows, n_features)
         Rows, of the dtype of `vector` for best speed; worked on in chunks.
+    center : ndarray of shape (n_features,) or None, default=None
+        Taken from each row, which stays sparse.
 
     Returns
     -------
@@ -180,7 +214,7 @@ def mlp_outputs(layout: MLPLayout, vector: np.ndarray, X: Any) -> np.ndarray:
     for start in range(0, n_rows, size):
         stop = min(start + size, n_rows)
         rows = row_slice(X, start, stop)
-        outputs[start:stop] = _propagate(layout, views, rows, workspace)[-1]
+        outputs[start:stop] = _propagate(layout, views, rows, workspace, center)[-1]
     return outputs
 
 
@@ -194,6 +228,7 @@ def mlp_loss_and_gradient(
     workspace: MLPWorkspace,
     *,
     alpha: float,
+    center: np.ndarray | None = None,
 ) -> float:
     """Penalised mean loss of a batch, and its gradient by back-propagation.
 
@@ -219,6 +254,8 @@ def mlp_loss_and_gradient(
         Of the same layout and dtype.
     alpha : float
         Weight of the penalty, not negative.
+    center : ndarray of shape (n_features,) or None, default=None
+        Taken from each row, of the dtype of `vector`; sparse rows stay sparse.
 
     Returns
     -------
@@ -233,7 +270,7 @@ def mlp_loss_and_gradient(
         gradient[...] = 0
         return 0.0
     views = mlp_unpack(layout, vector)
-    layers = _propagate(layout, views, X, workspace)
+    layers = _propagate(layout, views, X, workspace, center)
     losses = OUTPUT_LOSSES[layout.loss](layers[-1], y)
     if sample_weight is None:
         loss = float(np.sum(losses, dtype=np.float64)) / total
@@ -243,6 +280,9 @@ def mlp_loss_and_gradient(
         shares = (sample_weight / total).astype(vector.dtype, copy=False)
         layers[-1] *= shares[:, np.newaxis]
     _propagate_back(layout, views[0], X, layers, gradient, workspace)
+    if center is not None:
+        coef_slots, intercept_slots = mlp_unpack(layout, gradient)
+        coef_slots[0] -= np.outer(center, intercept_slots[0])
     if alpha > 0:
         slots = mlp_unpack(layout, gradient)[0]
         loss += _add_penalty(views[0], slots, alpha / total, workspace.scratch)
@@ -254,6 +294,7 @@ def _propagate(
     views: tuple[list[np.ndarray], list[np.ndarray]],
     X: Any,
     workspace: MLPWorkspace,
+    center: np.ndarray | None,
 ) -> list[np.ndarray]:
     """Values of the units of all layers but the inputs."""
     activate = ACTIVATIONS[layout.activation]
@@ -264,6 +305,8 @@ def _propagate(
             layers[i][...] = below @ coef
         else:
             np.matmul(below, coef, out=layers[i])
+        if i == 0 and center is not None:
+            intercept = intercept - center @ coef
         layers[i] += intercept
         if i < last:
             activate(layers[i])

@@ -13,7 +13,9 @@ from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca._batches import Sampler
+from dask_ma.mpca._features import agree_on_center
 from dask_ma.mpca._params import MPCAParams, MPCAResult
+from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
 from dask_ma.mpca.networks._evaluation import Spread, mean_state, score_sums, spread_of
 from dask_ma.mpca.networks._network import Network
@@ -113,6 +115,7 @@ class Trainer:
         group = context.group
         self._strategy_name = params.strategy if group.size > 1 else "local"
         self._targets = self._find_targets()
+        self._center = self._find_center(kept)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
@@ -246,14 +249,16 @@ class Trainer:
             "cycles": self._strategy.cycles(),
             "converged": update.converged,
         }
+        if self._center is not None:
+            shared["center"] = self._center
         trajectory = self._strategy.trajectory()
         if trajectory is not None:
             shared["trajectory"] = trajectory.copy()
         if self._params.early_stopping:
             shared["best"] = self._best
-        own = _prefixed("optimizer", self._network.optimizer_state())
+        own = prefixed("optimizer", self._network.optimizer_state())
         if self._sampler is not None:
-            own |= _prefixed("sampler", self._sampler.state_dict())
+            own |= prefixed("sampler", self._sampler.state_dict())
         self._context.save_state(
             update.epoch,
             shared,
@@ -300,6 +305,8 @@ class Trainer:
         network = params.spec.build(
             problem.shard.n_features, n_classes, problem.dtype, random_state
         )
+        if self._center is not None:
+            network.center_inputs(self._center)
         if params.vector is None and not params.is_classifier:
             network.shift_outputs(self._targets.mean)
         if params.vector is not None:
@@ -308,7 +315,8 @@ class Trainer:
                     f"the model to go on from has {len(params.vector)} values, "
                     f"expected {network.n_values} for these data and parameters"
                 )
-            network.write(0, params.vector.astype(network.dtype, copy=False))
+            start = params.vector.astype(network.dtype, copy=False)
+            network.write(0, network.uncentred(start, -1))
         if params.optimizer_state is not None:
             network.set_optimizer_state(params.optimizer_state)
         return network
@@ -362,9 +370,9 @@ class Trainer:
         self._progress.load_state_dict(shared)
         self._state = self._progress.state_dict()
         if own is not None:
-            network.set_optimizer_state(_part("optimizer", own))
+            network.set_optimizer_state(part_of("optimizer", own))
             if self._sampler is not None and "sampler.orders" in own:
-                self._sampler.load_state_dict(_part("sampler", own))
+                self._sampler.load_state_dict(part_of("sampler", own))
         if shared["converged"] or self._progress.epoch >= self._params.max_iter:
             self.is_done = True
             self._end = self._progress.last(converged=bool(shared["converged"]))
@@ -454,6 +462,17 @@ class Trainer:
             return Targets(np.zeros(0), 0.0, None)
         return agree_on_targets(self._context.group, problem.shard, params.n_targets)
 
+    def _find_center(self, kept: State | None) -> np.ndarray | None:
+        """What the network takes from each row; a collective call.
+
+        The parts that `partial_fit` gets tell too little about the features.
+        """
+        if kept is not None:
+            return kept.shared.get("center")
+        if not self._params.spec.has_center or self._params.keep_optimizer:
+            return None
+        return agree_on_center(self._context.group, self._problem.shard)
+
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several."""
         n_targets = self._params.n_targets
@@ -468,25 +487,10 @@ class Trainer:
     def _describe(self, vector: np.ndarray) -> dict[str, Any]:
         """A model, with what else a fitted estimator has."""
         return {
-            "vector": vector,
+            "vector": self._network.uncentred(vector),
             "classes": self._classes(),
             "n_features": self._problem.shard.n_features,
             "n_iter": self._state["epoch"],
             "loss_curve": self._state["loss_curve"],
             "scores": self._state["scores"],
         }
-
-
-def _prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The values under longer names."""
-    return {f"{prefix}.{name}": value for name, value in values.items()}
-
-
-def _part(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The values that :func:`_prefixed` has given these names."""
-    start = f"{prefix}."
-    return {
-        name.removeprefix(start): value
-        for name, value in values.items()
-        if name.startswith(start)
-    }

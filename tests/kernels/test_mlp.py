@@ -10,6 +10,7 @@ from dask_ma.kernels import (
     mlp_initial_values,
     mlp_loss_and_gradient,
     mlp_outputs,
+    mlp_uncentred,
     mlp_unpack,
 )
 
@@ -39,12 +40,12 @@ def problem(activation="tanh", loss="log_loss", hidden=(6, 5), n_rows=11):
     return layout, vector, X, y, rng.uniform(0.1, 2, n_rows)
 
 
-def evaluate(layout, vector, X, y, weight=None, alpha=0.0):
+def evaluate(layout, vector, X, y, weight=None, alpha=0.0, **changes):
     """Loss and gradient in arrays of their own."""
     gradient = np.full_like(vector, np.nan)
     workspace = MLPWorkspace(layout, vector.dtype)
     loss = mlp_loss_and_gradient(
-        layout, vector, X, y, weight, gradient, workspace, alpha=alpha
+        layout, vector, X, y, weight, gradient, workspace, alpha=alpha, **changes
     )
     return loss, gradient
 
@@ -86,6 +87,25 @@ def test_gradient_is_that_of_the_loss(activation, loss, weighted):
             moved[i] += sign * step
             ends.append(slow_loss(layout, moved, X, y, weight, 0.3))
         assert slope == pytest.approx((ends[0] - ends[1]) / 2 / step, 1e-5, 1e-7)
+
+
+@every_container
+@every_loss
+def test_a_center_is_taken_from_each_row(container, loss):
+    layout, vector, X, y, weight = problem("tanh", loss)
+    center = np.array([0.0, 3, -2, 0, 1, 0, 0.5])
+    expected = evaluate(layout, vector, X - center, y, weight, 0.3)
+    found = evaluate(layout, vector, container(X), y, weight, 0.3, center=center)
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-9, atol=1e-12)
+    outputs = mlp_outputs(layout, vector, X - center)
+    for same in (
+        mlp_outputs(layout, vector, container(X), center),
+        mlp_outputs(layout, mlp_uncentred(layout, vector, center), container(X)),
+    ):
+        np.testing.assert_allclose(same, outputs, rtol=1e-9, atol=1e-12)
+    back = mlp_uncentred(layout, mlp_uncentred(layout, vector, center), -center)
+    np.testing.assert_allclose(back, vector, rtol=1e-12)
 
 
 @every_container

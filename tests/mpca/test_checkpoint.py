@@ -65,7 +65,10 @@ def test_a_resumed_fit_is_an_uninterrupted_one(multi, saved, check_same, params)
     assert times == sorted(times)
 
 
-def test_a_regressor_goes_on(regression, saved, check_same):
+@pytest.mark.parametrize("shift", [0, 1000])
+def test_a_regressor_goes_on(regression, saved, check_same, shift):
+    X, y = regression
+    regression = X + shift, y
     models = [MPCARegressor(**QUICK | {"max_iter": n}) for n in (3, 6)]
     for model in models:
         model.fit(*regression)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -21,6 +21,7 @@ from dask_ma.kernels import (
     mlp_initial_values,
     mlp_loss_and_gradient,
     mlp_outputs,
+    mlp_uncentred,
     mlp_unpack,
     shift_towards,
     softmax,
@@ -61,6 +62,8 @@ class MLPSpec(NetworkSpec):
     n_targets : int or None, default=None
         Columns of y; None for a y of one dimension.
     """
+
+    has_center: ClassVar[bool] = True
 
     hidden_layer_sizes: tuple[int, ...] = (100,)
     activation: str = "relu"
@@ -220,6 +223,7 @@ class MLPNetwork(Network):
     """
 
     def __init__(self, spec: MLPSpec, layout: MLPLayout, values: np.ndarray) -> None:
+        self._center: np.ndarray | None = None
         self.n_values = self.n_parameters = len(values)
         self.dtype = values.dtype
         self._spec = spec
@@ -276,7 +280,7 @@ class MLPNetwork(Network):
 
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
-            outputs = mlp_outputs(self._layout, self._values, X)
+            outputs = mlp_outputs(self._layout, self._values, X, self._center)
         return (
             outputs if self._spec.n_targets or outputs.shape[1] > 1 else outputs[:, 0]
         )
@@ -284,6 +288,14 @@ class MLPNetwork(Network):
     def shift_outputs(self, shift: np.ndarray) -> None:
         _, intercepts = mlp_unpack(self._layout, self._values)
         intercepts[-1] += shift.astype(self.dtype)
+
+    def center_inputs(self, center: np.ndarray) -> None:
+        self._center = center.astype(self.dtype)
+
+    def uncentred(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
+        if self._center is None:
+            return vector
+        return mlp_uncentred(self._layout, vector, sign * self._center)
 
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)
@@ -307,6 +319,7 @@ class MLPNetwork(Network):
             self._gradient,
             self._workspace,
             alpha=self._spec.alpha,
+            center=self._center,
         )
 
     def _drawn(

@@ -144,6 +144,21 @@ class Network(ABC):
             What is added to the value of each output unit.
         """
 
+    def center_inputs(self, center: np.ndarray) -> None:
+        """Take `center` from each row from here on, without changing the rows.
+
+        The vector belongs to centred rows then. Only where the spec's `has_center` is.
+
+        Parameters
+        ----------
+        center : ndarray of float64, shape (n_features,)
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes rows as they are")
+
+    def uncentred(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
+        """The vector of the same network for rows as they are; back with -1."""
+        return vector
+
     @abstractmethod
     def slice_optimizer(self, n_values: int) -> Optimizer:
         """An optimiser of the same kind, without history, for a part of the vector."""
@@ -167,9 +182,12 @@ class NetworkSpec(ABC):
     n_targets : int or None
         Columns of y; None for a y of one dimension. With `n_classes` they tell which
         labels a row has, of as many as there are columns.
+    has_center : bool
+        Whether the networks can work on rows minus a center.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
+    has_center: ClassVar[bool] = False
     n_targets: int | None
 
     @abstractmethod
