@@ -18,6 +18,7 @@ import numpy as np
 
 from dask_ma.comm._collectives import Op, _pack, _ufunc, _unpack
 from dask_ma.comm._group import Group
+from dask_ma.comm._topology import doubling_partners
 
 
 class Partners(NamedTuple):
@@ -78,10 +79,7 @@ def butterfly_partners(rank: int, step: int, size: int) -> Partners:
     depth = butterfly_depth(size)
     if depth == 0:
         return Partners(rank, rank)
-    distance = 1 << (step % depth)
-    if _is_power_of_two(size):
-        return Partners(rank ^ distance, rank ^ distance)
-    return Partners((rank + distance) % size, (rank - distance) % size)
+    return Partners(*doubling_partners(rank, 1 << (step % depth), size))
 
 
 def sibling(rank: int, step: int, size: int) -> int | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.comm._exchange import (
+    gather_by_doubling,
     local_barrier,
     others,
     push_to_local_peers,
@@ -24,6 +25,7 @@ from dask_ma.comm._exchange import (
 from dask_ma.comm._group import Group, aligned, frozen_view, map_arrays
 from dask_ma.comm._packing import Packed, pack, unpack
 from dask_ma.comm._reduction import LocalReducer, concatenate_parts
+from dask_ma.comm._topology import doubling_partners, doubling_steps
 
 Op = Literal["sum", "max", "min"]
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -44,8 +46,9 @@ def allreduce(group: Group, arrays: Any, op: Op = "sum") -> Any:
 
     A reduce-scatter followed by an all-gather: each rank sends
     ``2 * (size - 1) / size`` times the array when every rank has a process of its own.
-    Arrays below ``dask-ma.comm.direct-limit``, and all arrays between two ranks, are
-    exchanged in one step instead, for its lower latency.
+    Smaller arrays, and all arrays between two ranks, go whole, in ``log2(processes)``
+    steps of one message each, rounded up, where by ``dask-ma.comm.message-overhead``
+    the messages spared are worth more than the bytes added. The bits are the same.
 
     Parameters
     ----------
@@ -151,7 +154,7 @@ def allgather(group: Group, payload: Any) -> list[Any]:
     """
     # Ranks of this process see the same memory: nobody may write to it.
     payload = map_arrays(payload, np.copy)
-    payloads = spread(group, payload, group._next_tag())
+    payloads = gather_by_doubling(group, payload, group._next_tag())
     group.flush()
     return [
         map_arrays(map_arrays(payload, aligned), frozen_view) for payload in payloads
@@ -296,16 +299,21 @@ def _allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.nda
 
 
 def _is_direct(group: Group, nbytes: int) -> bool:
-    """Whether one step of whole arrays is to be preferred to two steps of parts."""
-    if group.size == 2 and group.layout.n_nodes == 2:
-        return True  # two steps would carry the same bytes
-    return nbytes <= _config.get_bytes("comm.direct-limit")
+    """Whether whole arrays in few messages are quicker than parts in many."""
+    overhead = _config.get_bytes("comm.message-overhead")
+    n_nodes = group.layout.n_nodes
+    if n_nodes < 3 and group.size > n_nodes:
+        return nbytes <= overhead  # else threads of a process share the adding up
+    n_steps = len(doubling_steps(n_nodes))
+    n_whole, n_parts = n_steps, 2 * (n_nodes - 1)
+    sent_whole, sent_parts = n_steps * nbytes, n_parts * nbytes / n_nodes
+    return n_whole * overhead + sent_whole <= n_parts * overhead + sent_parts
 
 
 def _allreduce_direct(
     group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
 ) -> np.ndarray:
-    """Exchange whole vectors between the first ranks of the processes."""
+    """Exchange whole vectors between the first ranks of the processes, by doubling."""
     leader = group.local_ranks[0]
     inputs, result = ("inputs", tag), ("result", tag)
     if group.rank != leader:
@@ -316,13 +324,14 @@ def _allreduce_direct(
         rank: flat if rank == leader else group.recv(rank, inputs)
         for rank in group.local_ranks
     }
-    reducer = LocalReducer(group.layout, combine, local)
-    own = reducer.partial_sums(slice(None))
-    leaders = [group.layout.ranks_of(node)[0] for node in range(group.layout.n_nodes)]
-    for dest in others(leaders, leader):
-        group.push(own, dest, tag, copy=False)
-    partial = [own if r == leader else group.recv(r, tag) for r in leaders]
-    total = reducer.total(partial)
+    sums = LocalReducer(group.layout, combine, local).subtree_sums()
+    layout = group.layout
+    node, n_nodes = layout.node_of(leader), layout.n_nodes
+    for distance in doubling_steps(n_nodes):
+        dest, source = doubling_partners(node, distance, n_nodes)
+        group.push(sums.items(), layout.ranks_of(dest)[0], (distance, tag), copy=False)
+        sums.add(group.recv(layout.ranks_of(source)[0], (distance, tag)))
+    total = sums.total
     if len(local) == 1:
         return total
     # The peers copy from `total` later, so the caller must not get hold of it.

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
+from distributed.protocol.pickle import dumps, loads
+
 from dask_ma.comm._group import Group
+from dask_ma.comm._topology import doubling_steps
 
 
 def spread(group: Group, payload: Any, tag: Hashable) -> list[Any]:
@@ -30,6 +34,40 @@ def spread(group: Group, payload: Any, tag: Hashable) -> list[Any]:
             delegate = layout.delegate(source, node)
             received[source] = group.recv(delegate, (local, source))
     return [received[rank] for rank in range(group.size)]
+
+
+def gather_by_doubling(group: Group, payload: Any, tag: Hashable) -> list[Any]:
+    """All-gather in log2(processes) steps, rounded up (Bruck's algorithm).
+
+    In each the first rank of a process sends what it has so far, which doubles. A
+    process sends and receives as many bytes as by one message for each other one.
+    """
+    layout, leader = group.layout, group.local_ranks[0]
+    if group.rank != leader:
+        group.push(payload, leader, ("mine", tag), copy=False)
+        return list(group.recv(leader, ("all", tag)))
+    node, n_nodes = layout.node_of(leader), layout.n_nodes
+    mine = [
+        payload if rank == leader else group.recv(rank, ("mine", tag))
+        for rank in group.local_ranks
+    ]
+    # What this node has, the one before it, and so on, each packed by its own leader:
+    # every array of a message costs as much as a short message by itself.
+    packed = [dumps(mine)] if n_nodes > 1 else []
+    for distance in doubling_steps(n_nodes):
+        dest, source = (node + distance) % n_nodes, (node - distance) % n_nodes
+        step = ("step", distance, tag)
+        wanted = np.frombuffer(dumps(packed[: n_nodes - distance]), np.uint8)
+        group.push(wanted, layout.ranks_of(dest)[0], step, copy=False)
+        packed += loads(group.recv(layout.ranks_of(source)[0], step))
+    payloads: list[Any] = [None] * group.size
+    for back in range(n_nodes):
+        of_node = loads(packed[back]) if back else mine
+        ranks = layout.ranks_of((node - back) % n_nodes)
+        for rank, received in zip(ranks, of_node, strict=True):
+            payloads[rank] = received
+    push_to_local_peers(group, payloads, ("all", tag), copy=False)
+    return payloads
 
 
 def push_to_local_peers(

@@ -13,6 +13,7 @@ from dask_ma.comm._topology import (
     split_bounds,
     tree_combine,
     tree_cover,
+    tree_path,
 )
 
 
@@ -42,6 +43,12 @@ class LocalReducer:
         """Elements that `rank` owns."""
         return slice(self._bounds[rank], self._bounds[rank + 1])
 
+    def subtree_sums(self) -> SubtreeSums:
+        """Combine whole vectors over the local ranks, to be completed."""
+        cover = self._cover(self._layout.node_of(min(self._local)))
+        sums = zip(cover, self.partial_sums(slice(None)), strict=True)
+        return SubtreeSums(self._layout.size, self._combine, list(sums))
+
     def partial_sums(self, part: slice) -> list[np.ndarray]:
         """Combine a part over the local ranks: one vector per subtree they make up."""
         return [
@@ -64,6 +71,59 @@ class LocalReducer:
     def _cover(self, node: int) -> list[Range]:
         """Subtrees that make up the ranks of a process."""
         return tree_cover(self._layout.ranks_of(node), self._layout.size)
+
+
+class SubtreeSums:
+    """Sums over subtrees of the tree of all ranks, put together as they arrive.
+
+    Whatever arrives when, and however often, each sum is made of the same two.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    combine : ufunc
+        ``np.add``, ``np.maximum`` or ``np.minimum``.
+    sums : sequence of (tuple of int, ndarray)
+        The first ones: ranks from and up to but not including, and their sum.
+    """
+
+    def __init__(
+        self, size: int, combine: Combine, sums: Sequence[tuple[Range, np.ndarray]]
+    ) -> None:
+        self._size = size
+        self._combine = combine
+        self._sums: dict[Range, np.ndarray] = {}
+        self.add(sums)
+
+    def add(self, sums: Sequence[tuple[Range, np.ndarray]]) -> None:
+        """Take in sums, which no one may change any more."""
+        for (low, high), array in sums:
+            if any(a <= low and high <= b for a, b in self._sums):
+                continue
+            for inside in [r for r in self._sums if low <= r[0] and r[1] <= high]:
+                del self._sums[inside]
+            self._sums[low, high] = array
+            self._merge((low, high))
+
+    def items(self) -> list[tuple[Range, np.ndarray]]:
+        """What there is, in the form that :meth:`add` takes."""
+        return sorted(self._sums.items(), key=lambda item: item[0])
+
+    @property
+    def total(self) -> np.ndarray:
+        """The sum over all ranks; it must not be changed."""
+        return self._sums[0, self._size]
+
+    def _merge(self, part: Range) -> None:
+        """Put a sum together with that of its sibling, and so on upwards."""
+        for left, right in reversed(tree_path(part, self._size)):
+            if left not in self._sums or right not in self._sums:
+                return
+            parent = left[0], right[1]
+            self._sums[parent] = self._combine(
+                self._sums.pop(left), self._sums.pop(right)
+            )
 
 
 def concatenate_parts(parts: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:

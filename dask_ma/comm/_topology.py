@@ -43,6 +43,31 @@ def tree_cover(ranks: Sequence[int], size: int) -> list[Range]:
     return visit(0, size)
 
 
+def tree_path(part: Range, size: int) -> list[tuple[Range, Range]]:
+    """Halves that lie on the way from the root of the tree down to a subtree of it."""
+    low, high, path = 0, size, []
+    while (low, high) != part:
+        middle = tree_split(low, high)
+        path.append(((low, middle), (middle, high)))
+        low, high = (low, middle) if part[1] <= middle else (middle, high)
+    return path
+
+
+def doubling_steps(n_nodes: int) -> list[int]:
+    """Distances 1, 2, 4, ... below a number of nodes."""
+    return [1 << step for step in range((n_nodes - 1).bit_length())]
+
+
+def doubling_partners(node: int, distance: int, n_nodes: int) -> tuple[int, int]:
+    """Whom to send to and to receive from, so that after all steps each knows of all.
+
+    The two are one where the number of nodes is a power of two.
+    """
+    if n_nodes & (n_nodes - 1):
+        return (node + distance) % n_nodes, (node - distance) % n_nodes
+    return node ^ distance, node ^ distance
+
+
 def tree_combine(
     parts: Mapping[Range, np.ndarray], low: int, high: int, combine: Combine
 ) -> np.ndarray:

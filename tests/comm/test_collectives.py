@@ -25,7 +25,7 @@ SIZES = [1, 2, 3, 4, 5, 7, 8, 12]
 PER_NODE = [None, 1, 2, 3, 4]
 SHAPES = [(), (0,), (0, 3), (2,), (31,), (5, 13), (48,)]
 DTYPES = [np.float32, np.float64, np.int64]
-ALWAYS_IN_PARTS = {"dask-ma.comm.direct-limit": 0}
+ALWAYS_IN_PARTS = {"dask-ma.comm.message-overhead": 0}
 
 every_layout = pytest.mark.parametrize(
     ("size", "per_node"),

@@ -13,7 +13,7 @@ from dask_ma.comm import allreduce, barrier
 from dask_ma.comm._dask import node_of
 from dask_ma.exceptions import CommTimeoutError, StaleRunError
 
-IN_PARTS = {"dask-ma.comm.direct-limit": 0}
+IN_PARTS = {"dask-ma.comm.message-overhead": 0}
 
 
 def everything():

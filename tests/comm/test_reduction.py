@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dask_ma.comm import Layout
-from dask_ma.comm._reduction import LocalReducer, concatenate_parts
+from dask_ma.comm._reduction import LocalReducer, SubtreeSums, concatenate_parts
+from dask_ma.comm._topology import tree_combine
 
 N = 11
 
@@ -54,3 +55,19 @@ def test_aligned_ranks_of_a_process_send_one_vector():
     values = dict(enumerate(vectors(4)))
     reducer = LocalReducer(layout, np.add, values)
     assert [len(v) for v in reducer.partial_sums(reducer.part(7))] == [2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
+def test_subtrees_in_any_order_make_the_same_sum(size):
+    """Also where some come twice, or as parts of what is there already."""
+    rng = np.random.default_rng(size)
+    parts = [((rank, rank + 1), vector) for rank, vector in enumerate(vectors(size))]
+    expected = tree_combine(dict(parts), 0, size, np.add)
+    for _ in range(5):
+        order = rng.permutation(size)
+        sums = SubtreeSums(size, np.add, [parts[rank] for rank in order[: size // 2]])
+        before = sums.items()
+        sums.add([parts[rank] for rank in order])
+        sums.add(before)
+        assert sums.total.tobytes() == expected.tobytes()
+        assert [part for part, _ in sums.items()] == [(0, size)]

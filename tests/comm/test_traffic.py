@@ -16,8 +16,15 @@ def bytes_sent(run_ranks, size, per_node, collective=allreduce, length=24_000):
     return run_ranks(program, size, per_node)
 
 
+@pytest.fixture
+def in_parts(configured):
+    """Messages cost nothing by themselves."""
+    with configured({"dask-ma.comm.message-overhead": 0}):
+        yield
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 12])
-def test_allreduce_sends_no_more_than_it_must(run_ranks, size):
+def test_allreduce_sends_no_more_than_it_must(run_ranks, in_parts, size):
     nbytes = 24_000 * 8
     expected = 2 * (size - 1) * nbytes // size
     assert bytes_sent(run_ranks, size, per_node=1) == [expected] * size
@@ -26,7 +33,9 @@ def test_allreduce_sends_no_more_than_it_must(run_ranks, size):
 @pytest.mark.parametrize("collective", [allreduce, reduce_scatter])
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("threads", [2, 4])
-def test_threads_of_a_process_add_no_traffic(run_ranks, collective, nodes, threads):
+def test_threads_of_a_process_add_no_traffic(
+    run_ranks, in_parts, collective, nodes, threads
+):
     alone = bytes_sent(run_ranks, nodes, 1, collective)
     shared = bytes_sent(run_ranks, nodes * threads, threads, collective)
     assert sum(shared) == sum(alone)
@@ -50,11 +59,36 @@ def test_what_is_sent_is_received(run_ranks):
         assert sent == received > 0
 
 
-def test_small_arrays_take_one_step(run_ranks, configured):
+@pytest.mark.parametrize("collective", [allreduce, allgather])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13, 16])
+@pytest.mark.parametrize("per_node", [1, 3])
+def test_no_rank_sends_to_all(run_ranks, collective, size, per_node):
+    """A message for each doubling of what the processes know."""
+
+    def program(group):
+        collective(group, np.ones(100))
+        return group.counters.messages_sent
+
+    n_nodes = -(-size // per_node)
+    n_steps = int(np.ceil(np.log2(n_nodes)))
+    sent = run_ranks(program, size, per_node)
+    assert sent == [n_steps * (rank % per_node == 0) for rank in range(size)]
+
+
+def test_arrays_go_whole_as_long_as_messages_are_dear(run_ranks, configured):
+    """Four processes: 2 messages of the whole, or 6 that make 1.5 times the array."""
+
     def program(group):
         allreduce(group, np.ones(100))
         return group.counters.messages_sent
 
-    assert run_ranks(program, 4, 1) == [3] * 4
-    with configured({"dask-ma.comm.direct-limit": "799 B"}):
-        assert run_ranks(program, 4, 1) == [6] * 4
+    for overhead, expected in (("100 B", 2), ("99 B", 6), (0, 6)):
+        with configured({"dask-ma.comm.message-overhead": overhead}):
+            assert run_ranks(program, 4, 1) == [expected] * 4
+
+
+def test_bytes_of_whole_arrays(run_ranks):
+    """A power of two of processes sends the array in each step, and no more."""
+    for size in (2, 4, 8):
+        sent = bytes_sent(run_ranks, size, 1, length=50)
+        assert sent == [400 * size.bit_length() - 400] * size

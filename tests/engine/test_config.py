@@ -49,7 +49,7 @@ def test_bytes(configured, value, nbytes):
         (
             _config.get_bytes,
             [
-                "comm.direct-limit",
+                "comm.message-overhead",
                 "comm.held-bytes",
                 "comm.push-buffer",
                 "data.embed-limit",

@@ -52,16 +52,17 @@ def measure(run_engines, make_model, shards, **settings):
     ids=str,
 )
 def test_factors(
-    run_engines, make_model, make_shards, rows, kind, wire_dtype, settings, cost
+    run_engines, make_model, make_shards, configured, kind, wire_dtype, settings, cost
 ):
     # Each row has two elements, so that all messages have the same size.
     X = np.zeros((20, D))
     X[np.arange(20)[:, np.newaxis], [[i % D, (i + 2) % D] for i in range(20)]] = 1.5
     X = sparse.csr_array(X) if kind == "csr" else X
     shards = make_equal_shards(make_shards, X)
-    n_bytes, n_messages = measure(
-        run_engines, make_model, shards, wire_dtype=wire_dtype, **settings
-    )
+    with configured({"dask-ma.comm.message-overhead": 0}):
+        n_bytes, n_messages = measure(
+            run_engines, make_model, shards, wire_dtype=wire_dtype, **settings
+        )
     update = Update(
         n_pairs=K,
         n_outputs=J,
@@ -72,14 +73,13 @@ def test_factors(
     )
     expected = iteration_bytes(update.message_bytes, 5, **cost)
     headers = iteration_bytes(HEADER, 5, **cost)
-    # Unless all ranks do the same, they take means at the end of the two passes; small
-    # matrices go straight to all.
-    means = 2 * 5 * 4 if settings else 0
+    # Unless all ranks do the same, they take means at the end of the two passes.
+    means = 2 * 2 * 4 if settings else 0
     assert n_bytes == N_ITERATIONS * (expected + headers) + means * J * D * 8
     # One for each link and iteration; relays need some more after a pass.
     links = 5 * cost.get("n_peers", 4)
     hops = {1: 3, 2: 1}[cost["n_peers"]] if "relayed" in cost else 0
-    assert n_messages == links * (N_ITERATIONS + 2 * hops) + means
+    assert n_messages == links * (N_ITERATIONS + 2 * hops) + 5 * means
 
 
 @pytest.mark.parametrize("communication", ["full_matrix", "server"])
@@ -88,7 +88,7 @@ def test_whole_matrices(
     run_engines, make_model, make_shards, rows, configured, communication, wire_dtype
 ):
     shards = make_equal_shards(make_shards, rows.X[:20])
-    with configured({"dask-ma.comm.direct-limit": 0}):
+    with configured({"dask-ma.comm.message-overhead": 0}):
         n_bytes, _ = measure(
             run_engines,
             make_model,

@@ -170,9 +170,9 @@ def full_matrix_bytes(
 ) -> int:
     """Bytes that all ranks together send in an iteration that adds up whole matrices.
 
-    By :func:`~dask_ma.comm.allreduce` above ``dask-ma.comm.direct-limit``, with a
-    process for each rank. As much goes through a server that gets an update from each
-    other rank and gives the matrix back.
+    By :func:`~dask_ma.comm.allreduce` in parts, as with large matrices, and a process
+    for each rank. As much goes through a server that gets an update from each other
+    rank and gives the matrix back.
 
     Parameters
     ----------
