@@ -25,7 +25,6 @@ from dask.base import tokenize
 
 from dask_ma.datasets._bag_of_words_blocks import (
     ENTRY,
-    TAIL,
     Cut,
     Header,
     read_block,
@@ -152,13 +151,10 @@ def read_bag_of_words(
 def _read_header(file: TextFile) -> Header:
     """The first three lines."""
     with LineReader(file) as reader:
-        data = b""
-        while data.count(b"\n") < len(_HEADER) and (more := reader.read(TAIL)):
-            data += more
-    lines = data.split(b"\n")[:-1][:3]
+        lines = [reader.read_line().rstrip(b"\n") for _ in _HEADER]
+        end = reader.offset
     numbers = []
-    for index, what in enumerate(_HEADER):
-        line = lines[index] if index < len(lines) else b""
+    for index, (what, line) in enumerate(zip(_HEADER, lines, strict=True)):
         found = _NUMBER.fullmatch(line)
         lowest = 0 if what == "entries" else 1
         if not found or int(found[1]) < lowest:
@@ -168,7 +164,6 @@ def _read_header(file: TextFile) -> Header:
             )
         numbers.append(int(found[1]))
     n_documents, n_words, n_entries = numbers
-    end = sum(len(line) + 1 for line in lines)
     return Header(n_documents, n_words, n_entries, end)
 
 

@@ -10,7 +10,6 @@ from scipy import sparse
 
 from dask_ma.datasets._corpus import block_of_counts, index_dtype, largest_count
 from dask_ma.datasets._lines import (
-    PIECE,
     LineReader,
     Position,
     TextFile,
@@ -19,7 +18,6 @@ from dask_ma.datasets._lines import (
 )
 from dask_ma.datasets._numbers import parse_table
 
-TAIL = 16 * 1024  # bytes read at a time to complete the last document of a block
 # No more digits than the parser takes.
 ENTRY = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*")
 
@@ -67,18 +65,13 @@ def read_next(
     """A block of a chain, and where the next one begins."""
     file = position.file
     cut = cut._replace(start=position.offset)
-    reader = position.reader()
-    try:
+    with position.reading() as reader:
         entries = _read_documents(reader, file, header, cut, dtype)
         n_read = position.n_read + int(entries.per_document.sum())
         if cut.last == header.n_documents:
             _check_total(file, header, n_read)
-            reader.close()
         block = _to_block(entries, file, header, cut)
-    except BaseException:
-        reader.close()
-        raise
-    return block, Position(file, reader.offset, n_read, reader)
+        return block, Position(file, reader.offset, n_read, reader)
 
 
 def _read_documents(
@@ -93,27 +86,25 @@ def _read_documents(
         [np.empty(0, dtype)],
     )
     previous = max(cut.first, 1)
-    # At `stop` there is a line of the last document. If a later one comes before it,
-    # the file is not sorted, which shows when that line is read.
-    while previous <= cut.last or reader.offset <= (cut.stop or 0):
-        left = PIECE if cut.stop is None else cut.stop - reader.offset
-        data = reader.read(min(max(left, TAIL), PIECE))
-        if not data:
-            break
+    size = None if cut.stop is None else cut.stop - cut.start
+    for _, data in reader.pieces(size=size):
         table = _parse_table(data, header, previous, largest)
         if table is None:
             problem = _LineCheck(header, cut.first, largest)
             raise_first_problem(file, cut.start, problem)
         documents, words, counts = table
-        previous = int(documents[-1])
         begin, end = np.searchsorted(documents, [cut.first, cut.last], side="right")
         found.per_document[:] += np.bincount(
             documents[begin:end] - cut.first - 1, minlength=len(found.per_document)
         )
         found.words.append((words[begin:end] - 1).astype(columns))
         found.counts.append(counts[begin:end].astype(dtype))
-    if previous > cut.last:
-        reader.put_back(_lines_from(data, int(end)))
+        previous = documents[-1]
+        # At `stop` there is a line of the last document. If a later one comes before
+        # it, the file is not sorted, which shows when that line is read.
+        if previous > cut.last and reader.offset > (cut.stop or 0):
+            reader.put_back(b"\n".join(data.split(b"\n")[end:]))
+            break
     return found
 
 
@@ -124,7 +115,7 @@ def _parse_table(
     table = parse_table(data, 3)
     if table is None:
         return None
-    documents, words, counts = table
+    documents, words, counts = table.T
     right = (
         documents[0] >= previous
         and (np.diff(documents) >= 0).all()
@@ -135,12 +126,6 @@ def _parse_table(
         and counts.max() <= largest
     )
     return (documents, words, counts) if right else None
-
-
-def _lines_from(data: bytes, index: int) -> bytes:
-    """The lines from a number on."""
-    newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-    return data[newlines[index - 1] + 1 if index else 0 :]
 
 
 def _to_block(

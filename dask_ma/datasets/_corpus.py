@@ -34,28 +34,7 @@ def read_vocabulary(
     vocabulary: str | os.PathLike[str] | Sequence[str] | None,
     storage_options: dict[str, Any] | None,
 ) -> np.ndarray | None:
-    """Words from a file with one word per line, or from a sequence.
-
-    Parameters
-    ----------
-    vocabulary : path or sequence of str, or None
-        A file may be compressed.
-    storage_options : dict or None
-        For the file system.
-
-    Returns
-    -------
-    ndarray of str, dtype object, or None
-
-    Raises
-    ------
-    TypeError
-        If a word is no str.
-    ValueError
-        If a line is blank or is not UTF-8, with its number.
-    FileNotFoundError
-        If there is no such file.
-    """
+    """Words from a file with one word per line, or from a sequence."""
     if vocabulary is None:
         return None
     if isinstance(vocabulary, (str, os.PathLike)):
@@ -76,12 +55,12 @@ def _read_words(
     """Words of a file, without the blanks around them."""
     file = text_file(path, "infer", storage_options)
     file.info()
-    words: list[str] = []
     with LineReader(file) as reader:
-        while data := reader.read():
-            for line in data.split(b"\n")[:-1]:
-                words.append(_word(line, f"{file.path}, line {len(words) + 1}"))
-    return words
+        data = b"".join(data for _, data in reader.pieces())
+    return [
+        _word(line, f"{file.path}, line {index}")
+        for index, line in enumerate(data.split(b"\n")[:-1], start=1)
+    ]
 
 
 def _word(line: bytes, place: str) -> str:
@@ -96,13 +75,7 @@ def _word(line: bytes, place: str) -> str:
 
 
 def largest_count(dtype: Any) -> int:
-    """The largest number up to which a dtype holds all integers.
-
-    Raises
-    ------
-    ValueError
-        If the dtype is not one of real numbers.
-    """
+    """The largest number up to which a dtype holds all integers."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).max)
@@ -115,22 +88,7 @@ def largest_count(dtype: Any) -> int:
 def block_of_counts(
     per_document: np.ndarray, words: np.ndarray, counts: np.ndarray, n_words: int
 ) -> sparse.csr_matrix | None:
-    """Rows of counts with sorted columns.
-
-    Parameters
-    ----------
-    per_document : ndarray of int, shape (n_documents,)
-        Entries of each document.
-    words, counts : ndarray of shape (n_entries,)
-        Column and count of each.
-    n_words : int
-        Number of columns.
-
-    Returns
-    -------
-    csr_matrix of shape (n_documents, n_words) or None
-        None if a document has a word twice.
-    """
+    """Rows with sorted columns; None if a document has a word twice."""
     indptr = np.concatenate([[0], np.cumsum(per_document)])
     shape = (len(per_document), n_words)
     X = sparse.csr_matrix((counts, words, indptr), shape=shape)

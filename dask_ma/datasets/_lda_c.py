@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from dask_ma.datasets._corpus import (
     stack_blocks,
 )
 from dask_ma.datasets._lines import (
-    PIECE,
     LineReader,
     Position,
     TextFile,
@@ -31,7 +30,7 @@ from dask_ma.datasets._lines import (
     raise_first_problem,
     text_file,
 )
-from dask_ma.datasets._numbers import parse_pairs
+from dask_ma.datasets._numbers import parse_documents
 
 # No more digits than the parser takes.
 _LINE = re.compile(rb"[ \t]*(\d{1,18})((?:[ \t]+\d{1,18}:\d{1,18})*)[ \t\r]*")
@@ -225,8 +224,8 @@ def _chained_blocks(
 def _look_over(file: TextFile, cut: _Cut, largest: int) -> _Found:
     """Documents of a block, and words that they need."""
     n_documents, n_words = 0, 0
-    with _reader_at(file, cut.start) as reader:
-        for begin, data in _pieces(reader, cut.stop):
+    with LineReader(file, cut.start) as reader:
+        for begin, data in reader.pieces(cut.stop):
             rows = _parse_lines(file, begin, data, _ANY_WORD, largest)
             n_documents += rows.shape[0]
             n_words = max(n_words, _words_needed(rows))
@@ -240,7 +239,7 @@ def _cut_compressed(
     found: list[_Found] = []
     start, n_documents, n_words = 0, 0, 0
     with LineReader(file) as reader:
-        for begin, data in _pieces(reader, None, min(blocksize or PIECE, PIECE)):
+        for begin, data in reader.pieces(size=blocksize):
             if blocksize and begin - start >= blocksize:
                 found.append(_Found(n_documents, n_words, _Cut(start, begin)))
                 start, n_documents = begin, 0
@@ -257,7 +256,7 @@ def _read_block(
     file: TextFile, cut: _Cut, n_words: int, dtype: np.dtype
 ) -> sparse.csr_matrix:
     """A block that is read by itself."""
-    with _reader_at(file, cut.start) as reader:
+    with LineReader(file, cut.start) as reader:
         return _read_rows(reader, file, cut.stop, n_words, dtype)
 
 
@@ -265,40 +264,9 @@ def _read_next(
     position: Position, stop: int | None, n_words: int, dtype: np.dtype
 ) -> tuple[sparse.csr_matrix, Position]:
     """A block of a chain, and where the next one begins."""
-    reader = position.reader()
-    try:
+    with position.reading() as reader:
         block = _read_rows(reader, position.file, stop, n_words, dtype)
-    except BaseException:
-        reader.close()
-        raise
-    if stop is None:
-        reader.close()
-    return block, Position(position.file, reader.offset, reader=reader)
-
-
-def _reader_at(file: TextFile, offset: int) -> LineReader:
-    """A reader at the first line that begins at an offset or after it."""
-    if offset == 0:
-        return LineReader(file)
-    reader = LineReader(file, offset - 1)
-    reader.skip_line()
-    return reader
-
-
-def _pieces(
-    reader: LineReader, stop: int | None, size: int = PIECE
-) -> Iterator[tuple[int, bytes]]:
-    """Offset and lines of each piece, up to the lines that begin at `stop`."""
-    while stop is None or reader.offset < stop:
-        begin = reader.offset
-        data = reader.read(size if stop is None else min(stop - begin, size))
-        if not data:
-            return
-        if stop is not None and reader.offset > stop:
-            end = data.find(b"\n", stop - begin - 1) + 1
-            reader.put_back(data[end:])
-            data = data[:end]
-        yield begin, data
+        return block, Position(position.file, reader.offset, reader=reader)
 
 
 def _read_rows(
@@ -307,7 +275,7 @@ def _read_rows(
     """The documents of a block."""
     largest = largest_count(dtype)
     rows = [sparse.csr_matrix((0, n_words), dtype=dtype)]
-    for begin, data in _pieces(reader, stop):
+    for begin, data in reader.pieces(stop):
         piece = _parse_lines(file, begin, data, n_words, largest)
         rows.append(piece.astype(dtype))
     return sparse.vstack(rows, format="csr")
@@ -322,7 +290,7 @@ def _parse_lines(
     file: TextFile, begin: int, data: bytes, n_words: int, largest: int
 ) -> sparse.csr_matrix:
     """Documents in some lines, which begin at a place in the file."""
-    parsed = parse_pairs(data)
+    parsed = parse_documents(data)
     if parsed is not None:
         lengths, pairs = parsed
         words, counts = pairs.T

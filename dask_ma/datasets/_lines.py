@@ -11,35 +11,24 @@ import gzip
 import os
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import fsspec
 from dask.utils import parse_bytes
 
-# Bytes parsed at a time: the arrays made of them then fit into the processor's cache,
-# which doubles the speed.
-PIECE = 512 * 1024
+PIECE = 512 * 1024  # bytes parsed at a time; the arrays made of them stay in the cache
 _BLANK = b" \t\r\n"
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 _SHOWN = 60  # characters of a bad line that an error repeats
 
 
 class TextFile(NamedTuple):
-    """A file that any worker can open; small, so that it travels inside each task.
+    """A file that any worker can open; small, so that it travels inside each task."""
 
-    Attributes
-    ----------
-    path : str
-        As the user gave it.
-    compression : str or None
-        As fsspec names it.
-    storage_options : dict
-        For the file system.
-    """
-
-    path: str
-    compression: str | None
+    path: str  # as the user gave it
+    compression: str | None  # as fsspec names it
     storage_options: dict[str, Any]
 
     def file_system(self) -> tuple[Any, str]:
@@ -51,13 +40,7 @@ class TextFile(NamedTuple):
         return fsspec.core.OpenFile(*self.file_system(), "rb", self.compression)
 
     def info(self) -> tuple[int | None, str]:
-        """Bytes if known and not compressed, and a text that changes with the file.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        """
+        """Bytes if known and not compressed, and a text that changes with the file."""
         fs, root = self.file_system()
         try:
             size = fs.info(root)["size"]
@@ -88,23 +71,9 @@ def parse_blocksize(blocksize: int | str | None) -> int | None:
 
 
 class LineReader:
-    """Reads whole lines of a file, from an offset on.
-
-    Parameters
-    ----------
-    file : TextFile
-        What to read.
-    offset : int, default=0
-        Byte at which a line begins, in the decompressed file.
-
-    Attributes
-    ----------
-    offset : int
-        Where the next line begins.
-    """
+    """Reads whole lines of a file, from the first that begins at `offset` or later."""
 
     def __init__(self, file: TextFile, offset: int = 0) -> None:
-        self.offset = offset
         self._file = file
         self._rest = b""
         opened = file.open()
@@ -112,17 +81,9 @@ class LineReader:
         self.close = weakref.finalize(self, opened.close)
         self._handle = opened.open()
         if offset:
-            self._try(self._handle.seek, offset)
-
-    def _try(self, method: Callable[[int], Any], argument: int) -> Any:
-        """Call a method of the open file."""
-        try:
-            return method(argument)
-        except _DAMAGED as error:
-            raise ValueError(
-                f"{self._file.path}: cannot be decompressed as {self._file.compression}"
-                f" after byte {self.offset + len(self._rest)}: {error}"
-            ) from error
+            with self._reading():
+                self._handle.seek(offset - 1)
+                self._handle.readline()
 
     def __enter__(self) -> LineReader:
         return self
@@ -130,49 +91,70 @@ class LineReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, size: int = PIECE) -> bytes:
-        """The next lines, each with its newline; nothing at the end of the file.
+    @property
+    def offset(self) -> int:
+        """Byte at which the next line begins, in the decompressed file."""
+        return self._handle.tell() - len(self._rest)
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Name the file if it is damaged."""
+        try:
+            yield
+        except _DAMAGED as error:
+            raise ValueError(
+                f"{self._file.path}: cannot be decompressed as {self._file.compression}"
+                f" after byte {self._handle.tell()}: {error}"
+            ) from error
+
+    def read_line(self) -> bytes:
+        """The next line."""
+        with self._reading():
+            return self._handle.readline()
+
+    def pieces(
+        self, stop: int | None = None, size: int | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Lines that begin before `stop`, in pieces: where one begins, and its bytes.
+
+        A piece takes `size` bytes, `PIECE` at most, and the rest of its last line.
         Blank lines at the end of the file are left out; others are not.
         """
-        data = self._rest
-        while not (cut := _end_of_lines(data)):
-            # In growing steps: a long line is not copied once for every piece of it.
-            more = self._try(self._handle.read, max(size, len(data)))
-            if not more:
-                data = data.rstrip(_BLANK)
-                data += b"\n" if data else b""
-                cut = len(data)
-                break
-            data += more
-        self._rest = data[cut:]
-        self.offset += cut
-        return data[:cut]
+        size = min(size or PIECE, PIECE)
+        begin = self.offset
+        while stop is None or begin < stop:
+            # A line that ends right before `stop` is not followed by the next one.
+            data = self._read(size if stop is None else min(size, stop - 1 - begin))
+            if not data:
+                return
+            yield begin, data
+            begin = self.offset
+
+    def _read(self, size: int) -> bytes:
+        """What was put back, or else some bytes and the rest of their last line."""
+        data, self._rest = self._rest, b""
+        if data:
+            return data
+        with self._reading():
+            data = self._handle.read(size) + self._handle.readline()
+            # Whether blank lines end the file shows when more is read.
+            while not _ends_in_line(data):
+                more = self._handle.read(PIECE) + self._handle.readline()
+                if not more:
+                    data = data.rstrip(_BLANK)
+                    return data + b"\n" if data else b""
+                data += more
+        return data
 
     def put_back(self, data: bytes) -> None:
-        """Let `data`, the end of what was read last, be read again."""
-        self._rest = data + self._rest
-        self.offset -= len(data)
-
-    def skip_line(self) -> None:
-        """Go to the beginning of the next line, from anywhere in a line."""
-        while (end := self._rest.find(b"\n") + 1) == 0:
-            self.offset += len(self._rest)
-            self._rest = self._try(self._handle.read, PIECE)
-            if not self._rest:
-                return
-        self._rest = self._rest[end:]
-        self.offset += end
+        """Let `data`, the end of the last piece, be read again."""
+        self._rest = data
 
 
-def _end_of_lines(data: bytes) -> int:
-    """Where the last whole line ends, not counting blank lines after it.
-
-    Zero means that nobody can tell before more is read.
-    """
-    end = len(data.rstrip(_BLANK))
-    newline = data.find(b"\n", end)
-    return newline + 1 if end and newline >= 0 else data.rfind(b"\n", 0, end) + 1
+def _ends_in_line(data: bytes) -> bool:
+    """Whether the last line is whole and not blank."""
+    last = data[data.rfind(b"\n", 0, -1) + 1 :]
+    return last.endswith(b"\n") and bool(last.strip(_BLANK))
 
 
 class Position:
@@ -181,17 +163,6 @@ class Position:
     It carries the open reader from task to task. Where that is not possible, since the
     next task runs in another process or for the second time, the file is opened again
     and skipped up to the place.
-
-    Parameters
-    ----------
-    file : TextFile
-        What is read.
-    offset : int, default=0
-        Where the next line begins.
-    n_read : int, default=0
-        Entries before the place.
-    reader : LineReader, default=None
-        Stands at the place.
     """
 
     def __init__(
@@ -203,61 +174,45 @@ class Position:
     ) -> None:
         self.file = file
         self.offset = offset
-        self.n_read = n_read
+        self.n_read = n_read  # entries before the place
         self._readers = [] if reader is None else [reader]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Position, (self.file, self.offset, self.n_read)
 
-    def reader(self) -> LineReader:
-        """A reader at the place, for the caller alone."""
+    @contextmanager
+    def reading(self) -> Iterator[LineReader]:
+        """A reader at the place, for the caller alone; closed only after an error."""
         try:
-            return self._readers.pop()
+            reader = self._readers.pop()
         except IndexError:
-            return LineReader(self.file, self.offset)
+            reader = LineReader(self.file, self.offset)
+        try:
+            yield reader
+        except BaseException:
+            reader.close()
+            raise
 
 
 def raise_first_problem(
     file: TextFile, offset: int, find_problem: Callable[[bytes], str | None]
 ) -> NoReturn:
-    """Raise what is wrong with the first bad line.
-
-    Parameters
-    ----------
-    file : TextFile
-        What was read.
-    offset : int
-        Beginning of a line from which on to search.
-    find_problem : callable
-        Gets each line in turn, and returns what is wrong with it, or None.
-
-    Raises
-    ------
-    ValueError
-        Always, with the path and the number of the line.
-    """
+    """Raise what is wrong with the first bad line from `offset` on, with its place."""
     index = 0
     with LineReader(file, offset) as reader:
-        while data := reader.read():
+        for _, data in reader.pieces():
             for line in data.split(b"\n")[:-1]:
                 index += 1
                 if problem := find_problem(line):
-                    raise _bad_line(file, _count_lines(file, offset) + index, problem)
+                    number = _count_lines(file, offset) + index
+                    raise ValueError(f"{file.path}, line {number}: {problem}")
     raise ValueError(f"{file.path}: changed while it was being read")
-
-
-def _bad_line(file: TextFile, number: int, problem: str) -> ValueError:
-    return ValueError(f"{file.path}, line {number}: {problem}")
 
 
 def _count_lines(file: TextFile, offset: int) -> int:
     """Lines before an offset."""
-    n_lines = 0
-    with file.open() as handle:
-        while offset and (data := handle.read(min(PIECE, offset))):
-            n_lines += data.count(b"\n")
-            offset -= len(data)
-    return n_lines
+    with LineReader(file) as reader:
+        return sum(data.count(b"\n") for _, data in reader.pieces(offset))
 
 
 def quote(line: bytes) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.datasets import Corpus, _bag_of_words_blocks, read_bag_of_words
+from dask_ma.datasets import Corpus, _lines, read_bag_of_words
 from dask_ma.datasets._lines import LineReader, Position, TextFile
 
 BLOCKSIZES = [1, 16, 300, "1 kB", None]
@@ -33,8 +33,7 @@ def _synchronous():
 def piece(request, monkeypatch):
     """Bytes that are read at a time: as they are, or few, for small files."""
     if request.param is not None:
-        monkeypatch.setattr(_bag_of_words_blocks, "PIECE", request.param)
-        monkeypatch.setattr(_bag_of_words_blocks, "TAIL", request.param // 2)
+        monkeypatch.setattr(_lines, "PIECE", request.param)
 
 
 def random_counts(n_documents=30, n_words=20, density=0.3, seed=0):
@@ -438,17 +437,25 @@ def test_position_without_its_reader(tmp_path):
         path = write(tmp_path / f"lines.txt{suffix}", b"one\ntwo\nthree\n")
         file = TextFile(str(path), "gzip" if suffix else None, {})
         with LineReader(file) as reader:
-            assert reader.read() == b"one\ntwo\nthree\n"
+            assert [*reader.pieces()] == [(0, b"one\ntwo\nthree\n")]
             reader.put_back(b"two\nthree\n")
             position = Position(file, reader.offset, 1, reader)
             copy = pickle.loads(pickle.dumps(position))
             assert (copy.offset, copy.n_read) == (4, 1)
-            assert position.reader() is reader
-            for again in (position.reader(), copy.reader()):
-                assert again is not reader
-                with again:
-                    assert again.read() == b"two\nthree\n"
-                    assert again.read() == b""
+            with position.reading() as again:
+                assert again is reader
+            for place in (position, copy):
+                with place.reading() as again, again:
+                    assert again is not reader
+                    assert [*again.pieces()] == [(4, b"two\nthree\n")]
+
+
+def test_error_closes_the_file(tmp_path):
+    file = TextFile(str(write(tmp_path / "lines.txt", b"one\n")), None, {})
+    position = Position(file)
+    with pytest.raises(ZeroDivisionError), position.reading() as reader:
+        1 / 0
+    assert reader._handle.closed
 
 
 def test_dropped_position_closes_its_file(tmp_path):
