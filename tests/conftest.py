@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from typing import Any
 
 import dask
@@ -22,6 +23,7 @@ from distributed.client import (
     _global_clients,
     _set_global_client,
 )
+from pairs import pairwise
 from scipy import sparse, special
 
 from dask_ma.comm import LocalGroup
@@ -40,6 +42,22 @@ dask.config.set(
 
 _SETTLE = 2.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Of tests marked with `pairs`, leave cases with each pair of values."""
+    cases: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("pairs"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set(chain(*cases.values()))
+    for table in cases.values():
+        # A word for each `parametrize`: what one of them sets belongs together.
+        left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 class FitInterruptedError(Exception):

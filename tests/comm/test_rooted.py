@@ -17,6 +17,7 @@ def vector(rank, shape, dtype=np.float64):
     )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("size", "per_node"), LAYOUTS)
 @pytest.mark.parametrize("op", ["sum", "max", "min"])

@@ -66,6 +66,7 @@ def test_take(X, index):
         taken.check_format(full_check=True)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("tail", [(), (3,)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("index", INDICES, ids=len)
 def test_products(X, index, tail):
@@ -75,6 +76,7 @@ def test_products(X, index, tail):
     np.testing.assert_allclose(products, expected(X)[:, index].T @ r, atol=1e-12)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("tail", [(), (3,)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("index", INDICES, ids=len)
 def test_dot(X, index, tail):

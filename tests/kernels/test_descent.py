@@ -40,6 +40,7 @@ def by_hand(X, targets, s, w, b, loss, width, caution, columns):
     return {**sums, "coef": coef, "hessian": hessian}
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("loss", ["hinge", "log_loss", "squared_hinge"])
 @pytest.mark.parametrize("is_weighted", [False, True])

@@ -130,6 +130,7 @@ def test_exp_above(dtype):
 # Shapes -----------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @both_functions
 @every_dtype
 @every_threshold

@@ -153,6 +153,7 @@ def test_bound_is_below_the_exact_likelihood(prior):
 # Fit --------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_categories", [2, 3, 30])
 @pytest.mark.parametrize("scale", [1e-4, 1e-2, 0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("start", [0.1, 1.0, 3.0])

@@ -197,6 +197,7 @@ def test_some_rows(case, container):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("size", [1, 5, 64])
 @pytest.mark.parametrize("container", ["dense", "csr_matrix"])
 @pytest.mark.parametrize("bound", ["_CHUNK_PREDICTIONS", "_CHUNK_ELEMENTS"])

@@ -53,6 +53,7 @@ def tolerance(dtype):
 # Slopes -----------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @every_container
 @every_dtype
 @pytest.mark.parametrize("n_problems", [1, 3])
@@ -107,6 +108,7 @@ def test_descent_is_along_finite_differences(loss, n_problems):
     np.testing.assert_allclose((weights - moved).ravel(), expected, atol=1e-5)
 
 
+@pytest.mark.pairs
 @every_container
 @every_dtype
 @pytest.mark.parametrize("preconditioned", [False, True])

@@ -91,6 +91,7 @@ def assert_same(ours, coef, intercept, dtype):
     np.testing.assert_allclose(ours.intercept_, intercept, **close)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("penalty", PENALTIES)
@@ -107,6 +108,7 @@ def test_one_rank_is_sgd_classifier(
     assert_same(ours, coef, intercept, dtype)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("penalty", PENALTIES)

@@ -71,6 +71,7 @@ KINDS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("top_n", [2, 5, V])
 @pytest.mark.parametrize("kind", sorted(KINDS))

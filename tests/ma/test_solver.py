@@ -65,6 +65,7 @@ def visits(solver, epochs, n_runs, n_rows):
 SIZES = [[12], [5, 7], [1, 8, 3]]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("shuffle", [False, True, "ranks"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

@@ -22,6 +22,7 @@ def params(**changes):
     return SimpleNamespace(**{**known, **changes})
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     "steps",
     [

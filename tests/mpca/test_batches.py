@@ -57,6 +57,7 @@ every_shuffle = pytest.mark.parametrize("seed", [0, None], ids=["shuffled", "not
 every_shape = pytest.mark.parametrize("sizes", [(23,), (9, 1, 13), (1,) * 23])
 
 
+@pytest.mark.pairs
 @every_shuffle
 @every_shape
 @pytest.mark.parametrize("as_csr", [False, True], ids=["dense", "csr"])
@@ -73,6 +74,7 @@ def test_a_pass_has_each_row_once(sizes, as_csr, batch_size, seed):
         assert lengths == [batch_size] * full + [rest] * (rest > 0)
 
 
+@pytest.mark.pairs
 @every_shuffle
 @every_shape
 @pytest.mark.parametrize(

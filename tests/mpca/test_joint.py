@@ -12,6 +12,7 @@ SCHEDULE = CycleSchedule(extrapolation=0.7, smoothing=0.8, penalty=0.05, blendin
 # The cut ------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 7])
 @pytest.mark.parametrize("n_shards", [1, 2, 3])
 @pytest.mark.parametrize("n_values", [0, 1, 2, 5, 20, 21, 104729])

@@ -172,6 +172,7 @@ def test_chosen_columns(on_ranks, layout, n_ranks, kind):
             )
 
 
+@pytest.mark.pairs
 @every_layout
 @every_size
 @every_kind

@@ -67,6 +67,7 @@ def run_engine(run_ranks, program, n_ranks, runs=(10,), **options):
     return run_ranks(agent, n_ranks)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 @pytest.mark.parametrize("depth", [1, 2, 3, 7, 12])
 @pytest.mark.parametrize("n_schedulers", [1, 2, 3])

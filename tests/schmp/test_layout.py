@@ -77,6 +77,7 @@ def check(columns, X):
             np.testing.assert_array_equal(got, getattr(reference, name))
 
 
+@pytest.mark.pairs
 @every_case
 @every_kind
 @pytest.mark.parametrize("n_features", [0, 3, 23])

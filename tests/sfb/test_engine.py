@@ -40,6 +40,7 @@ def check_same_bits(engines, others=None):
 # Bulk synchronous, full broadcast -----------------------------------------------------
 
 
+@pytest.mark.pairs
 @every_penalty
 @every_way
 @every_kind

@@ -27,6 +27,7 @@ def make_start(dtype=np.float64):
     return np.random.default_rng(1).normal(size=(J, D)).astype(dtype)
 
 
+@pytest.mark.pairs
 @every_penalty
 @every_kind
 @pytest.mark.parametrize("with_intercept", [False, True])

@@ -190,6 +190,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("values", SPECTRA.values(), ids=SPECTRA.keys())
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4), (5, 5)])
 @pytest.mark.parametrize("threshold", [0.5, 1e-4, 1e-9])

@@ -35,6 +35,7 @@ def chunks(request, monkeypatch):
     monkeypatch.setattr(_batches, "_CHUNK_BYTES", request.param)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("sizes", [(23,), (7, 1, 12, 3), (), (1,)])
