@@ -25,7 +25,7 @@ from dask_ma import (
 # The other ways to exchange models do not give the same result twice.
 MPCA_ON_TWO_RANKS = {
     "hidden_layer_sizes": (10,),
-    "max_iter": 40,
+    "max_iter": 20,
     "learning_rate_init": 0.03,
     "strategy": "synchronous",
     "n_ranks": 2,
@@ -42,9 +42,9 @@ ESTIMATORS = [
     MALDA(n_components=3, max_iter=3),
     MALDA(n_components=3, max_iter=3, n_ranks=2, learning_method="batch"),
     MASGDClassifier(max_iter=200),
-    MASGDClassifier(max_iter=20, n_ranks=2),
+    MASGDClassifier(max_iter=5, n_ranks=2),
     MASGDRegressor(max_iter=200),
-    MASGDRegressor(max_iter=20, n_ranks=2),
+    MASGDRegressor(max_iter=5, n_ranks=2),
     MPCAClassifier((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
     MPCAClassifier(**MPCA_ON_TWO_RANKS),
     MPCARegressor((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
@@ -61,7 +61,7 @@ ESTIMATORS = [
 ON_CLUSTER = [
     ButterflySGDClassifier(max_iter=10, n_ranks=5),
     ButterflySGDRegressor(max_iter=10, n_ranks=2),
-    MALDA(n_components=3, max_iter=3),
+    MALDA(n_components=3, max_iter=3, learning_method="online"),
     # Steps found by trial shrink before weights of 1000 and 0.0001 have had their way;
     # only the refinement goes on from there.
     MASGDClassifier(max_iter=5, refine=None, learning_rate="optimal"),
