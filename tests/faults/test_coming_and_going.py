@@ -39,6 +39,10 @@ PARAMS = {
 }
 
 
+# Workers that come back are waited for; what a restart has forgotten is given up soon.
+_WAITS = {"dask-ma.recovery.wait": 20, "dask-ma.launch.abort-timeout": "1 s"}
+
+
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
@@ -84,7 +88,7 @@ def nanny_cluster(nannied):
 def client(nanny_cluster, assert_usable):
     """The current client, with all workers there before the test and after it."""
     assert_usable(nanny_cluster, N_WORKERS)
-    with nanny_cluster.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
+    with nanny_cluster.as_current(), dask.config.set(_WAITS):
         yield nanny_cluster
     assert_usable(nanny_cluster, N_WORKERS)
 
@@ -378,7 +382,12 @@ def test_nobody_is_left(rows, at_round, cluster_client, bare_workers, assert_cle
         mark = at_round(4, pause(30))
         with (
             all_killed_after(mark, cluster_client),
-            dask.config.set({"dask-ma.recovery.wait-for-any": "500 ms"}),
+            dask.config.set(
+                {
+                    "dask-ma.recovery.wait": 0,
+                    "dask-ma.recovery.wait-for-any": "500 ms",
+                }
+            ),
             pytest.raises(NoWorkersError) as caught,
         ):
             MASGDClassifier(**PARAMS).fit(*rows)
