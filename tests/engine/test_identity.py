@@ -5,6 +5,10 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+from sklearn import config_context
+from sklearn.base import BaseEstimator
+
 from dask_ma.engine.recovery._identity import as_text
 
 FUNCTION = """
@@ -42,3 +46,28 @@ def test_sets_are_the_same_in_every_process():
         ).stdout
         texts.add(tuple(json.loads(found)))
     assert len(texts) == 1
+
+
+class Choice(BaseEstimator):
+    """A parameter with parameters of its own."""
+
+    def __init__(self, values=None, name=""):
+        self.values = values
+        self.name = name
+
+
+def test_an_object_is_its_parameters():
+    """All of them, whatever the configuration shows of them."""
+    text = as_text(Choice(np.arange(2000)))
+    with config_context(print_changed_only=False):
+        assert as_text(Choice(np.arange(2000))) == text
+    values = np.arange(2000)
+    values[1000] = 0
+    others = [Choice(values), Choice(np.arange(2000), name="b"), Choice()]
+    assert len({text, *map(as_text, others)}) == 4
+    assert as_text(Choice(Choice("a" * 1000))) != as_text(Choice(Choice("a" * 1001)))
+
+
+def test_a_dict_has_no_order():
+    assert as_text({"a": 1, "b": [2]}) == as_text({"b": [2], "a": 1})
+    assert as_text({"a": 1, "b": [2]}) != as_text({"a": [2], "b": 1})

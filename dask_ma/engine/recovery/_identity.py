@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from sklearn.base import BaseEstimator
 
 _DIGITS = 8  # of each checksum in the name of a series
 _NAME = re.compile(rf"(.+?)-([0-9a-f]{{{_DIGITS}}})-([0-9a-f]{{{_DIGITS}}})-.+")
@@ -89,11 +90,14 @@ def as_text(value: Any) -> str:
         return f"{type(value).__name__}({', '.join(sorted(map(as_text, value)))})"
     if isinstance(value, dict):
         pairs = (f"{as_text(key)}: {as_text(item)}" for key, item in value.items())
-        return f"dict({', '.join(pairs)})"
+        return f"dict({', '.join(sorted(pairs))})"
     if isinstance(value, FunctionType):
         return f"{value.__module__}.{value.__qualname__}, {_code(value)}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, BaseEstimator):
+        # Its `repr` leaves out what is long, and what the configuration says.
+        return f"{as_text(type(value))}: {as_text(value.get_params(deep=False))}"
     return _ADDRESS.sub("", repr(value))
 
 
