@@ -121,4 +121,6 @@ def is_set(estimator: Any, name: str) -> bool:
 
 def _shown(estimator: Any, name: str) -> str:
     """A parameter and its value; that of a network has many lines."""
-    return f"{name}={reprlib.repr(getattr(estimator, name))}"
+    is_nested = "__" in name
+    value = estimator.get_params()[name] if is_nested else getattr(estimator, name)
+    return f"{name}={reprlib.repr(value)}"

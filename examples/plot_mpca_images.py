@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from dask_ma import MPCAClassifier
+from dask_ma.mpca.strategies import Synchronous
 from dask_ma.plotting import GanttDisplay
 
 
@@ -99,14 +100,13 @@ MPCAClassifier((8,), max_iter=1, tol=None).fit(X[:200], y[:200])
 wide = {
     name: MPCAClassifier(
         (512, 256),
-        strategy=name,
-        sync_period=1 if name == "synchronous" else None,
+        strategy=strategy,
         batch_size=64,
         max_iter=5,
         tol=None,
         random_state=0,
     ).fit(X, y)
-    for name in ("mpca", "synchronous")
+    for name, strategy in {"mpca": "mpca", "synchronous": Synchronous(period=1)}.items()
 }
 client.close()
 cluster.close()

@@ -2,9 +2,9 @@
 A module of PyTorch: MPCAClassifier
 ===================================
 
-:class:`~dask_ma.MPCAClassifier` trains a module of PyTorch on all ranks. Parameters
-that begin with ``module__``, ``criterion__`` and ``optimizer__`` go to the module, the
-loss and the optimiser. The example needs PyTorch.
+:class:`~dask_ma.MPCAClassifier` trains a module of PyTorch on all ranks.
+:class:`~dask_ma.mpca.Torch` says how: it has the module, the loss and the optimiser,
+and the arguments of each. The example needs PyTorch.
 """
 
 # %%
@@ -18,6 +18,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 from dask_ma import MPCAClassifier
+from dask_ma.mpca import Torch
 
 X, y = load_digits(return_X_y=True)
 images = (X / 16).reshape(-1, 1, 8, 8).astype(np.float32)
@@ -57,10 +58,12 @@ class Convolutions(nn.Module):
 # over by both ranks together. ``early_stopping`` holds rows out on each rank, and ends
 # with the network that was best on them.
 classifier = MPCAClassifier(
-    module=Convolutions,
-    module__n_channels=16,
-    optimizer="AdamW",
-    optimizer__weight_decay=1e-2,
+    module=Torch(
+        Convolutions,
+        module_params={"n_channels": 16},
+        optimizer="AdamW",
+        optimizer_params={"weight_decay": 1e-2},
+    ),
     learning_rate_init=0.005,
     learning_rate="cosine",
     batch_size=32,

@@ -33,6 +33,7 @@ from dask_ma import (
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery._checkpoint import Store
 from dask_ma.exceptions import CheckpointError
+from dask_ma.mpca import strategies
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -49,7 +50,7 @@ WIDE = RNG.normal(size=(N, 300))  # for penalised models, which need few rounds 
 WIDE_TARGET = WIDE @ RNG.normal(size=300) + RNG.normal(size=N)
 LINEAR = {"tol": None, "random_state": 0, "n_ranks": 2, "max_iter": 6}
 NETWORK = {**LINEAR, "hidden_layer_sizes": (4,), "batch_size": 20}
-NETWORK |= {"strategy": "synchronous", "sync_period": 1}
+NETWORK |= {"strategy": strategies.Synchronous(period=1)}
 L1 = {"alpha": 1e-4, "tol": 1e-14, "random_state": 0, "n_ranks": 2}
 LASSO = {**L1, "alpha": 0.3, "tol": 1e-12, "max_iter": 500}
 TOPICS = {"max_iter": 3, "batch_size": 20, "random_state": 0, "n_ranks": 2}

@@ -24,6 +24,7 @@ from dask_ma import (
     SchMPLogisticRegression,
     SFBLogisticRegression,
 )
+from dask_ma.mpca import Torch, strategies
 
 DOORS = [
     "dask_ma",
@@ -36,6 +37,7 @@ DOORS = [
     "dask_ma.kernels",
     "dask_ma.ma",
     "dask_ma.mpca",
+    "dask_ma.mpca.strategies",
     "dask_ma.plotting",
     "dask_ma.schmp",
     "dask_ma.sfb",
@@ -84,6 +86,7 @@ PUBLIC = [
             "read_lda_c",
             "vectorize_text",
         ],
+        "dask_ma.mpca": ["Torch"],
         "dask_ma.plotting": [
             "ConvergenceDisplay",
             "GanttDisplay",
@@ -123,6 +126,8 @@ ESTIMATORS = [
     SchMPLogisticRegression,
     SFBLogisticRegression,
 ]
+# Objects that are a parameter of an estimator, and have some of their own.
+PARAMETERS = [Torch, *(getattr(strategies, name) for name in strategies.__all__)]
 TWINS = [(MASGDClassifier, SGDClassifier), (MASGDRegressor, SGDRegressor)]
 NETWORKS = [(MPCAClassifier, MLPClassifier), (MPCARegressor, MLPRegressor)]
 
@@ -239,7 +244,21 @@ def test_parameters_and_attributes_are_documented(cls):
     if cls in dict(NETWORKS):
         fitted |= {"vector_"}  # of a module
     assert documented(cls.__doc__, "Attributes") == fitted
-    assert set(cls._parameter_constraints) == names - {"kwargs"}
+    assert set(cls._parameter_constraints) == names
+
+
+@pytest.mark.parametrize("cls", PARAMETERS)
+def test_parameters_of_parameters_are_documented(cls):
+    names = set(inspect.signature(cls).parameters)
+    assert documented(cls.__doc__, "Parameters") == names
+    assert set(cls._parameter_constraints) == names
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_constructors_name_their_parameters(cls):
+    """Those of an object that is a parameter are its own."""
+    named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    assert {p.kind for p in inspect.signature(cls).parameters.values()} <= named
 
 
 @pytest.mark.parametrize(("cls", "twin"), TWINS)
@@ -359,22 +378,9 @@ def test_networks_are_those_of_scikit_learn(cls, twin):
     """But for the way to share what is learnt, for modules, and for L-BFGS."""
     ours, theirs = (inspect.signature(c).parameters for c in (cls, twin))
     assert set(ours) - set(theirs) - {"class_weight"} == {
-        "blending",
-        "criterion",
-        "device",
-        "elasticity",
-        "extrapolation",
-        "kwargs",
         "module",
-        "n_phases",
         "n_ranks",
-        "optimizer",
-        "penalty",
-        "penalty_form",
-        "smoothing",
         "strategy",
-        "sync_period",
-        "weighting",
     }
     assert ("class_weight" in ours) == (cls is MPCAClassifier)
     # scikit-learn 1.7 brought losses for regression; `max_fun` is for L-BFGS.
@@ -401,7 +407,7 @@ def test_networks_are_those_of_scikit_learn(cls, twin):
 
 def test_constructor_only_stores():
     marker = object()
-    for cls in ESTIMATORS:
-        names = arguments(cls.__init__) - {"kwargs"}
+    for cls in [*ESTIMATORS, *PARAMETERS]:
+        names = set(inspect.signature(cls).parameters)
         model = cls(**dict.fromkeys(names, marker))
         assert vars(model) == dict.fromkeys(names, marker)

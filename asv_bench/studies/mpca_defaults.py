@@ -156,7 +156,7 @@ class Rank:
     def step(self) -> list[Any]:
         """Make a step and exchange what there is; what has become known."""
         batch = self.sampler.next()
-        loss = self.strategy.step(batch, RATE, "shift")
+        loss = self.strategy.step(batch, RATE)
         self.counters.note_step(len(batch.y), loss)
         self.messages.step += 1
         return self.strategy.exchange(ends_pass=False, idle=False)

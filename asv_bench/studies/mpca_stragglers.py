@@ -39,6 +39,7 @@ from mpca_strategies import (
 
 from dask_ma import MPCAClassifier
 from dask_ma.kernels import mlp_initial_values
+from dask_ma.mpca import strategies
 from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec
 
 CASES = {
@@ -113,8 +114,9 @@ def course(
     """Scores of a fit, and the share of the slow rank's steps in all."""
     is_disturbed, weighting = CASES[case]
     chosen = {name: getattr(args, name) for name in ("penalty", "extrapolation")}
-    common = make_model(args, seed, weighting=weighting, **chosen)
-    model = SlowedClassifier(**common.get_params())
+    strategy = strategies.MPCA(weighting=weighting, **chosen)
+    common = make_model(args, seed, strategy=strategy)
+    model = SlowedClassifier(**common.get_params(deep=False))
     address = sorted(client.scheduler_info(n_workers=-1)["workers"])[-1]
     model.slowness = {
         "pause": args.pause / 1000,

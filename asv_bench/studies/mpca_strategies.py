@@ -38,8 +38,8 @@ from dask_ma import MPCAClassifier
 STRATEGIES = ("mpca", "synchronous", "easgd", "parameter_server", "local")
 _PARAMETERS = {
     "mpca": ("extrapolation", "penalty", "n_phases"),
-    "synchronous": ("sync_period",),
-    "easgd": ("sync_period", "elasticity"),
+    "synchronous": ("period",),
+    "easgd": ("period", "elasticity"),
 }
 
 
@@ -169,8 +169,7 @@ def make_model(args: argparse.Namespace, seed: int, **parameters: Any) -> Any:
         tol=None,
         early_stopping=True,
         random_state=seed,
-        **parameters,
-    )
+    ).set_params(**parameters)
 
 
 def scores(history: Sequence[dict[str, Any]]) -> np.ndarray:
@@ -220,7 +219,8 @@ def settings(args: argparse.Namespace) -> list[dict[str, Any]]:
             parameters = dict(zip(names, chosen, strict=True))
             if parameters.get("elasticity") == 0:
                 parameters["elasticity"] = None
-            found.append({"strategy": strategy, **parameters})
+            named = {f"strategy__{name}": v for name, v in parameters.items()}
+            found.append({"strategy": strategy, **named})
     return found
 
 
@@ -232,7 +232,7 @@ def medians(courses: Sequence[Course]) -> Course:
 def describe(setting: dict[str, Any]) -> str:
     """The parameters of a setting."""
     return ", ".join(
-        f"{name} {'default' if value is None else value}"
+        f"{name.removeprefix('strategy__')} {'default' if value is None else value}"
         for name, value in setting.items()
         if name != "strategy"
     )
@@ -298,7 +298,7 @@ def main() -> None:
     add("--extrapolation", type=float, nargs="+", default=[0.7, 1.5, 2.5])
     add("--penalty", type=float, nargs="+", default=[0.05])
     add("--n-phases", type=int, nargs="+", default=[1])
-    add("--sync-period", type=int, nargs="+", default=[5, 10, 20, 40])
+    add("--period", type=int, nargs="+", default=[5, 10, 20, 40])
     add("--elasticity", type=float, nargs="+", default=[0], help="0: the default")
     args = parse(parser)
     images = load_images(args.data, args.rows)

@@ -1,6 +1,8 @@
 """MPCA SGD: neural networks whose ranks train while their models are exchanged."""
 
+from dask_ma.mpca import strategies
 from dask_ma.mpca._classifier import MPCAClassifier
 from dask_ma.mpca._regressor import MPCARegressor
+from dask_ma.mpca._torch import Torch
 
-__all__ = ["MPCAClassifier", "MPCARegressor"]
+__all__ = ["MPCAClassifier", "MPCARegressor", "Torch", "strategies"]

@@ -19,21 +19,26 @@ from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
 from dask_ma.mpca.networks._evaluation import Spread, mean_state, score_sums, spread_of
 from dask_ma.mpca.networks._network import Network
-from dask_ma.mpca.strategies._base import Alone, Strategy, Synchronous
+from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy
 from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.strategies._parameters import (
+    MPCA,
+    ElasticAveraging,
+    Local,
+    ParameterServer,
+    Synchronous,
+)
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
-from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
+from dask_ma.mpca.strategies._schedules import LearningRate, schedule_of
 from dask_ma.mpca.strategies._server import Central, Elastic
 from dask_ma.supervised import Problem, StopRule, agree_on_problem, hold_out
 
 _DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one
-_LOSS_PENALTY = 0.05  # the paper's, where the pull of a step is not known
 _ELASTICITY = 0.9  # of all ranks together (section 6.3)
 _LEAST_EXCHANGES = 10  # of an epoch
 _PERIOD = 10  # steps
-_PERIODICAL = {"synchronous", "easgd"}
-_ASYNCHRONOUS = {"mpca", "easgd", "parameter_server"}
-_SERVED = {"easgd", "parameter_server"}
+_SERVED = (ElasticAveraging, ParameterServer)
+_ASYNCHRONOUS = (MPCA, *_SERVED)
 
 _UNEVEN_ADVICE = (
     "; networks trained on them alone drift apart, and the joint one may be far worse "
@@ -113,13 +118,13 @@ class Trainer:
         self._validation = validation
         self._params = params
         group = context.group
-        self._strategy_name = params.strategy if group.size > 1 else "local"
+        self._chosen = params.strategy if group.size > 1 else Local()
         self._targets = self._find_targets()
         self._center = self._find_center(kept)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
-        second = group.for_thread() if self._strategy_name in _SERVED else None
+        second = group.for_thread() if isinstance(self._chosen, _SERVED) else None
         self._counters = RankCounters(group, second)
         self._sampler = self._make_sampler(random_state)
         self._rate = LearningRate(
@@ -143,9 +148,7 @@ class Trainer:
         if sampler is not None and not counters.has_diverged:
             with counters.computing():
                 batch = sampler.next()
-                loss = self._strategy.step(
-                    batch, self._learning_rate, self._params.penalty_form
-                )
+                loss = self._strategy.step(batch, self._learning_rate)
             counters.note_step(len(batch.y), loss)
             ends_pass = batch.ends_pass
         with counters.exchanging():
@@ -271,7 +274,7 @@ class Trainer:
         """What the user is to know of the rows of the ranks."""
         uneven = self._problem.uneven or self._targets.uneven
         # A server makes each step for all ranks: they have one model, not several.
-        if uneven is None or self._strategy_name == "parameter_server":
+        if uneven is None or isinstance(self._chosen, ParameterServer):
             return ()
         return (uneven + _UNEVEN_ADVICE,)
 
@@ -342,7 +345,7 @@ class Trainer:
         rule = StopRule(
             params.tol, params.n_iter_no_change + 1, maximize=params.early_stopping
         )
-        is_free = self._strategy_name in _ASYNCHRONOUS
+        is_free = isinstance(self._chosen, _ASYNCHRONOUS)
         return FitProgress(
             self._problem.total_rows,
             self._context.group.size,
@@ -379,7 +382,7 @@ class Trainer:
 
     def _make_strategy(self, second: Group | None, kept: State | None) -> Strategy:
         """How this rank works with the others."""
-        params, context = self._params, self._context
+        chosen, context = self._chosen, self._context
         common: dict[str, Any] = {
             "group": context.group,
             "network": self._network,
@@ -387,52 +390,39 @@ class Trainer:
             "progress": self._progress,
             "elapsed": context.elapsed,
         }
-        name = self._strategy_name
-        period = self._period()
-        if name == "mpca":
-            schedule = CycleSchedule(
-                params.extrapolation,
-                params.smoothing,
-                self._penalty(),
-                params.blending,
-            )
+        if isinstance(chosen, MPCA):
             steps = self._steps_of_epoch()
             shared = {} if kept is None else kept.shared
             return Coordinated(
-                params.n_phases,
-                schedule,
-                params.weighting,
+                chosen.n_phases,
+                schedule_of(chosen),
+                chosen.weighting,
                 shared.get("cycles") or None,
                 max(1, steps // _LEAST_EXCHANGES),
                 shared.get("trajectory"),
                 steps,
+                penalty_form=chosen.penalty_form,
                 **common,
             )
-        if name == "synchronous":
-            return Synchronous(period, **common)
-        if name == "easgd":
-            elasticity = params.elasticity or _ELASTICITY / context.group.size
+        if isinstance(chosen, Synchronous):
+            return Averaging(self._cut_period(chosen.period), **common)
+        if isinstance(chosen, ElasticAveraging):
+            elasticity = chosen.elasticity or _ELASTICITY / context.group.size
+            period = self._cut_period(chosen.period)
             return Elastic(period, elasticity, second=second, **common)
-        if name == "parameter_server":
+        if isinstance(chosen, ParameterServer):
             return Central(second=second, **common)
         return Alone(**common)
 
-    def _penalty(self) -> float | None:
-        """Strength of the penalty in a step; None for one that follows the cycles."""
-        penalty = self._params.penalty
-        if isinstance(penalty, str):
-            return None if self._params.penalty_form == "shift" else _LOSS_PENALTY
-        return penalty
-
-    def _period(self) -> int:
+    def _cut_period(self, wanted: int | None) -> int:
         """Steps from one exchange to the next; no epoch goes by without one."""
-        wanted, most = self._params.sync_period, self._steps_of_epoch()
+        most = self._steps_of_epoch()
         if wanted is None:
             return min(_PERIOD, most)
-        if wanted > most and self._strategy_name in _PERIODICAL:
+        if wanted > most:
             self._context.note(
-                f"sync_period={wanted} is cut to {most}, the steps that a rank makes "
-                "in an epoch; take a smaller batch_size, or a shorter period"
+                f"period={wanted} of the strategy is cut to {most}, the steps that a "
+                "rank makes in an epoch; take a smaller batch_size, or a shorter period"
             )
         return min(wanted, most)
 

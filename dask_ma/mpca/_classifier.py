@@ -88,61 +88,28 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency. They multiply the sample weights.
-    strategy : {"mpca", "synchronous", "easgd", "parameter_server", "local"}, \
-            default="mpca"
-        How ranks share what they learn. "mpca": models are exchanged in the background
-        while the ranks compute. "synchronous": all ranks stop every `sync_period`
-        steps and go on from their mean. "easgd": each rank stops every `sync_period`
-        steps and draws its model and the joint one towards each other.
-        "parameter_server": ranks send gradients, and get the model after a step made
-        where it lies. "local": each rank trains alone, and the model is the mean after
-        each pass. With one rank all are alike.
-    n_phases : {1, 2, 3}, default=1
-        Shards that the model is cut into, which are exchanged in turn by "mpca".
-    extrapolation : float, default=2.5
-        How many cycles ahead the joint model is projected before it is sent, at least
-        0; reached over 5 cycles.
-    smoothing : float, default=0.8
-        How much of its past the trajectory of the joint model keeps, from 0 to below 1.
-    penalty : float or "auto", default="auto"
-        How strongly each step draws a rank towards the joint model, from 0 to 1. A
-        number begins with 0, jumps to 0.5, and decays to this value. "auto" is by as
-        much as draws a rank 0.4 of the way in all steps of a cycle, however many these
-        are; with ``penalty_form="loss"`` it is 0.05.
-    penalty_form : {"shift", "loss"}, default="shift"
-        Whether the penalty moves the model before the gradient is computed, or is a
-        part of the loss.
-    blending : float, default=0.9
-        Part of the joint model that an exchange replaces, above 0 and at most 1; it
-        begins with 1 and reaches this value over 5 cycles.
-    weighting : {"steps", "uniform"}, default="steps"
-        Whether a rank counts in an exchange by the steps that it has made since the
-        last one, or as much as any other.
-    sync_period : int or None, default=None
-        Steps from one exchange to the next for "synchronous" and "easgd", at least 1.
-        Not more than an epoch has are made, of which a warning tells. None is 10, or as
-        many as an epoch has.
-    elasticity : float or None, default=None
-        Part of the distance by which "easgd" draws models together, above 0 and at most
-        1. None is 0.9 by the number of ranks.
-    module : torch.nn.Module, class or callable, default=None
-        Network of PyTorch in place of the built-in one: a module, or what makes one
-        with the arguments ``module__<name>``. Needs the extra `torch`. The parameters
-        of the built-in network and of `solver` must have their defaults then.
-    criterion : class, callable, str or None, default=None
-        Loss for `module`: a class, an instance or a name in `torch.nn`, with the
-        arguments ``criterion__<name>``. None is CrossEntropyLoss.
-    optimizer : class, callable, str or None, default=None
-        Optimiser for `module`: a class or a name in `torch.optim`, with the arguments
-        ``optimizer__<name>``. None is Adam with `learning_rate_init`.
-    device : str or torch.device, default="auto"
-        Where `module` is trained, which has to be given; "auto" is a GPU where there
-        is one.
+    strategy : {"mpca", "synchronous", "easgd", "parameter_server", "local"} or \
+            object of :mod:`dask_ma.mpca.strategies`, default="mpca"
+        How ranks share what they learn; a name is the object with its defaults. "mpca",
+        :class:`~dask_ma.mpca.strategies.MPCA`: models are exchanged in the background
+        while the ranks compute. "synchronous",
+        :class:`~dask_ma.mpca.strategies.Synchronous`: all ranks stop every so many
+        steps and go on from their mean. "easgd",
+        :class:`~dask_ma.mpca.strategies.ElasticAveraging`: each rank stops every so
+        many steps and draws its model and the joint one towards each other.
+        "parameter_server", :class:`~dask_ma.mpca.strategies.ParameterServer`: ranks
+        send gradients, and get the model after a step made where it lies. "local",
+        :class:`~dask_ma.mpca.strategies.Local`: each rank trains alone, and the model
+        is the mean after each pass. With one rank all are alike.
+    module : torch.nn.Module, class, callable or Torch, default=None
+        Network of PyTorch in place of the built-in one: a module, or what makes one, to
+        be trained by Adam with CrossEntropyLoss; or :class:`~dask_ma.mpca.Torch` with
+        one of these, arguments, a loss, an optimiser and a device. Needs the extra
+        `torch`. The parameters of the built-in network and of `solver` must have their
+        defaults then.
     n_ranks : int or None, default=None
         Number of ranks. None means one per worker thread of the current client, and one
         without a client. Without a client the ranks are threads of this process.
-    **kwargs
-        Parameters ``module__<name>``, ``criterion__<name>`` and ``optimizer__<name>``.
 
     Attributes
     ----------
@@ -257,22 +224,9 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         epsilon: float = 1e-8,
         n_iter_no_change: int = 10,
         class_weight: Any = None,
-        strategy: str = "mpca",
-        n_phases: int = 1,
-        extrapolation: float = 2.5,
-        smoothing: float = 0.8,
-        penalty: float | str = "auto",
-        penalty_form: str = "shift",
-        blending: float = 0.9,
-        weighting: str = "steps",
-        sync_period: int | None = None,
-        elasticity: float | None = None,
+        strategy: Any = "mpca",
         module: Any = None,
-        criterion: Any = None,
-        optimizer: Any = None,
-        device: Any = "auto",
         n_ranks: int | None = None,
-        **kwargs: Any,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -298,21 +252,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         self.n_iter_no_change = n_iter_no_change
         self.class_weight = class_weight
         self.strategy = strategy
-        self.n_phases = n_phases
-        self.extrapolation = extrapolation
-        self.smoothing = smoothing
-        self.penalty = penalty
-        self.penalty_form = penalty_form
-        self.blending = blending
-        self.weighting = weighting
-        self.sync_period = sync_period
-        self.elasticity = elasticity
         self.module = module
-        self.criterion = criterion
-        self.optimizer = optimizer
-        self.device = device
         self.n_ranks = n_ranks
-        self._set_extra(kwargs)
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)

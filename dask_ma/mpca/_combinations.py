@@ -8,19 +8,11 @@ import numpy as np
 
 from dask_ma._inactive import Inactive, unless
 from dask_ma.linear import HELD_OUT
+from dask_ma.mpca._torch import as_torch
 
 _OF_SGD = ("momentum", "nesterovs_momentum")
 _OF_ADAM = ("beta_1", "beta_2", "epsilon")
 OF_MLP = ("activation", "alpha", "solver", *_OF_SGD, *_OF_ADAM)
-_OF_MPCA = (
-    "n_phases",
-    "extrapolation",
-    "smoothing",
-    "penalty",
-    "penalty_form",
-    "blending",
-    "weighting",
-)
 
 
 def check_rate(estimator: Any) -> None:
@@ -79,8 +71,8 @@ def _without_hidden_layers(estimator: Any) -> tuple[str, ...]:
 
 def _with_own_step(estimator: Any) -> tuple[str, ...]:
     """The optimiser of a module may be told its step size."""
-    is_told = getattr(estimator, "optimizer__lr", None) is not None
-    return ("optimizer__lr",) if is_told else ()
+    told = as_torch(estimator.module).optimizer_params or {}
+    return ("module__optimizer__lr",) if "lr" in told else ()
 
 
 def _without_end(estimator: Any) -> tuple[str, ...]:
@@ -100,20 +92,8 @@ INACTIVE = (
         "give the module or its optimizer what it stands for",
     ),
     Inactive(
-        ("device",),
-        lambda estimator: ("module",) if estimator.module is None else (),
-        "the built-in network needs none",
-    ),
-    Inactive(
         ("learning_rate_init",), _with_own_step, "leave the step size to one of them"
     ),
-    Inactive(_OF_MPCA, unless("strategy", "mpca"), "set strategy='mpca'"),
-    Inactive(
-        ("sync_period",),
-        unless("strategy", "synchronous", "easgd"),
-        "set strategy='synchronous' or 'easgd'",
-    ),
-    Inactive(("elasticity",), unless("strategy", "easgd"), "set strategy='easgd'"),
     Inactive(("activation",), _without_hidden_layers, "have a hidden layer"),
     Inactive(_OF_SGD, unless("solver", "sgd"), "set solver='sgd'"),
     Inactive(_OF_ADAM, unless("solver", "adam"), "set solver='adam'"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from copy import copy, deepcopy
+from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -20,38 +21,22 @@ from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, is_dask_collection, refuse_unfinished
+from dask_ma.engine import Identity, as_text
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import INACTIVE, OF_MLP, check_class_weight, check_rate
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
+from dask_ma.mpca._torch import as_torch
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.strategies._parameters import (
+    BY_NAME,
+    StrategyParameters,
+    as_strategy,
+)
 
 _LITTLE = 0.05  # of the variance of the targets, explained on the training rows
-
-_PASSED_ON = (
-    "strategy",
-    "n_phases",
-    "extrapolation",
-    "smoothing",
-    "penalty",
-    "penalty_form",
-    "blending",
-    "weighting",
-    "sync_period",
-    "elasticity",
-    "batch_size",
-    "learning_rate",
-    "learning_rate_init",
-    "power_t",
-    "max_iter",
-    "tol",
-    "shuffle",
-    "early_stopping",
-    "validation_fraction",
-    "n_iter_no_change",
-)
 
 
 class Predictor(NamedTuple):
@@ -114,18 +99,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "beta_2": [Interval(Real, 0, 1, closed="left")],
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "strategy": [
-            StrOptions({"mpca", "synchronous", "easgd", "parameter_server", "local"})
-        ],
-        "n_phases": [Interval(Integral, 1, 3, closed="both")],
-        "extrapolation": [Interval(Real, 0, None, closed="left")],
-        "smoothing": [Interval(Real, 0, 1, closed="left")],
-        "penalty": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "penalty_form": [StrOptions({"shift", "loss"})],
-        "blending": [Interval(Real, 0, 1, closed="right")],
-        "weighting": [StrOptions({"steps", "uniform"})],
-        "sync_period": [Interval(Integral, 1, None, closed="left"), None],
-        "elasticity": [Interval(Real, 0, 1, closed="right"), None],
+        "strategy": [StrOptions(set(BY_NAME)), StrategyParameters],
         **ModuleMixin._parameter_constraints,
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
@@ -135,7 +109,30 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     # A fit ----------------------------------------------------------------------------
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of this estimator, its strategy or its module.
+
+        Parameters
+        ----------
+        **params
+            By name, as :meth:`get_params` gives them. Where one of the strategy or the
+            module is set, such as ``strategy__extrapolation`` or
+            ``module__optimizer__lr``, the name of a strategy becomes its object, and a
+            bare module is wrapped as a :class:`~dask_ma.mpca.Torch`.
+
+        Returns
+        -------
+        self : estimator
+        """
+        for name, to_object in (("strategy", as_strategy), ("module", as_torch)):
+            if any(key.startswith(f"{name}__") for key in params):
+                params[name] = to_object(params.get(name, getattr(self, name)))
+        super().set_params(**params)
+        return self
+
     def _check_combinations(self) -> None:
+        as_strategy(self.strategy)._validate_params()
+        as_torch(self.module)._validate_params()
         check_rate(self)
 
     def _peer_type(self) -> type:
@@ -147,6 +144,12 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         tags.input_tags.three_d_array = self.module is not None
         tags.target_tags.multi_output = True
         return tags
+
+    def _identity(self, params: Any, seed: int) -> Identity:
+        """What tells this fit from others; a name of a strategy is its object."""
+        identity = super()._identity(params, seed)
+        identity.parameters["strategy"] = as_text(params.strategy)
+        return identity
 
     def _fit_epochs(
         self,
@@ -161,16 +164,18 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         check_class_weight(self)
         self._check_module()
         spec = self._make_spec()
-        chosen = {name: getattr(self, name) for name in _PASSED_ON}
+        own = self.get_params(deep=False)
+        chosen = {f.name: own[f.name] for f in fields(MPCAParams) if f.name in own}
         params = MPCAParams(
             **{
+                "class_weight": None,  # regressors have no such parameter
+                **chosen,
                 "is_classifier": is_classifier(self),
-                "class_weight": getattr(self, "class_weight", None),
                 "n_targets": self.n_targets_,
                 "spec": spec,
+                "strategy": as_strategy(self.strategy),
                 "random_state": deepcopy(check_random_state(self.random_state)),
                 "join_limit": _config.get_bytes("data.join-limit"),
-                **chosen,
                 **changes,
             }
         )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.engine import Identity, as_text
-
-_PREFIXES = ("module__", "criterion__", "optimizer__")
-_NEED_MODULE = ("criterion", "optimizer")
+from dask_ma.mpca._torch import AddressFreeRepr, as_torch
 
 
 def has_module(estimator: Any) -> bool:
@@ -28,19 +26,11 @@ def has_no_module(estimator: Any) -> bool:
     raise AttributeError("scikit-learn has no estimator of a module; use to_module()")
 
 
-class ModuleMixin:
+class ModuleMixin(AddressFreeRepr):
     """Parameters of modules, and modules out; goes before the estimator's base."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "module": "no_validation",
-        "criterion": "no_validation",
-        "optimizer": "no_validation",
-        "device": "no_validation",
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"module": "no_validation"}
     module: Any
-    criterion: Any
-    optimizer: Any
-    device: Any
     learning_rate_init: float
     vector_: Any
 
@@ -52,79 +42,21 @@ class ModuleMixin:
     def _identity(self, params: Any, seed: int) -> Identity:
         """What tells this fit from others; training starts from a module's values."""
         identity: Identity = super()._identity(params, seed)  # type: ignore[misc]
-        if self.module is None or isinstance(self.module, type):
+        if self.module is None:
             return identity
-        if hasattr(self.module, "state_dict"):
-            values = self.module.state_dict()
-            text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
-            identity.parameters["start: module"] = text
+        chosen = as_torch(self.module)
+        identity.parameters["module"] = as_text(chosen)
+        for name, made in (("module", chosen.module), ("criterion", chosen.criterion)):
+            if hasattr(made, "state_dict") and not isinstance(made, type):
+                values = made.state_dict()
+                text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
+                identity.parameters[f"start: {name}"] = text
         return identity
 
-    def _set_extra(self, extra: dict[str, Any]) -> None:
-        """Take over parameters of the module, the criterion and the optimiser."""
-        for name, value in extra.items():
-            if not name.startswith(_PREFIXES):
-                raise TypeError(
-                    f"{type(self).__name__}.__init__() got an unexpected keyword "
-                    f"argument {name!r}; those of the module, the criterion and the "
-                    f"optimizer begin with {', '.join(_PREFIXES)}"
-                )
-            setattr(self, name, value)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters of this estimator.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            As in scikit-learn; there are no estimators inside.
-
-        Returns
-        -------
-        params : dict
-            Also those that begin with ``module__``, ``criterion__`` or ``optimizer__``.
-        """
-        return {**super().get_params(deep=False), **self._extra()}  # type: ignore[misc]
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters of this estimator.
-
-        Parameters
-        ----------
-        **params
-            By name, as :meth:`get_params` gives them.
-
-        Returns
-        -------
-        self : estimator
-        """
-        extra = {k: v for k, v in params.items() if k.startswith(_PREFIXES)}
-        self._set_extra(extra)
-        own = {k: v for k, v in params.items() if k not in extra}
-        super().set_params(**own)  # type: ignore[misc]
-        return self
-
-    def _extra(self) -> dict[str, Any]:
-        """Parameters with two underscores."""
-        return {k: v for k, v in vars(self).items() if k.startswith(_PREFIXES)}
-
-    def _extra_of(self, kind: str) -> dict[str, Any]:
-        """Those of the module, the criterion or the optimiser, by their own names."""
-        prefix = f"{kind}__"
-        return {
-            name.removeprefix(prefix): value
-            for name, value in self._extra().items()
-            if name.startswith(prefix)
-        }
-
     def _check_module(self) -> None:
-        """Refuse a module that cannot travel, and parameters of none."""
+        """Refuse a module that cannot travel."""
         if self.module is not None:
             self._make_torch_spec().check_module()
-            return
-        for name in (*_NEED_MODULE, *self._extra()):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} is given, but module is None; it needs one")
 
     def _make_torch_spec(self) -> Any:
         """What the network is built from."""
@@ -132,14 +64,8 @@ class ModuleMixin:
         from dask_ma.mpca.torch._spec import TorchSpec
 
         return TorchSpec(
-            module=self.module,
-            module_params=self._extra_of("module"),
-            criterion=self.criterion,
-            criterion_params=self._extra_of("criterion"),
-            optimizer=self.optimizer,
-            optimizer_params=self._extra_of("optimizer"),
+            **as_torch(self.module).get_params(deep=False),
             learning_rate_init=self.learning_rate_init,
-            device=self.device,
             input_shape=getattr(self, "input_shape_", None),
             n_targets=getattr(self, "n_targets_", None),
         )

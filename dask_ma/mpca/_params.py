@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.strategies._parameters import StrategyParameters
 from dask_ma.supervised import ValidationParams
 
 
@@ -34,16 +35,7 @@ class MPCAParams(ValidationParams):
 
     spec: NetworkSpec
     random_state: np.random.RandomState
-    strategy: str
-    n_phases: int
-    extrapolation: float
-    smoothing: float
-    penalty: float | str
-    penalty_form: str
-    blending: float
-    weighting: str
-    sync_period: int | None
-    elasticity: float | None
+    strategy: StrategyParameters
     batch_size: int | str
     learning_rate: str
     learning_rate_init: float

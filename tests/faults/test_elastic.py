@@ -13,6 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_ma
+from dask_ma.mpca import strategies
 
 pytestmark = pytest.mark.slow
 
@@ -258,17 +259,16 @@ def test_a_loss_after_a_join(grow, two_classes, before, after, dies_in):
 # Exchanges that go on in the background ---------------------------------------------
 
 
-def network(strategy, **params):
+def network(strategy):
     return dask_ma.MPCAClassifier(
         (6,),
         # Ranks that do not wait for each other may pass several epochs at a time.
-        max_iter=100 if strategy == "mpca" else 8,
+        max_iter=100 if isinstance(strategy, strategies.MPCA) else 8,
         batch_size=50,
         tol=None,
         random_state=0,
         strategy=strategy,
         learning_rate_init=0.01,
-        **params,
     )
 
 
@@ -280,22 +280,22 @@ def broadcasting(**params):
 
 IN_BACKGROUND = {
     "parameter server": (
-        network("parameter_server"),
+        network(strategies.ParameterServer()),
         {"late": "mpca.strategies._server.Central._share", "holds": True},
     ),
     "easgd": (
-        network("easgd", sync_period=1),
+        network(strategies.ElasticAveraging(period=1)),
         {"late": "mpca.strategies._server.Elastic._share", "holds": True},
     ),
     "one phase": (
-        network("mpca"),
+        network(strategies.MPCA()),
         {"late": "mpca.strategies._coordinated.Coordinated.exchange"},
     ),
     "three phases": (
-        network("mpca", n_phases=3),
+        network(strategies.MPCA(n_phases=3)),
         {"late": "mpca.strategies._coordinated.Coordinated.exchange"},
     ),
-    "synchronous": (network("synchronous"), {"late": "save_state"}),
+    "synchronous": (network(strategies.Synchronous()), {"late": "save_state"}),
     "stale": (broadcasting(staleness=2), {"late": "save_state"}),
     "partial": (
         broadcasting(broadcast=1),

@@ -1,5 +1,6 @@
 """What the networks by MPCA SGD refuse, and what they say then."""
 
+import re
 import sys
 
 import dask.array as da
@@ -8,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import MPCAClassifier, MPCARegressor
+from dask_ma.mpca import Torch, strategies
 
 QUICK = {"hidden_layer_sizes": (4,), "max_iter": 1, "tol": None, "random_state": 0}
 
@@ -42,16 +44,7 @@ def fit(data, **params):
         ("epsilon", [0]),
         ("n_iter_no_change", [0]),
         ("class_weight", ["auto", 3]),
-        ("strategy", ["none", None]),
-        ("n_phases", [0, 4, 1.5]),
-        ("extrapolation", [-0.1]),
-        ("smoothing", [-0.1, 1]),
-        ("penalty", [-0.1, 1.1]),
-        ("penalty_form", ["l2"]),
-        ("blending", [0, 1.1]),
-        ("weighting", ["rows"]),
-        ("sync_period", [0, 1.5]),
-        ("elasticity", [0, 1.1]),
+        ("strategy", ["none", None, 3, strategies.MPCA]),
         ("n_ranks", [0, 1.5]),
     ],
 )
@@ -74,23 +67,48 @@ def test_schedules_of_one_optimiser(multi, schedule):
 
 
 @pytest.mark.parametrize(
-    "params",
+    ("kind", "name", "values"),
     [
-        {"criterion": "CrossEntropyLoss"},
-        {"optimizer": "SGD"},
-        {"module__n_hidden": 3},
-        {"criterion__reduction": "sum"},
-        {"optimizer__momentum": 0.9},
+        (strategies.MPCA, "n_phases", [0, 4, 1.5]),
+        (strategies.MPCA, "extrapolation", [-0.1]),
+        (strategies.MPCA, "smoothing", [-0.1, 1]),
+        (strategies.MPCA, "penalty", [-0.1, 1.1, "none"]),
+        (strategies.MPCA, "penalty_form", ["l2"]),
+        (strategies.MPCA, "blending", [0, 1.1]),
+        (strategies.MPCA, "weighting", ["rows"]),
+        (strategies.Synchronous, "period", [0, 1.5]),
+        (strategies.ElasticAveraging, "period", [0, 1.5]),
+        (strategies.ElasticAveraging, "elasticity", [0, 1.1]),
     ],
-    ids=str,
 )
-def test_parameters_of_a_module_without_one(multi, params):
-    [name] = params
-    message = f"{name} is given, but module is None"
+def test_parameters_of_strategies_out_of_range(multi, kind, name, values):
+    for wrong in values:
+        message = f"'{name}' parameter of {kind.__name__} must be .*Got {wrong!r} inst"
+        with pytest.raises(ValueError, match=message):
+            fit(multi, strategy=kind(**{name: wrong}))
+        model = MPCAClassifier(**QUICK, strategy=kind(**{name: wrong}))
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(*multi, classes=range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("module_params", [3]),
+        ("criterion", 3),
+        ("criterion_params", "sum"),
+        ("optimizer", None),
+        ("optimizer_params", 0.1),
+    ],
+)
+def test_parameters_of_modules_of_wrong_types(multi, name, wrong):
+    """Torch is not needed to see that."""
+    message = f"'{name}' parameter of Torch must be .*Got {re.escape(repr(wrong))} inst"
+    model = MPCAClassifier(module=Torch(len, **{name: wrong}))
     with pytest.raises(ValueError, match=message):
-        fit(multi, **params)
+        model.fit(*multi)
     with pytest.raises(ValueError, match=message):
-        MPCAClassifier(**QUICK, **params).partial_fit(*multi, classes=range(4))
+        model.partial_fit(*multi, classes=range(4))
 
 
 @pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
@@ -100,7 +118,7 @@ def test_a_module_without_torch(multi, monkeypatch, cls):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     params = {**QUICK, "hidden_layer_sizes": (100,)}  # which is the default
-    model = cls(**params, module="Linear", module__out_features=4)
+    model = cls(**params, module=Torch("Linear", module_params={"out_features": 4}))
     with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[torch\]"'):
         model.fit(*multi)
     assert not hasattr(model, "n_iter_")
@@ -207,8 +225,8 @@ def test_lazy_rows_that_are_not_finite_are_not_predicted(value, built_in):
     params = QUICK
     if not built_in:
         torch = pytest.importorskip("torch", reason="modules need dask_ma[torch]")
-        params = {"max_iter": 1, "tol": None, "random_state": 0, "device": "cpu"}
-        params["module"] = torch.nn.Linear(6, 2)
+        params = {"max_iter": 1, "tol": None, "random_state": 0}
+        params["module"] = Torch(torch.nn.Linear(6, 2), device="cpu")
     good, y = rows_with(0.0), np.arange(30) % 2
     model = MPCAClassifier(**params).fit(good, y)
     lazy = da.from_array(rows_with(value), chunks=(10, 6))

@@ -8,7 +8,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import MPCAClassifier, MPCARegressor
-from dask_ma.mpca import _agent
+from dask_ma.mpca import _agent, strategies
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 6, "learning_rate_init": 0.01}
@@ -46,7 +46,7 @@ def steps(monkeypatch):
         {"solver": "sgd", "learning_rate": "invscaling"},
         {"shuffle": False, "learning_rate": "constant"},
         {"early_stopping": True},
-        {"n_ranks": 3, "strategy": "synchronous", "sync_period": 1, "batch_size": 40},
+        {"n_ranks": 3, "strategy": strategies.Synchronous(1), "batch_size": 40},
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier
-from dask_ma.mpca import _agent
+from dask_ma.mpca import _agent, strategies
 from dask_ma.mpca.networks._mlp import MLPNetwork
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
@@ -116,7 +116,7 @@ def test_weight_zero_is_no_row(multi, check_same):
         {"solver": "sgd", "learning_rate": "invscaling", "power_t": 0.3},
         {"strategy": "local", "n_ranks": 3},
         {"strategy": "synchronous", "n_ranks": 3},
-        {"strategy": "synchronous", "n_ranks": 3, "sync_period": 2},
+        {"strategy": strategies.Synchronous(period=2), "n_ranks": 3},
     ],
     ids=str,
 )
@@ -145,9 +145,10 @@ def test_every_parameter_acts(multi, change):
         ("blending", 0.5, "mpca", "_schedule.blending", 0.5),
         ("elasticity", 0.4, "easgd", "_elasticity", 0.4),
         ("elasticity", None, "easgd", "_elasticity", 0.45),
-        ("sync_period", 3, "easgd", "_period", 3),
-        ("sync_period", 3, "synchronous", "_period", 3),
-        ("sync_period", None, "synchronous", "_period", 4),
+        ("period", 3, "easgd", "_period", 3),
+        ("period", None, "easgd", "_period", 4),
+        ("period", 3, "synchronous", "_period", 3),
+        ("period", None, "synchronous", "_period", 4),
     ],
 )
 def test_parameters_of_exchanges_reach_the_strategies(
@@ -163,7 +164,8 @@ def test_parameters_of_exchanges_reach_the_strategies(
         return strategy
 
     monkeypatch.setattr(_agent.Trainer, "_make_strategy", made)
-    fit(multi, n_ranks=2, strategy=strategy, **{name: value})
+    model = MPCAClassifier(**QUICK, n_ranks=2, strategy=strategy)
+    model.set_params(**{f"strategy__{name}": value}).fit(*multi)
     assert seen == [expected, expected]
 
 
@@ -176,40 +178,14 @@ def test_the_form_of_the_penalty_reaches_the_steps(monkeypatch, multi):
         return step(self, *args, form=form, **kwargs)
 
     monkeypatch.setattr(MLPNetwork, "step", stepped)
-    fit(multi, n_ranks=2, penalty_form="loss")
+    fit(multi, n_ranks=2, strategy=strategies.MPCA(penalty_form="loss"))
     assert seen == {"loss"}
 
 
 def test_a_period_that_is_cut_is_told(multi):
-    for strategy in ("synchronous", "easgd"):
-        with pytest.warns(UserWarning, match="sync_period=9 is cut to 4"):
-            fit(multi, n_ranks=2, strategy=strategy, sync_period=9)
-
-
-@pytest.mark.parametrize("strategy", ["mpca", "synchronous", "easgd", "local"])
-@pytest.mark.parametrize(
-    ("name", "value", "used_by"),
-    [
-        ("n_phases", 2, {"mpca"}),
-        ("weighting", "uniform", {"mpca"}),
-        ("extrapolation", 0.2, {"mpca"}),
-        ("smoothing", 0.3, {"mpca"}),
-        ("penalty", 0.2, {"mpca"}),
-        ("penalty_form", "loss", {"mpca"}),
-        ("blending", 0.5, {"mpca"}),
-        ("elasticity", 0.4, {"easgd"}),
-        ("sync_period", 3, {"easgd", "synchronous"}),
-    ],
-)
-def test_a_parameter_that_no_strategy_looks_at_is_refused(
-    multi, strategy, name, value, used_by
-):
-    params = {"strategy": strategy, "n_ranks": 2, name: value}
-    if strategy in used_by:
-        fit(multi, **params)
-        return
-    with pytest.raises(ValueError, match=f"{name}=.*no effect with strategy="):
-        fit(multi, **params)
+    for kind in (strategies.Synchronous, strategies.ElasticAveraging):
+        with pytest.warns(UserWarning, match="period=9 of the strategy is cut to 4"):
+            fit(multi, n_ranks=2, strategy=kind(period=9))
 
 
 @pytest.mark.parametrize(
@@ -411,8 +387,7 @@ def test_nobody_waits_for_a_slow_rank(digits, slow_rank):
     assert sum(n_steps) >= sum(record["n_steps"] for record in model.history_)
     together = fit(
         digits.train,
-        strategy="synchronous",
-        sync_period=5,
+        strategy=strategies.Synchronous(period=5),
         **{**params, "max_iter": 1},
     )
     assert waited(together, [0, 1]) > together.history_[-1]["time"]  # half of two

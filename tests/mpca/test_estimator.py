@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier, MPCARegressor
-from dask_ma.mpca import _agent
+from dask_ma.mpca import _agent, strategies
 from dask_ma.mpca.networks._mlp import pack
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
@@ -63,11 +63,11 @@ def test_history(multi, strategy, n_ranks):
 
 def test_tau_and_exchanges(multi):
     """By the definition: steps between two exchanges of the same values."""
-    synchronous = fit(multi, strategy="synchronous", n_ranks=2, sync_period=2)
+    synchronous = fit(multi, strategy=strategies.Synchronous(2), n_ranks=2)
     assert {record["tau"] for record in synchronous.history_} == {2.0}
     # The last batch of a pass over the 60 rows of a rank is a small one.
     assert sum(r["n_exchanges"] for r in synchronous.history_) == 3 * 4 / 2
-    mpca = fit(multi, n_ranks=2, max_iter=20, n_phases=1)
+    mpca = fit(multi, n_ranks=2, max_iter=20)
     n_steps = sum(r["n_steps"] for r in mpca.history_)
     steps = sum(r["tau"] * r["n_exchanges"] * 2 for r in mpca.history_)
     assert n_steps == pytest.approx(steps)
@@ -232,27 +232,6 @@ def test_a_fit_that_diverges_keeps_the_one_before(multi, monkeypatch):
 
 
 # Parameters and copies ----------------------------------------------------------------
-
-
-@ESTIMATORS
-def test_parameters_of_modules(cls):
-    """None of it needs torch."""
-    model = cls(module__n_hidden=5, optimizer__weight_decay=0.1, alpha=0.5)
-    model.set_params(module__n_hidden=6, criterion__reduction="none", alpha=0.25)
-    params = model.get_params()
-    assert params["module__n_hidden"] == 6
-    assert params["optimizer__weight_decay"] == 0.1
-    assert params["alpha"] == 0.25
-    copy = clone(model)
-    assert copy.get_params() == params
-    assert "module__n_hidden=6" in repr(copy)
-    assert pickle.loads(pickle.dumps(model)).get_params() == params
-    copy.set_params(module__n_hidden=7)
-    assert model.module__n_hidden == 6
-    with pytest.raises(TypeError, match="'modul__n'.*begin with module__"):
-        cls(modul__n=3)
-    with pytest.raises(ValueError, match="Invalid parameter 'modul'"):
-        model.set_params(modul__n=3)
 
 
 def test_warm_start_is_that_of_scikit_learn(multi, check_same):

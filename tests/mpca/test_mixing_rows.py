@@ -12,9 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
+from dask_ma.mpca import strategies
 from dask_ma.mpca._targets import agree_on_targets
 
-PARAMS = {"strategy": "synchronous", "sync_period": 5, "n_ranks": 4, "max_iter": 8}
+PARAMS = {"strategy": strategies.Synchronous(5), "n_ranks": 4, "max_iter": 8}
 PARAMS |= {"tol": None, "random_state": 0, "learning_rate_init": 0.01}
 
 
@@ -49,7 +50,7 @@ def test_mixed_blocks_are_not_spoken_of(images):
         model.fit(*blocks_of(X[mixed], y[mixed]))
         model.set_params(n_ranks=1).fit(*blocks_of(X, y))
         # A server makes each step for all ranks.
-        model.set_params(n_ranks=2, strategy="parameter_server", sync_period=None)
+        model.set_params(n_ranks=2, strategy="parameter_server")
         model.fit(*blocks_of(X, y))
 
 

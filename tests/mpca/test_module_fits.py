@@ -9,12 +9,13 @@ torch = pytest.importorskip("torch", reason="torch modules need torch")
 from torch import nn  # noqa: E402
 
 from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
+from dask_ma.mpca import Torch, strategies  # noqa: E402
 
-QUICK = {"device": "cpu", "tol": None, "random_state": 0}
+QUICK = {"tol": None, "random_state": 0}
 
 
 def normalised(n_features, n_outputs):
-    """What makes two layers with a batch normalisation before each."""
+    """Two layers with a batch normalisation before each, on the processor."""
 
     def make():
         return nn.Sequential(
@@ -25,7 +26,7 @@ def normalised(n_features, n_outputs):
             nn.Linear(32, n_outputs),
         )
 
-    return make
+    return Torch(make, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +78,9 @@ def test_no_variance_is_projected_below_zero(extrapolation):
         )
 
     model = MPCAClassifier(
-        module=make, n_ranks=2, batch_size=16, max_iter=6, learning_rate_init=0.005,
-        early_stopping=True, extrapolation=extrapolation, **QUICK,
+        module=Torch(make, device="cpu"), n_ranks=2, batch_size=16, max_iter=6,
+        learning_rate_init=0.005, early_stopping=True,
+        strategy=strategies.MPCA(extrapolation=extrapolation), **QUICK,
     ).fit(0.01 * X, y)  # fmt: skip
     assert len(seen) >= 6
     assert min(seen) > 0

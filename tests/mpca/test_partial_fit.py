@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from dask_ma import MPCAClassifier, MPCARegressor
+from dask_ma.mpca import strategies
 
 PARAMS = {"hidden_layer_sizes": (8,), "batch_size": 16, "random_state": 0}
 PARAMS |= {"learning_rate_init": 0.01}
@@ -76,7 +77,7 @@ def test_ranks_learn(digits, strategy):
 def test_parts_with_missing_classes(multi):
     """One class in each call, and one that no rank ever sees."""
     X, y = multi
-    model = make(n_ranks=2, strategy="synchronous", sync_period=1)
+    model = make(n_ranks=2, strategy=strategies.Synchronous(1))
     for _ in range(5):
         for label in range(4):
             rows = y == label

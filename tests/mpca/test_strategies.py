@@ -11,8 +11,8 @@ from dask_ma import MPCAClassifier
 from dask_ma.comm import LocalGroup, barrier
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError
 from dask_ma.mpca.networks._mlp import MLPSpec
-from dask_ma.mpca.strategies import _server
-from dask_ma.mpca.strategies._base import Alone, Batch, Synchronous, mean_of_models
+from dask_ma.mpca.strategies import ElasticAveraging, ParameterServer, _server
+from dask_ma.mpca.strategies._base import Alone, Averaging, Batch, mean_of_models
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.strategies._server import Central, Elastic
@@ -81,7 +81,7 @@ class Rank:
 
     def step(self, batch):
         """What a trainer does."""
-        loss = self.strategy.step(batch, RATE, "shift")
+        loss = self.strategy.step(batch, RATE)
         self.counters.note_step(len(batch.y), loss)
         return self.strategy.exchange(ends_pass=batch.ends_pass, idle=False)
 
@@ -167,7 +167,7 @@ def test_ranks_alone_give_the_mean_by_steps_after_each_pass(run_ranks):
 @pytest.mark.parametrize("period", [1, 3])
 def test_synchronous_steps_are_those_of_a_slow_loop(run_ranks, solver, period):
     def program(group):
-        rank, vectors = Rank(group, Synchronous, solver, period=period, own=True), []
+        rank, vectors = Rank(group, Averaging, solver, period=period, own=True), []
         for number, batch in enumerate(batches_of(group.rank, 12), 1):
             updates = rank.step(batch)
             assert len(updates) == (number % period == 0)
@@ -195,7 +195,7 @@ def test_synchronous_steps_are_those_of_a_slow_loop(run_ranks, solver, period):
 
 def test_synchronous_ranks_that_have_diverged_or_have_no_rows_do_not_count(run_ranks):
     def program(group):
-        rank = Rank(group, Synchronous, period=2, own=True)
+        rank = Rank(group, Averaging, period=2, own=True)
         batches = batches_of(group.rank, 4)
         if group.rank == 1:
             for _ in range(2):
@@ -408,12 +408,8 @@ def test_a_rank_that_diverges_spoils_nothing_and_ends_the_fit(run_ranks, kind):
 
 
 def strategy_of(kind):
-    return {Elastic: "easgd", Central: "parameter_server"}[kind]
-
-
-def each_step(kind):
-    """The period of exchanges in each step, where there is one."""
-    return 1 if kind is Elastic else None
+    """With exchanges in each step."""
+    return ElasticAveraging(period=1) if kind is Elastic else ParameterServer()
 
 
 @every_server
@@ -458,11 +454,11 @@ def test_an_error_in_a_server_ends_the_wait_for_its_reply(
     model = MPCAClassifier((5,), strategy=strategy_of(kind), n_ranks=2, batch_size=10)
     with configured({"dask-ma.comm.timeout": 1}):
         with pytest.raises(ZeroDivisionError, match="the server fails"):
-            model.set_params(sync_period=each_step(kind)).fit(*multi)
+            model.fit(*multi)
 
 
-@pytest.mark.parametrize("strategy", ["easgd", "parameter_server"])
-def test_ranks_do_not_train_on_long_after_the_last_epoch(strategy, multi, monkeypatch):
+@every_server
+def test_ranks_do_not_train_on_long_after_the_last_epoch(kind, multi, monkeypatch):
     """Small batches give updates as fast as steps."""
     plain, n_steps = RankCounters.note_step, []
 
@@ -472,9 +468,9 @@ def test_ranks_do_not_train_on_long_after_the_last_epoch(strategy, multi, monkey
 
     monkeypatch.setattr(RankCounters, "note_step", note_step)
     model = MPCAClassifier(
-        (5,), strategy=strategy, n_ranks=4, batch_size=5, max_iter=10, tol=None
+        (5,), strategy=strategy_of(kind), n_ranks=4, batch_size=5, max_iter=10, tol=None
     )
-    model.set_params(sync_period=1 if strategy == "easgd" else None).fit(*multi)
+    model.fit(*multi)
     assert 240 <= len(n_steps) < 320
 
 

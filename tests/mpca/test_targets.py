@@ -13,6 +13,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from dask_ma import MASGDRegressor, MPCAClassifier, MPCARegressor
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
+from dask_ma.mpca import Torch
 from dask_ma.mpca.networks._evaluation import score_sums, spread_of
 from dask_ma.mpca.networks._mlp import MLPSpec
 
@@ -218,7 +219,7 @@ def test_one_column_is_a_vector(rows, check_same):
 def test_modules_have_an_output_for_each_target(rows):
     torch = pytest.importorskip("torch", reason="torch modules need torch")
     X, Y = rows
-    params = {"device": "cpu", "n_ranks": 2, "strategy": "synchronous"}
+    params = {"n_ranks": 2, "strategy": "synchronous"}
     params |= {"max_iter": 40, "learning_rate_init": 0.02, "hidden_layer_sizes": (100,)}
 
     def make(n_outputs=3):
@@ -226,20 +227,21 @@ def test_modules_have_an_output_for_each_target(rows):
             torch.nn.Linear(6, 20), torch.nn.ReLU(), torch.nn.Linear(20, n_outputs)
         )
 
-    model = fit(MPCARegressor, X, Y, module=make, **params)
+    params["module"] = Torch(make, device="cpu")
+    model = fit(MPCARegressor, X, Y, **params)
     assert model.predict(X).shape == (120, 3)
     assert model.score(X, Y) > 0.8
     outputs = model.to_module()(torch.tensor(X, dtype=torch.float32)).detach()
     np.testing.assert_allclose(model.predict(X), outputs.numpy(), rtol=1e-5)
     labels = (Y > 0).astype(int)
-    model = fit(MPCAClassifier, X, labels, module=make, early_stopping=True, **params)
+    model = fit(MPCAClassifier, X, labels, early_stopping=True, **params)
     assert model.score(X, labels) > 0.7
     outputs = model.to_module()(torch.tensor(X, dtype=torch.float32)).detach()
     expected = 1 / (1 + np.exp(-outputs.numpy()))
     np.testing.assert_allclose(model.predict_proba(X), expected, rtol=1e-4)
     np.testing.assert_array_equal(model.predict(X), model.predict_proba(X) > 0.5)
     with pytest.raises(ValueError, match="output has shape .*2.*, not .*3"):
-        fit(MPCAClassifier, X, labels, module=make, module__n_outputs=2, **params)
+        model.set_params(module__module__n_outputs=2).fit(X, labels)
 
 
 def test_a_group_of_one_has_the_spread_of_its_rows(rows):

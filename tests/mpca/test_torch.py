@@ -126,7 +126,7 @@ def plain_step(module, optimizer, criterion, X, y):
 @pytest.mark.parametrize(
     ("optimizer", "params", "kind"),
     [
-        (None, {}, torch.optim.Adam),
+        ("auto", {}, torch.optim.Adam),
         ("SGD", {"momentum": 0.9, "nesterov": True}, torch.optim.SGD),
         (torch.optim.AdamW, {"lr": 0.3, "weight_decay": 0.1}, torch.optim.AdamW),
     ],
@@ -388,7 +388,7 @@ def test_values_come_and_go_through_memory_of_the_host():
 
 
 @pytest.mark.parametrize(
-    "criterion", [None, "NLLLoss", nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0]))]
+    "criterion", ["auto", "NLLLoss", nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0]))]
 )
 def test_unit_weights_are_no_weights(problem, criterion):
     ends = []
@@ -719,7 +719,7 @@ class Complex(nn.Module):
         (Complex, {}, TypeError, "module Complex has complex values"),
         (int, {}, TypeError, "module=int must be a torch.nn.Module, .* got a int"),
         (3, {}, TypeError, "module=3 must be a torch.nn.Module"),
-        (Perceptron(), {"n_hidden": 3}, ValueError, "need a class, not an instance"),
+        (Perceptron(), {"n_hidden": 3}, ValueError, "module_params need a class"),
     ],
 )
 def test_modules_that_cannot_be_trained_are_named(module, params, error, reason):
@@ -737,7 +737,7 @@ def test_modules_that_cannot_be_trained_are_named(module, params, error, reason)
         (
             {"criterion": nn.CrossEntropyLoss(), "criterion_params": {"x": 1}},
             ValueError,
-            "criterion__ parameters need a class",
+            "criterion_params need a class",
         ),
         ({"optimizer": "Best"}, ValueError, "'Best' is no class in torch.optim"),
         ({"optimizer": 3}, TypeError, "must be a class, or a name"),

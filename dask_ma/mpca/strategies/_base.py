@@ -1,4 +1,4 @@
-"""The interface of a strategy, and two of them: alone, and synchronous."""
+"""The interface of a strategy, and two of them: alone, and averaging."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ class Strategy(ABC):
         self._progress = progress
         self._elapsed = elapsed
         self.pulls: list[Pull] = []
+        self.form = "shift"  # of the pulls
 
-    def step(self, batch: Batch, learning_rate: float, form: str) -> float:
+    def step(self, batch: Batch, learning_rate: float) -> float:
         """Make a step on a batch and return its loss."""
         return self._network.step(
             batch.X,
@@ -71,7 +72,7 @@ class Strategy(ABC):
             batch.sample_weight,
             learning_rate=learning_rate,
             pulls=self.pulls,
-            form=form,
+            form=self.form,
         )
 
     @abstractmethod
@@ -156,7 +157,7 @@ class Alone(Strategy):
         return self._mean
 
 
-class Synchronous(Strategy):
+class Averaging(Strategy):
     """All ranks stop after so many steps and go on from their mean (section 3.1).
 
     Parameters

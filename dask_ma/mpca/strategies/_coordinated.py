@@ -56,6 +56,8 @@ class Coordinated(Strategy):
     most_lead : int, default=0
         A rank that has made so many short steps since it last sent something sleeps
         for a moment after each; with 0 it never does.
+    penalty_form : {"shift", "loss"}, default="shift"
+        How the penalty acts in a step; see :meth:`Network.step`.
     **common
         As for :class:`~dask_ma.mpca.strategies._base.Strategy`. The network holds the
         joint model to begin with.
@@ -70,9 +72,12 @@ class Coordinated(Strategy):
         most_steps: int = 0,
         trajectory: np.ndarray | None = None,
         most_lead: int = 0,
+        *,
+        penalty_form: str = "shift",
         **common: Any,
     ) -> None:
         super().__init__(**common)
+        self.form = penalty_form
         self._most_steps = most_steps
         self._most_lead = most_lead
         size, rank = self._group.size, self._group.rank

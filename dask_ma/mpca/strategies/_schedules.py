@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import cos, pi
 from typing import NamedTuple
 
+from dask_ma.mpca.strategies._parameters import MPCA
+
 #: Cycles until blending and extrapolation have their values. The paper takes 20
 #: (section 7.1); where messages take long, that is most of a fit.
 N_RAMP = 5
@@ -15,6 +17,7 @@ CYCLE_PULL = 0.4
 _N_ALONE = 2  # cycles without a penalty, in which ranks look around (section 6.3)
 _FIRST_PENALTY = 0.5  # after which they are drawn together
 _N_DECAY = 10  # cycles from there to the penalty asked for
+_LOSS_PENALTY = 0.05  # the paper's, where the pull of a step is not known
 _LEAST_RATE = 1e-6
 _ADAPTIVE_FACTOR = 5.0
 
@@ -80,6 +83,15 @@ class CycleSchedule(NamedTuple):
             return self.penalty
         progress = min(1.0, (cycle - _N_ALONE) / _N_DECAY)
         return float(_FIRST_PENALTY * (self.penalty / _FIRST_PENALTY) ** progress)
+
+
+def schedule_of(chosen: MPCA) -> CycleSchedule:
+    """Schedule of the cycles that parameters ask for."""
+    automatic = None if chosen.penalty_form == "shift" else _LOSS_PENALTY
+    penalty = automatic if isinstance(chosen.penalty, str) else chosen.penalty
+    return CycleSchedule(
+        chosen.extrapolation, chosen.smoothing, penalty, chosen.blending
+    )
 
 
 class LearningRate:

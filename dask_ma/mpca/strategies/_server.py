@@ -275,7 +275,7 @@ class Central(ServerStrategy):
         self._gradient = np.empty(0)
         self._rate = 0.0
 
-    def step(self, batch: Batch, learning_rate: float, form: str) -> float:
+    def step(self, batch: Batch, learning_rate: float) -> float:
         """Work out the gradient of a batch; the servers make the step."""
         loss, gradient = self._network.gradient(batch.X, batch.y, batch.sample_weight)
         self._gradient, self._rate = gradient, learning_rate

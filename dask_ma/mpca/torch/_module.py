@@ -18,14 +18,14 @@ from dask_ma.mpca.torch._values import value_tensors
 _building = threading.Lock()
 
 
-def make_module(module: Any, params: Mapping[str, Any], seed: int) -> nn.Module:
+def make_module(module: Any, params: Mapping[str, Any] | None, seed: int) -> nn.Module:
     """A module of its own, on the CPU and in float32.
 
     Parameters
     ----------
     module : type, callable or nn.Module
         As for :class:`TorchSpec`; a module is copied.
-    params : mapping
+    params : mapping or None
         Arguments of a class or function.
     seed : int
         What random values come from. Those of other code are left alone.
@@ -44,13 +44,13 @@ def make_module(module: Any, params: Mapping[str, Any], seed: int) -> nn.Module:
     """
     if isinstance(module, nn.Module):
         if params:
-            raise ValueError("module__ parameters need a class, not an instance")
+            raise ValueError("module_params need a class, not an instance")
         made = copy.deepcopy(module)
     elif callable(module):
         # Only the CPU's numbers are drawn from: nothing is built on a GPU.
         with _building, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(seed))
-            made = module(**params)
+            made = module(**(params or {}))
     else:
         made = module
     if not isinstance(made, nn.Module):
@@ -83,7 +83,7 @@ def pack_module(module: Any, params: Mapping[str, Any] | None = None) -> bytes:
         If it cannot be pickled; and as :func:`make_module`.
     """
     pickled = packed("module", module)
-    make_module(module, params or {}, seed=0)
+    make_module(module, params, seed=0)
     return pickled
 
 

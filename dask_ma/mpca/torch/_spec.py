@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -40,17 +40,17 @@ class TorchSpec(NetworkSpec):
     module : type, callable or nn.Module
         Class or function that makes the module, or a module, whose values are then
         where training starts. Its floating-point values become float32.
-    module_params : dict, default={}
+    module_params : dict or None, default=None
         Arguments of the class or function.
-    criterion : type, callable, str or None, default=None
-        Class, instance or name in `torch.nn`; None for CrossEntropyLoss, or MSELoss in
-        a regression, or BCEWithLogitsLoss for labels in several columns. Parameters
+    criterion : type, callable or str, default="auto"
+        Class, instance or name in `torch.nn`; "auto" for CrossEntropyLoss, or MSELoss
+        in a regression, or BCEWithLogitsLoss for labels in several columns. Parameters
         that it has are not trained.
-    criterion_params : dict, default={}
+    criterion_params : dict or None, default=None
         Arguments of the criterion's class.
-    optimizer : type, callable, str or None, default=None
-        Class or name in `torch.optim`; None for Adam.
-    optimizer_params : dict, default={}
+    optimizer : type, callable or str, default="auto"
+        Class or name in `torch.optim`; "auto" for Adam.
+    optimizer_params : dict or None, default=None
         Arguments of the optimiser's class. `lr` is the step size where a step is asked
         for with `learning_rate_init`; without it, the `learning_rate` of each step is.
     device : str or torch.device, default="auto"
@@ -75,11 +75,11 @@ class TorchSpec(NetworkSpec):
     dtypes: ClassVar[tuple[Any, ...]] = (np.float32,)
 
     module: Any
-    module_params: Mapping[str, Any] = field(default_factory=dict)
-    criterion: Any = None
-    criterion_params: Mapping[str, Any] = field(default_factory=dict)
-    optimizer: Any = None
-    optimizer_params: Mapping[str, Any] = field(default_factory=dict)
+    module_params: Mapping[str, Any] | None = None
+    criterion: Any = "auto"
+    criterion_params: Mapping[str, Any] | None = None
+    optimizer: Any = "auto"
+    optimizer_params: Mapping[str, Any] | None = None
     device: Any = "auto"
     input_shape: tuple[int, ...] | None = None
     learning_rate_init: float = 0.001
@@ -277,30 +277,28 @@ class TorchSpec(NetworkSpec):
         default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
         if n_classes is not None and self.n_targets is not None:
             default = "BCEWithLogitsLoss"
-        given = default if self.criterion is None else self.criterion
-        found = _named(given, nn, "criterion", "torch.nn")
+        found = _named(self.criterion, default, nn, "criterion", "torch.nn")
         if isinstance(found, type):
-            return found(**self.criterion_params)
+            return found(**(self.criterion_params or {}))
         if self.criterion_params:
-            raise ValueError("criterion__ parameters need a class, not an instance")
+            raise ValueError("criterion_params need a class, not an instance")
         if not callable(found):
             raise TypeError(f"criterion={found!r} is neither a class nor callable")
         return found
 
     def _optimizer_builder(self) -> Callable[[list[Any]], Any]:
-        given = "Adam" if self.optimizer is None else self.optimizer
-        found = _named(given, torch.optim, "optimizer", "torch.optim")
+        found = _named(self.optimizer, "Adam", torch.optim, "optimizer", "torch.optim")
         if not callable(found):
             raise TypeError(f"optimizer={found!r} must be a class, or a name")
-        params = {"lr": self.learning_rate_init, **self.optimizer_params}
+        params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
         return lambda parameters: found(parameters, **params)
 
 
-def _named(value: Any, namespace: Any, parameter: str, where: str) -> Any:
-    """The class that a name stands for; anything else as it is."""
+def _named(value: Any, default: str, namespace: Any, parameter: str, where: str) -> Any:
+    """The class that a name stands for, of a default name; anything else as it is."""
     if not isinstance(value, str):
         return value
-    found = getattr(namespace, value, None)
+    found = getattr(namespace, default if value == "auto" else value, None)
     if not isinstance(found, type):
         raise ValueError(f"{parameter}={value!r} is no class in {where}")
     return found

@@ -2,7 +2,14 @@
 
 from parameter_table._acts import ACTS, Acts
 from parameter_table._inactive import EXEMPT, INACTIVE, Case
-from parameter_table._world import ESTIMATORS, Seen, changed, observe, rows_of
+from parameter_table._world import (
+    ESTIMATORS,
+    Seen,
+    changed,
+    observe,
+    parameters_of,
+    rows_of,
+)
 
 __all__ = [
     "ACTS",
@@ -14,5 +21,6 @@ __all__ = [
     "Seen",
     "changed",
     "observe",
+    "parameters_of",
     "rows_of",
 ]

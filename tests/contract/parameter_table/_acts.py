@@ -110,15 +110,15 @@ _MPCA = {
     "epsilon": acts(0.1),
     "n_iter_no_change": acts(2, "n_iter", tol=1.0, **_LONG),
     "strategy": acts("easgd", "strategy", **_FREE),
-    "n_phases": acts(2, "strategy", **_FREE),
-    "extrapolation": acts(1.0, "strategy", **_FREE),
-    "smoothing": acts(0.2, "strategy", **_FREE),
-    "penalty": acts(0.3, "strategy", **_FREE),
-    "penalty_form": acts("loss", "strategy", **_FREE),
-    "blending": acts(0.5, "strategy", **_FREE),
-    "weighting": acts("uniform", "strategy", **_FREE),
-    "sync_period": acts(2, strategy="synchronous", batch_size=4, **_FREE),
-    "elasticity": acts(0.2, "strategy", strategy="easgd", **_FREE),
+    "strategy__n_phases": acts(2, "strategy", **_FREE),
+    "strategy__extrapolation": acts(1.0, "strategy", **_FREE),
+    "strategy__smoothing": acts(0.2, "strategy", **_FREE),
+    "strategy__penalty": acts(0.3, "strategy", **_FREE),
+    "strategy__penalty_form": acts("loss", "strategy", **_FREE),
+    "strategy__blending": acts(0.5, "strategy", **_FREE),
+    "strategy__weighting": acts("uniform", "strategy", **_FREE),
+    "strategy__period": acts(2, strategy="synchronous", batch_size=4, **_FREE),
+    "strategy__elasticity": acts(0.2, "strategy", strategy="easgd", **_FREE),
     "n_ranks": acts(2, strategy="synchronous"),
 }
 _SCHEDULED = {
@@ -208,19 +208,27 @@ def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
         from torch import manual_seed, nn
     except ModuleNotFoundError:
         return {}
+
+    def make(bias: bool = True) -> Any:
+        return nn.Linear(6, n_outputs, bias)
+
     manual_seed(0)
     chosen = {"module": nn.Linear(6, n_outputs), **_DEFAULT_NETWORK}
     return {
         "module": acts(chosen["module"], **_DEFAULT_NETWORK),
-        "criterion": acts(criterion, **chosen),
-        "optimizer": acts("SGD", **chosen),
+        "module__module": acts(nn.Linear(6, n_outputs), **chosen),
+        "module__module_params": acts({"bias": False}, **{**chosen, "module": make}),
+        "module__criterion": acts(criterion, **chosen),
+        "module__criterion_params": acts({"reduction": "sum"}, **chosen),
+        "module__optimizer": acts("SGD", **chosen),
+        "module__optimizer_params": acts({"lr": 0.5}, **chosen),
         # This machine need not have a second device to see a difference on.
-        "device": acts("nowhere", "error", **chosen),
-        "kwargs": acts({"optimizer__lr": 0.5}, **chosen),
+        "module__device": acts("nowhere", "error", **chosen),
     }
 
 
-#: By the name of the estimator, and then of the parameter.
+#: By the name of the estimator, and then of the parameter. That of an object which is
+#: a parameter itself comes after two underscores.
 ACTS: dict[str, dict[str, Acts]] = {
     "ButterflySGDClassifier": {**_BUTTERFLY, **_CLASSIFIER},
     "ButterflySGDRegressor": {**_BUTTERFLY, **_REGRESSOR},

@@ -216,22 +216,6 @@ INACTIVE = [
     warns(_MPCA, "learning_rate", "adaptive", "tol", solver="sgd", max_iter=20),
     warns(_MPCA, "n_iter_no_change", 1, "tol", max_iter=20),
     warns(_MPCA, "activation", "tanh", "hidden_layer_sizes", hidden_layer_sizes=()),
-    raises(_MPCA, "device", "cpu", "module"),
-    *(
-        raises(_MPCA, name, value, "strategy", strategy="local", n_ranks=2)
-        for name, value in (
-            ("n_phases", 2),
-            ("extrapolation", 1.0),
-            ("smoothing", 0.2),
-            ("penalty", 0.3),
-            ("penalty_form", "loss"),
-            ("blending", 0.5),
-            ("weighting", "uniform"),
-            ("sync_period", 2),
-            ("elasticity", 0.2),
-        )
-    ),
-    raises(_MPCA, "elasticity", 0.2, "strategy", strategy="synchronous", n_ranks=2),
 ]
 
 
@@ -264,18 +248,11 @@ def _of_module() -> list[Case]:
         raises(("MPCARegressor",), name, value, "module", **chosen)
         for name, value in values.items()
     ]
-    own_step = {"optimizer__lr": 0.1, **chosen}
-    found.append(
-        raises(
-            ("MPCARegressor",), "learning_rate_init", 0.1, "optimizer__lr", **own_step
-        )
-    )
+    own_step = {"module__optimizer__lr": 0.1, **chosen}
+    rate = "learning_rate_init", 0.1, "module__optimizer__lr"
+    found.append(raises(("MPCARegressor",), *rate, **own_step))
     own_step["module"] = nn.Linear(6, 3)
-    found.append(
-        raises(
-            ("MPCAClassifier",), "learning_rate_init", 0.1, "optimizer__lr", **own_step
-        )
-    )
+    found.append(raises(("MPCAClassifier",), *rate, **own_step))
     return found
 
 
@@ -310,7 +287,7 @@ EXEMPT = [
     exempt(_MASGD, "aggregation", "driver", _RANKS),
     exempt(_BUTTERFLY, "mixing", "allreduce", _RANKS),
     exempt(_MPCA, "strategy", "synchronous", _RANKS),
-    exempt(_MPCA, "n_phases", 2, _RANKS),
+    exempt(_MPCA, "strategy__n_phases", 2, _RANKS),
     exempt(_SCHMP + _CV, "layout", "rows", _RANKS),
     exempt(_MALDA, "mixing", "butterfly", _RANKS),
     exempt(_MALDA, "total_samples", 500, _LATER),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import warnings
 from collections import Counter
@@ -15,12 +16,18 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dask_ma
 from dask_ma.comm import LocalGroup
+from dask_ma.mpca import Torch, strategies
 from dask_ma.mpca import _agent as mpca_agent
 
 ESTIMATORS = {
     name: getattr(dask_ma, name)
     for name in dask_ma.__all__
     if isinstance(getattr(dask_ma, name), type)
+}
+#: What objects a parameter may be that have parameters of their own.
+NESTED: dict[str, list[Any]] = {
+    "strategy": [getattr(strategies, name) for name in strategies.__all__],
+    "module": [Torch],
 }
 _SGD = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 1}
 _SCHMP = {"alpha": 0.02, "tol": 1e-6, "random_state": 0, "n_ranks": 1}
@@ -55,6 +62,17 @@ _CLOCK = {
     "bytes_shared",
     "messages_sent",
 }
+
+
+def parameters_of(name: str) -> set[str]:
+    """Parameters of an estimator, and of objects that are some of them."""
+    found = set(inspect.signature(ESTIMATORS[name]).parameters)
+    return found | {
+        f"{parameter}__{inner}"
+        for parameter in found & set(NESTED)
+        for kind in NESTED[parameter]
+        for inner in inspect.signature(kind).parameters
+    }
 
 
 class Seen(NamedTuple):
@@ -116,7 +134,9 @@ def observe(
         A regular expression of warnings that are passed over, besides those of fits
         that end too early.
     """
-    estimator = ESTIMATORS[name](**{**BASE[name], **params})
+    nested = {k: v for k, v in params.items() if "__" in k}
+    plain = {k: v for k, v in params.items() if k not in nested}
+    estimator = ESTIMATORS[name](**{**BASE[name], **plain}).set_params(**nested)
     told: list[Any] = []
     sent: Counter[tuple[int, int]] = Counter()
     output = io.StringIO()
@@ -208,17 +228,17 @@ def _counting(sent: Counter[tuple[int, int]]) -> Any:
 def _listening(told: list[Any]) -> Any:
     """Note what is told to ranks of networks that train without waiting."""
     stack = ExitStack()
-    for kind in (mpca_agent.Coordinated, mpca_agent.Elastic, mpca_agent.Synchronous):
+    for kind in (mpca_agent.Coordinated, mpca_agent.Elastic, mpca_agent.Averaging):
 
         def make(*arguments: Any, _kind: Any = kind, **others: Any) -> Any:
             strategy = _kind(*arguments, **others)
             step = strategy.step
             values = (_kind.__name__, *arguments)
 
-            def noted(batch: Any, rate: float, form: str) -> float:
-                if (*values, form) not in told:
-                    told.append((*values, form))
-                return step(batch, rate, form)
+            def noted(batch: Any, rate: float) -> float:
+                if (*values, strategy.form) not in told:
+                    told.append((*values, strategy.form))
+                return step(batch, rate)
 
             strategy.step = noted
             return strategy

@@ -1,0 +1,168 @@
+"""Strategies as users choose them: a name, or an object with parameters of its own."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from sklearn.base import BaseEstimator
+
+from dask_ma._sklearn import Interval, StrOptions
+
+
+class StrategyParameters(BaseEstimator):
+    """Base of the strategies' parameters; every rank gets them."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+
+
+class MPCA(StrategyParameters):
+    """Models are exchanged in the background while the ranks compute.
+
+    What the parameters do is in the :ref:`User Guide <mpca_sgd>`.
+
+    Parameters
+    ----------
+    n_phases : {1, 2, 3}, default=1
+        Shards that the model is cut into, which are exchanged in turn.
+    extrapolation : float, default=2.5
+        How many cycles ahead the joint model is projected before it is sent, at least
+        0; reached over 5 cycles.
+    smoothing : float, default=0.8
+        How much of its past the trajectory of the joint model keeps, from 0 to below 1.
+    penalty : float or "auto", default="auto"
+        How strongly each step draws a rank towards the joint model, from 0 to 1. A
+        number begins with 0, jumps to 0.5, and decays to this value. "auto" is by as
+        much as draws a rank 0.4 of the way in all steps of a cycle, however many these
+        are; with ``penalty_form="loss"`` it is 0.05.
+    penalty_form : {"shift", "loss"}, default="shift"
+        Whether the penalty moves the model before the gradient is computed, or is a
+        part of the loss.
+    blending : float, default=0.9
+        Part of the joint model that an exchange replaces, above 0 and at most 1; it
+        begins with 1 and reaches this value over 5 cycles.
+    weighting : {"steps", "uniform"}, default="steps"
+        Whether a rank counts in an exchange by the steps that it has made since the
+        last one, or as much as any other.
+
+    Examples
+    --------
+    >>> from dask_ma import MPCAClassifier
+    >>> from dask_ma.mpca import strategies
+    >>> classifier = MPCAClassifier(strategy=strategies.MPCA(n_phases=2))
+    >>> classifier.set_params(strategy__extrapolation=1.5)
+    MPCAClassifier(strategy=MPCA(extrapolation=1.5, n_phases=2))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_phases": [Interval(Integral, 1, 3, closed="both")],
+        "extrapolation": [Interval(Real, 0, None, closed="left")],
+        "smoothing": [Interval(Real, 0, 1, closed="left")],
+        "penalty": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
+        "penalty_form": [StrOptions({"shift", "loss"})],
+        "blending": [Interval(Real, 0, 1, closed="right")],
+        "weighting": [StrOptions({"steps", "uniform"})],
+    }
+
+    def __init__(
+        self,
+        *,
+        n_phases: int = 1,
+        extrapolation: float = 2.5,
+        smoothing: float = 0.8,
+        penalty: float | str = "auto",
+        penalty_form: str = "shift",
+        blending: float = 0.9,
+        weighting: str = "steps",
+    ) -> None:
+        self.n_phases = n_phases
+        self.extrapolation = extrapolation
+        self.smoothing = smoothing
+        self.penalty = penalty
+        self.penalty_form = penalty_form
+        self.blending = blending
+        self.weighting = weighting
+
+
+class Synchronous(StrategyParameters):
+    """All ranks stop every `period` steps and go on from their mean.
+
+    The same seed, blocks and ranks give the same result.
+
+    Parameters
+    ----------
+    period : int or None, default=None
+        Steps from one mean to the next, at least 1. Not more than an epoch has are
+        made, of which a warning tells. None is 10, or as many as an epoch has.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "period": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(self, period: int | None = None) -> None:
+        self.period = period
+
+
+class ElasticAveraging(StrategyParameters):
+    """Each rank and the joint model are drawn towards each other now and then.
+
+    A rank stops every `period` of its steps. Parts of the joint model lie on all ranks.
+
+    Parameters
+    ----------
+    period : int or None, default=None
+        Steps of a rank from one exchange to the next, as for :class:`Synchronous`.
+    elasticity : float or None, default=None
+        Part of their distance by which the two models move, above 0 and at most 1.
+        None is 0.9 by the number of ranks.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Synchronous._parameter_constraints,
+        "elasticity": [Interval(Real, 0, 1, closed="right"), None],
+    }
+
+    def __init__(
+        self, period: int | None = None, elasticity: float | None = None
+    ) -> None:
+        self.period = period
+        self.elasticity = elasticity
+
+
+class ParameterServer(StrategyParameters):
+    """Ranks send gradients, and get the model after a step made where it lies.
+
+    Parts of the model lie on all ranks. There are no parameters: each step is an
+    exchange.
+    """
+
+
+class Local(StrategyParameters):
+    """Each rank trains alone, and the model is the mean after each pass.
+
+    No rank goes on from the mean. The same seed, blocks and ranks give the same result.
+    There are no parameters.
+    """
+
+
+#: What the names stand for.
+BY_NAME: dict[str, type[StrategyParameters]] = {
+    "mpca": MPCA,
+    "synchronous": Synchronous,
+    "easgd": ElasticAveraging,
+    "parameter_server": ParameterServer,
+    "local": Local,
+}
+
+
+def as_strategy(strategy: Any) -> Any:
+    """The object that a name stands for; anything else as it is."""
+    if not isinstance(strategy, str):
+        return strategy
+    if strategy not in BY_NAME:
+        raise ValueError(
+            f"strategy={strategy!r} is none of {', '.join(map(repr, BY_NAME))}; give "
+            "one of these, or an object of dask_ma.mpca.strategies"
+        )
+    return BY_NAME[strategy]()
