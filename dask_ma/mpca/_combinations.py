@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 from dask_ma._inactive import Inactive, unless
 from dask_ma.linear import HELD_OUT
 from dask_ma.mpca._torch import as_torch
+from dask_ma.mpca.networks._mlp import MLPSpec
 
 _OF_SGD = ("momentum", "nesterovs_momentum")
 _OF_ADAM = ("beta_1", "beta_2", "epsilon")
-OF_MLP = ("activation", "alpha", "solver", *_OF_SGD, *_OF_ADAM)
+OF_MLP = tuple(each.name for each in fields(MLPSpec) if each.name != "n_targets")
 
 
 def check_rate(estimator: Any) -> None:
@@ -87,7 +89,7 @@ def _without_standstill(estimator: Any) -> tuple[str, ...]:
 
 INACTIVE = (
     Inactive(
-        ("hidden_layer_sizes", *OF_MLP, "power_t"),
+        (*OF_MLP, "power_t"),
         _with_module,
         "give the module or its optimizer what it stands for",
     ),

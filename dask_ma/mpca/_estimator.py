@@ -115,7 +115,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         Parameters
         ----------
         **params
-            By name, as :meth:`get_params` gives them. Where one of the strategy or the
+            By name, as ``get_params`` gives them. Where one of the strategy or the
             module is set, such as ``strategy__extrapolation`` or
             ``module__optimizer__lr``, the name of a strategy becomes its object, and a
             bare module is wrapped as a :class:`~dask_ma.mpca.Torch`.
@@ -218,8 +218,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                     f"{self.hidden_layer_sizes}."
                 )
             chosen = {name: getattr(self, name) for name in OF_MLP}
-            chosen["n_targets"] = getattr(self, "n_targets_", None)
-            return MLPSpec(tuple(int(size) for size in sizes), **chosen)
+            chosen["hidden_layer_sizes"] = tuple(int(size) for size in sizes)
+            return MLPSpec(**chosen, n_targets=getattr(self, "n_targets_", None))
         return self._make_torch_spec()
 
     def _validate_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
