@@ -29,6 +29,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dask_ma.kernels.losses import log_softmax
+
 # Rows of a block often disagree, so that their products cancel in part. Their bounds
 # count this fraction of the products; the step is made shorter in the rare case where
 # that is too little.
@@ -218,7 +220,7 @@ def _proximal_moves(
     gains : ndarray of shape (n_rows,)
         Lower bounds of ``entropy(p) - entropy(q) + (p - q).m``, not negative.
     """
-    log_start, p = _log_softmax(m)
+    log_start, p = log_softmax(m)
     v = np.zeros(1, m.dtype)
     cq = c * q
     noise = m.shape[1] * np.finfo(m.dtype).eps ** 2
@@ -245,16 +247,6 @@ def _proximal_moves(
         v -= np.log(totals)
     move[gains <= 0] = 0
     return move, np.maximum(gains, 0, out=gains)
-
-
-def _log_softmax(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of the softmax, and the softmax."""
-    log_p = m - m.max(axis=1, keepdims=True)
-    p = np.exp(log_p)
-    totals = p.sum(axis=1, keepdims=True)
-    p /= totals
-    log_p -= np.log(totals)
-    return log_p, p
 
 
 def _newton_step(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels._softmax import entropy_sum
+from dask_ma.kernels.losses import entropy_sum
 
 
 class FeasibleMix(NamedTuple):

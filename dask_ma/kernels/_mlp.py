@@ -24,7 +24,7 @@ from scipy import sparse
 from dask_ma.kernels._mlp_functions import (
     ACTIVATIONS,
     DERIVATIVES,
-    OUTPUT_LOSSES,
+    output_losses,
 )
 from dask_ma.kernels._optimizers import BLOCK, blocks
 from dask_ma.kernels._outer import used_columns
@@ -271,7 +271,7 @@ def mlp_loss_and_gradient(
         return 0.0
     views = mlp_unpack(layout, vector)
     layers = _propagate(layout, views, X, workspace, center)
-    losses = OUTPUT_LOSSES[layout.loss](layers[-1], y)
+    losses = output_losses(layout.loss, layers[-1], y)
     if sample_weight is None:
         loss = float(np.sum(losses, dtype=np.float64)) / total
         layers[-1] *= 1 / total

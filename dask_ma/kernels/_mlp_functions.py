@@ -12,6 +12,8 @@ from types import MappingProxyType
 import numpy as np
 from scipy import special
 
+from dask_ma.kernels.losses import LogLoss, Loss, MultinomialLogLoss, SquaredError
+
 
 def _identity(z: np.ndarray) -> None:
     """Nothing to do."""
@@ -69,39 +71,23 @@ DERIVATIVES: Mapping[str, Callable[[np.ndarray, np.ndarray], None]] = MappingPro
 )
 
 
-# A loss turns outputs into its slopes, in place, and returns the losses of the rows.
-def _log_loss(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """log(sum_k exp(z_k)) - z_y; softmax(z) - e_y."""
-    rows = np.arange(len(y))
-    z -= z.max(axis=1, keepdims=True)
-    chosen = z[rows, y]
-    np.exp(z, out=z)
-    sums = z.sum(axis=1)
-    z /= sums[:, np.newaxis]
-    z[rows, y] -= 1
-    return np.log(sums) - chosen
-
-
-def _binary_log_loss(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """log(1 + exp(z)) - y z, summed over the outputs; expit(z) - y."""
-    y = y.reshape(z.shape)
-    losses = np.logaddexp(0, np.where(y == 1, -z, z)).sum(axis=1)
-    special.expit(z, out=z)
-    z -= y
-    return losses
-
-
-def _squared_error(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(z - y)^2 / 2, its mean over the outputs; z - y, that of its sum."""
-    z -= y.reshape(z.shape)
-    return np.square(z).mean(axis=1) / 2
-
-
-OUTPUT_LOSSES: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]
-OUTPUT_LOSSES = MappingProxyType(
+# The losses of networks that have a loss for each of several outputs, in the order of
+# scikit-learn: those of labels are added up, of squares the mean is told.
+_OUTPUT_LOSSES: Mapping[str, tuple[Loss, Callable[..., np.ndarray]]] = MappingProxyType(
     {
-        "log_loss": _log_loss,
-        "binary_log_loss": _binary_log_loss,
-        "squared_error": _squared_error,
+        "binary_log_loss": (LogLoss(), np.sum),
+        "squared_error": (SquaredError(), np.mean),
     }
 )
+
+
+def output_losses(name: str, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Losses of the rows; their outputs become the slopes, in place."""
+    if name == "log_loss":
+        loss: Loss = MultinomialLogLoss(z.shape[1])
+        losses, z[...] = loss.value_and_slope(loss.targets(y), z)
+        return losses
+    loss, combine = _OUTPUT_LOSSES[name]
+    targets = loss.targets(y.reshape(z.shape), z.dtype)
+    losses, z[...] = loss.value_and_slope(targets, z)
+    return np.asarray(combine(losses, axis=1))

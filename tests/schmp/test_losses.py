@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import log_loss, mean_squared_error
 
-from dask_ma.schmp.l1._losses import LogLoss, MultinomialLogLoss, SquaredError
+from dask_ma.kernels import LogLoss, MultinomialLogLoss, SquaredError
+from dask_ma.schmp.l1._losses import WeightedLoss
 
 N = 12
 KINDS = ["squared", "two", "three"]
@@ -19,10 +20,10 @@ def make_loss(kind, seed=0):
     weight /= weight.sum()
     if kind == "squared":
         y = rng.normal(size=N)
-        return SquaredError(y - weight @ y, weight)
+        return WeightedLoss(SquaredError(), y - weight @ y, weight)
     if kind == "two":
-        return LogLoss(np.arange(N) % 2, weight)
-    return MultinomialLogLoss(np.arange(N) % 3, weight, 3)
+        return WeightedLoss(LogLoss(), np.arange(N) % 2, weight)
+    return WeightedLoss(MultinomialLogLoss(3), np.arange(N) % 3, weight)
 
 
 def make_margins(loss, spread=2.0, seed=1):
@@ -238,11 +239,12 @@ def test_large_margins(kind, size):
 def test_no_rows(kind):
     """A rank without rows adds nothing."""
     y, none = np.zeros(0, dtype=np.int64), np.zeros(0)
-    loss = {
-        "squared": lambda: SquaredError(none, none),
-        "two": lambda: LogLoss(y, none),
-        "three": lambda: MultinomialLogLoss(y, none, 3),
-    }[kind]()
+    of_row = {
+        "squared": SquaredError(),
+        "two": LogLoss(),
+        "three": MultinomialLogLoss(3),
+    }[kind]
+    loss = WeightedLoss(of_row, none if kind == "squared" else y, none)
     margins = np.zeros((0, loss.n_outputs))
     assert loss.value(margins) == loss.dual(margins, 0.5) == loss.norm(margins) == 0
     assert loss.negative_slopes(margins).shape == margins.shape

@@ -11,11 +11,12 @@ from dask_ma import SchMPLasso, SchMPLogisticRegression
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
+from dask_ma.kernels import SquaredError, log_loss_of
 from dask_ma.layouts._columns import to_columns
 from dask_ma.schmp.l1 import _working_set
 from dask_ma.schmp.l1._column_design import ColumnDesign
 from dask_ma.schmp.l1._design import RowDesign
-from dask_ma.schmp.l1._losses import LogLoss, MultinomialLogLoss, SquaredError
+from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._working_set import WorkingSets
 
@@ -49,11 +50,9 @@ def many():
 
 def make_loss(y, weight):
     if y.dtype.kind == "f":
-        return SquaredError(y, weight)
-    n_classes = 2 if y.max() == 1 else 3
-    if n_classes == 2:
-        return LogLoss(y, weight)
-    return MultinomialLogLoss(y, weight, n_classes)
+        return WeightedLoss(SquaredError(), y, weight)
+    n_outputs = 1 if y.max() == 1 else 3
+    return WeightedLoss(log_loss_of(n_outputs), y, weight)
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def test_the_ball_belongs_to_the_present_point(many):
     design = RowDesign(
         group, Shard([Block(X, y, None, 0, 0)], 40, 400, X.dtype, False, 0)
     )
-    loss = SquaredError(y, np.full(40, 1 / 40))
+    loss = WeightedLoss(SquaredError(), y, np.full(40, 1 / 40))
     objective = Objective(design, loss, penalty, fit_intercept=True)
     log = RoundLog(RankContext(group, 0))
     solver = WorkingSets(objective, Sparse.empty(1), log)

@@ -1,7 +1,7 @@
-"""Losses of linear models: values, slopes, curvatures, smooth versions.
+"""Losses: values, slopes, curvatures, conjugates, smooth versions.
 
 The names and scales are those of scikit-learn's ``SGDClassifier`` and ``SGDRegressor``.
-A new loss is a class of :class:`Loss` and an entry of ``LOSSES``.
+A new loss is a class of :class:`Loss`; an entry of ``LOSSES`` gives it a name.
 
 A loss with a kink is a maximum over slopes; what is subtracted from it inside the
 maximum makes it smooth (Y. Nesterov, "Smooth minimization of non-smooth functions",
@@ -29,6 +29,7 @@ from dask_ma.kernels.losses._base import Loss, SmoothLoss
 from dask_ma.kernels.losses._margin import (
     Hinge,
     LogLoss,
+    MarginLoss,
     ModifiedHuber,
     Perceptron,
     SquaredHinge,
@@ -39,35 +40,93 @@ from dask_ma.kernels.losses._residual import (
     SquaredEpsilonInsensitive,
     SquaredError,
 )
+from dask_ma.kernels.losses._softmax import (
+    MultinomialLogLoss,
+    entropy_sum,
+    log_loss_of,
+    log_loss_sum,
+    log_softmax,
+    residuals,
+    softmax,
+    softmax_slopes,
+)
 
 __all__ = [
+    "EpsilonInsensitive",
+    "Hinge",
+    "Huber",
     "LOSSES",
+    "LogLoss",
     "Loss",
+    "MarginLoss",
+    "ModifiedHuber",
+    "MultinomialLogLoss",
+    "Perceptron",
     "ROUNDED_LOSSES",
     "SMOOTHED_LOSSES",
     "SmoothLoss",
+    "SquaredEpsilonInsensitive",
+    "SquaredError",
+    "SquaredHinge",
+    "entropy_sum",
+    "log_loss_of",
+    "log_loss_sum",
+    "log_softmax",
     "loss_slopes",
     "loss_values",
+    "make_loss",
+    "residuals",
     "smooth_loss",
+    "softmax",
+    "softmax_slopes",
 ]
 
-LOSSES: Mapping[str, Loss] = MappingProxyType(
+LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
     {
-        "hinge": Hinge(),
-        "log_loss": LogLoss(),
-        "modified_huber": ModifiedHuber(),
-        "squared_hinge": SquaredHinge(),
-        "perceptron": Perceptron(),
-        "squared_error": SquaredError(),
-        "huber": Huber(),
-        "epsilon_insensitive": EpsilonInsensitive(),
-        "squared_epsilon_insensitive": SquaredEpsilonInsensitive(),
+        "hinge": Hinge,
+        "log_loss": LogLoss,
+        "modified_huber": ModifiedHuber,
+        "squared_hinge": SquaredHinge,
+        "perceptron": Perceptron,
+        "squared_error": SquaredError,
+        "huber": Huber,
+        "epsilon_insensitive": EpsilonInsensitive,
+        "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
     }
 )
 #: Losses with a smooth version.
 SMOOTHED_LOSSES = frozenset(name for name, loss in LOSSES.items() if loss.is_smoothed)
 #: Losses that a width makes smooth, or smoother.
 ROUNDED_LOSSES = frozenset(name for name, loss in LOSSES.items() if loss.is_rounded)
+
+
+def make_loss(name: str, epsilon: float = 0.1) -> Loss:
+    """The loss of a name.
+
+    Parameters
+    ----------
+    name : str
+        One of ``LOSSES``.
+    epsilon : float, default=0.1
+        Width of huber and of the epsilon-insensitive losses; no other loss reads it.
+
+    Returns
+    -------
+    loss : Loss
+
+    Raises
+    ------
+    ValueError
+        If `name` is not a known loss.
+    """
+    try:
+        kind = LOSSES[name]
+    except KeyError:
+        raise ValueError(
+            f"loss must be one of {sorted(LOSSES)}, got {name!r}"
+        ) from None
+    arguments = {"epsilon": epsilon} if kind.has_epsilon else {}
+    return kind(**arguments)
 
 
 def loss_values(
@@ -98,9 +157,9 @@ def loss_values(
     ValueError
         If `name` is not a known loss.
     """
-    loss = _named(name)
+    loss = make_loss(name, epsilon)
     with np.errstate(over="ignore", under="ignore"):
-        return loss.value(np.asarray(y), np.asarray(p), epsilon)
+        return loss.value(np.asarray(y), np.asarray(p))
 
 
 def loss_slopes(
@@ -130,9 +189,9 @@ def loss_slopes(
     ValueError
         If `name` is not a known loss.
     """
-    loss = _named(name)
+    loss = make_loss(name, epsilon)
     with np.errstate(over="ignore", under="ignore"):
-        return loss.slope(np.asarray(y), np.asarray(p), epsilon)
+        return loss.slope(np.asarray(y), np.asarray(p))
 
 
 def smooth_loss(
@@ -176,14 +235,4 @@ def smooth_loss(
     if name not in SMOOTHED_LOSSES:
         raise ValueError(f"loss must be one of {sorted(SMOOTHED_LOSSES)}, got {name!r}")
     with np.errstate(over="ignore", under="ignore"):
-        return LOSSES[name].smooth(y, p, epsilon, width, caution)
-
-
-def _named(name: str) -> Loss:
-    """The loss of a name."""
-    try:
-        return LOSSES[name]
-    except KeyError:
-        raise ValueError(
-            f"loss must be one of {sorted(LOSSES)}, got {name!r}"
-        ) from None
+        return make_loss(name, epsilon).smooth(y, p, width, caution)

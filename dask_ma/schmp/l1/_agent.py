@@ -8,11 +8,12 @@ import numpy as np
 
 from dask_ma.comm import Group, allreduce, broadcast
 from dask_ma.engine import RankContext, RoundLog, State
+from dask_ma.kernels import Loss, SquaredError, log_loss_of
 from dask_ma.layouts._columns import choose_layout, to_columns
 from dask_ma.schmp.l1._column_design import ColumnDesign
 from dask_ma.schmp.l1._descent import Descent
 from dask_ma.schmp.l1._design import Design, RowDesign
-from dask_ma.schmp.l1._losses import LogLoss, Loss, MultinomialLogLoss, SquaredError
+from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._solver import DualityGap, Solver
@@ -125,15 +126,12 @@ def _weight(weight: np.ndarray | None, n_rows: int) -> np.ndarray:
 
 def make_objective(data: Data, problem: Problem, params: SchMPParams) -> Objective:
     """What the fit minimises; a collective call."""
-    loss: Loss
-    if not params.is_classifier:
-        loss = SquaredError(data.y, data.weight)
-    elif problem.n_problems == 1:
-        loss = LogLoss(data.y, data.weight)
-    else:
-        loss = MultinomialLogLoss(data.y, data.weight, problem.n_problems)
+    loss: Loss = SquaredError()
+    if params.is_classifier:
+        loss = log_loss_of(problem.n_problems)
     penalty = make_penalty(data.design.n_features, params)
-    return Objective(data.design, loss, penalty, params.fit_intercept)
+    weighted = WeightedLoss(loss, data.y, data.weight)
+    return Objective(data.design, weighted, penalty, params.fit_intercept)
 
 
 def make_solver(

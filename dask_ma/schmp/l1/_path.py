@@ -11,10 +11,11 @@ from dask_ma.comm import allgather, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.exceptions import CheckpointError
+from dask_ma.kernels import SquaredError
 from dask_ma.schmp.l1._agent import describe, lay_out, make_penalty, make_record
 from dask_ma.schmp.l1._column_design import ColumnDesign
 from dask_ma.schmp.l1._design import Design
-from dask_ma.schmp.l1._losses import SquaredError
+from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._solver import DualityGap
@@ -291,7 +292,7 @@ class _Walk:
         if not total > 0:
             raise ValueError("a fold has no row with a positive weight to train on")
         data.design.restore()
-        loss = SquaredError(data.y, weight / total)
+        loss = WeightedLoss(SquaredError(), data.y, weight / total)
         penalty = make_penalty(data.design.n_features, params)
         self._objective = Objective(data.design, loss, penalty, params.fit_intercept)
         model = Sparse.empty(1)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.schmp.l1._design import Design
-from dask_ma.schmp.l1._losses import Loss, SquaredError
+from dask_ma.schmp.l1._losses import WeightedLoss
 
 _INTERCEPT_STEPS = 50
 _INTERCEPT_TOLERANCE = 1e-13
@@ -80,7 +80,7 @@ class Objective:
     ----------
     design : Design
         The features.
-    loss : Loss
+    loss : WeightedLoss
         Loss on this rank's rows.
     penalty : Penalty
         Penalty of the coefficients.
@@ -101,7 +101,11 @@ class Objective:
     """
 
     def __init__(
-        self, design: Design, loss: Loss, penalty: Penalty, fit_intercept: bool
+        self,
+        design: Design,
+        loss: WeightedLoss,
+        penalty: Penalty,
+        fit_intercept: bool,
     ) -> None:
         self.design = design
         self.loss = loss
@@ -223,7 +227,6 @@ class Objective:
     def _center_targets(self) -> None:
         """Take the mean from the targets."""
         loss = self.loss
-        assert isinstance(loss, SquaredError)
         self._offset = float(self._sum([float(loss.weight @ loss.y)])[0])
         loss.y = loss.y - self._offset
         # Of equal targets rounding may be left, which nothing can be fitted to.
