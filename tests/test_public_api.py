@@ -40,6 +40,7 @@ DOORS = [
     "dask_ma.mpca.strategies",
     "dask_ma.plotting",
     "dask_ma.schmp",
+    "dask_ma.schmp.losses",
     "dask_ma.sfb",
     "dask_ma.sfb.prox",
     "dask_ma.sfb.topology",
@@ -93,6 +94,8 @@ PUBLIC = [
             "NetworkDisplay",
             "TopologyDisplay",
         ],
+        "dask_ma.schmp": ["ColumnDescent", "CoordinateDescent"],
+        "dask_ma.schmp.losses": ["Huber", "Loss", "LogLoss", "MultinomialLogLoss"],
         "dask_ma.sfb": [
             "Batch",
             "FactorModel",

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
-from dask_ma.schmp import LeastSquares, Schedule, run, schedules
+from dask_ma.schmp import CoordinateDescent, Schedule, losses, run, schedules
 
 from . import WithCluster, parameterized
 from ._data import load_classification, peak_rss, persist, reset_peak_rss
@@ -129,9 +129,16 @@ def make_tall() -> tuple[np.ndarray, np.ndarray]:
     return make_wide(1_000, 1_000, correlation=0.0)
 
 
-def make_program(schedule: Schedule, alpha: float, n_features: int) -> LeastSquares:
+def make_program(
+    schedule: Schedule, alpha: float, n_features: int
+) -> CoordinateDescent:
     """Coordinate descent for the Lasso."""
-    return LeastSquares(schedule, np.full(n_features, alpha), np.zeros(n_features))
+    return CoordinateDescent(
+        losses.SquaredError(),
+        schedule,
+        np.full(n_features, alpha),
+        np.zeros(n_features),
+    )
 
 
 @parameterized(schedule=list(SCHEDULES), n_candidates=[16, 64])

@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from dask_ma.schmp import LeastSquares, Schedule, run, schedules
+from dask_ma.schmp import CoordinateDescent, Schedule, losses, run, schedules
 
 EXCESSES = (1e-1, 1e-2, 1e-3)
 SCHEDULES = ("random", "priority", "dynamic")
@@ -65,7 +65,7 @@ class Course(NamedTuple):
         return float(self.passes[last]) if last < len(self.passes) else np.inf
 
 
-class UntilDone(LeastSquares):
+class UntilDone(CoordinateDescent):
     """Least squares that end at an objective, or when they have diverged."""
 
     def __init__(self, *args: Any, target: float, highest: float) -> None:
@@ -121,6 +121,7 @@ def follow(schedule: Schedule, problem: Problem, seed: int, args: Any) -> Course
     X, y, alpha, start, best = problem
     n_features = X.shape[1]
     program = UntilDone(
+        losses.SquaredError(),
         schedule,
         np.full(n_features, alpha),
         np.zeros(n_features),

@@ -28,7 +28,7 @@ import dask.array as da
 import numpy as np
 from dask.distributed import Client, LocalCluster, wait
 
-from dask_ma.schmp import LeastSquares, run, schedules
+from dask_ma.schmp import CoordinateDescent, losses, run, schedules
 
 
 class Lasso(NamedTuple):
@@ -106,7 +106,8 @@ def run_engine(
     between the ends of the two, without the launch.
     """
     n_features = lasso.X.shape[1]
-    program = LeastSquares(
+    program = CoordinateDescent(
+        losses.SquaredError(),
         schedules.Cyclic(args.candidates),
         np.full(n_features, lasso.l1),
         np.zeros(n_features),

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from dask_ma.comm import Group, LocalGroup, allreduce
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
-from dask_ma.schmp import DynamicEngine, LeastSquares, schedules
+from dask_ma.schmp import CoordinateDescent, DynamicEngine, losses, schedules
 
 
 class Data(NamedTuple):
@@ -77,7 +77,8 @@ def run_rank(group: Group, data: Data, depth: int, args: Any) -> Rates:
     block = Block(X, y, None, group.rank, None)
     shard = Shard([block], *X.shape, X.dtype, False, X.nbytes + y.nbytes)
     n_features = X.shape[1]
-    program = LeastSquares(
+    program = CoordinateDescent(
+        losses.SquaredError(),
         schedules.Dynamic(args.candidates, args.threshold),
         np.full(n_features, data.alpha),
         np.zeros(n_features),

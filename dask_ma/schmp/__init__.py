@@ -5,11 +5,9 @@ A program chooses some parameters (`schedule`), every rank works on them with it
 carries the iterations out, several at a time.
 """
 
-from dask_ma.schmp import schedules
-from dask_ma.schmp.coordinate._column_programs import ColumnLeastSquares, ColumnLogistic
+from dask_ma.schmp import losses, schedules
+from dask_ma.schmp.coordinate._column_descent import ColumnDescent
 from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
-from dask_ma.schmp.coordinate._least_squares import LeastSquares
-from dask_ma.schmp.coordinate._logistic import Logistic
 from dask_ma.schmp.l1._classifier import SchMPLogisticRegression
 from dask_ma.schmp.l1._lasso import SchMPLasso
 from dask_ma.schmp.l1._lasso_cv import SchMPLassoCV
@@ -25,13 +23,10 @@ from dask_ma.schmp.runtime._run import ProgramResult, run
 
 __all__ = [
     "Change",
-    "ColumnLeastSquares",
-    "ColumnLogistic",
+    "ColumnDescent",
     "CoordinateDescent",
     "Counts",
     "DynamicEngine",
-    "LeastSquares",
-    "Logistic",
     "Program",
     "ProgramResult",
     "Request",
@@ -40,6 +35,7 @@ __all__ = [
     "SchMPLogisticRegression",
     "Schedule",
     "Schedulers",
+    "losses",
     "run",
     "schedules",
 ]

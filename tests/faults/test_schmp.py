@@ -11,7 +11,7 @@ from sklearn.linear_model import Lasso
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
 from dask_ma.exceptions import RowsLostWarning
-from dask_ma.schmp import LeastSquares, run, schedules
+from dask_ma.schmp import CoordinateDescent, losses, run, schedules
 
 N_WORKERS = 3
 ALPHA = 0.05
@@ -50,7 +50,7 @@ def check(coef, optimum):
 def test_run(client, rows, optimum, tmp_path):
     mark = tmp_path / "struck"
 
-    class Doomed(LeastSquares):
+    class Doomed(CoordinateDescent):
         n_updates = 0
 
         def prepare(self, shard, group):
@@ -65,7 +65,7 @@ def test_run(client, rows, optimum, tmp_path):
             return super().update(job, local, model)
 
     schedule = schedules.Dynamic(16, 0.3)
-    program = Doomed(schedule, np.full(50, ALPHA), np.zeros(50))
+    program = Doomed(losses.SquaredError(), schedule, np.full(50, ALPHA), np.zeros(50))
     result = run(
         program,
         *rows,

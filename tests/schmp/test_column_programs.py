@@ -8,8 +8,14 @@ from sklearn.linear_model import ElasticNet, Lasso
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
 from dask_ma.layouts._columns import to_columns
-from dask_ma.schmp import DynamicEngine, LeastSquares, Logistic, Schedulers, schedules
-from dask_ma.schmp.coordinate._column_programs import ColumnLeastSquares, ColumnLogistic
+from dask_ma.schmp import (
+    ColumnDescent,
+    CoordinateDescent,
+    DynamicEngine,
+    Schedulers,
+    losses,
+    schedules,
+)
 from dask_ma.schmp.schedules._dependencies import gather_sample, sample_columns
 
 N_ROWS, N_COLUMNS, ALPHA = 40, 60, 0.3
@@ -111,7 +117,7 @@ def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind)
     schedule = SCHEDULES[name]
     X, y = MAKE[kind](data["X"]), data["number"]
     weight = data["weight"] if n_ranks == 5 else None
-    program = ColumnLeastSquares(schedule(), *penalties())
+    program = ColumnDescent(losses.SquaredError(), schedule(), *penalties())
     engines = run_engines(run_ranks, program, X, y, weight, n_ranks, depth, 900)
     check_agreement(engines)
     engine, ours = engines[0], elastic_net(weight)
@@ -119,9 +125,8 @@ def test_least_squares(run_ranks, data, elastic_net, name, n_ranks, depth, kind)
     intercept = engine.program.intercept(engine.model)
     assert intercept == pytest.approx(ours.intercept_, abs=1e-6)
     residuals = y - ours.predict(data["X"])
-    np.testing.assert_allclose(
-        engines[-1].program.residuals(engines[-1].local), residuals, atol=1e-5
-    )
+    predictions = engines[-1].program.predictions(engines[-1].local)
+    np.testing.assert_allclose(y - predictions, residuals, atol=1e-5)
     report = engine.report(engine.sums)
     objective = np.average(residuals**2, weights=weight) / 2
     objective += 0.5 * ALPHA * np.abs(ours.coef_).sum()
@@ -148,7 +153,7 @@ def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, de
     X, y, alpha, _ = copies
     if kind == "logistic":
         y = (y > np.median(y)).astype(np.int64)
-    cls = {"squares": ColumnLeastSquares, "logistic": ColumnLogistic}[kind]
+    loss = {"squares": losses.SquaredError, "logistic": losses.LogLoss}[kind]()
     jobs, loose = {}, set()
 
     class Noting(schedules.Dynamic):
@@ -159,7 +164,7 @@ def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, de
                 loose.add(request.iteration)
             return job
 
-    program = cls(Noting(32, 0.4), np.full(240, alpha), np.zeros(240))
+    program = ColumnDescent(loss, Noting(32, 0.4), np.full(240, alpha), np.zeros(240))
     run_engines(run_ranks, program, X, y, None, 4, depth, 160)
     alike = np.abs(np.corrcoef(X.T)) > 0.4 + 1e-3
     n_pairs = 0
@@ -181,8 +186,11 @@ def test_columns_of_other_ranks_that_depend_on_these(run_ranks, copies, kind, de
 def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
     """Updated at a time they would all take what one of them should."""
     X, y, alpha, lasso = copies
-    program = ColumnLeastSquares(
-        schedules.Dynamic(32, 0.2), np.full(240, alpha), np.zeros(240)
+    program = ColumnDescent(
+        losses.SquaredError(),
+        schedules.Dynamic(32, 0.2),
+        np.full(240, alpha),
+        np.zeros(240),
     )
     engine, *_ = run_engines(run_ranks, program, X, y, None, 4, depth, 2000)
     residuals = y - lasso.predict(X)
@@ -194,7 +202,8 @@ def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_options(run_ranks, data, elastic_net, positive, fit_intercept):
-    program = ColumnLeastSquares(
+    program = ColumnDescent(
+        losses.SquaredError(),
         schedules.Cyclic(4),
         *penalties(),
         positive=positive,
@@ -230,8 +239,8 @@ def with_plain_intercept(engine):
     ("classes", "schedule"), [("two", "dynamic"), ("three", "cyclic")]
 )
 def test_logistic(run_ranks, data, references, classes, schedule, n_ranks, depth, kind):
-    n_classes = {"two": 2, "three": 3}[classes]
-    program = ColumnLogistic(SCHEDULES[schedule](), *penalties(), n_classes=n_classes)
+    loss = losses.LogLoss() if classes == "two" else losses.MultinomialLogLoss(3)
+    program = ColumnDescent(loss, SCHEDULES[schedule](), *penalties())
     X = MAKE[kind](data["X"])
     args = X, data[classes], data["weight"], n_ranks, depth
     engines = run_engines(run_ranks, program, *args, 1000)
@@ -250,21 +259,22 @@ def test_logistic(run_ranks, data, references, classes, schedule, n_ranks, depth
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_one_rank_does_what_it_does_with_rows(run_ranks, data, name, fit_intercept):
     """Step for step, for any schedule of one scheduler."""
-    kinds, y = {
-        "squares": ((LeastSquares, ColumnLeastSquares), data["number"]),
-        "logistic": ((Logistic, ColumnLogistic), data["two"]),
+    loss, y = {
+        "squares": (losses.SquaredError(), data["number"]),
+        "logistic": (losses.LogLoss(), data["two"]),
     }[name]
     start = np.linspace(-0.1, 0.1, N_COLUMNS + (name == "logistic"))
     models = []
-    for kind in kinds:
+    for kind in (CoordinateDescent, ColumnDescent):
         program = kind(
+            loss,
             schedules.Dynamic(8, 0.3),
             *penalties(),
             fit_intercept=fit_intercept,
             start=start,
         )
         args = data["X"], y, data["weight"], 1, 3, 30
-        is_rows = kind in (LeastSquares, Logistic)
+        is_rows = kind is CoordinateDescent
         [engine] = run_engines(run_ranks, program, *args, exchange=not is_rows)
         models.append(engine.model)
         assert not np.allclose(engine.model, start, atol=1e-2)
@@ -273,19 +283,18 @@ def test_one_rank_does_what_it_does_with_rows(run_ranks, data, name, fit_interce
 
 def test_ranks_without_columns(run_ranks, data):
     X, y = data["X"][:, :3], data["two"]
-    for kind, targets, n in (
-        (ColumnLeastSquares, data["number"], 3),
-        (ColumnLogistic, y, 4),
+    for loss, targets, n in (
+        (losses.SquaredError(), data["number"], 3),
+        (losses.LogLoss(), y, 4),
     ):
-        program = kind(schedules.Dynamic(2, 0.9), *penalties(3))
+        program = ColumnDescent(loss, schedules.Dynamic(2, 0.9), *penalties(3))
         engines = run_engines(run_ranks, program, X, targets, None, 5, 3, 400)
         check_agreement(engines)
         schedulers = engines[0].schedulers
         assert schedulers.alone
         assert schedulers.ranks == (1, 3, 4)
         assert schedulers.partitions == (range(0, 1), range(1, 2), range(2, n))
-        rows = {ColumnLeastSquares: LeastSquares, ColumnLogistic: Logistic}[kind]
-        program = rows(schedules.Cyclic(1), *penalties(3))
+        program = CoordinateDescent(loss, schedules.Cyclic(1), *penalties(3))
         [engine] = run_engines(
             run_ranks, program, X, targets, None, 1, 1, 900, exchange=False
         )
@@ -293,7 +302,7 @@ def test_ranks_without_columns(run_ranks, data):
 
 
 def test_rows_are_exchanged_if_they_come(run_ranks, data):
-    program = ColumnLeastSquares(schedules.Cyclic(4), *penalties())
+    program = ColumnDescent(losses.SquaredError(), schedules.Cyclic(4), *penalties())
     args = data["X"], data["number"], data["weight"], 2, 3, 50
     engines = [
         run_engines(run_ranks, program, *args, exchange=exchange)[0]
@@ -318,8 +327,12 @@ def test_few_rows_travel_as_few(run_ranks):
 
         def agent(group, given=given):
             shard = make_shard(given, y, None, group.rank, 2)
-            program = ColumnLeastSquares(
-                schedules.Cyclic(4), np.zeros(40), np.ones(40), fit_intercept=False
+            program = ColumnDescent(
+                losses.SquaredError(),
+                schedules.Cyclic(4),
+                np.zeros(40),
+                np.ones(40),
+                fit_intercept=False,
             )
             engine = DynamicEngine(RankContext(group, 0), program, shard)
             before = group.counters.bytes_sent
@@ -356,6 +369,6 @@ def test_the_sample_is_that_of_the_rows(run_ranks, data, kind, n_rows):
 def test_no_targets(run_ranks, data):
     X = data["X"]
     shard = Shard([Block(X, None, None, 0, 0)], N_ROWS, N_COLUMNS, X.dtype, False, 0)
-    program = ColumnLeastSquares(schedules.Cyclic(4), *penalties())
+    program = ColumnDescent(losses.SquaredError(), schedules.Cyclic(4), *penalties())
     with pytest.raises(ValueError, match="needs targets y"):
         run_ranks(lambda g: DynamicEngine(RankContext(g, 0), program, shard), 1)

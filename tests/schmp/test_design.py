@@ -5,9 +5,9 @@ import pytest
 from scipy import sparse
 
 from dask_ma.data import Block, Shard
+from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import to_columns
-from dask_ma.schmp.l1._column_design import ColumnDesign
-from dask_ma.schmp.l1._design import RowDesign
+from dask_ma.layouts._row_design import RowDesign
 
 N_ROWS, N_COLUMNS, N_OUTPUTS = 23, 11, 2
 LAYOUTS = ["rows", "columns"]
@@ -221,7 +221,7 @@ def test_the_input_stays_as_it_is(on_ranks, layout, kind):
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_rows_go_in_chunks(on_ranks, monkeypatch, layout, kind):
     """A few rows at a time give what all at once do."""
-    from dask_ma.schmp.l1 import _design
+    from dask_ma.layouts import _design
 
     monkeypatch.setattr(_design, "_CHUNK_BYTES", 8 * 2 * 3)
     X, dense = make_rows(kind)

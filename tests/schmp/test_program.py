@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 from scipy.optimize import nnls
 
-from dask_ma.schmp import LeastSquares, Program, run, schedules
+from dask_ma.schmp import CoordinateDescent, Program, losses, run, schedules
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 8)) + 0.3
@@ -122,7 +122,9 @@ def test_dask_arrays_stay_where_they_are(processes):
     blocks = sparse.csr_matrix(np.where(np.abs(X) < 0.3, 0, X))
     lazy = da.from_array(blocks.toarray(), chunks=(17, 8)).map_blocks(sparse.csr_matrix)
     y = da.from_array(Y, chunks=17)
-    program = LeastSquares(schedules.Cyclic(2), np.full(8, 0.01), np.zeros(8))
+    program = CoordinateDescent(
+        losses.SquaredError(), schedules.Cyclic(2), np.full(8, 0.01), np.zeros(8)
+    )
     here = run(program, blocks, Y, n_iterations=100, pipeline_depth=2, random_state=0)
     there = run(program, lazy, y, n_iterations=100, pipeline_depth=2, random_state=0)
     np.testing.assert_allclose(there.model, here.model, atol=1e-8)
@@ -194,7 +196,9 @@ def test_the_program_of_the_caller_stays_as_it_is():
 def test_a_run_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, n_ranks):
     def program(alpha=0.01):
         schedule = schedules.Dynamic(4, 0.5)
-        return LeastSquares(schedule, np.full(8, alpha), np.zeros(8))
+        return CoordinateDescent(
+            losses.SquaredError(), schedule, np.full(8, alpha), np.zeros(8)
+        )
 
     options = {"report_every": 7, "random_state": 0, "n_ranks": n_ranks}
     whole = run(program(), X, Y, n_iterations=35, **options)
@@ -224,7 +228,9 @@ def test_a_finished_run_is_not_run_again(tmp_path, configured):
 
 def test_all_that_a_program_holds_tells_it_from_others(tmp_path, configured):
     def objective(schedule):
-        program = LeastSquares(schedule, np.full(8, 0.01), np.zeros(8))
+        program = CoordinateDescent(
+            losses.SquaredError(), schedule, np.full(8, 0.01), np.zeros(8)
+        )
         return run(program, X, Y, n_iterations=20, random_state=0).history[-1]
 
     made = [schedules.Cyclic(1), schedules.Cyclic(2), schedules.Priority(2)]
@@ -282,7 +288,7 @@ def test_errors_of_the_program_come_out_of_a_cluster(cluster):
         ({"report_every": -1}, ValueError, "report_every must be at least 1"),
         ({"n_ranks": 0}, ValueError, "n_ranks must be at least 1"),
         ({"program": "nothing"}, TypeError, "program must be an object of a subclass"),
-        ({"program": LeastSquares}, TypeError, "program must be an object"),
+        ({"program": CoordinateDescent}, TypeError, "program must be an object"),
         ({"X": [1.0]}, ValueError, "Expected 2D array"),
         ({"X": X * np.nan}, ValueError, "X contains NaN"),
         ({"y": Y[:-1]}, ValueError, "inconsistent numbers of samples"),
@@ -348,7 +354,9 @@ def test_a_run_with_another_schedule_is_another_run(tmp_path, other):
     """The schedule is an object among the attributes of the program."""
 
     def go(schedule, n_iterations):
-        program = LeastSquares(schedule, np.full(8, 0.01), np.zeros(8))
+        program = CoordinateDescent(
+            losses.SquaredError(), schedule, np.full(8, 0.01), np.zeros(8)
+        )
         options = {"n_iterations": n_iterations, "report_every": 10, "n_ranks": 1}
         return run(program, X, Y, random_state=0, **options)
 

@@ -12,10 +12,10 @@ from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import SquaredError, log_loss_of
+from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import to_columns
+from dask_ma.layouts._row_design import RowDesign
 from dask_ma.schmp.l1 import _working_set
-from dask_ma.schmp.l1._column_design import ColumnDesign
-from dask_ma.schmp.l1._design import RowDesign
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._working_set import WorkingSets

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group, allreduce
-from dask_ma.schmp.coordinate._column_store import LocalColumns
+from dask_ma.comm import Group
+from dask_ma.kernels import Loss
+from dask_ma.layouts._design import Design
+from dask_ma.layouts._row_design import RowDesign
+from dask_ma.schmp.coordinate._rows import (
+    LocalRows,
+    Margins,
+    Residuals,
+    RowValues,
+    as_column,
+)
 from dask_ma.schmp.runtime._program import Change, Program, Request, Schedule
 from dask_ma.schmp.runtime._schedulers import Jobs, Schedulers
 
-NO_CURVATURE = 1e-12  # of the mean square of a column: rounding, not a variance
-
 
 class CoordinateDescent(Program):
-    """Coordinate descent for a penalised linear model; see its subclasses.
+    """Coordinate descent for a penalised linear model, with rows shared out.
 
     Each update minimises an upper bound of the objective along one coordinate, with the
     others where they are::
 
         sum_i s_i loss_i / sum_i s_i + sum_j l1_j |b_j| + sum_j l2_j b_j^2 / 2
 
+    For the squared error that is the objective itself. The model has the shape
+    (n_features,) then, and the intercept is what makes the mean residual zero. For
+    other losses the model has the intercept in a last row, (n_features + 1,), or
+    (n_features + 1, n_outputs) for several outputs; with an intercept, that row is the
+    one for columns whose means are taken out, and :meth:`intercept` gives the one for
+    columns as they are.
+
     Parameters
     ----------
+    loss : Loss
+        Loss of a row, with bounded curvature; see :mod:`dask_ma.schmp.losses`. Where
+        its targets are classes, `y` holds their codes from 0 on; coefficients of the
+        second class come out for two classes.
     schedule : Schedule
         Which coordinates to update next.
     l1, l2 : ndarray of float64 of shape (n_features,)
@@ -34,7 +51,7 @@ class CoordinateDescent(Program):
     fit_intercept : bool, default=True
         Whether there is an intercept; it is never penalised.
     start : ndarray of shape of the model, default=None
-        Model to begin with; zeros if None.
+        Model to begin with, for columns as they are; zeros if None.
 
     Attributes
     ----------
@@ -42,10 +59,20 @@ class CoordinateDescent(Program):
         Sum of the weights of the rows of all ranks; set by :meth:`prepare`.
     n_rows : int
         Number of these rows; set by :meth:`prepare`.
+
+    Raises
+    ------
+    ValueError
+        If there is no bound for the curvature of the loss.
+
+    See Also
+    --------
+    ColumnDescent : The same with columns shared out.
     """
 
     def __init__(
         self,
+        loss: Loss,
         schedule: Schedule,
         l1: np.ndarray,
         l2: np.ndarray,
@@ -54,83 +81,56 @@ class CoordinateDescent(Program):
         fit_intercept: bool = True,
         start: np.ndarray | None = None,
     ) -> None:
+        if not np.isfinite(loss.smoothness):
+            raise ValueError(
+                f"loss must have a bounded second derivative, but the smoothness of "
+                f"{type(loss).__name__} is {loss.smoothness}; set it, or choose a "
+                "smooth loss"
+            )
+        self.loss = loss
         self._schedule = schedule
         self.l1 = np.asarray(l1, dtype=np.float64)
         self.l2 = np.asarray(l2, dtype=np.float64)
         self.positive = positive
         self.fit_intercept = fit_intercept
         self.start = start
-        self.total_weight = 0.0
         self.n_rows = 0
+        kind = Residuals if loss.is_quadratic else Margins
+        self._rows: RowValues = kind(loss, fit_intercept)
         self._curvatures = np.zeros(0)
 
-    # What the losses differ in -----------------------------------------------------
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights of the rows of all ranks."""
+        return self._rows.total_weight
 
-    @abstractmethod
-    def curvatures(self, local: LocalColumns, group: Group) -> np.ndarray:
-        """Upper bound of the second derivative of the mean loss by each coordinate.
+    @property
+    def column_means(self) -> np.ndarray:
+        """Weighted means of the columns; zeros without an intercept."""
+        return self._rows.column_means
 
-        A collective call.
-        """
+    def _make_design(self, data: Any, group: Group) -> Design:
+        """The features of this rank; a collective call."""
+        return RowDesign(group, data)
 
-    @abstractmethod
-    def gradient_sums(self, local: LocalColumns, index: np.ndarray) -> np.ndarray:
-        """This rank's part of the gradient of the summed loss, for some coordinates."""
-
-    @abstractmethod
-    def values_at_zero(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
-        """What is kept for each row if all coordinates are zero; a new array."""
-
-    @abstractmethod
-    def add_effect(
-        self,
-        out: np.ndarray,
-        local: LocalColumns,
-        index: np.ndarray,
-        change: np.ndarray,
-    ) -> float:
-        """Add to values of the rows what a change of some coordinates does to them.
-
-        Returns
-        -------
-        offset : float
-            What it does to the offset of the values.
-        """
-
-    # What layouts differ in --------------------------------------------------------
-
-    def lay_out(self, shard: Any, group: Group) -> LocalColumns:
-        """The data of this rank by columns; a collective call."""
-        return LocalColumns.of_rows(shard)
-
-    def from_columns(self, group: Group, values: np.ndarray) -> np.ndarray:
-        """A value for each column of all ranks, from those of this rank's store."""
-        return allreduce(group, values)
-
-    def from_rows(self, group: Group, value: float) -> float:
-        """A sum over all rows, from that over the rows of this rank."""
-        return float(allreduce(group, np.array(value)))
-
-    # The program -------------------------------------------------------------------
-
-    def prepare(self, shard: Any, group: Group) -> LocalColumns:
+    def prepare(self, shard: Any, group: Group) -> LocalRows:
         """Lay the data out by columns, and work out the curvatures.
 
         Parameters
         ----------
-        shard : Shard
+        shard : Shard or Design
             Rows of this rank.
         group : Group
             This rank among the others.
 
         Returns
         -------
-        local : LocalColumns
+        local : LocalRows
 
         Raises
         ------
         ValueError
-            If the penalties do not fit the columns.
+            If the penalties do not fit the columns, or there are no targets.
         """
         for name in ("l1", "l2"):
             shape = getattr(self, name).shape
@@ -139,10 +139,12 @@ class CoordinateDescent(Program):
                     f"{name} has the shape {shape}, expected ({shard.n_features},), "
                     "one weight for each column of X"
                 )
-        local = self.lay_out(shard, group)
-        self.total_weight = self.from_rows(group, local.weight_sum)
-        self.n_rows = int(self.from_rows(group, float(len(local.y))))
-        self._curvatures = self.curvatures(local, group)
+        is_laid_out = isinstance(shard, Design)
+        design = shard if is_laid_out else self._make_design(shard, group)
+        local = LocalRows.of(design, self.loss)
+        self.n_rows = int(local.total(float(len(local.targets))))
+        self._curvatures = self._rows.prepare(local)
+        self._data = design.shard
         return local
 
     def prepare_schedule(
@@ -155,7 +157,31 @@ class CoordinateDescent(Program):
         shard, group, schedulers
             As in :meth:`Program.prepare_schedule`.
         """
-        self._schedule.prepare(shard, group, schedulers, centered=self.fit_intercept)
+        self._schedule.prepare(
+            self._data, group, schedulers, centered=self.fit_intercept
+        )
+
+    def initial_model(self, local: LocalRows, group: Group) -> np.ndarray:
+        """Model to begin with.
+
+        Parameters
+        ----------
+        local : LocalRows
+            Rows of this rank.
+        group : Group
+            This rank among the others.
+
+        Returns
+        -------
+        model : ndarray of float64
+        """
+        shape = self._rows.model_shape(local.design.n_features)
+        if self.start is None:
+            return np.zeros(shape)
+        start = np.array(self.start, dtype=np.float64)
+        if start.shape != shape:
+            raise ValueError(f"start has the shape {start.shape}, expected {shape}")
+        return self._rows.centred(start)
 
     def schedule(self, model: np.ndarray, request: Request) -> Jobs:
         """Coordinates to update.
@@ -179,7 +205,7 @@ class CoordinateDescent(Program):
         return job
 
     def update(
-        self, job: np.ndarray, local: LocalColumns, model: np.ndarray
+        self, job: np.ndarray, local: LocalRows, model: np.ndarray
     ) -> np.ndarray:
         """This rank's part of the gradient.
 
@@ -187,7 +213,7 @@ class CoordinateDescent(Program):
         ----------
         job : ndarray of int64 of shape (k,)
             Coordinates.
-        local : LocalColumns
+        local : LocalRows
             Rows of this rank.
         model : ndarray
             The model.
@@ -196,7 +222,7 @@ class CoordinateDescent(Program):
         -------
         sums : ndarray of float64 of shape (k, ...)
         """
-        return self.gradient_sums(local, job)
+        return self._rows.gradient_sums(local, job)
 
     def aggregate(
         self, results: list[np.ndarray], jobs: Jobs, model: np.ndarray
@@ -273,7 +299,7 @@ class CoordinateDescent(Program):
 
     def commit(
         self,
-        local: LocalColumns,
+        local: LocalRows,
         index: np.ndarray,
         change: np.ndarray,
         model: np.ndarray,
@@ -283,7 +309,7 @@ class CoordinateDescent(Program):
 
         Parameters
         ----------
-        local : LocalColumns
+        local : LocalRows
             Rows of this rank.
         index : ndarray of int64 of shape (k,)
             Coordinates that have changed.
@@ -296,30 +322,30 @@ class CoordinateDescent(Program):
         """
         moved = has_nonzero(change)
         if moved.any():
-            local.offset += self.add_effect(
+            local.offset += self._rows.add_effect(
                 local.values, local, index[moved], change[moved]
             )
 
-    def refresh(self, local: LocalColumns, model: np.ndarray) -> None:
+    def refresh(self, local: LocalRows, model: np.ndarray) -> None:
         """Work the values of the rows out anew.
 
         Parameters
         ----------
-        local : LocalColumns
+        local : LocalRows
             Rows of this rank.
         model : ndarray
             The model.
         """
         index = np.flatnonzero(has_nonzero(model))
-        local.values = self.values_at_zero(local, model)
-        local.offset = self.add_effect(local.values, local, index, model[index])
+        local.values = self._rows.at_zero(local, model)
+        local.offset = self._rows.add_effect(local.values, local, index, model[index])
 
-    def measure(self, local: LocalColumns, model: np.ndarray) -> np.ndarray:
-        """Sum of the losses of this rank's rows.
+    def measure(self, local: LocalRows, model: np.ndarray) -> np.ndarray:
+        """Sum of the losses of this rank's rows; where all have all rows, of one rank.
 
         Parameters
         ----------
-        local : LocalColumns
+        local : LocalRows
             Rows of this rank.
         model : ndarray
             The model.
@@ -328,11 +354,8 @@ class CoordinateDescent(Program):
         -------
         sums : ndarray of float64 of shape (1,)
         """
-        return np.array([self.loss_sum(local)])
-
-    @abstractmethod
-    def loss_sum(self, local: LocalColumns) -> float:
-        """Weighted sum of the losses of this rank's rows."""
+        is_counted = local.design.is_counted()
+        return np.array([self._rows.loss_sum(local) if is_counted else 0.0])
 
     def report(self, sums: np.ndarray, model: np.ndarray) -> dict[str, float]:
         """Objective, and the number of coordinates that are not zero.
@@ -357,19 +380,64 @@ class CoordinateDescent(Program):
             "n_nonzero": int(np.count_nonzero(coef)),
         }
 
-    def n_touched(self, local: LocalColumns) -> int:
+    def n_touched(self, local: LocalRows) -> int:
         """Stored elements read so far, in gradients and in values of the rows.
 
         Parameters
         ----------
-        local : LocalColumns
+        local : LocalRows
             Rows of this rank.
 
         Returns
         -------
         n_touched : int
         """
-        return local.n_touched
+        return local.store.n_touched
+
+    def intercept(self, model: np.ndarray) -> np.ndarray:
+        """Intercept of a model for columns as they are.
+
+        Parameters
+        ----------
+        model : ndarray
+            The model.
+
+        Returns
+        -------
+        intercept : ndarray of float64 of shape () or (n_outputs,)
+            0 without an intercept.
+        """
+        return self._rows.intercept(model)
+
+    def centred(self, model: np.ndarray) -> np.ndarray:
+        """The model for columns whose means are taken out, from one for plain columns.
+
+        Parameters
+        ----------
+        model : ndarray
+            A model.
+
+        Returns
+        -------
+        model : ndarray
+        """
+        return self._rows.centred(model)
+
+    def predictions(self, local: LocalRows, origin: float = 0.0) -> np.ndarray:
+        """What the model predicts for this rank's rows.
+
+        Parameters
+        ----------
+        local : LocalRows
+            Rows of this rank.
+        origin : float, default=0.0
+            Number that is taken from the predictions, without rounding them first.
+
+        Returns
+        -------
+        predictions : ndarray of float64 of shape (n_rows,) or (n_rows, n_outputs)
+        """
+        return self._rows.predictions(local, origin)
 
     def _target(
         self, job: np.ndarray, sums: np.ndarray, model: np.ndarray
@@ -377,15 +445,6 @@ class CoordinateDescent(Program):
         """What the threshold is held against, of shape (k, ...)."""
         curvature = as_column(self._curvatures[job], model.ndim)
         return np.asarray(curvature * model[job] - sums / self.total_weight)
-
-    def _begin(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The model to begin with."""
-        if self.start is None:
-            return np.zeros(shape)
-        start = np.array(self.start, dtype=np.float64)
-        if start.shape != shape:
-            raise ValueError(f"start has the shape {start.shape}, expected {shape}")
-        return start
 
     def _penalties(self, job: np.ndarray, ndim: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights of the penalties of some coordinates, 0 for the intercept."""
@@ -401,8 +460,3 @@ class CoordinateDescent(Program):
 def has_nonzero(values: np.ndarray) -> np.ndarray:
     """Which rows of an array, or elements of a vector, are not zero."""
     return np.asarray(values != 0 if values.ndim == 1 else values.any(axis=1))
-
-
-def as_column(values: np.ndarray, ndim: int) -> np.ndarray:
-    """Values of parameters in a shape that goes with models of `ndim` dimensions."""
-    return values if ndim == 1 else values[:, np.newaxis]

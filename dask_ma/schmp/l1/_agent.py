@@ -9,10 +9,11 @@ import numpy as np
 from dask_ma.comm import Group, allreduce, broadcast
 from dask_ma.engine import RankContext, RoundLog, State
 from dask_ma.kernels import Loss, SquaredError, log_loss_of
+from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import choose_layout, to_columns
-from dask_ma.schmp.l1._column_design import ColumnDesign
+from dask_ma.layouts._design import Design
+from dask_ma.layouts._row_design import RowDesign
 from dask_ma.schmp.l1._descent import Descent
-from dask_ma.schmp.l1._design import Design, RowDesign
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
@@ -45,7 +46,7 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
         data = lay_out(context.group, problem, params)
     objective = make_objective(data, problem, params)
     check_start(objective, params)
-    solver = make_solver(context, objective, data, params, log, kept)
+    solver = make_solver(context, objective, params, log, kept)
     n_iter, stop = 0, False
     if kept is not None:
         n_iter, stop = kept.round, kept.shared["stop"]
@@ -82,14 +83,11 @@ class Data(NamedTuple):
         Targets, or codes of classes.
     weight : ndarray of float64 of shape (n_rows,)
         Weights of the rows, which add up to 1 over all rows.
-    held : Shard or ColumnShard
-        The rows, or columns, themselves.
     """
 
     design: Design
     y: np.ndarray
     weight: np.ndarray
-    held: Any
 
 
 def lay_out(group: Group, problem: Problem, params: SchMPParams) -> Data:
@@ -109,14 +107,14 @@ def lay_out(group: Group, problem: Problem, params: SchMPParams) -> Data:
         targets = np.asarray(columns.y)
         weight = _weight(columns.sample_weight, len(targets))
         design = ColumnDesign(group, columns)
-        return Data(design, targets, weight / weight.sum(), columns)
+        return Data(design, targets, weight / weight.sum())
     empty = np.zeros(0, dtype=np.int64 if params.is_classifier else np.float64)
     y = np.concatenate([empty, *(block.y for block in shard.blocks)])
     weights = [_weight(b.sample_weight, len(b.y)) for b in shard.blocks]
     weight = np.concatenate([np.zeros(0), *weights])
     # They may have come as float32, and did not add up then.
     weight /= allreduce(group, weight.sum())
-    return Data(RowDesign(group, shard), y, weight, shard)
+    return Data(RowDesign(group, shard), y, weight)
 
 
 def _weight(weight: np.ndarray | None, n_rows: int) -> np.ndarray:
@@ -137,7 +135,6 @@ def make_objective(data: Data, problem: Problem, params: SchMPParams) -> Objecti
 def make_solver(
     context: RankContext,
     objective: Objective,
-    data: Data,
     params: SchMPParams,
     log: RoundLog,
     kept: State | None,
@@ -145,7 +142,7 @@ def make_solver(
     """What improves the model, round by round; a collective call."""
     if params.schedule != "working_set":
         state = None if kept is None else kept.shared
-        return Descent(context, objective, data.held, params, log, state)
+        return Descent(context, objective, params, log, state)
     model = Sparse.empty(objective.n_outputs)
     if kept is not None:
         names = ("coordinates", "coef", "intercept")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dask_ma import _config
 from dask_ma.comm import allgather
 from dask_ma.engine import RankContext, RoundLog
+from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.schmp import schedules
-from dask_ma.schmp.coordinate._column_programs import ColumnLeastSquares, ColumnLogistic
-from dask_ma.schmp.coordinate._column_store import LaidOutShard
-from dask_ma.schmp.coordinate._coordinate import CoordinateDescent, as_column
-from dask_ma.schmp.coordinate._least_squares import LeastSquares
-from dask_ma.schmp.coordinate._logistic import Logistic
-from dask_ma.schmp.l1._column_design import ColumnDesign
-from dask_ma.schmp.l1._design import RowDesign
+from dask_ma.schmp.coordinate._column_descent import ColumnDescent
+from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
+from dask_ma.schmp.coordinate._rows import as_column
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._solver import DualityGap, Solver
@@ -55,8 +52,6 @@ class Descent(Solver):
         This rank.
     objective : Objective
         What to minimise.
-    data : Shard or ColumnShard
-        Rows or columns of this rank, with the targets of the objective.
     params : SchMPParams
         Parameters of the fit.
     log : RoundLog
@@ -75,7 +70,6 @@ class Descent(Solver):
         self,
         context: RankContext,
         objective: Objective,
-        data: Any,
         params: SchMPParams,
         log: RoundLog,
         state: dict[str, Any] | None = None,
@@ -86,14 +80,10 @@ class Descent(Solver):
         self.polished = False
         self._limit = int(_config.get("schmp.max-working-set"))
         self._is_checked = False
-        if isinstance(objective.design, RowDesign) and data.is_sparse:
-            # One copy by columns for the steps and for the gap.
-            columns = objective.design.columns
-            data = LaidOutShard(**vars(data), columns=columns)
         self._engine = DynamicEngine(
             context,
             make_program(objective, params),
-            data,
+            objective.design,
             pipeline_depth=params.pipeline_depth,
             n_schedulers=params.n_schedulers,
             log=log,
@@ -101,9 +91,9 @@ class Descent(Solver):
         )
         wanted = -(-objective.design.n_features // params.n_candidates)
         self._n_iterations = min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
-        if isinstance(program := self._engine.program, LeastSquares):
+        if objective.loss.is_quadratic:
             # Worked out by and by, they would have other bits where a fit goes on.
-            objective.take_means(program.column_means)
+            objective.take_means(self._program.column_means)
         self._n_at_once = _iterations_at_once(
             params.n_candidates, self._engine.pipeline_depth
         )
@@ -139,6 +129,11 @@ class Descent(Solver):
         return self._certificate
 
     @property
+    def _program(self) -> CoordinateDescent:
+        """The engine's own copy of the program."""
+        return cast(CoordinateDescent, self._engine.program)
+
+    @property
     def n_touched(self) -> int:
         return self._design.n_touched + self._engine.n_touched
 
@@ -146,9 +141,9 @@ class Descent(Solver):
         return self._engine.state_dict()
 
     def shown_intercept(self) -> np.ndarray:
-        program = self._engine.program
-        if isinstance(program, LeastSquares) and self.objective.penalty.l1.all():
-            return np.array([program.intercept(self._engine.model)])
+        objective = self.objective
+        if objective.loss.is_quadratic and objective.penalty.l1.all():
+            return np.array([self._program.intercept(self._engine.model)])
         return super().shown_intercept()
 
     def _descend(self) -> None:
@@ -166,10 +161,8 @@ class Descent(Solver):
         """Solve for all coefficients of a model, and go on there; a collective call."""
         finish = _Finish(self.objective, start, self.log)
         finish.improve_to(self._target)
-        engine, program = self._engine, self._engine.program
-        array = _as_array(finish.model, self.objective)
-        if isinstance(program, Logistic):
-            array[-1] += program.column_means @ array[:-1]
+        engine = self._engine
+        array = self._program.centred(_as_array(finish.model, self.objective))
         state = {
             "model": array.reshape(engine.model.shape),
             "last_change": engine.last_change,
@@ -186,8 +179,7 @@ class Descent(Solver):
 
         A collective call.
         """
-        program, model = self._engine.program, self._engine.model
-        assert isinstance(program, CoordinateDescent)
+        program, model = self._program, self._engine.model
         slopes = np.zeros((len(model), self.objective.n_outputs))
         for features, values in allgather(self._group, tuple(self._part)):
             slopes[features] = -values
@@ -208,21 +200,17 @@ class Descent(Solver):
             settled.settle()
 
     def _read_engine(self) -> None:
-        objective, program, engine = self.objective, self._engine.program, self._engine
+        objective, program, engine = self.objective, self._program, self._engine
         coef = engine.model[: objective.design.n_features]
         flat = coef.ravel()
         self.model.coordinates = np.flatnonzero(flat)
         self.model.coef = flat[self.model.coordinates].astype(np.float64)
-        if isinstance(program, LeastSquares):
-            residuals = program.residuals(engine.local)
-            objective.margins = (objective.loss.y - residuals)[:, np.newaxis]
-            return
-        margins = engine.local.values
-        objective.margins = margins.reshape(len(margins), objective.n_outputs).copy()
-        assert isinstance(program, Logistic)
-        self.model.intercept = np.atleast_1d(program.intercept(engine.model)).copy()
-        # The certificate needs the best intercept for the coefficients.
-        objective.settle_intercept(self.model)
+        margins = program.predictions(engine.local, objective.offset)
+        objective.margins = margins.reshape(len(margins), objective.n_outputs)
+        if not objective.loss.is_quadratic:
+            self.model.intercept = np.array(program.intercept(engine.model), ndmin=1)
+            # The certificate needs the best intercept for the coefficients.
+            objective.settle_intercept(self.model)
 
 
 class _Finish(WorkingSets):
@@ -264,20 +252,18 @@ def _iterations_at_once(n_candidates: int, depth: int) -> int:
 
 def make_program(objective: Objective, params: SchMPParams) -> CoordinateDescent:
     """The program of coordinate descent for an objective."""
-    penalty = objective.penalty
-    arguments: dict[str, Any] = {
-        "positive": penalty.positive,
-        "fit_intercept": params.fit_intercept,
-        "start": _start(objective, params),
-    }
-    schedule = make_schedule(params)
+    penalty, loss = objective.penalty, objective.loss.of_row
     by_columns = isinstance(objective.design, ColumnDesign)
-    if not params.is_classifier:
-        squares = ColumnLeastSquares if by_columns else LeastSquares
-        return squares(schedule, penalty.l1, penalty.l2, **arguments)
-    arguments["n_classes"] = max(2, objective.n_outputs)
-    logistic = ColumnLogistic if by_columns else Logistic
-    return logistic(schedule, penalty.l1, penalty.l2, **arguments)
+    kind = ColumnDescent if by_columns else CoordinateDescent
+    return kind(
+        loss,
+        make_schedule(params),
+        penalty.l1,
+        penalty.l2,
+        positive=penalty.positive,
+        fit_intercept=params.fit_intercept,
+        start=_start(objective, params),
+    )
 
 
 def make_schedule(params: SchMPParams) -> Schedule:

@@ -12,9 +12,9 @@ from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import SquaredError
+from dask_ma.layouts._column_design import ColumnDesign
+from dask_ma.layouts._design import Design
 from dask_ma.schmp.l1._agent import describe, lay_out, make_penalty, make_record
-from dask_ma.schmp.l1._column_design import ColumnDesign
-from dask_ma.schmp.l1._design import Design
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Sparse

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.schmp.l1._design import Design
+from dask_ma.layouts._design import Design
 from dask_ma.schmp.l1._losses import WeightedLoss
 
 _INTERCEPT_STEPS = 50
@@ -90,7 +90,9 @@ class Objective:
     Attributes
     ----------
     margins : ndarray of float64 of shape (n_rows, n_outputs)
-        Values of the linear functions of the present model.
+        Values of the linear functions of the present model, less the offset.
+    offset : float
+        What has been taken from the targets.
     null : float
         Objective of the best model without coefficients.
     n_rows : int
@@ -116,7 +118,7 @@ class Objective:
         self.means = np.zeros(design.n_features)  # of the columns met so far
         self._known = np.zeros(design.n_features, dtype=bool)
         self.tolerances = np.full(design.n_features, np.inf)
-        self._offset = 0.0
+        self.offset = 0.0
         if self.centers:
             self._center_targets()
         self.settle_intercept(Sparse.empty(self.n_outputs))
@@ -211,7 +213,7 @@ class Objective:
             shared = model.intercept.mean() if self.n_outputs > 1 else 0.0
             return np.asarray(model.intercept - shared)
         features = model.coordinates  # there is one output
-        return np.array([self._offset - self.means[features] @ model.coef])
+        return np.array([self.offset - self.means[features] @ model.coef])
 
     def _intercept_slopes(self) -> tuple[np.ndarray, np.ndarray]:
         """Negative slope and second derivatives by the intercepts."""
@@ -227,10 +229,10 @@ class Objective:
     def _center_targets(self) -> None:
         """Take the mean from the targets."""
         loss = self.loss
-        self._offset = float(self._sum([float(loss.weight @ loss.y)])[0])
-        loss.y = loss.y - self._offset
+        self.offset = float(self._sum([float(loss.weight @ loss.y)])[0])
+        loss.y = loss.y - self.offset
         # Of equal targets rounding may be left, which nothing can be fitted to.
-        loss.y[np.abs(loss.y) <= _ROUNDING * abs(self._offset)] = 0.0
+        loss.y[np.abs(loss.y) <= _ROUNDING * abs(self.offset)] = 0.0
 
     def _sum(self, values: Any) -> np.ndarray:
         return self.design.sum(np.asarray(values, dtype=np.float64))

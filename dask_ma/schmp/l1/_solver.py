@@ -9,7 +9,7 @@ import numpy as np
 
 from dask_ma.comm import allreduce, broadcast
 from dask_ma.engine import RoundLog
-from dask_ma.schmp.l1._design import Part
+from dask_ma.layouts._design import Part
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 
 

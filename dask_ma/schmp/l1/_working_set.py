@@ -13,7 +13,7 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.comm import allreduce, broadcast, gather, reduce
 from dask_ma.engine import RoundLog
-from dask_ma.schmp.l1._design import Part
+from dask_ma.layouts._design import Part
 from dask_ma.schmp.l1._hessian import HessianCache
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize

@@ -89,7 +89,7 @@ class DynamicEngine:
     program : Program
         The program, the same on all ranks.
     shard : Shard
-        Rows of this rank; or its columns, for a program that takes these.
+        Rows of this rank; or its columns, or a design, for a program that takes these.
     pipeline_depth : int or "auto", default="auto"
         Number of iterations that are under way at a time, at least 1. Iteration `t`
         reads the model with the changes up to ``t - pipeline_depth``. "auto" is 1 where

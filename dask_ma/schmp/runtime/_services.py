@@ -9,6 +9,7 @@ from scipy import sparse
 
 from dask_ma.data import Shard
 from dask_ma.layouts._columns import ColumnShard
+from dask_ma.layouts._design import Design
 from dask_ma.schmp.runtime._program import Change, Program, Request
 from dask_ma.schmp.runtime._schedulers import Jobs, Schedulers
 
@@ -120,7 +121,7 @@ class JobExecutor:
         Whose `update` is called.
     local : object
         What the program keeps on this rank.
-    shard : Shard or ColumnShard
+    data : Shard, ColumnShard or Design
         The rank's data.
 
     Attributes
@@ -131,9 +132,8 @@ class JobExecutor:
         Rows gone over so far.
     """
 
-    def __init__(
-        self, program: Program, local: Any, shard: Shard | ColumnShard
-    ) -> None:
+    def __init__(self, program: Program, local: Any, data: Any) -> None:
+        shard = data.shard if isinstance(data, Design) else data
         self._program = program
         self._local = local
         self._n_rows = shard.n_rows

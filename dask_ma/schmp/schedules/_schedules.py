@@ -181,10 +181,10 @@ class Dynamic(Priority):
     rule of the paper. With "due" a program may say how much the others have to change
     before a parameter is worth another update, with the delays of a
     :class:`~dask_ma.schmp.Change`; then those due first are candidates.
-    :class:`~dask_ma.schmp.LeastSquares` and :class:`~dask_ma.schmp.Logistic` do that:
-    coefficients that are not zero are due at once, and zeros sooner the nearer they are
-    to the threshold of the penalty. Where fewer are due than are wanted, others are
-    drawn with equal probabilities. Without delays both are the same.
+    :class:`~dask_ma.schmp.CoordinateDescent` does that: coefficients that are not zero
+    are due at once, and zeros sooner the nearer they are to the threshold of the
+    penalty. Where fewer are due than are wanted, others are drawn with equal
+    probabilities. Without delays both are the same.
 
     Parameters
     ----------

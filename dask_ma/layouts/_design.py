@@ -1,24 +1,26 @@
-"""The data of a fit as products with columns, whether rows or columns are shared out.
+"""The data of a fit by their columns, whether rows or columns are shared out.
 
-A coefficient has a coordinate: ``feature * n_outputs + output``.
+A design answers in two ways: with products of all columns, added up over ranks, and
+with a store of this rank's columns, of which some are looked at at a time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allreduce, reduce_scatter
+from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
-from dask_ma.kernels import column_squares, take_columns
-from dask_ma.layouts._columns import joined_columns
+from dask_ma.kernels import column_squares
+from dask_ma.layouts._column_store import ColumnStore
+from dask_ma.layouts._columns import ColumnShard
 
 _CHUNK_BYTES = 8 * 2**20
-_FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
 _ROUNDING = 1e-13  # of a sum of squares, when the square of the mean is taken off
 
 
@@ -43,13 +45,15 @@ class Design(ABC):
     ----------
     group : Group
         This rank.
+    shard : Shard or ColumnShard
+        Its rows, or its columns.
+
+    Attributes
+    ----------
     n_features : int
         Number of columns.
     n_rows : int
         Rows whose margins this rank keeps.
-
-    Attributes
-    ----------
     alive : ndarray of int64
         Features that may have a coefficient other than zero.
     n_stored : int
@@ -60,12 +64,37 @@ class Design(ABC):
 
     n_stored: int
 
-    def __init__(self, group: Group, n_features: int, n_rows: int) -> None:
+    def __init__(self, group: Group, shard: Shard | ColumnShard) -> None:
         self.group = group
-        self.n_features = n_features
-        self.n_rows = n_rows
-        self.alive = np.arange(n_features)
+        self.shard: Any = shard
+        self.n_features = shard.n_features
+        self.n_rows = shard.n_rows
+        self.alive = np.arange(shard.n_features)
         self.n_touched = 0
+
+    @cached_property
+    def store(self) -> ColumnStore:
+        """This rank's columns, laid out for looking at some at a time."""
+        return self._make_store()
+
+    @abstractmethod
+    def _make_store(self) -> ColumnStore:
+        """What `store` is, made on its first use."""
+
+    @abstractmethod
+    def targets(self) -> np.ndarray | None:
+        """Targets of the rows of this rank, of shape (n_rows,), if there are any."""
+
+    @abstractmethod
+    def weights(self) -> np.ndarray | None:
+        """Weights of these rows in float64; None if all are 1."""
+
+    @abstractmethod
+    def whole_columns(self, values: np.ndarray) -> np.ndarray:
+        """A value for each column, from what this rank has for those of its store.
+
+        A collective call: sums over ranks where rows are shared out.
+        """
 
     @abstractmethod
     def is_counted(self) -> bool:
@@ -255,120 +284,13 @@ def _sparse_cross(
     # The transpose of CSC is CSR, for which the product is fast; taking out the left
     # columns costs more than working out some products too many.
     result = np.zeros((columns.shape[1], len(right)))
-    step = max(1, _CHUNK_BYTES // (8 * max(1, columns.shape[0])))
+    step = at_once(columns.shape[0])
     for start in range(0, len(right), step):
         part = slice(start, start + step)
         dense = columns[:, right[part]].toarray(order="C")
         dense *= weight[:, np.newaxis]
         result[:, part] = columns.T @ dense
     return result[left]
-
-
-class RowDesign(Design):
-    """Rows are shared out: each rank has all columns of its rows.
-
-    Parameters
-    ----------
-    group : Group
-        This rank.
-    shard : Shard
-        Its rows. Sparse ones are laid out anew, column by column; dense ones are used
-        as they are.
-
-    Attributes
-    ----------
-    columns : CSC of shape (n_rows, n_features), or None
-        The rows, if they are sparse.
-    """
-
-    def __init__(self, group: Group, shard: Shard) -> None:
-        super().__init__(group, shard.n_features, shard.n_rows)
-        blocks = [block.X for block in shard.blocks]
-        is_sparse = bool(blocks) and shard.is_sparse
-        self.columns = joined_columns(shard) if is_sparse else None
-        self._blocks = blocks if self.columns is None else [self.columns]
-        self._bounds = np.cumsum([0, *(X.shape[0] for X in self._blocks)])
-        self._living = self._blocks  # the living columns of the blocks
-        self._is_sparse = any(sparse.issparse(X) for X in self._blocks)
-        self._fetched = np.zeros(0, dtype=np.int64)  # sorted
-        self._columns = np.zeros((0, self.n_rows))
-        self.n_stored = n_stored(self._living)
-
-    def is_counted(self) -> bool:
-        return True
-
-    def _products(self, vectors: np.ndarray) -> Part:
-        sums = np.zeros((len(self.alive), vectors.shape[1]))
-        for rows, X in self._rows(self._living):
-            sums += transposed_product(X, vectors[rows])
-        return self._scattered(sums)
-
-    def _squares(self, weight: np.ndarray, center: bool) -> Part:
-        sums = np.zeros((len(self.alive), 2))
-        for rows, X in self._rows(self._living):
-            sums += raw_moments(X, weight[rows], center)
-        part = self._scattered(sums)
-        return Part(part.features, squares_about_mean(part.values))
-
-    def restrict(self, alive: np.ndarray) -> None:
-        self.alive = alive
-        self._living = [copied_columns(X, alive) for X in self._blocks]
-        self.n_stored = n_stored(self._living)
-
-    def restore(self) -> None:
-        self.alive = np.arange(self.n_features)
-        self._living = self._blocks
-        self.n_stored = n_stored(self._living)
-
-    def fetch(self, features: np.ndarray) -> None:
-        """All columns are at hand; some dense ones are laid beside each other."""
-        wanted = np.unique(features)
-        if self._is_sparse or 8 * len(wanted) * self.n_rows > _FETCHED_BYTES:
-            wanted = wanted[:0]
-        known = np.isin(wanted, self._fetched, assume_unique=True)
-        columns = np.empty((len(wanted), self.n_rows))
-        columns[known] = self._columns[np.searchsorted(self._fetched, wanted[known])]
-        new = np.flatnonzero(~known)
-        if len(new):
-            for rows, X in self._rows(self._blocks):
-                columns[new, rows] = X.take(wanted[new], axis=1).T
-        self._fetched, self._columns = wanted, columns
-
-    def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
-        if len(self._fetched):
-            places = np.searchsorted(self._fetched, features)
-            if np.array_equal(self._fetched.take(places, mode="clip"), features):
-                yield slice(0, self.n_rows), self._columns[places].T
-                return
-        step = max(1, _CHUNK_BYTES // (8 * max(1, len(features))))
-        for block, X in self._rows(self._blocks):
-            if sparse.issparse(X):
-                yield block, take_columns(X, features)
-                continue
-            for start in range(0, X.shape[0], step):
-                part = X[start : start + step].take(features, axis=1)
-                first = block.start + start
-                columns = part.astype(np.float64, copy=False)
-                yield slice(first, first + len(part)), columns
-
-    def _rows(self, blocks: list[Any]) -> Iterator[tuple[slice, Any]]:
-        """The blocks and where their rows are."""
-        for start, X in zip(self._bounds, blocks, strict=False):
-            yield slice(int(start), int(start) + X.shape[0]), X
-
-    def _scattered(self, sums: np.ndarray) -> Part:
-        """Sums over all ranks of one part of the living features for each rank."""
-        group, n = self.group, len(self.alive)
-        if group.size == 1:
-            group.raise_if_closed()
-            return Part(self.alive, sums)
-        # Parts of whole features: all ranks' parts are made equally long for this.
-        length = -(-n // group.size)
-        padded = np.zeros((length * group.size, sums.shape[1]))
-        padded[:n] = sums
-        values = reduce_scatter(group, padded).reshape(length, sums.shape[1])
-        features = self.alive[length * group.rank : length * (group.rank + 1)]
-        return Part(features, values[: len(features)])
 
 
 def transposed_product(X: Any, vectors: np.ndarray) -> np.ndarray:
@@ -379,7 +301,7 @@ def transposed_product(X: Any, vectors: np.ndarray) -> np.ndarray:
             return np.asarray(X.T @ vectors[:, 0])[:, np.newaxis]
         return np.asarray(X.T @ vectors)
     result = np.zeros((X.shape[1], vectors.shape[1]))
-    step = max(1, _CHUNK_BYTES // (8 * max(1, X.shape[1])))
+    step = at_once(X.shape[1])
     for start in range(0, X.shape[0], step):
         rows = slice(start, start + step)
         result += X[rows].astype(np.float64).T @ vectors[rows]
@@ -403,6 +325,11 @@ def squares_about_mean(moments: np.ndarray) -> np.ndarray:
     raw, means = moments.T
     bounds = np.maximum(raw - means**2, 0.0) + _ROUNDING * raw
     return np.asarray(bounds[:, np.newaxis])
+
+
+def at_once(length: int) -> int:
+    """How many rows, or columns, of some length in float64 make a chunk."""
+    return max(1, _CHUNK_BYTES // (8 * max(1, length)))
 
 
 def copied_columns(X: Any, index: np.ndarray) -> Any:

@@ -10,8 +10,9 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.kernels import take_columns
+from dask_ma.layouts._column_store import ColumnStore
 from dask_ma.layouts._columns import ColumnShard
-from dask_ma.schmp.l1._design import (
+from dask_ma.layouts._design import (
     Design,
     Part,
     copied_columns,
@@ -34,7 +35,7 @@ class ColumnDesign(Design):
     """
 
     def __init__(self, group: Group, shard: ColumnShard) -> None:
-        super().__init__(group, shard.n_features, shard.X.shape[0])
+        super().__init__(group, shard)
         self._X = shard.X
         self._start, self._stop = shard.start, shard.stop
         self._living = self._X
@@ -42,6 +43,20 @@ class ColumnDesign(Design):
         self._fetched = np.zeros(0, dtype=np.int64)  # sorted
         self._columns: Any = None
         self.n_stored = n_stored([self._X])
+
+    def _make_store(self) -> ColumnStore:
+        return ColumnStore([self._X], self._stop - self._start, self._start)
+
+    def targets(self) -> np.ndarray | None:
+        y: np.ndarray | None = self.shard.y
+        return y if self.n_rows else np.zeros(0)
+
+    def weights(self) -> np.ndarray | None:
+        weight = self.shard.sample_weight
+        return None if weight is None else weight.astype(np.float64)
+
+    def whole_columns(self, values: np.ndarray) -> np.ndarray:
+        return np.concatenate(allgather(self.group, values))
 
     def is_counted(self) -> bool:
         return self.group.rank == 0
