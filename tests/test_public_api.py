@@ -95,7 +95,7 @@ PUBLIC = [
             "TopologyDisplay",
         ],
         "dask_ma.schmp": ["ColumnDescent", "CoordinateDescent"],
-        "dask_ma.schmp.losses": ["Huber", "Loss", "LogLoss", "MultinomialLogLoss"],
+        "dask_ma.schmp.losses": ["Loss"],
         "dask_ma.sfb": [
             "Batch",
             "FactorModel",

@@ -255,3 +255,74 @@ def test_more_ranks_than_columns(on_ranks, layout):
     features, values = joined(on_ranks(program, X, layout, 5))
     assert features.tolist() == [6]
     assert values[0, 0] == pytest.approx(dense[:, 6].sum())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@every_layout
+@every_kind
+def test_the_store_of_columns(run_ranks, layout, kind, weighted):
+    """What coordinate descent asks of the columns of a rank, and of its rows."""
+    X, dense = make_rows(kind)
+    y, weight = np.arange(1.0, N_ROWS + 1), weight_of_rows() if weighted else None
+    ones = np.ones(N_ROWS) if weight is None else weight
+    center, means = np.linspace(0, 1, N_COLUMNS), ones @ dense / ones.sum()
+
+    def on_rank(group):
+        bounds = [0, 9, 9 + 14 * (group.size == 2), N_ROWS]
+        blocks = [
+            Block(X[a:b], y[a:b], None if weight is None else weight[a:b], i, a)
+            for i, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+            if i % group.size == group.rank and b > a
+        ]
+        n_rows = sum(len(block.y) for block in blocks)
+        shard = Shard(blocks, n_rows, N_COLUMNS, X.dtype, sparse.issparse(X), nbytes=0)
+        design = RowDesign(group, shard)
+        if layout == "columns":
+            design = ColumnDesign(group, to_columns(group, shard))
+        rows = design.targets().astype(int) - 1
+        store, own = design.store, design.weights()
+        assert (own is None) == (not weighted)
+        if weighted:
+            np.testing.assert_allclose(own, weight[rows])
+        sums = design.whole_columns(store.sums(own))
+        squares = design.whole_columns(store.squares(own, center))
+        first, stop = 0, N_COLUMNS
+        if layout == "columns":
+            first, stop = design.shard.start, design.shard.stop
+        index = np.arange(first, stop)[::-2]
+        np.testing.assert_array_equal(store.places(index), index - first)
+        before = store.n_touched
+        values = np.column_stack([y[rows], y[rows] ** 2])
+        products = store.products(index, values)
+        np.testing.assert_allclose(products, dense[np.ix_(rows, index)].T @ values)
+        out = np.ones(len(rows))
+        store.add(out, np.arange(1.0, len(index) + 1), index, own)
+        effect = dense[np.ix_(rows, index)] @ np.arange(1.0, len(index) + 1)
+        np.testing.assert_allclose(out, 1 + effect * ones[rows])
+        stored = dense != 0 if "sparse" in kind else np.ones_like(dense, dtype=bool)
+        n_stored = np.count_nonzero(stored[np.ix_(rows, index)])
+        assert store.n_stored(index) == n_stored
+        assert store.n_touched - before == 2 * n_stored
+        is_few = "sparse" in kind and n_stored < len(rows)
+        assert store.has_few(index) == is_few
+        return sums, squares, design.sum(np.array(float(len(rows))))
+
+    for sums, squares, n_rows in run_ranks(on_rank, 2):
+        np.testing.assert_allclose(sums, means * ones.sum(), rtol=1e-6)
+        expected = ones @ (dense - center) ** 2
+        np.testing.assert_allclose(squares, expected, rtol=1e-6)
+        assert n_rows == N_ROWS
+
+
+def test_sparse_rows_are_laid_out_once(run_ranks):
+    X, _ = make_rows("sparse")
+    shard = Shard(
+        [Block(X, np.zeros(N_ROWS), None, 0, 0)], N_ROWS, N_COLUMNS, X.dtype, True, 0
+    )
+
+    def on_rank(group):
+        design = RowDesign(group, shard)
+        [laid_out], [living] = design.store._stores, design._living
+        return np.shares_memory(laid_out.data, living.data)
+
+    assert run_ranks(on_rank, 1) == [True]

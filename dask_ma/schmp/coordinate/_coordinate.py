@@ -252,6 +252,15 @@ class CoordinateDescent(Program):
         to lead a coordinate that stays zero to the threshold. They do not all point
         along its column: of `n` rows, ``1 / sqrt(n)`` is the cosine to be expected by
         chance.
+
+        Parameters
+        ----------
+        job, sums, model
+            As in :meth:`step`.
+
+        Returns
+        -------
+        change : Change
         """
         change = self.step(job, sums, model)
         roots = np.sqrt(self._curvatures[job])
