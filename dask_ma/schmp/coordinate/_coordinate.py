@@ -98,6 +98,7 @@ class CoordinateDescent(Program):
         kind = Residuals if loss.is_quadratic else Margins
         self._rows: RowValues = kind(loss, fit_intercept)
         self._curvatures = np.zeros(0)
+        self._data: Any = None  # what the schedule looks at
 
     @property
     def total_weight(self) -> float:
@@ -118,8 +119,9 @@ class CoordinateDescent(Program):
 
         Parameters
         ----------
-        shard : Shard or Design
-            Rows of this rank.
+        shard : Shard, ColumnShard or Design
+            Rows of this rank; or what the layout of the program makes of them, which is
+            not copied.
         group : Group
             This rank among the others.
 
