@@ -211,8 +211,12 @@ class Loss(ABC):
         ----------
         y, p : ndarray
             As in :meth:`value`.
-        width, caution : float or ndarray
-            As in :func:`~dask_ma.kernels.smooth_loss`.
+        width : float or ndarray
+            Of the smooth version, above 0, in the units of the predictions. Only losses
+            with a kink read it, and "huber".
+        caution : float or ndarray
+            Share, from 0 to 1, of the curvature of a parabola that touches the smooth
+            version and is nowhere below it, instead of its own.
 
         Returns
         -------

@@ -36,21 +36,21 @@ class Hinge(MarginLoss):
     is_rounded = True
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """max(0, 1 - y p)."""
+        """``max(0, 1 - y p)``."""
         return _shortfall(y, p, 1)
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """-y where y p <= 1, else 0."""
+        """``-y`` where ``y p <= 1``, else 0."""
         return np.where(y * p <= 1, -y, 0)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """y u."""
+        """``y u``."""
         return y * slopes
 
     def smooth(
         self, y: np.ndarray, p: np.ndarray, width: Any, caution: Any
     ) -> SmoothLoss:
-        """width log(1 + exp((1 - y p) / width))."""
+        """``width log(1 + exp((1 - y p) / width))``."""
         values, u = self.value(y, p), 1 - y * p
         share = special.expit(u / width)
         return SmoothLoss(
@@ -68,11 +68,11 @@ class Perceptron(MarginLoss):
     is_smoothed = False
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """max(0, -y p)."""
+        """``max(0, -y p)``."""
         return _shortfall(y, p, 0)
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """-y where y p <= 0, else 0: with 0 there it could not leave zero."""
+        """``-y`` where ``y p <= 0``, else 0: with 0 there it could not leave zero."""
         return np.where(y * p <= 0, -y, 0)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
@@ -86,20 +86,20 @@ class SquaredHinge(MarginLoss):
     smoothness = 2.0
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """max(0, 1 - y p)^2."""
+        """``max(0, 1 - y p)^2``."""
         z = _shortfall(y, p, 1)
         return np.multiply(z, z, out=z)
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """-2 y max(0, 1 - y p)."""
+        """``-2 y max(0, 1 - y p)``."""
         return -2 * y * np.maximum(1 - y * p, 0)
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """2 where y p < 1, else 0."""
+        """2 where ``y p < 1``, else 0."""
         return 2.0 * (y * p < 1)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """y u + u^2 / 4."""
+        """``y u + u^2 / 4``."""
         return y * slopes + 0.25 * slopes * slopes
 
 
@@ -109,7 +109,7 @@ class ModifiedHuber(MarginLoss):
     smoothness = 2.0
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """max(0, 1 - y p)^2 where y p >= -1, else -4 y p."""
+        """``max(0, 1 - y p)^2`` where ``y p >= -1``, else ``-4 y p``."""
         z = _shortfall(y, p, 1)
         quadratic = np.minimum(z, 2)
         # with c = min(z, 2): c^2 + 4 (z - c) is z^2 up to 2 and 4 (z - 1) beyond
@@ -120,15 +120,15 @@ class ModifiedHuber(MarginLoss):
         return z
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """-2 y min(max(0, 1 - y p), 2)."""
+        """``-2 y min(max(0, 1 - y p), 2)``."""
         return -2 * y * np.clip(1 - y * p, 0, 2)
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """2 where |y p| < 1, else 0."""
+        """2 where ``|y p| < 1``, else 0."""
         return 2.0 * (np.abs(y * p) < 1)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """y u + u^2 / 4."""
+        """``y u + u^2 / 4``."""
         return y * slopes + 0.25 * slopes * slopes
 
 
@@ -138,7 +138,7 @@ class LogLoss(MarginLoss):
     smoothness = 0.25
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """log(1 + exp(-y p)), written as max(0, -y p) + log1p(exp(-|y p|))."""
+        """``log(1 + exp(-y p))``, as ``max(0, -y p) + log1p(exp(-|y p|))``."""
         z = np.multiply(y, p)
         loss = np.abs(z)
         np.negative(loss, out=loss)
@@ -148,7 +148,7 @@ class LogLoss(MarginLoss):
         return loss
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """-y / (1 + exp(y p))."""
+        """``-y / (1 + exp(y p))``."""
         return -y * special.expit(-y * p)
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -156,12 +156,12 @@ class LogLoss(MarginLoss):
         return special.expit(p) * special.expit(-p)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """q log q + (1 - q) log(1 - q) with q = -y u."""
+        """``q log q + (1 - q) log(1 - q)`` with ``q = -y u``."""
         q = -y * slopes
         return special.xlogy(q, q) + special.xlogy(1 - q, 1 - q)
 
     def working_squares(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """p (c p - 2 u) + 1 / right - 1, with the probability of being right."""
+        """``p (c p - 2 u) + 1 / right - 1``, with the probability of being right."""
         right = np.maximum(special.expit(y * p), _SMALLEST_PROBABILITY)
         own = 1 / right - 1
         return p * (self.curvature(y, p) * p - 2 * self.slope(y, p)) + own

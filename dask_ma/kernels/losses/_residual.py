@@ -25,14 +25,14 @@ class SquaredError(Loss):
     is_quadratic = True
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """(p - y)^2 / 2."""
+        """``(p - y)^2 / 2``."""
         r = np.subtract(p, y)
         np.multiply(r, r, out=r)
         r *= 0.5
         return r
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """p - y."""
+        """``p - y``."""
         return p - y
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -40,11 +40,11 @@ class SquaredError(Loss):
         return np.ones(p.shape)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """u y + u^2 / 2."""
+        """``u y + u^2 / 2``."""
         return y * slopes + 0.5 * slopes * slopes
 
     def working_squares(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """y^2."""
+        """``y^2``."""
         return y * y
 
 
@@ -68,7 +68,7 @@ class Huber(Loss):
     has_epsilon = True
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """r^2 / 2 where r = |p - y| <= epsilon, else epsilon r - epsilon^2 / 2."""
+        """``r^2 / 2`` up to ``epsilon``, then ``epsilon (r - epsilon / 2)``."""
         r = _size(y, p)
         clipped = np.minimum(r, self.epsilon)
         # with c = min(r, epsilon): c (r - c / 2) is both branches
@@ -77,15 +77,15 @@ class Huber(Loss):
         return r
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """p - y, at most epsilon in size."""
+        """``p - y``, at most epsilon in size."""
         return np.clip(p - y, -self.epsilon, self.epsilon)
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """1 where |p - y| <= epsilon, else 0."""
+        """1 where ``|p - y| <= epsilon``, else 0."""
         return 1.0 * (np.abs(p - y) <= self.epsilon)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """u y + u^2 / 2."""
+        """``u y + u^2 / 2``."""
         return y * slopes + 0.5 * slopes * slopes
 
     def smooth(
@@ -124,18 +124,18 @@ class EpsilonInsensitive(Loss):
     has_epsilon = True
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """max(0, |p - y| - epsilon)."""
+        """``max(0, |p - y| - epsilon)``."""
         r = _size(y, p)
         r -= self.epsilon
         return np.maximum(r, 0, out=r)
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """Sign of p - y where |p - y| > epsilon, else 0."""
+        """Sign of ``p - y`` where ``|p - y| > epsilon``, else 0."""
         r = p - y
         return np.where(np.abs(r) > self.epsilon, np.sign(r), 0)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """u y + epsilon |u|."""
+        """``u y + epsilon |u|``."""
         return y * slopes + self.epsilon * np.abs(slopes)
 
     def smooth(
@@ -173,21 +173,21 @@ class SquaredEpsilonInsensitive(Loss):
     has_epsilon = True
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """max(0, |p - y| - epsilon)^2."""
+        """``max(0, |p - y| - epsilon)^2``."""
         r = _size(y, p)
         r -= self.epsilon
         np.maximum(r, 0, out=r)
         return np.multiply(r, r, out=r)
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """2 max(0, |p - y| - epsilon), with the sign of p - y."""
+        """``2 max(0, |p - y| - epsilon)``, with the sign of ``p - y``."""
         r = p - y
         return 2 * (r - np.clip(r, -self.epsilon, self.epsilon))
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """2 where |p - y| > epsilon, else 0."""
+        """2 where ``|p - y| > epsilon``, else 0."""
         return 2.0 * (np.abs(p - y) > self.epsilon)
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """u y + u^2 / 4 + epsilon |u|."""
+        """``u y + u^2 / 4 + epsilon |u|``."""
         return y * slopes + 0.25 * slopes * slopes + self.epsilon * np.abs(slopes)

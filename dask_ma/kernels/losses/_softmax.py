@@ -47,14 +47,14 @@ class MultinomialLogLoss(Loss):
         return np.asarray(y).astype(np.intp, copy=False)
 
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """log(sum_k exp(p_k)) - p_y."""
+        """``log(sum_k exp(p_k)) - p_y``."""
         shifted = p - _largest(p)
         own = shifted[np.arange(len(y)), y]
         np.exp(shifted, out=shifted)
         return np.asarray(np.log(shifted.sum(axis=1)) - own)
 
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """softmax(p) - e_y."""
+        """``softmax(p) - e_y``."""
         slopes = _softmax(p)
         slopes[np.arange(len(y)), y] -= 1
         return slopes
@@ -73,7 +73,7 @@ class MultinomialLogLoss(Loss):
         return np.log(sums) - own, slopes
 
     def curvatures(self, y: np.ndarray, p: np.ndarray) -> Callable[[int], np.ndarray]:
-        """Of the outputs `k` and `l`: q_k (1 - q_k) if they are one, else -q_k q_l."""
+        """``q_k (1 - q_k)``, or ``-q_k q_l`` of two outputs; ``q = softmax(p)``."""
         q = _softmax(p)
 
         def by(output: int) -> np.ndarray:
@@ -85,14 +85,14 @@ class MultinomialLogLoss(Loss):
         return by
 
     def conjugate(self, y: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """sum_k q_k log q_k with q = slopes + e_y."""
+        """``sum_k q_k log q_k`` with ``q = slopes + e_y``."""
         q = slopes.copy()
         q[np.arange(len(y)), y] += 1
         # Of a probability near 0 rounding may leave less than nothing.
         return np.asarray(-special.entr(np.maximum(q, 0, out=q)).sum(axis=1))
 
     def working_squares(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
-        """Variance of p_k under q, 2 (p_y - mean of p_k), and 1 / q_y - 1."""
+        """Variance of ``p_k`` under q, ``2 (p_y - mean)``, and ``1 / q_y - 1``."""
         q, rows = _softmax(p), np.arange(len(y))
         mean = np.einsum("ik,ik->i", q, p)
         spread = np.einsum("ik,ik->i", q, p**2) - mean**2
