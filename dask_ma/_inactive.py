@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma._settings import find_parameter
+
 
 class Inactive(NamedTuple):
     """Parameters that nothing looks at where others have certain values.
@@ -17,7 +19,7 @@ class Inactive(NamedTuple):
     Attributes
     ----------
     names : tuple of str
-        The parameters.
+        The parameters; those of an object as ``communication__relay``.
     reason : callable
         ``reason(estimator)`` names the parameters whose values leave these without
         effect; nothing where they act.
@@ -76,7 +78,6 @@ def check_inactive(
     UserWarning
         The same, where the peer has all of these parameters.
     """
-    declared = inspect.signature(type(estimator)).parameters
     known = inspect.signature(peer).parameters
     for names, find_reason, cure in rules:
         if not any(is_set(estimator, name) for name in names):
@@ -88,7 +89,7 @@ def check_inactive(
             reasons = " and ".join(_shown(estimator, other) for other in others)
             message = (
                 f"{_shown(estimator, name)} has no effect with {reasons}; {cure}, or "
-                f"leave {name} at its default, {declared[name].default!r}"
+                f"leave {name} at its default, {_default(estimator, name)!r}"
             )
             if not {name, *others} <= set(known):
                 raise ValueError(message)
@@ -108,10 +109,10 @@ def is_set(estimator: Any, name: str) -> bool:
     -------
     is_set : bool
     """
-    declared = inspect.signature(type(estimator)).parameters
-    if name not in declared:
+    found = find_parameter(estimator, name)
+    if found is None:
         return False
-    value, default = getattr(estimator, name), declared[name].default
+    value, default = found[0], found[1].default
     # Sequences may be of several types.
     is_equal = np.shape(value) == np.shape(default) and bool(
         np.all(np.asarray(value, dtype=object) == np.asarray(default, dtype=object))
@@ -119,8 +120,19 @@ def is_set(estimator: Any, name: str) -> bool:
     return not is_equal
 
 
+def _default(estimator: Any, name: str) -> Any:
+    """Default of a parameter that has been found."""
+    found = find_parameter(estimator, name)
+    assert found is not None
+    return found[1].default
+
+
 def _shown(estimator: Any, name: str) -> str:
     """A parameter and its value; that of a network has many lines."""
-    is_nested = "__" in name
-    value = estimator.get_params()[name] if is_nested else getattr(estimator, name)
+    if (found := find_parameter(estimator, name)) is not None:
+        value = found[0]
+    elif "__" in name:  # one that an object has besides those it declares
+        value = estimator.get_params()[name]
+    else:  # what a rule looks at, and not every estimator that has the rule declares
+        value = getattr(estimator, name, None)
     return f"{name}={reprlib.repr(value)}"

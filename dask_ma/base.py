@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 from dask_ma._callbacks import N_WRAPPERS, CallbackSupportMixin, fit_listener
 from dask_ma._inactive import Inactive, check_inactive
 from dask_ma._scores import blockwise_accuracy, blockwise_r2
+from dask_ma._settings import Settings
 from dask_ma.data import (
     Deal,
     apply_blockwise,
@@ -51,6 +52,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_parameters(self, inactive: tuple[Inactive, ...] | None = None) -> None:
         """Look at all parameters together; the first thing that a fit does."""
+        for value in self.get_params(deep=False).values():
+            if isinstance(value, Settings):
+                value.check()
         self._check_combinations()
         rules = self._inactive if inactive is None else inactive
         check_inactive(self, rules, self._peer_type(), stacklevel=3 + N_WRAPPERS)

@@ -76,8 +76,8 @@ class Identity:
 def as_text(value: Any) -> str:
     """A parameter as text, the same in every process.
 
-    The `repr` of a large array leaves most of it out, and that of a function or of many
-    an object holds an address.
+    The `repr` of a large array leaves most of it out, that of a function or of many an
+    object holds an address, and that of an estimator shows what is not a default.
     """
     if isinstance(value, np.ndarray):
         if value.dtype == object:
@@ -97,7 +97,9 @@ def as_text(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, BaseEstimator):
         # Its `repr` leaves out what is long, and what the configuration says.
-        return f"{as_text(type(value))}: {as_text(value.get_params(deep=False))}"
+        chosen = value.get_params(deep=False).items()
+        shown = ", ".join(f"{name}={as_text(item)}" for name, item in chosen)
+        return f"{as_text(type(value))}({shown})"
     return _ADDRESS.sub("", repr(value))
 
 
