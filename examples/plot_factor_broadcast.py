@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.plotting import ConvergenceDisplay, NetworkDisplay
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.topology import Topology
 
 N_RANKS = 12
@@ -56,8 +57,7 @@ def fit_all(order, relay):
         f"Q = {q}": SFBLogisticRegression(
             alpha=1e-2,
             solver="sgd",
-            broadcast=topology,
-            relay=relay,
+            communication=Exchange(broadcast=topology, relay=relay),
             batch_size=8,
             max_iter=5,
             tol=None,

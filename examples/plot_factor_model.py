@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from dask.distributed import Client, LocalCluster
 
-from dask_ma.sfb import FactorModel, prox, run
+from dask_ma.sfb import Exchange, FactorModel, prox, run
 
 
 class LowRankRegression(FactorModel):
@@ -51,22 +51,21 @@ X = np.hstack([targets, inputs])
 
 # %%
 # Four workers in this process stand in for a cluster; the rows are shared out over
-# them. Each rank sends the factors of its batch to all others, or, with ``broadcast``,
-# to one of them, which passes them on.
+# them. Each rank sends the factors of its batch to all others, or, with
+# ``broadcast=1``, to one of them, which passes them on.
 cluster = LocalCluster(
     n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None
 )
 client = Client(cluster)
 ways = {
-    "to all": {},
-    "to one, relayed": {"broadcast": 1},
-    "whole matrices": {"communication": "full_matrix"},
+    "to all": "factors",
+    "to one, relayed": Exchange("factors", broadcast=1),
+    "whole matrices": "full_matrix",
 }
 model = LowRankRegression(n_targets, alpha=1.5, learning_rate=0.3)
-options = {"n_passes": 10, "batch_size": 100, "communication": "factors"}
+options = {"n_passes": 10, "batch_size": 100, "random_state": 0}
 results = {
-    name: run(model, X, random_state=0, **{**options, **way})
-    for name, way in ways.items()
+    name: run(model, X, communication=way, **options) for name, way in ways.items()
 }
 client.close()
 cluster.close()

@@ -5,11 +5,14 @@ from numbers import Integral
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import GridSearchCV
 
+from dask_ma import SFBLogisticRegression
 from dask_ma._inactive import Inactive, check_inactive, is_set, unless
 from dask_ma._settings import Settings, find_parameter, named
 from dask_ma._sklearn import Interval
 from dask_ma.engine import as_text
+from dask_ma.sfb import Exchange
 
 
 class Pace(Settings):
@@ -74,3 +77,51 @@ def test_a_parameter_of_an_object_that_cannot_act():
         check_inactive(Walker(Pace(3)), rules, Walker, stacklevel=1)
     for walker in (Walker(Pace(3), "there"), Walker(Pace()), Walker()):
         check_inactive(walker, rules, Walker, stacklevel=1)
+
+
+# Estimators ---------------------------------------------------------------------------
+
+SGD = {"max_iter": 3, "tol": None, "random_state": 0, "n_ranks": 3}
+SEARCHES = {
+    "communication__staleness": (
+        SFBLogisticRegression(**SGD, communication=Exchange("factors")),
+        [0, 2],
+    ),
+}
+
+
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 8))
+    return X, (X[:, 0] + X[:, 1] + rng.normal(size=60) > 0).astype(int)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_reaches_into_an_object(name):
+    model, values = SEARCHES[name]
+    before = repr(model)
+    search = GridSearchCV(model, {name: values}, cv=2, error_score="raise")
+    search.fit(*rows())
+    assert search.cv_results_[f"param_{name}"].tolist() == values
+    assert search.best_estimator_.get_params()[name] == search.best_params_[name]
+    assert repr(model) == before
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_fits_leave_the_object_as_it_was(name):
+    model = clone(SEARCHES[name][0])
+    outer = name.partition("__")[0]
+    held = getattr(model, outer)
+    before = repr(vars(held))
+    model.fit(*rows())
+    assert getattr(model, outer) is held and repr(vars(held)) == before
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_checkpoints_tell_objects_apart(name):
+    model, (value, other) = SEARCHES[name]
+    texts = [
+        clone(model).set_params(**{name: v})._identity(None, 0).parameters
+        for v in (value, value, other)
+    ]
+    assert texts[0] == texts[1] != texts[2]

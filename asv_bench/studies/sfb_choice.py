@@ -25,7 +25,7 @@ from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.sfb import Batch, FactorModel, ParameterMatrix
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 
 _WAYS = ("factors", "full_matrix")
 _TIE = 1.1
@@ -101,10 +101,10 @@ def run_rank(
     """What is chosen, and seconds of an iteration of each way."""
     shard, model = make_shard(group.rank, shape, n_steps), Ones(shape.outputs)
 
-    def engine(communication: str) -> BroadcastEngine:
+    def engine(content: str) -> BroadcastEngine:
         context = RankContext(group, 0)
-        settings = Settings(
-            batch_size=shape.batch, shuffle=False, communication=communication
+        settings = RunSettings(
+            exchange=Exchange(content), batch_size=shape.batch, shuffle=False
         )
         return BroadcastEngine(context, model, shard, settings, RoundLog(context))
 

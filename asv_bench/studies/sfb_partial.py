@@ -25,6 +25,7 @@ from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.datasets import load_clinc150
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.topology import Topology
 
 SHOWN = (1, 2, 5, 10, 16)
@@ -62,10 +63,9 @@ def excesses(X: Any, y: np.ndarray, best: float, args: Any, **how: Any) -> np.nd
         eta0=args.eta0 or "auto",
         max_iter=args.passes,
         tol=None,
-        communication="factors",
+        communication=Exchange("factors", **how),
         n_ranks=args.ranks,
         random_state=args.seed,
-        **how,
     )
     history = model.fit(X, y).history_
     return np.array([record["objective"] for record in history]) / best - 1

@@ -25,7 +25,7 @@ from dask_ma import SFBLogisticRegression
 from dask_ma.comm import Group
 from dask_ma.data import Shard
 from dask_ma.kernels import log_loss_sum, softmax_slopes
-from dask_ma.sfb import Batch, FactorModel, ParameterMatrix, run
+from dask_ma.sfb import Batch, Exchange, FactorModel, ParameterMatrix, run
 from dask_ma.sfb.prox import L2
 
 
@@ -125,8 +125,7 @@ def course(model: Slowed, X: Any, y: Any, bound: int, args: Any, best: float) ->
         y,
         n_passes=args.passes,
         batch_size=args.batch,
-        staleness=bound,
-        communication="factors",
+        communication=Exchange("factors", staleness=bound),
         n_ranks=args.ranks,
         random_state=args.seed,
     ).history

@@ -28,7 +28,7 @@ from dask_ma.engine import RankContext, RoundLog
 from dask_ma.sfb import Batch, FactorModel, ParameterMatrix
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb.exchange._cost import factor_bytes, full_matrix_bytes, iteration_bytes
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.topology import Topology
 
 
@@ -43,14 +43,14 @@ class Way(NamedTuple):
         Ranks that each rank sends its factors to; None for whole matrices.
     relayed : bool
         Whether they pass them on.
-    settings : dict
+    exchange : Exchange
         Of the engine.
     """
 
     name: str
     n_peers: int | None
     relayed: bool
-    settings: dict[str, Any]
+    exchange: Exchange
 
 
 class Cost(NamedTuple):
@@ -111,7 +111,7 @@ def make_shard(rank: int, args: argparse.Namespace) -> Shard:
 def run_rank(group: Group, way: Way, args: argparse.Namespace) -> Cost:
     """A pass on one rank."""
     context = RankContext(group, 0)
-    settings = Settings(batch_size=args.batch, shuffle=False, **way.settings)
+    settings = RunSettings(exchange=way.exchange, batch_size=args.batch, shuffle=False)
     model, shard = Random(args.outputs, args.dtype), make_shard(group.rank, args)
     log = RoundLog(context)
     engine = BroadcastEngine(context, model, shard, settings, log)
@@ -152,21 +152,15 @@ def predicted(way: Way, args: argparse.Namespace) -> int:
 
 def ways(args: argparse.Namespace) -> list[Way]:
     """All ways to compare."""
-    found = [
-        Way("factors, to all", args.ranks - 1, False, {"communication": "factors"})
-    ]
+    found = [Way("factors, to all", args.ranks - 1, False, Exchange("factors"))]
     for n_peers in args.peers:
         topology = Topology.optimal(args.ranks, n_peers)
         for relayed in (False, True):
             name = f"factors, Q = {n_peers}" + (", relayed" if relayed else "")
-            settings: dict[str, Any] = {
-                "communication": "factors",
-                "broadcast": topology,
-            }
-            settings["relay"] = relayed
-            found.append(Way(name, n_peers, relayed, settings))
+            exchange = Exchange("factors", broadcast=topology, relay=relayed)
+            found.append(Way(name, n_peers, relayed, exchange))
     for name in ("full_matrix", "server"):
-        found.append(Way(name, None, False, {"communication": name}))
+        found.append(Way(name, None, False, Exchange(name)))
     return found
 
 

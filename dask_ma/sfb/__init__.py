@@ -6,12 +6,14 @@ keeps the whole matrix, sends the factors of its batch, and rebuilds the updates
 
 from dask_ma.sfb import prox, topology
 from dask_ma.sfb._run import ModelResult, run
+from dask_ma.sfb.exchange._settings import Exchange
 from dask_ma.sfb.logistic._classifier import SFBLogisticRegression
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 
 __all__ = [
     "Batch",
+    "Exchange",
     "FactorModel",
     "ModelResult",
     "ParameterMatrix",

@@ -15,7 +15,7 @@ from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.exchange._packets import Packet
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, checked, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -55,7 +55,7 @@ class BroadcastEngine:
         What is trained.
     shard : Shard
         The rank's rows.
-    settings : Settings
+    settings : RunSettings
         How the ranks train and exchange.
     log : RoundLog
         Where computing is timed.
@@ -83,7 +83,7 @@ class BroadcastEngine:
         context: RankContext,
         model: FactorModel,
         shard: Shard,
-        settings: Settings,
+        settings: RunSettings,
         log: RoundLog,
         start: Start | None = None,
     ) -> None:
@@ -93,8 +93,9 @@ class BroadcastEngine:
         self._settings = settings
         self._log = log
         group = context.group
-        topology = settings.topology(group.size)
-        self._staleness = Staleness.checked(settings.staleness)
+        exchange = settings.exchange
+        topology = exchange._topology(group.size)
+        self._staleness = Staleness.checked(exchange.staleness)
         model.prepare(shard, group)
         self.matrix = self._first_matrix(start)
         self.iteration = 0 if start is None else start.iteration
@@ -108,15 +109,15 @@ class BroadcastEngine:
             self._matrices = MatrixExchange(
                 group,
                 by_server=self.communication == "server",
-                wire_dtype=settings.wire_dtype,
+                wire_dtype=exchange.wire_dtype,
             )
         self._factors = FactorExchange(
             group,
             topology,
             self._staleness,
-            relays=settings.relay,
-            wire_dtype=settings.wire_dtype,
-            tolerance=settings.compression,
+            relays=exchange.relay,
+            wire_dtype=exchange.wire_dtype,
+            tolerance=exchange.compression,
         )
         is_complete = topology.diameter <= 1
         self._agrees = self._staleness.is_synchronous and is_complete
@@ -209,11 +210,12 @@ class BroadcastEngine:
             intercept = np.zeros(len(matrix), dtype=matrix.dtype)
         return ParameterMatrix(matrix, intercept, model.prox)
 
-    def _choose(self, settings: Settings) -> str:
+    def _choose(self, settings: RunSettings) -> str:
         """What is sent; a collective call."""
-        if settings.communication != "auto":
-            return settings.communication
-        if settings.wants_factors or self._context.group.size == 1:
+        exchange = settings.exchange
+        if exchange.content != "auto":
+            return exchange.content
+        if exchange._wants_factors or self._context.group.size == 1:
             return "factors"
         return choose_communication(
             self._context.group, self._shard, self.matrix, settings

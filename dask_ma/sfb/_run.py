@@ -17,13 +17,14 @@ from dask_ma.engine import (
     Record,
     RoundLog,
     State,
+    as_text,
     check_counts,
     describe_program,
     run_program_job,
 )
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine, Start
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings, as_exchange
 from dask_ma.sfb.model._model import FactorModel
 from dask_ma.supervised import StopRule
 
@@ -69,7 +70,7 @@ class RunParams:
     ----------
     model : bytes
         The model, pickled.
-    settings : Settings
+    settings : RunSettings
     n_passes : int
     tol : float or None
     has_targets : bool
@@ -77,7 +78,7 @@ class RunParams:
     """
 
     model: bytes
-    settings: Settings
+    settings: RunSettings
     n_passes: int
     tol: float | None
     has_targets: bool
@@ -91,12 +92,7 @@ def run(
     *,
     n_passes: int,
     batch_size: int = 100,
-    staleness: int = 0,
-    broadcast: Any = None,
-    relay: bool = True,
-    communication: str = "auto",
-    compression: float | None = None,
-    wire_dtype: str | None = None,
+    communication: str | Exchange = "auto",
     tol: float | None = None,
     shuffle: bool = True,
     random_state: Any = None,
@@ -125,30 +121,9 @@ def run(
     batch_size : int, default=100
         Rows of a batch on the rank that has most, at least 1. Ranks with fewer rows
         have smaller batches, so that all make as many iterations in a pass.
-    staleness : int, default=0
-        How many iterations a rank may be ahead of one whose factors it gets. With 0
-        (bulk synchronous) all ranks apply the same updates in the same order, and the
-        result depends on seed and ranks alone. With more, updates are applied as they
-        arrive, and the matrices of the ranks are averaged at the end of each pass.
-    broadcast : int, Topology, array-like of shape (n_ranks, n_ranks) or None, \
-            default=None
-        To whom ranks send their factors. None: to all others. A number: to so many, by
-        the topology that brings them to all others soonest. See :mod:`~dask_ma.sfb.\
-topology` for one of your own; in an array, element (p, q) says if `p` sends to `q`.
-    relay : bool, default=True
-        Whether ranks pass on what they get until all have it. As many bytes are sent as
-        without `broadcast`, over fewer connections. False sends only a rank's own
-        factors: fewer bytes, but ranks learn of others through the mean at the end of a
-        pass alone, and updates count for those that do not arrive.
-    communication : {"auto", "factors", "full_matrix", "server"}, default="auto"
-        What is sent: pairs of factors; the sums of whole update matrices, each rank
-        adding up a part; the same by way of rank 0; or factors or matrices, by the
-        time that an iteration of each takes ("auto").
-    compression : float or None, default=None
-        Relative error, in the Frobenius norm, that may be made by sending fewer pairs;
-        from 0 to below 1. None sends all.
-    wire_dtype : {"float32", "float64"} or None, default=None
-        Type in which factors, or matrices, are sent; None sends them as they are.
+    communication : {"auto", "factors", "full_matrix", "server"} or Exchange, \
+            default="auto"
+        What is sent; an :class:`Exchange` also says to whom, and how late it may come.
     tol : float or None, default=None
         The run ends when two passes in a row have not lowered the objective by more
         than this, from 0 on; the model must have a loss. None makes all passes.
@@ -206,17 +181,9 @@ topology` for one of your own; in an array, element (p, q) says if `p` sends to 
         n_ranks=1 if n_ranks is None else n_ranks,
     )
     check_tol(tol)
-    settings = Settings(
-        batch_size=batch_size,
-        staleness=staleness,
-        broadcast=broadcast,
-        relay=relay,
-        communication=communication,
-        compression=compression,
-        wire_dtype=wire_dtype,
-        shuffle=shuffle,
-    )
-    settings.check()
+    exchange = as_exchange(communication)
+    exchange.check()
+    settings = RunSettings(exchange=exchange, batch_size=batch_size, shuffle=shuffle)
     result: ModelResult = run_program_job(
         run_model,
         RunParams(cloudpickle.dumps(model), settings, n_passes, tol, y is not None),
@@ -291,11 +258,13 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
     )
 
 
-def describe_model(model: FactorModel, settings: Settings) -> dict[str, str]:
+def describe_model(model: FactorModel, settings: RunSettings) -> dict[str, str]:
     """What a checkpoint must share with a run that goes on from it."""
     own = describe_program(
         model,
-        settings=settings,
+        communication=as_text(settings.exchange),
+        batch_size=settings.batch_size,
+        shuffle=settings.shuffle,
         learning_rate=model.learning_rate,
         fit_intercept=model.fit_intercept,
     )

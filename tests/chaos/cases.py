@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import log_expit, log_softmax
 
 import dask_ma
+from dask_ma.sfb import Exchange
 
 Rows = tuple[np.ndarray, "np.ndarray | None"]
 
@@ -178,7 +179,7 @@ def bound(model: Any, X: np.ndarray, y: Any) -> float:
 
 _COMMON = {"tol": None, "random_state": 0}
 _LINEAR = {**_COMMON, "loss": "log_loss", "alpha": 1e-2}
-_SFB = {**_COMMON, "alpha": 0.02, "communication": "factors", "batch_size": 100}
+_SFB = {**_COMMON, "alpha": 0.02, "batch_size": 100}
 _NETWORK = {
     **_COMMON,
     "hidden_layer_sizes": (8,),
@@ -289,12 +290,21 @@ def _add_schmp(cases: dict[str, Case]) -> None:
 
 
 def _add_sfb(cases: dict[str, Case]) -> None:
-    ways = {"bsp": {}, "staleness": {"staleness": 2}, "partial": {"broadcast": 1}}
+    ways = {
+        "bsp": Exchange("factors"),
+        "staleness": Exchange("factors", staleness=2),
+        "partial": Exchange("factors", broadcast=1),
+    }
     for solver in ("sgd", "sdca"):
-        for way, settings in ways.items():
+        for way, exchange in ways.items():
             cases[f"SFBLogisticRegression {solver} {way}"] = Case(
                 dask_ma.SFBLogisticRegression,
-                {**_SFB, **settings, "solver": solver, "max_iter": 12},
+                {
+                    **_SFB,
+                    "communication": exchange,
+                    "solver": solver,
+                    "max_iter": 12,
+                },
                 four_classes,
                 softmax_loss,
                 rtol=0.02,

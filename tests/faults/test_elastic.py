@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 
 import dask_ma
 from dask_ma.mpca import strategies
+from dask_ma.sfb import Exchange
 
 pytestmark = pytest.mark.slow
 
@@ -272,9 +273,13 @@ def network(strategy):
     )
 
 
-def broadcasting(**params):
+def broadcasting(solver="auto", **params):
     return dask_ma.SFBLogisticRegression(
-        max_iter=8, tol=None, random_state=0, communication="factors", **params
+        solver=solver,
+        max_iter=8,
+        tol=None,
+        random_state=0,
+        communication=Exchange("factors", **params),
     )
 
 

@@ -16,7 +16,7 @@ from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.sfb import FactorModel
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.prox import NoPenalty
 from dask_ma.supervised import pass_batches, pass_generator
 
@@ -113,12 +113,14 @@ def run_engines(run_ranks: Callable[..., Any]) -> Callable[..., list[BroadcastEn
         seed: int = 0,
         **settings: Any,
     ) -> list[BroadcastEngine]:
-        settings = {"batch_size": 3, "communication": "factors", **settings}
+        own = {k: settings.pop(k) for k in ("batch_size", "shuffle") if k in settings}
+        exchange = Exchange(**{"content": "factors", **settings})
+        chosen = RunSettings(exchange=exchange, **{"batch_size": 3, **own})
 
         def agent(group: Group) -> BroadcastEngine:
             context = RankContext(group, seed)
             shard, log = shards[group.rank], RoundLog(context)
-            engine = BroadcastEngine(context, model, shard, Settings(**settings), log)
+            engine = BroadcastEngine(context, model, shard, chosen, log)
             for _ in range(n_passes):
                 engine.run_pass()
             return engine

@@ -6,6 +6,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import SFBLogisticRegression
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.topology import Topology
 
 QUICK = {"max_iter": 2, "tol": None, "random_state": 0, "batch_size": 8}
@@ -30,12 +31,7 @@ def fit(data, **params):
         ("l1_ratio", [-0.1, 1.1, None]),
         ("refine", ["lbfgs", None]),
         ("power_t", [-1, None]),
-        ("staleness", [-1, 1.5, None]),
-        ("broadcast", [0, "ring", 1.5]),
-        ("relay", ["no"]),
-        ("communication", ["mail", None]),
-        ("compression", [-0.1, 1, "much"]),
-        ("wire_dtype", ["float16", np.float32]),
+        ("communication", ["mail", None, Exchange]),
         ("shuffle", ["no"]),
         ("class_weight", ["auto", 3]),
         ("early_stopping", ["no"]),
@@ -53,15 +49,32 @@ def test_parameters_out_of_range(labelled, name, values):
             fit(labelled[3], **{name: wrong})
 
 
-@pytest.mark.parametrize("communication", ["full_matrix", "server"])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("content", ["mail", None]),
+        ("staleness", [-1, 1.5, None]),
+        ("broadcast", [0, "ring", 1.5]),
+        ("relay", ["no"]),
+        ("compression", [-0.1, 1, "much"]),
+        ("wire_dtype", ["float16", np.float32]),
+    ],
+)
+def test_parameters_of_an_exchange_out_of_range(labelled, name, values):
+    for wrong in values:
+        with pytest.raises(ValueError, match=f"'{name}' parameter of Exchange"):
+            fit(labelled[3], communication=Exchange(**{name: wrong}))
+
+
+@pytest.mark.parametrize("content", ["full_matrix", "server"])
 @pytest.mark.parametrize(
     "params", [{"staleness": 1}, {"broadcast": 1}, {"compression": 0.1}], ids=str
 )
-def test_what_concerns_factors(labelled, communication, params):
+def test_what_concerns_factors(labelled, content, params):
     [name] = params
     with pytest.raises(ValueError, match=f"{name} concerns factors") as caught:
-        fit(labelled[3], communication=communication, **params)
-    assert f"'{communication}'" in str(caught.value)
+        fit(labelled[3], communication=Exchange(content, **params))
+    assert f"'{content}'" in str(caught.value)
 
 
 @pytest.mark.parametrize("solver", ["sgd", "sdca"])
@@ -77,13 +90,15 @@ def test_topologies(labelled, solver):
         (apart.tolist(), 4, "reach"),
     ]:
         with pytest.raises(ValueError, match=message):
-            fit(labelled[3], solver=solver, broadcast=wrong, n_ranks=n_ranks)
-    fit(labelled[3], solver=solver, broadcast=three.tolist(), n_ranks=3)
+            exchange = Exchange(broadcast=wrong)
+            fit(labelled[3], solver=solver, communication=exchange, n_ranks=n_ranks)
+    exchange = Exchange(broadcast=three.tolist())
+    fit(labelled[3], solver=solver, communication=exchange, n_ranks=3)
 
 
 def test_topologies_on_a_cluster(labelled, cluster):
     with pytest.raises(ValueError, match="topology of 3 ranks, but there are 4"):
-        fit(labelled[3], broadcast=Topology.complete(3))
+        fit(labelled[3], communication=Exchange(broadcast=Topology.complete(3)))
 
 
 @pytest.mark.parametrize("solver", ["sgd", "sdca"])

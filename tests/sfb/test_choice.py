@@ -8,11 +8,11 @@ from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.sfb.exchange import _choice
 from dask_ma.sfb.exchange._choice import choose_communication, iterations
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.prox import NoPenalty
 
-SETTINGS = Settings(batch_size=5)
+SETTINGS = RunSettings(exchange=Exchange(), batch_size=5)
 
 
 def make_shard(X):

@@ -13,16 +13,17 @@ from sklearn.linear_model import LogisticRegression
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.topology import Topology
 
 QUICK = {"alpha": 0.02, "max_iter": 3, "tol": None, "random_state": 0, "n_ranks": 2}
-QUICK |= {"batch_size": 8, "communication": "factors"}
+QUICK |= {"batch_size": 8, "communication": Exchange("factors")}
 SOLVERS = ["sgd", "sdca"]
 both = pytest.mark.parametrize("solver", SOLVERS)
 
 
 def fit(data, weight=None, **params):
-    model = SFBLogisticRegression(**{**QUICK, **params})
+    model = clone(SFBLogisticRegression(**QUICK)).set_params(**params)
     return model.fit(*data, sample_weight=weight)
 
 
@@ -50,10 +51,17 @@ def check_same(model, other, rtol=0.0):
         ({"learning_rate": "invscaling"}, ["sgd"]),
         ({"learning_rate": "invscaling", "power_t": 0.3}, ["sgd"]),
         ({"learning_rate": "optimal"}, ["sgd"]),
-        ({"n_ranks": 3, "broadcast": 1}, SOLVERS),
-        ({"n_ranks": 3, "broadcast": 1, "relay": False}, ["sgd"]),
-        ({"compression": 0.5}, ["sgd"]),
-        ({"wire_dtype": "float32"}, ["sgd"]),
+        ({"n_ranks": 3, "communication__broadcast": 1}, SOLVERS),
+        (
+            {
+                "n_ranks": 3,
+                "communication__broadcast": 1,
+                "communication__relay": False,
+            },
+            ["sgd"],
+        ),
+        ({"communication__compression": 0.5}, ["sgd"]),
+        ({"communication__wire_dtype": "float32"}, ["sgd"]),
         ({"shuffle": False}, SOLVERS),
         ({"class_weight": "balanced"}, SOLVERS),
         ({"early_stopping": True}, SOLVERS),
@@ -94,7 +102,7 @@ def fit_all(labelled):
     X, y = labelled[3]
     cases = [
         (X, {"solver": "sgd"}),
-        (sparse.csr_array(X), {"solver": "sgd", "broadcast": 2}),
+        (sparse.csr_array(X), {"solver": "sgd", "communication__broadcast": 2}),
         (sparse.csr_array(X), {"solver": "sdca", "max_iter": 2}),
         (X, {"solver": "sdca", "max_iter": 2, "communication": "full_matrix"}),
         (X, {"penalty": "l1", "solver": "auto", "tol": 1e-3, "max_iter": 40}),
@@ -296,11 +304,13 @@ def test_twin(labelled, solver, n_classes):
 
 @both
 def test_copies(labelled, solver):
-    model = fit(labelled[3], solver=solver, broadcast=Topology.optimal(2, 1))
+    model = fit(
+        labelled[3], solver=solver, communication__broadcast=Topology.optimal(2, 1)
+    )
     again = pickle.loads(pickle.dumps(model))
     X = labelled[3][0]
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    assert again.get_params()["broadcast"].n_ranks == 2
+    assert again.get_params()["communication__broadcast"].n_ranks == 2
     fresh = clone(model)
     assert not hasattr(fresh, "coef_")
     check_same(fresh.fit(*labelled[3]), model)

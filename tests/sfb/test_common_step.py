@@ -6,6 +6,7 @@ from scipy import special
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.kernels import dual_steps, row_products
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.logistic._dual_model import DualModel
 from dask_ma.sfb.model._common import CommonStep
 
@@ -118,12 +119,15 @@ def test_against_sums_over_all_rows(
     assert (min(shares) < 0.9) == (n_ranks > 1)
 
 
-@pytest.mark.parametrize("params", [{"staleness": 1}, {"broadcast": 1}], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [{"communication__staleness": 1}, {"communication__broadcast": 1}],
+    ids=str,
+)
 def test_late_steps_stay_short(labelled, shares, params):
     X, y = labelled[3]
-    SFBLogisticRegression(solver="sdca", max_iter=2, tol=None, n_ranks=3, **params).fit(
-        X, y
-    )
+    model = SFBLogisticRegression(solver="sdca", max_iter=2, tol=None, n_ranks=3)
+    model.set_params(communication=Exchange(), **params).fit(X, y)
     assert not shares
 
 

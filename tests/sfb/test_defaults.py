@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from dask_ma import SFBLogisticRegression
+from dask_ma.sfb import Exchange
 
 RATIOS = {"l2": 0.0, "l1": 1.0, "elasticnet": 0.15}
 LOADERS = {
@@ -112,8 +113,8 @@ def check(name, alpha, penalty, layout="mixed", n_ranks=1, **params):
     params |= {"alpha": alpha, "penalty": penalty, "n_ranks": n_ranks}
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        model = SFBLogisticRegression(random_state=0, **params)
-        model.fit(*arranged(X, y, layout))
+        model = SFBLogisticRegression(random_state=0, communication=Exchange())
+        model.set_params(**params).fit(*arranged(X, y, layout))
     found, *_ = objective(model.coef_.T, model.intercept_, X, y, alpha, RATIOS[penalty])
     least = optimum(name, alpha, penalty)
     assert -1e-3 * least < found - least <= 1e-2 * least
@@ -149,10 +150,10 @@ def test_more_coefficients(name, penalty):
 @pytest.mark.parametrize(
     "params",
     [
-        {"staleness": 2},
-        {"broadcast": 1, "relay": False},
-        {"compression": 0.1},
-        {"wire_dtype": "float32"},
+        {"communication__staleness": 2},
+        {"communication__broadcast": 1, "communication__relay": False},
+        {"communication__compression": 0.1},
+        {"communication__wire_dtype": "float32"},
         {"learning_rate": "constant"},
     ],
     ids=lambda params: "-".join(params),
@@ -230,15 +231,16 @@ def test_the_solver_is_chosen(labelled):
     X, y = labelled[2]
     for params, expected in [
         ({}, "sdca"),
-        ({"broadcast": 1}, "sdca"),
+        ({"communication__broadcast": 1}, "sdca"),
         ({"alpha": 0}, "sgd"),
         ({"penalty": "l1"}, "sgd"),
-        ({"staleness": 1}, "sgd"),
+        ({"communication__staleness": 1}, "sgd"),
         ({"eta0": 0.1}, "sgd"),
-        ({"wire_dtype": "float32"}, "sgd"),
+        ({"communication__wire_dtype": "float32"}, "sgd"),
         ({"solver": "sgd"}, "sgd"),
     ]:
-        model = SFBLogisticRegression(max_iter=1, tol=None, **params).fit(X, y)
+        model = SFBLogisticRegression(max_iter=1, tol=None, communication=Exchange())
+        model.set_params(**params).fit(X, y)
         assert model.solver_ == expected
         assert hasattr(model, "eta0_") == (expected == "sgd")
 
@@ -246,7 +248,10 @@ def test_the_solver_is_chosen(labelled):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"relay": False}, "relay=False has no effect with broadcast=None"),
+        (
+            {"communication__relay": False},
+            "relay=False has no effect with .*broadcast=None",
+        ),
         ({"refine": True, "penalty": "trace"}, "does not go with penalty='trace'"),
         ({"refine": True, "tol": None}, "does not go with tol=None"),
         ({"refine": True, "early_stopping": True}, "with early_stopping=True"),
@@ -255,4 +260,5 @@ def test_the_solver_is_chosen(labelled):
 )
 def test_parameters_that_would_do_nothing(labelled, params, message):
     with pytest.raises(ValueError, match=message):
-        SFBLogisticRegression(**params).fit(*labelled[2])
+        model = SFBLogisticRegression(communication=Exchange())
+        model.set_params(**params).fit(*labelled[2])

@@ -11,13 +11,13 @@ from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.exceptions import GroupClosedError
 from dask_ma.sfb._engine import BroadcastEngine, Start
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
 
 PENALTIES = [NoPenalty(), L1(0.1), L2(0.3), ColumnNormBall(0.4), TraceNorm(0.2)]
-COMMUNICATIONS = ["factors", "full_matrix", "server"]
+CONTENTS = ["factors", "full_matrix", "server"]
 every_penalty = pytest.mark.parametrize("prox", PENALTIES, ids=repr)
-every_way = pytest.mark.parametrize("communication", COMMUNICATIONS)
+every_way = pytest.mark.parametrize("content", CONTENTS)
 every_kind = pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 
 
@@ -52,21 +52,21 @@ def test_against_the_slow_loop(
     make_shards,
     rows,
     prox,
-    communication,
+    content,
     kind,
     n_ranks,
 ):
     model = make_model(prox=prox, fit_intercept=True, intercept_scale=0.5)
     model.step_size = lambda iteration: 0.4 / (1 + iteration / 4)
     shards = make_shards(n_ranks, kind(rows.X), rows.y)
-    engines = run_engines(model, shards, communication=communication)
+    engines = run_engines(model, shards, content=content)
     check(engines, slow_loop(model, shards))
     check_same_bits(engines)
     n_steps = -(-max(shard.n_rows for shard in shards) // 3)
     for engine in engines:
         assert (engine.n_passes, engine.n_steps) == (2, n_steps)
         assert engine.iteration == 2 * n_steps
-        assert engine.communication == communication
+        assert engine.communication == content
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_all_in_float32(run_engines, slow_loop, make_model, make_shards, rows, p
 @every_way
 @every_kind
 def test_float32_on_the_wire(
-    run_engines, slow_loop, make_model, make_shards, rows, communication, kind
+    run_engines, slow_loop, make_model, make_shards, rows, content, kind
 ):
     model = make_model(prox=L1(0.1), fit_intercept=True)
     shards = make_shards(5, kind(rows.X), rows.y)
-    options = {"communication": communication, "per_node": 2}
+    options = {"content": content, "per_node": 2}
     engines = run_engines(model, shards, wire_dtype="float32", **options)
     assert engines[0].matrix.dtype == np.float64
     check(engines, slow_loop(model, shards), 1e-5)
@@ -154,29 +154,30 @@ def test_compression(run_engines, slow_loop, make_model, make_shards, rows, tole
 @every_way
 @pytest.mark.parametrize("prox", [L1(0.1), TraceNorm(0.2)], ids=repr)
 def test_processes_do_not_change_a_bit(
-    run_engines, make_model, make_shards, rows, communication, prox
+    run_engines, make_model, make_shards, rows, content, prox
 ):
     model = make_model(prox=prox, fit_intercept=True)
     shards = make_shards(4, sparse.csr_array(rows.X), rows.y)
     results = [
-        run_engines(model, shards, per_node=per_node, communication=communication)
+        run_engines(model, shards, per_node=per_node, content=content)
         for per_node in (4, 2, 1)
     ]
     check_same_bits(results[0], results[1])
     check_same_bits(results[0], results[2])
 
 
-def make_program(model, shards, **settings):
+def make_program(model, shards, content="auto", batch_size=100):
     """A rank on a worker; it gives back its matrix as bytes."""
 
     def program(group):
         from dask_ma.engine import RankContext, RoundLog
         from dask_ma.sfb._engine import BroadcastEngine
-        from dask_ma.sfb.exchange._settings import Settings
+        from dask_ma.sfb.exchange._settings import Exchange, RunSettings
 
+        chosen = RunSettings(exchange=Exchange(content), batch_size=batch_size)
         context = RankContext(group, 0)
         shard, log = shards[group.rank], RoundLog(context)
-        engine = BroadcastEngine(context, model, shard, Settings(**settings), log)
+        engine = BroadcastEngine(context, model, shard, chosen, log)
         engine.run_pass()
         engine.run_pass()
         return engine.matrix.whole().tobytes() + engine.matrix.intercept.tobytes()
@@ -184,9 +185,9 @@ def make_program(model, shards, **settings):
     return program
 
 
-def check_cluster(client, run_engines, make_model, shards, communication):
+def check_cluster(client, run_engines, make_model, shards, content):
     model = make_model(prox=L1(0.1), fit_intercept=True)
-    options = {"batch_size": 3, "communication": communication}
+    options = {"batch_size": 3, "content": content}
     [engine, *_] = run_engines(model, shards, **options)
     expected = engine.matrix.whole().tobytes() + engine.matrix.intercept.tobytes()
     program = make_program(model, shards, **options)
@@ -196,10 +197,10 @@ def check_cluster(client, run_engines, make_model, shards, communication):
 
 @every_way
 def test_the_same_bits_on_a_cluster(
-    inproc_client, run_engines, make_model, make_shards, rows, communication
+    inproc_client, run_engines, make_model, make_shards, rows, content
 ):
     shards = make_shards(4, rows.X, rows.y)
-    check_cluster(inproc_client, run_engines, make_model, shards, communication)
+    check_cluster(inproc_client, run_engines, make_model, shards, content)
 
 
 @pytest.mark.slow
@@ -250,7 +251,8 @@ def test_a_state_stays_as_it_was(
     """And a run that starts from it goes on to the same bits."""
     model = make_model(prox=L2(0.3), fit_intercept=fit_intercept)
     [group] = LocalGroup.create(1)
-    context, settings = RankContext(group, 0), Settings(batch_size=3)
+    context = RankContext(group, 0)
+    settings = RunSettings(exchange=Exchange(), batch_size=3)
     whole = make_shards(1, rows.X, rows.y)[0]
     engine = BroadcastEngine(context, model, whole, settings, RoundLog(context))
     engine.run_pass()
@@ -292,7 +294,7 @@ def test_a_start_of_whole_numbers(run_engines, make_model, make_shards, rows):
 
 
 @pytest.mark.parametrize(
-    "given", [{"communication": way} for way in COMMUNICATIONS] + [{"staleness": 2}]
+    "given", [{"content": way} for way in CONTENTS] + [{"staleness": 2}]
 )
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
@@ -316,7 +318,8 @@ def test_an_error_of_one_rank_ends_all(
 ):
     """At once, with the name of the rank and the iteration."""
     shards, ended = make_shards(3, rows.X, rows.y), []
-    settings = Settings(batch_size=3, **{"communication": "factors", **given})
+    exchange = Exchange(**{"content": "factors", **given})
+    settings = RunSettings(exchange=exchange, batch_size=3)
 
     def agent(group):
         model = make_model()

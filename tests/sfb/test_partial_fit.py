@@ -6,17 +6,19 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 
 from dask_ma import SFBLogisticRegression
+from dask_ma.sfb import Exchange
 
 # Fits without a penalty are given the same `alpha` as the others.
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=.* has no effect")
 PARAMS = {"alpha": 0.02, "random_state": 0, "n_ranks": 3, "batch_size": 8}
-PARAMS |= {"communication": "factors"}
+PARAMS |= {"communication": Exchange("factors")}
 
 
 def make(**params):
-    return SFBLogisticRegression(**{**PARAMS, **params})
+    return clone(SFBLogisticRegression(**PARAMS)).set_params(**params)
 
 
 def check_same(model, other):
@@ -34,7 +36,7 @@ def check_same(model, other):
         {"penalty": None},
         {"learning_rate": "invscaling"},
         {"learning_rate": "constant", "fit_intercept": False},
-        {"broadcast": 1},
+        {"communication__broadcast": 1},
         {"class_weight": {0: 2.0, 1: 1.0, 2: 0.5}},
     ],
     ids=str,

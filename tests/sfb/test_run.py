@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.exceptions import CheckpointError
-from dask_ma.sfb import FactorModel, ModelResult, run
+from dask_ma.sfb import Exchange, FactorModel, ModelResult, run
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
 from dask_ma.sfb.topology import Topology
@@ -19,9 +19,9 @@ WAYS = [
     {},
     {"communication": "full_matrix"},
     {"communication": "server"},
-    {"broadcast": 1},
-    {"broadcast": 2, "relay": False},
-    {"compression": 0.01, "wire_dtype": "float32"},
+    {"communication": Exchange("factors", broadcast=1)},
+    {"communication": Exchange("factors", broadcast=2, relay=False)},
+    {"communication": Exchange("factors", compression=0.01, wire_dtype="float32")},
 ]
 every_way = pytest.mark.parametrize("settings", WAYS, ids=str)
 
@@ -109,7 +109,8 @@ def test_dask_arrays(cluster, make_model, rows):
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_stale_runs_on_a_cluster(cluster, make_model, rows, staleness):
     model = make_model(prox=L2(0.1), learning_rate=0.2)
-    stale = fit(model, rows, n_passes=40, staleness=staleness)
+    exchange = Exchange("factors", staleness=staleness)
+    stale = fit(model, rows, n_passes=40, communication=exchange)
     plain = fit(model, rows, n_passes=40)
     expected = plain.history[-1]["objective"]
     assert stale.history[-1]["objective"] == pytest.approx(expected, rel=0.02)
@@ -197,7 +198,8 @@ def test_the_faster_way_is_taken(make_model, rows):
     options = {"n_passes": 1, "communication": "auto", "batch_size": 10**5}
     many = fit(make_model(learning_rate=0.01), (tall, y), **options)
     assert many.communication == "full_matrix"
-    asked = fit(make_model(learning_rate=0.01), (tall, y), **options, broadcast=3)
+    options["communication"] = Exchange(broadcast=3)
+    asked = fit(make_model(learning_rate=0.01), (tall, y), **options)
     assert asked.communication == "factors"
 
 
@@ -216,7 +218,7 @@ def test_fewer_rows_than_ranks(cluster, make_model, rows, settings, n_rows):
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(0.02), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("settings", [{}, {"broadcast": 1}], ids=str)
+@pytest.mark.parametrize("settings", [{}, WAYS[3]], ids=str)
 def test_a_run_that_goes_on_equals_an_uninterrupted_one(
     tmp_path, configured, make_model, rows, n_ranks, prox, fit_intercept, settings
 ):
@@ -238,16 +240,18 @@ def test_a_run_that_goes_on_equals_an_uninterrupted_one(
         ({"prox": L2(0.02)}, "prox is dask_ma.kernels.prox._operators.L1"),
         ({"learning_rate": 0.1}, "learning_rate"),
         ({"fit_intercept": True}, "fit_intercept"),
-        ({"batch_size": 4}, "settings"),
+        ({"batch_size": 4}, "batch_size"),
+        ({"communication": Exchange("factors", broadcast=2)}, "broadcast=2"),
     ],
     ids=str,
 )
 def test_a_checkpoint_of_another_run(
     tmp_path, configured, interrupted, make_model, rows, change, name
 ):
-    settings = {k: v for k, v in change.items() if k == "batch_size"}
-    other = {"prox": L1(0.02), **change}
-    other.pop("batch_size", None)
+    names = "batch_size", "communication"
+    settings = {k: v for k, v in change.items() if k in names}
+    other = {k: v for k, v in change.items() if k not in names}
+    other = {"prox": L1(0.02), **other}
     plain = fit(make_model(**other), rows, **settings)
     values = {"dask-ma.checkpoint.path": str(tmp_path)}
     with configured({**values, "dask-ma.checkpoint.on-mismatch": "raise"}):
@@ -286,19 +290,23 @@ def test_a_finished_run_is_not_run_again(tmp_path, configured, make_model, rows)
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"batch_size": 2.0}, TypeError, "batch_size must be an integer, got 2.0"),
         ({"n_ranks": 0}, ValueError, "n_ranks must be at least 1"),
-        ({"staleness": -1}, ValueError, "staleness must be an integer from 0 on"),
+        ({"communication": "mail"}, ValueError, "communication must be one of auto"),
+        ({"communication": None}, ValueError, "or a dask_ma.sfb.Exchange, got None"),
+        (
+            {"communication": Exchange(staleness=-1)},
+            ValueError,
+            "The 'staleness' parameter of Exchange must be",
+        ),
         ({"tol": -1.0}, ValueError, "tol must be finite and at least 0, got -1.0"),
         ({"tol": np.nan}, ValueError, "tol must be finite"),
         ({"tol": "low"}, TypeError, "tol must be a number or None, got 'low'"),
-        ({"wire_dtype": "int8"}, ValueError, "wire_dtype must be"),
-        ({"broadcast": 0}, ValueError, "broadcast must be at least 1"),
         (
-            {"broadcast": Topology.optimal(5, 2)},
+            {"communication": Exchange(broadcast=Topology.optimal(5, 2))},
             ValueError,
             "of 5 ranks, but there are 3",
         ),
         (
-            {"staleness": 1, "communication": "full_matrix"},
+            {"communication": Exchange("full_matrix", staleness=1)},
             ValueError,
             "staleness concerns factors",
         ),

@@ -4,19 +4,21 @@ import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SFBLogisticRegression
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.topology import Topology
 
 ALPHA = 0.02
 EXACT = {"alpha": ALPHA, "solver": "sdca", "tol": 3e-5, "random_state": 0}
-EXACT |= {"max_iter": 300, "communication": "factors", "refine": False}
+EXACT |= {"max_iter": 300, "communication": Exchange("factors"), "refine": False}
 every_size = pytest.mark.parametrize("n_ranks", [1, 2, 5])
 
 
 def fit(X, y, weight=None, **params):
-    model = SFBLogisticRegression(**{**EXACT, **params})
+    model = clone(SFBLogisticRegression(**EXACT)).set_params(**params)
     return model.fit(X, y, sample_weight=weight)
 
 
@@ -46,10 +48,10 @@ def test_scikit_learn(labelled, value, best, n_classes, fit_intercept, n_ranks):
 @pytest.mark.parametrize(
     "params",
     [
-        {"staleness": 2},
-        {"broadcast": 2},
-        {"staleness": 2, "broadcast": 2},
-        {"broadcast": Topology.optimal(5, 1)},
+        {"communication__staleness": 2},
+        {"communication__broadcast": 2},
+        {"communication__staleness": 2, "communication__broadcast": 2},
+        {"communication__broadcast": Topology.optimal(5, 1)},
         {"communication": "full_matrix"},
         {"communication": "server"},
         {"shuffle": False},
@@ -226,9 +228,12 @@ def test_other_rows(labelled, tmp_path):
         ({"penalty": "trace"}, "penalty='trace'"),
         ({"penalty": None}, "penalty=None"),
         ({"alpha": 0}, "alpha=0"),
-        ({"relay": False, "broadcast": 1}, "relay is False"),
-        ({"compression": 0.1}, "compression is 0.1"),
-        ({"wire_dtype": "float32"}, "wire_dtype is 'float32'"),
+        (
+            {"communication__relay": False, "communication__broadcast": 1},
+            "relay is False",
+        ),
+        ({"communication__compression": 0.1}, "compression is 0.1"),
+        ({"communication__wire_dtype": "float32"}, "wire_dtype is 'float32'"),
     ],
     ids=str,
 )

@@ -4,21 +4,23 @@ import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SFBLogisticRegression
+from dask_ma.sfb import Exchange
 
 # Fits without a penalty are given the same `alpha` as the others.
 pytestmark = pytest.mark.filterwarnings("ignore:alpha=.* has no effect")
 ALPHA = 0.02
 CLOSE = {"alpha": ALPHA, "tol": None, "max_iter": 60, "random_state": 0}
-CLOSE |= {"communication": "factors", "solver": "sgd"}
+CLOSE |= {"communication": Exchange("factors"), "solver": "sgd"}
 QUICK = {**CLOSE, "max_iter": 3, "n_ranks": 2, "batch_size": 8}
 every_size = pytest.mark.parametrize("n_ranks", [1, 2, 5])
 
 
 def fit(X, y, weight=None, **params):
-    model = SFBLogisticRegression(**{**CLOSE, **params})
+    model = clone(SFBLogisticRegression(**CLOSE)).set_params(**params)
     return model.fit(X, y, sample_weight=weight)
 
 
@@ -96,11 +98,15 @@ def test_no_penalty(labelled, value, best, n_ranks):
 @pytest.mark.parametrize(
     "params",
     [
-        {"staleness": 2},
-        {"broadcast": 2},
-        {"staleness": 2, "broadcast": 2},
-        {"broadcast": [[1 - (p == q) for q in range(5)] for p in range(5)]},
-        {"broadcast": 1, "relay": False},
+        {"communication__staleness": 2},
+        {"communication__broadcast": 2},
+        {"communication__staleness": 2, "communication__broadcast": 2},
+        {
+            "communication__broadcast": [
+                [1 - (p == q) for q in range(5)] for p in range(5)
+            ]
+        },
+        {"communication__broadcast": 1, "communication__relay": False},
         {"communication": "full_matrix"},
         {"communication": "server"},
         {"communication": "auto"},
@@ -134,7 +140,7 @@ def test_types(labelled, value, best):
     model = fit(X.astype(np.float32), y, n_ranks=2)
     assert model.coef_.dtype == np.float32
     check(value(model, X, y), best(X, y, ALPHA))
-    short = fit(X, y, n_ranks=2, wire_dtype="float32")
+    short = fit(X, y, n_ranks=2, communication__wire_dtype="float32")
     assert short.coef_.dtype == np.float64
     np.testing.assert_allclose(short.coef_, fit(X, y, n_ranks=2).coef_, atol=1e-5)
 
@@ -302,7 +308,9 @@ def test_warm_start_from_the_other_solver(labelled, value, best):
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1", "trace"])
-@pytest.mark.parametrize("params", [{}, {"broadcast": 1}, {"communication": "server"}])
+@pytest.mark.parametrize(
+    "params", [{}, {"communication__broadcast": 1}, {"communication": "server"}]
+)
 def test_a_resumed_fit_is_an_uninterrupted_one(labelled, tmp_path, penalty, params):
     X, y = labelled[3]
     params = {**QUICK, **params, "penalty": penalty, "n_ranks": 3, "max_iter": 5}

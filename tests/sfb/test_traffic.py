@@ -82,10 +82,10 @@ def test_factors(
     assert n_messages == links * (N_ITERATIONS + 2 * hops) + 5 * means
 
 
-@pytest.mark.parametrize("communication", ["full_matrix", "server"])
+@pytest.mark.parametrize("content", ["full_matrix", "server"])
 @pytest.mark.parametrize("wire_dtype", [None, "float32"])
 def test_whole_matrices(
-    run_engines, make_model, make_shards, rows, configured, communication, wire_dtype
+    run_engines, make_model, make_shards, rows, configured, content, wire_dtype
 ):
     shards = make_equal_shards(make_shards, rows.X[:20])
     with configured({"dask-ma.comm.message-overhead": 0}):
@@ -93,7 +93,7 @@ def test_whole_matrices(
             run_engines,
             make_model,
             shards,
-            communication=communication,
+            content=content,
             wire_dtype=wire_dtype,
         )
     # The intercepts have a row of their own.

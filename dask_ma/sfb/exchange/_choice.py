@@ -13,7 +13,7 @@ from dask_ma.data import Shard
 from dask_ma.kernels import row_slice
 from dask_ma.sfb.exchange._exchange import FactorExchange
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -22,7 +22,7 @@ _N_PROBES = 3  # after a first one, which opens connections
 
 
 def choose_communication(
-    group: Group, shard: Shard, matrix: ParameterMatrix, settings: Settings
+    group: Group, shard: Shard, matrix: ParameterMatrix, settings: RunSettings
 ) -> str:
     """What takes less time in an iteration, factors or matrices; a collective call.
 
@@ -39,7 +39,7 @@ def choose_communication(
         The rank's rows.
     matrix : ParameterMatrix
         The matrix; its values are not changed.
-    settings : Settings
+    settings : RunSettings
         How the ranks exchange; all get all factors.
 
     Returns
@@ -54,7 +54,7 @@ def choose_communication(
 
 
 def iterations(
-    group: Group, shard: Shard, matrix: ParameterMatrix, settings: Settings
+    group: Group, shard: Shard, matrix: ParameterMatrix, settings: RunSettings
 ) -> dict[str, Callable[[], None]]:
     """An iteration of each way, without what it takes to find the factors.
 
@@ -69,10 +69,10 @@ def iterations(
         "factors" and "full_matrix".
     """
     factors = _zero_factors(shard, matrix, settings.batch_size)
-    wire_dtype = settings.wire_dtype
+    wire_dtype = settings.exchange.wire_dtype
     exchange = FactorExchange(
         group,
-        settings.topology(group.size),
+        settings.exchange._topology(group.size),
         Staleness(0),
         relays=True,
         wire_dtype=wire_dtype,

@@ -1,42 +1,102 @@
-"""Settings of a run, for users of the estimator and of `run`."""
+"""What ranks send each other, to whom and when; what users choose of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dask_ma.sfb.exchange._staleness import Staleness
+from dask_ma._settings import Settings
+from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.sfb.topology import Topology
 
-COMMUNICATIONS = ("auto", "factors", "full_matrix", "server")
+CONTENTS = ("auto", "factors", "full_matrix", "server")
 _WHOLE = ("full_matrix", "server")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How the ranks train and exchange; the names are those of `run`.
+class Exchange(Settings):
+    """What ranks send each other in an iteration, to whom, and how late it may come.
+
+    For the parameter `communication` of :class:`~dask_ma.SFBLogisticRegression` and of
+    :func:`~dask_ma.sfb.run`.
 
     Parameters
     ----------
-    batch_size, staleness : int
-    broadcast : int, Topology, ndarray or None
-    relay, shuffle : bool
-    communication : str
-    compression : float or None
-    wire_dtype : str or None
+    content : {"auto", "factors", "full_matrix", "server"}, default="auto"
+        What is sent: pairs of factors; the sums of whole update matrices, each rank
+        adding up a part; the same by way of rank 0; or factors or matrices, by the time
+        that an iteration of each takes ("auto"). All give the same but for rounding.
+        The other parameters, but for `wire_dtype`, are about factors.
+    staleness : int, default=0
+        How many iterations a rank may be ahead of one whose factors it gets, at least
+        0. With 0 (bulk synchronous) all ranks apply the same updates in the same order,
+        and the result depends on seed and ranks alone. With more, a rank waits less for
+        slow ones, applies updates as they arrive, and the matrices of the ranks are
+        averaged at the end of each pass.
+    broadcast : int, Topology, array-like of shape (n_ranks, n_ranks) or None, \
+            default=None
+        To whom a rank sends its factors. None: to all others. A number, at least 1: to
+        so many, by the topology that brings them to all others soonest. See
+        :mod:`~dask_ma.sfb.topology` for one of your own; in an array, element (p, q)
+        says if `p` sends to `q`.
+    relay : bool, default=True
+        Whether ranks pass on what they get until all have it. As many bytes are sent as
+        without `broadcast`, over fewer connections. False sends only a rank's own
+        factors: fewer bytes, but ranks learn of others through the mean at the end of a
+        pass alone, and updates count for those that do not arrive. Used with
+        `broadcast`.
+    compression : float or None, default=None
+        Relative error, in the Frobenius norm, that may be made by sending fewer pairs
+        of factors than there are rows; from 0 to below 1. None sends all.
+    wire_dtype : {"float32", "float64"} or None, default=None
+        Type in which factors, or matrices, are sent; None sends them as they are.
+
+    See Also
+    --------
+    dask_ma.SFBLogisticRegression : Fits with ``solver="sdca"`` need exact factors on
+        all ranks: no `compression`, `wire_dtype` or ``relay=False``.
+
+    Examples
+    --------
+    >>> from dask_ma import SFBLogisticRegression
+    >>> from dask_ma.sfb import Exchange
+    >>> classifier = SFBLogisticRegression(communication=Exchange(staleness=2))
+    >>> classifier.set_params(communication__staleness=4).communication
+    Exchange(staleness=4)
     """
 
-    batch_size: int = 100
-    staleness: int = 0
-    broadcast: Any = None
-    relay: bool = True
-    communication: str = "auto"
-    compression: float | None = None
-    wire_dtype: str | None = None
-    shuffle: bool = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "content": [StrOptions(set(CONTENTS))],
+        "staleness": [Interval(Integral, 0, None, closed="left")],
+        "broadcast": [
+            Interval(Integral, 1, None, closed="left"),
+            Topology,
+            "array-like",
+            None,
+        ],
+        "relay": ["boolean"],
+        "compression": [Interval(Real, 0, 1, closed="left"), None],
+        "wire_dtype": [StrOptions({"float32", "float64"}), None],
+    }
+
+    def __init__(
+        self,
+        content: str = "auto",
+        *,
+        staleness: int = 0,
+        broadcast: Any = None,
+        relay: bool = True,
+        compression: float | None = None,
+        wire_dtype: str | None = None,
+    ) -> None:
+        self.content = content
+        self.staleness = staleness
+        self.broadcast = broadcast
+        self.relay = relay
+        self.compression = compression
+        self.wire_dtype = wire_dtype
 
     def check(self) -> None:
         """Refuse what cannot be, before anything is started.
@@ -46,61 +106,31 @@ class Settings:
         ValueError
             With the name of the parameter.
         """
-        staleness = Staleness.checked(self.staleness)
-        if self.communication not in COMMUNICATIONS:
-            raise ValueError(
-                f"communication must be one of {', '.join(COMMUNICATIONS)}, got "
-                f"{self.communication!r}"
-            )
-        if self.communication in _WHOLE:
-            partly = self.broadcast is not None
-            for name, is_set in (
-                ("staleness", not staleness.is_synchronous),
-                ("broadcast", partly),
-                ("compression", self.compression is not None),
-            ):
-                if is_set:
-                    raise ValueError(
-                        f"{name} concerns factors, but communication is "
-                        f"{self.communication!r}, which sends none; set "
-                        "communication='factors'"
-                    )
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
-        """Refuse numbers out of their ranges."""
-        if self.wire_dtype not in (None, "float32", "float64"):
-            raise ValueError(
-                "wire_dtype must be 'float32', 'float64' or None, got "
-                f"{self.wire_dtype!r}"
-            )
-        if self.compression is not None and not 0 <= self.compression < 1:
-            raise ValueError(
-                f"compression must be from 0 to below 1, or None, got "
-                f"{self.compression!r}"
-            )
-        if isinstance(self.broadcast, Integral) and self.broadcast < 1:
-            raise ValueError(
-                f"broadcast must be at least 1 as a number, got {self.broadcast}"
-            )
+        super().check()
+        if self.content not in _WHOLE:
+            return
+        for name, is_set in (
+            ("staleness", self.staleness > 0),
+            ("broadcast", self.broadcast is not None),
+            ("compression", self.compression is not None),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"{name} concerns factors, but content is {self.content!r}, which "
+                    "sends none; set content='factors'"
+                )
 
     @property
-    def wants_factors(self) -> bool:
-        """Whether a setting makes sense with factors only."""
+    def _wants_factors(self) -> bool:
+        """Whether a parameter makes sense with factors only."""
         return (
             self.staleness > 0
             or self.broadcast is not None
             or self.compression is not None
         )
 
-    def topology(self, n_ranks: int) -> Topology:
-        """Who sends to whom among so many ranks.
-
-        Raises
-        ------
-        ValueError
-            If a topology was given for another number of ranks.
-        """
+    def _topology(self, n_ranks: int) -> Topology:
+        """Who sends to whom among so many ranks; an error for one of other ranks."""
         broadcast = self.broadcast
         if broadcast is None:
             return Topology.complete(n_ranks)
@@ -114,3 +144,37 @@ class Settings:
                 f"{n_ranks}; give one for {n_ranks}, or a number of peers"
             )
         return broadcast
+
+
+def as_exchange(communication: str | Exchange) -> Exchange:
+    """The exchange that a user has named, or given.
+
+    Raises
+    ------
+    ValueError
+        For another name, or another object.
+    """
+    if isinstance(communication, Exchange):
+        return communication
+    if not isinstance(communication, str) or communication not in CONTENTS:
+        raise ValueError(
+            f"communication must be one of {', '.join(CONTENTS)}, or a "
+            f"dask_ma.sfb.Exchange, got {communication!r}"
+        )
+    return Exchange(communication)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How the ranks train and exchange.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    batch_size : int
+    shuffle : bool
+    """
+
+    exchange: Exchange
+    batch_size: int = 100
+    shuffle: bool = True

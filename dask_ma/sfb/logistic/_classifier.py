@@ -11,6 +11,7 @@ from sklearn.utils.metaestimators import available_if
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import fit_context
 from dask_ma.linear import LinearClassifierMixin
+from dask_ma.sfb.exchange._settings import Exchange
 from dask_ma.sfb.logistic._estimator import SFBEstimator
 
 
@@ -56,8 +57,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         stochastic dual coordinate ascent, for "l2" with `alpha` above 0; it has no step
         size, and each rank keeps a probability vector for each of its rows. "auto":
         "sdca" where it is possible, unless a parameter asks for "sgd": `eta0`,
-        `learning_rate`, `n_iter_no_change` without `early_stopping`, `staleness`,
-        `compression`, `wire_dtype` or ``relay=False``. `solver_` says which.
+        `learning_rate`, `n_iter_no_change` without `early_stopping`, or `staleness`,
+        `compression`, `wire_dtype` or ``relay=False`` of an exchange. `solver_` says
+        which.
     fit_intercept : bool, default=True
         Whether to fit intercepts. Dense rows are then centred as :meth:`fit` looks at
         them: features that are far from the origin are no harder than others.
@@ -94,29 +96,13 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         "invscaling". "invscaling": ``eta0 / (1 + passes)^power_t``. "constant": `eta0`.
     power_t : float, default=0.5
         Exponent of "invscaling", at least 0.
-    staleness : int, default=0
-        How many iterations a rank may be ahead of one whose factors it gets, at least
-        0. With 0 (bulk synchronous), the result depends on seed and ranks alone. With
-        more, a rank waits less for slow ones, applies updates as they arrive, and the
-        coefficients of the ranks are averaged at the end of each pass.
-    broadcast : int, Topology, array-like of shape (n_ranks, n_ranks) or None, \
-            default=None
-        To whom a rank sends its factors: to all others; to so many, by the topology
-        that brings them to all others soonest; or by a topology of
-        :mod:`dask_ma.sfb.topology`, or its adjacency matrix.
-    relay : bool, default=True
-        Whether ranks pass on what they get until all have it. False sends less, but
-        ranks then learn of others through the mean at the end of a pass alone; not with
-        "sdca", and not without `broadcast`.
-    communication : {"auto", "factors", "full_matrix", "server"}, default="auto"
+    communication : {"auto", "factors", "full_matrix", "server"} or Exchange, \
+            default="auto"
         Whether factors are sent, or whole update matrices, added up by all ranks or by
         rank 0. "auto" times an iteration of each way, and takes factors or
-        "full_matrix"; both give the same but for rounding.
-    compression : float or None, default=None
-        Relative error that may be made by sending fewer pairs of factors than there are
-        rows, from 0 to below 1; not with "sdca".
-    wire_dtype : {"float32", "float64"} or None, default=None
-        Type in which factors are sent, None for that of the data; not with "sdca".
+        "full_matrix"; both give the same but for rounding. An
+        :class:`~dask_ma.sfb.Exchange` also says to whom factors are sent, how late they
+        may come, and with which precision.
     shuffle : bool, default=True
         Whether each rank goes over its rows in a new order in each pass.
     class_weight : dict, "balanced" or None, default=None
@@ -218,12 +204,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         eta0: float | str = "auto",
         learning_rate: str = "adaptive",
         power_t: float = 0.5,
-        staleness: int = 0,
-        broadcast: Any = None,
-        relay: bool = True,
-        communication: str = "auto",
-        compression: float | None = None,
-        wire_dtype: str | None = None,
+        communication: str | Exchange = "auto",
         shuffle: bool = True,
         class_weight: Any = None,
         early_stopping: bool = False,
@@ -246,12 +227,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         self.eta0 = eta0
         self.learning_rate = learning_rate
         self.power_t = power_t
-        self.staleness = staleness
-        self.broadcast = broadcast
-        self.relay = relay
         self.communication = communication
-        self.compression = compression
-        self.wire_dtype = wire_dtype
         self.shuffle = shuffle
         self.class_weight = class_weight
         self.early_stopping = early_stopping

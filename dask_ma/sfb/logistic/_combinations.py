@@ -6,6 +6,7 @@ from typing import Any
 
 from dask_ma._inactive import Inactive, is_set
 from dask_ma.linear import HELD_OUT, L1_RATIO
+from dask_ma.sfb.exchange._settings import as_exchange
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
@@ -43,11 +44,12 @@ def chosen_solver(estimator: Any) -> str:
     """
     if estimator.solver != "auto":
         return str(estimator.solver)
+    exchange = as_exchange(estimator.communication)
     asks_for_steps = (
-        estimator.staleness > 0
-        or not estimator.relay
-        or estimator.compression is not None
-        or estimator.wire_dtype is not None
+        exchange.staleness > 0
+        or not exchange.relay
+        or exchange.compression is not None
+        or exchange.wire_dtype is not None
         or is_set(estimator, "eta0")
         or is_set(estimator, "learning_rate")
         or (is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
@@ -65,11 +67,12 @@ def _check_dual(estimator: Any) -> None:
             "solver='sgd'"
         )
     # The matrix must be that of the dual variables.
+    exchange = as_exchange(estimator.communication)
     for name in ("relay", "compression", "wire_dtype"):
-        if is_set(estimator, name):
+        if is_set(exchange, name):
             raise ValueError(
                 f"solver='sdca' needs exact factors on all ranks, but {name} is "
-                f"{getattr(estimator, name)!r}; leave it at its default, or use "
+                f"{getattr(exchange, name)!r}; leave it at its default, or use "
                 "solver='sgd'"
             )
 
@@ -128,7 +131,8 @@ def _without_patience(estimator: Any) -> tuple[str, ...]:
 
 def _without_peers(estimator: Any) -> tuple[str, ...]:
     """Each rank sends to all others, and nothing is passed on."""
-    return ("broadcast",) if estimator.broadcast is None else ()
+    is_whole = as_exchange(estimator.communication).broadcast is None
+    return ("communication__broadcast",) if is_whole else ()
 
 
 INACTIVE = (
@@ -140,5 +144,9 @@ INACTIVE = (
     Inactive(
         ("n_iter_no_change",), _without_patience, "set early_stopping=True and tol"
     ),
-    Inactive(("relay",), _without_peers, "say in broadcast to whom ranks send"),
+    Inactive(
+        ("communication__relay",),
+        _without_peers,
+        "say in broadcast to whom ranks send",
+    ),
 )

@@ -124,9 +124,9 @@ class DualModel(LogisticModel):
         mean = totals.mean_square
         self.intercept_scale = _INTERCEPT * mean if mean > 0 else 1.0
         self._intercept_square = self.intercept_scale if self.fit_intercept else 0.0
-        settings = params.settings
+        exchange = params.settings.exchange
         # What comes late, or by way of others, does not come at once to all.
-        if settings.staleness == 0 and settings.broadcast is None:
+        if exchange.staleness == 0 and exchange.broadcast is None:
             self.common_step = DualStep(
                 self.dual, self.learning_rate, self._intercept_square
             )

@@ -12,7 +12,12 @@ from sklearn.linear_model import SGDClassifier
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import LinearEstimator
-from dask_ma.sfb.exchange._settings import COMMUNICATIONS, Settings
+from dask_ma.sfb.exchange._settings import (
+    CONTENTS,
+    Exchange,
+    RunSettings,
+    as_exchange,
+)
 from dask_ma.sfb.logistic._agent import train
 from dask_ma.sfb.logistic._combinations import (
     INACTIVE,
@@ -20,7 +25,6 @@ from dask_ma.sfb.logistic._combinations import (
     chosen_solver,
 )
 from dask_ma.sfb.logistic._params import SFBParams
-from dask_ma.sfb.topology import Topology
 from dask_ma.supervised import FitResult
 
 _PASSED_ON = (
@@ -38,16 +42,6 @@ _PASSED_ON = (
     "validation_fraction",
     "n_iter_no_change",
     "class_weight",
-)
-_SETTINGS = (
-    "batch_size",
-    "staleness",
-    "broadcast",
-    "relay",
-    "communication",
-    "compression",
-    "wire_dtype",
-    "shuffle",
 )
 _FAR = 0.01  # of the objective: a gap that is worth a word
 # What other estimators of linear models leave to the user.
@@ -76,17 +70,7 @@ class SFBEstimator(LinearEstimator):
         ],
         "power_t": [Interval(Real, 0, None, closed="left")],
         "refine": [StrOptions({"auto"}), "boolean"],
-        "staleness": [Interval(Integral, 0, None, closed="left")],
-        "broadcast": [
-            Interval(Integral, 1, None, closed="left"),
-            Topology,
-            "array-like",
-            None,
-        ],
-        "relay": ["boolean"],
-        "communication": [StrOptions(set(COMMUNICATIONS))],
-        "compression": [Interval(Real, 0, 1, closed="left"), None],
-        "wire_dtype": [StrOptions({"float32", "float64"}), None],
+        "communication": [StrOptions(set(CONTENTS)), Exchange],
         "shuffle": ["boolean"],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "early_stopping": ["boolean"],
@@ -100,16 +84,19 @@ class SFBEstimator(LinearEstimator):
     _inactive = INACTIVE
 
     def _check_combinations(self) -> None:
-        self._settings().check()
         check_combinations(self)
 
     def _peer_type(self) -> type:
         # LogisticRegression has no steps, which most parameters are about.
         return SGDClassifier
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> RunSettings:
         """How the ranks train and exchange."""
-        return Settings(**{name: getattr(self, name) for name in _SETTINGS})
+        return RunSettings(
+            exchange=as_exchange(self.communication),
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+        )
 
     def _fit_passes(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_ma.linear import LinearParams
-from dask_ma.sfb.exchange._settings import Settings
+from dask_ma.sfb.exchange._settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class SFBParams(LinearParams):
         Whether steps on the whole objective may follow.
     centre : bool
         Whether dense rows are centred.
-    settings : Settings
+    settings : RunSettings
         How the ranks train and exchange.
     """
 
@@ -33,4 +33,4 @@ class SFBParams(LinearParams):
     power_t: float
     refine: bool
     centre: bool
-    settings: Settings
+    settings: RunSettings

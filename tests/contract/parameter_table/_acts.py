@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma.sfb import Exchange
+
 
 class Acts(NamedTuple):
     """What to set a parameter to, and where the difference is to be seen.
@@ -151,7 +153,7 @@ _SCHMP = {
     "polish": acts(False, "history", **_SCHEDULED),
     "random_state": acts(1, "history", **_SCHEDULED),
 }
-_FACTORS = {"communication": "factors"}
+_FACTORS = {"communication": Exchange("factors")}
 _SFB = {
     **_SHARED,
     "penalty": acts("l1"),
@@ -164,12 +166,21 @@ _SFB = {
     "learning_rate": acts("invscaling", solver="sgd"),
     "power_t": acts(0.9, learning_rate="invscaling"),
     # Updates are applied as they arrive: no two fits are alike.
-    "staleness": acts(2, solver="sgd", batch_size=4, n_ranks=3, **_FACTORS),
-    "broadcast": acts(1, "messages", n_ranks=4, **_FACTORS),
-    "relay": acts(False, "messages", broadcast=1, solver="sgd", n_ranks=4, **_FACTORS),
-    "communication": acts("server", "messages", n_ranks=3, **_FACTORS),
-    "compression": acts(0.5, solver="sgd", n_ranks=2, **_FACTORS),
-    "wire_dtype": acts("float32", solver="sgd", n_ranks=2, **_FACTORS),
+    "communication__staleness": acts(
+        2, solver="sgd", batch_size=4, n_ranks=3, **_FACTORS
+    ),
+    "communication__broadcast": acts(1, "messages", n_ranks=4, **_FACTORS),
+    "communication__relay": acts(
+        False,
+        "messages",
+        communication=Exchange("factors", broadcast=1),
+        solver="sgd",
+        n_ranks=4,
+    ),
+    "communication__content": acts("server", "messages", n_ranks=3, **_FACTORS),
+    "communication": acts("server", "messages", communication="factors", n_ranks=3),
+    "communication__compression": acts(0.5, solver="sgd", n_ranks=2, **_FACTORS),
+    "communication__wire_dtype": acts("float32", solver="sgd", n_ranks=2, **_FACTORS),
     "class_weight": acts("balanced"),
     "n_iter_no_change": acts(1, "n_iter", early_stopping=True, tol=0.5, **_LONG),
     "n_ranks": acts(3),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from dask_ma.sfb import Exchange
+
 
 class Case(NamedTuple):
     """A parameter that cannot act.
@@ -58,7 +60,7 @@ def raises(
 _ONLY_REFINED = {"max_iter": 0, "refine": "lbfgs"}
 _DESCENT = {"schedule": "random", "max_iter": 2}
 _DEFAULT_NETWORK = {"hidden_layer_sizes": (100,)}
-_FACTORS = {"communication": "factors"}
+_FACTORS = {"communication": Exchange("factors")}
 _BATCH = {
     "learning_method": "batch",
     "batch_size": "auto",
@@ -170,7 +172,15 @@ INACTIVE = [
         solver="sgd",
         tol=1e-3,
     ),
-    raises(_SFB, "relay", False, "broadcast", solver="sgd", n_ranks=3, **_FACTORS),
+    raises(
+        _SFB,
+        "communication__relay",
+        False,
+        "communication__broadcast",
+        solver="sgd",
+        n_ranks=3,
+        **_FACTORS,
+    ),
     # Scheduled model parallelism
     *(
         raises(_SCHMP, name, value, "schedule")

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import dask_ma
+from dask_ma._settings import Settings
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca import Torch, strategies
 from dask_ma.mpca import _agent as mpca_agent
@@ -125,7 +127,7 @@ def observe(
     name : str
         Of the estimator.
     params : dict
-        Parameters that differ from `BASE`.
+        Parameters that differ from `BASE`; those of an object as ``schedule__floor``.
     n_fits : int, default=1
         How often it is fitted.
     method : str, default="fit"
@@ -134,9 +136,7 @@ def observe(
         A regular expression of warnings that are passed over, besides those of fits
         that end too early.
     """
-    nested = {k: v for k, v in params.items() if "__" in k}
-    plain = {k: v for k, v in params.items() if k not in nested}
-    estimator = ESTIMATORS[name](**{**BASE[name], **plain}).set_params(**nested)
+    estimator = make(name, params)
     told: list[Any] = []
     sent: Counter[tuple[int, int]] = Counter()
     output = io.StringIO()
@@ -160,6 +160,15 @@ def observe(
         strategy=sorted(told, key=repr),
         output=bool(output.getvalue()),
     )
+
+
+def make(name: str, params: dict[str, Any]) -> Any:
+    """An estimator that is not fitted, with objects of its own."""
+    chosen = {**BASE[name], **params}
+    objects = {k: clone(v) for k, v in chosen.items() if isinstance(v, Settings)}
+    inner = {k: v for k, v in chosen.items() if k.split("__")[0] in {*objects} - {k}}
+    outer = {k: v for k, v in chosen.items() if k not in inner}
+    return ESTIMATORS[name](**{**outer, **objects}).set_params(**inner)
 
 
 @cache
