@@ -82,7 +82,7 @@ exact, norm = nnls(X, y)
 tried = {
     "cyclic": schedules.Cyclic(n_candidates=4),
     "priority": schedules.Priority(n_candidates=4),
-    "dynamic": schedules.Dynamic(n_candidates=16, threshold=0.3),
+    "dynamic": schedules.Dynamic(n_candidates=16, dependency_threshold=0.3),
 }
 cluster = LocalCluster(
     n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None

@@ -19,6 +19,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from dask_ma import SchMPLasso, SchMPLassoCV
 from dask_ma.plotting import ConvergenceDisplay
+from dask_ma.schmp import schedules
 
 X, y = load_diabetes(return_X_y=True, as_frame=True)
 products = PolynomialFeatures(3, interaction_only=True, include_bias=False)
@@ -79,15 +80,15 @@ y = X @ coef + rng.standard_normal(500)
 # and stay zero, and "dynamic" spends little on them. With ``polish=False`` nobody helps
 # them: by default, slow rounds end with the coefficients other than zero solved for
 # together.
-alone = {"n_candidates": 64, "random_state": 0, "polish": False}
-schedules = {
+alone = {"random_state": 0, "polish": False}
+ways = {
     "working sets": {},
-    "dynamic": {"schedule": "dynamic", **alone},
-    "random": {"schedule": "random", **alone},
+    "dynamic": {"schedule": schedules.Dynamic(n_candidates=64), **alone},
+    "random": {"schedule": schedules.Random(n_candidates=64), **alone},
 }
 fits = {
     name: SchMPLasso(alpha=0.3, tol=1e-6, n_ranks=2, **parameters).fit(X, y)
-    for name, parameters in schedules.items()
+    for name, parameters in ways.items()
 }
 {name: (lasso.n_iter_, lasso.dual_gap_) for name, lasso in fits.items()}
 

@@ -7,11 +7,12 @@ import pytest
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import GridSearchCV
 
-from dask_ma import SFBLogisticRegression
+from dask_ma import SchMPLogisticRegression, SFBLogisticRegression
 from dask_ma._inactive import Inactive, check_inactive, is_set, unless
 from dask_ma._settings import Settings, find_parameter, named
 from dask_ma._sklearn import Interval
 from dask_ma.engine import as_text
+from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
 
@@ -86,6 +87,12 @@ SEARCHES = {
     "communication__staleness": (
         SFBLogisticRegression(**SGD, communication=Exchange("factors")),
         [0, 2],
+    ),
+    "schedule__n_candidates": (
+        SchMPLogisticRegression(
+            0.01, tol=0.1, schedule=schedules.Dynamic(4), random_state=0, n_ranks=2
+        ),
+        [2, 4],
     ),
 }
 

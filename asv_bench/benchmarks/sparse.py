@@ -197,9 +197,8 @@ class Estimator:
         self.model = SchMPLasso(
             largest_alpha(self.X, self.y) / 5,
             tol=1e-3,
-            schedule=schedule,
+            schedule=SCHEDULES[schedule](16),
             max_iter=30,
-            n_candidates=16,
             polish=False,
             random_state=0,
         )

@@ -24,12 +24,19 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from dask_ma import SchMPLasso
+from dask_ma.schmp import schedules
 
 sys.path.append(str(Path(__file__).parent.parent))
 
 from peers._sparse_solvers import NAMES, SparseProblem, load_problem  # noqa: E402
 
-SCHEDULES = ("working_set", "dynamic", "priority", "random", "cyclic")
+SCHEDULES = {
+    "working_set": None,
+    "dynamic": schedules.Dynamic,
+    "priority": schedules.Priority,
+    "random": schedules.Random,
+    "cyclic": schedules.Cyclic,
+}
 GAPS = (1e-1, 1e-2, 1e-3, 1e-4)
 _DIVERGED = 1e3  # times the objective without coefficients
 
@@ -40,15 +47,15 @@ def study(
     """Fit with a schedule, and print the line of the table."""
     model = SchMPLasso(
         problem.alpha_max / divisor,
-        schedule=schedule,
         tol=GAPS[-1],
         max_iter=args.rounds,
         random_state=0,
     )
-    if schedule != "working_set":
-        model.set_params(n_candidates=args.candidates, polish=args.polish)
+    kind = SCHEDULES[schedule]
+    if kind is not None:
+        model.set_params(schedule=kind(args.candidates), polish=args.polish)
     if schedule == "dynamic" and args.threshold is not None:
-        model.set_params(dependency_threshold=args.threshold)
+        model.set_params(schedule__dependency_threshold=args.threshold)
     begin = process_time()
     try:
         with warnings.catch_warnings():

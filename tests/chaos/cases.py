@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import log_expit, log_softmax
 
 import dask_ma
+from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
 Rows = tuple[np.ndarray, "np.ndarray | None"]
@@ -274,7 +275,7 @@ def _add_schmp(cases: dict[str, Case]) -> None:
         signs(many_features),
         sparse_log_loss,
     )
-    dynamic = {"schedule": "dynamic", "n_candidates": 24, "random_state": 0}
+    dynamic = {"schedule": schedules.Dynamic(24), "random_state": 0}
     cases["SchMPLasso dynamic"] = Case(
         dask_ma.SchMPLasso,
         {**dynamic, "alpha": 0.1, "tol": 1e-4},

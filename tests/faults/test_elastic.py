@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 
 import dask_ma
 from dask_ma.mpca import strategies
+from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
 pytestmark = pytest.mark.slow
@@ -338,7 +339,7 @@ def test_the_dynamic_engine(grow):
     X = rng.normal(size=(200, 60)) + rng.normal(size=(200, 1))
     y = X[:, :20].sum(axis=1) + rng.normal(size=200)
     estimator = dask_ma.SchMPLasso(
-        alpha=0.01, schedule="dynamic", n_candidates=8, tol=1e-6, random_state=0
+        alpha=0.01, schedule=schedules.Dynamic(8), tol=1e-6, random_state=0
     )
     model, sizes = grow(estimator, (X, y), 2, 3, late="save_state")
     assert sizes == [2, 3]

@@ -116,7 +116,7 @@ def test_fit(client, rows, optimum, monkeypatch, tmp_path, schedule, layout):
     model = SchMPLasso(ALPHA, schedule=schedule, layout=layout, tol=1e-9)
     model.set_params(random_state=0)
     if schedule == "dynamic":  # the steps themselves have to find the optimum
-        model.set_params(polish=False, n_candidates=8)
+        model.set_params(polish=False, schedule=schedules.Dynamic(8))
     model.fit(*rows)
     assert mark.exists()
     check(model.coef_, optimum)
@@ -150,7 +150,7 @@ def test_a_rank_without_rows(client, rows, monkeypatch, tmp_path, n_classes):
 def test_a_checkpoint_goes_on_with_other_ranks(rows, optimum, tmp_path, schedule):
     params = {"alpha": ALPHA, "schedule": schedule, "tol": 1e-9, "random_state": 0}
     if schedule == "dynamic":
-        params["n_candidates"] = 4  # too few for the optimum in a round
+        params["schedule"] = schedules.Dynamic(4)  # too few for the optimum in a round
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         with pytest.warns(ConvergenceWarning, match="maximum of 1 rounds"):
             first = SchMPLasso(max_iter=1, n_ranks=3, **params).fit(*rows)

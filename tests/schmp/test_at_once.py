@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dask_ma import SchMPLasso
+from dask_ma.schmp import schedules
 
 _BOUND = 120  # seconds
 
@@ -19,7 +20,7 @@ def test_fits_at_once(processes, n_fits):
 
     def make():
         return SchMPLasso(
-            0.02, schedule="dynamic", n_candidates=24, tol=1e-3, random_state=0
+            0.02, schedule=schedules.Dynamic(24), tol=1e-3, random_state=0
         )
 
     alone = make().fit(X, y)

@@ -8,20 +8,25 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
+from dask_ma.schmp import schedules
 from dask_ma.schmp.l1 import _descent
 from dask_ma.schmp.l1._problem import Sparse
 
-SCHEDULES = ["dynamic", "priority", "random", "cyclic"]
+DYNAMIC, PRIORITY = schedules.Dynamic(16), schedules.Priority(16)
+RANDOM, CYCLIC = schedules.Random(16), schedules.Cyclic(16)
 LAYOUTS = [(1, "rows"), (2, "rows"), (5, "rows"), (2, "columns"), (5, "columns")]
-every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
+every_schedule = pytest.mark.parametrize(
+    "schedule", [DYNAMIC, PRIORITY, RANDOM, CYCLIC], ids=repr
+)
 every_layout = pytest.mark.parametrize(("n_ranks", "layout"), LAYOUTS)
 # Schedules and layouts, each with some of the other.
 some_runs = pytest.mark.parametrize(
     ("schedule", "layout"),
-    [("dynamic", "columns"), ("priority", "rows"), ("random", "columns")],
+    [(DYNAMIC, "columns"), (PRIORITY, "rows"), (RANDOM, "columns")],
+    ids=str,
 )
 CAP = "dask-ma.schmp.max-working-set"
-PARAMS = {"tol": 1e-8, "max_iter": 60, "random_state": 0, "n_candidates": 16}
+PARAMS = {"tol": 1e-8, "max_iter": 60, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,11 @@ def test_lasso(genes, schedule, n_ranks, layout):
     alpha = weight_of_penalty(X, y)
     expected = Lasso(alpha, tol=1e-12, max_iter=10**6).fit(X, y)
     model = SchMPLasso(
-        alpha, schedule=schedule, n_ranks=n_ranks, layout=layout, **PARAMS
+        alpha,
+        schedule=schedule,
+        n_ranks=n_ranks,
+        layout=layout,
+        **PARAMS,
     ).fit(X, y)
     assert model.dual_gap_ <= 1e-8 * y.var() / 2
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-6)
@@ -59,7 +68,7 @@ def test_lasso(genes, schedule, n_ranks, layout):
 def test_nothing_is_finished_that_is_not_to_be(genes, schedule):
     """What coordinate descent alone comes to in the same rounds."""
     X, y = genes["X"], genes["number"]
-    params = {**PARAMS, "schedule": schedule, "n_candidates": 4}
+    params = {**PARAMS, "schedule": type(schedule)(4)}
     alone, capped = (
         SchMPLasso(weight_of_penalty(X, y), **params, polish=polish)
         for polish in (False, True)
@@ -162,7 +171,12 @@ def test_weights_and_coefficients_without_penalty(genes, schedule, layout, cls):
     params["feature_weights"][[5, 150]] = 0
     params["feature_weights"][7] = 0.2
     weight = np.linspace(0.5, 2, 40)
-    model = cls(**{**params, **PARAMS}, schedule=schedule, layout=layout, n_ranks=2)
+    model = cls(
+        **{**params, **PARAMS},
+        schedule=schedule,
+        layout=layout,
+        n_ranks=2,
+    )
     model.fit(X, y, weight)
     assert np.ravel(model.coef_)[[5, 150]].all()
     check_optimal(model, X, y, weight, params["feature_weights"])
@@ -178,12 +192,12 @@ def test_sparse_rows(genes, schedule, layout):
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-6)
 
 
-@pytest.mark.parametrize("schedule", ["priority", "random", "cyclic"])
+@pytest.mark.parametrize("schedule", [PRIORITY, RANDOM, CYCLIC], ids=repr)
 def test_rounds_that_diverge_do_no_harm(genes, schedule):
     """So many updates side by side make the objective grow; no round ends higher."""
     X, y = genes["X"], genes["number"]
-    params = {**PARAMS, "n_candidates": 100, "pipeline_depth": 3}
-    model = SchMPLasso(weight_of_penalty(X, y), schedule=schedule, **params).fit(X, y)
+    many = type(schedule)(100, pipeline_depth=3)
+    model = SchMPLasso(weight_of_penalty(X, y), schedule=many, **PARAMS).fit(X, y)
     objectives = np.array([record["objective"] for record in model.history_])
     assert objectives[0] < y.var() / 2
     assert np.diff(objectives).max(initial=0) <= 1e-12
@@ -199,7 +213,7 @@ def test_a_round_that_diverges_ends_early(genes, monkeypatch, n_iterations):
     alpha = weight_of_penalty(X, y)
     expected = Lasso(alpha, tol=1e-12, max_iter=10**6).fit(X, y)
     monkeypatch.setattr(_descent, "_FEWEST_ITERATIONS", n_iterations)
-    params = {**PARAMS, "n_candidates": 100, "schedule": "random"}
+    params = {**PARAMS, "schedule": schedules.Random(100)}
     model = SchMPLasso(alpha, n_ranks=2, **params).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-6)
 
@@ -208,7 +222,12 @@ def test_a_round_that_diverges_ends_early(genes, monkeypatch, n_iterations):
 @pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
 def test_a_resumed_fit_has_the_same_bits(genes, tmp_path, schedule, layout, cls):
     X, y = genes["X"], genes["number" if cls is SchMPLasso else "two"]
-    params = {**PARAMS, "schedule": schedule, "n_ranks": 2, "layout": layout}
+    params = {
+        **PARAMS,
+        "schedule": schedule,
+        "n_ranks": 2,
+        "layout": layout,
+    }
     params["alpha"] = weight_of_penalty(X, y, 0.02)
     whole = cls(**params).fit(X, y)
     assert whole.n_iter_ > 1
@@ -253,7 +272,9 @@ def test_next_changes(genes, monkeypatch, n_ranks, layout, positive):
         return changes
 
     monkeypatch.setattr(_descent.Descent, "_next_changes", spy)
-    model = SchMPLasso(0.1, l1_ratio=0.4, positive=positive, schedule="dynamic")
+    model = SchMPLasso(
+        0.1, l1_ratio=0.4, positive=positive, schedule=schedules.Dynamic(16)
+    )
     model.set_params(n_ranks=n_ranks, layout=layout, **PARAMS).fit(X, y)
     assert len(seen) > 3 * n_ranks
     for coef, changes in seen:

@@ -8,6 +8,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
+from dask_ma.schmp import schedules
 
 warn_not = pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
 
@@ -60,7 +61,7 @@ def test_the_gap_is_a_bound(seed, l1_objective):
         {"tol": 5e-2},
         {"tol": 1e-3},
         {"tol": 0, "max_iter": 1},
-        {"tol": 1e-3, "schedule": "dynamic", "n_candidates": 8, "max_iter": 2},
+        {"tol": 1e-3, "schedule": schedules.Dynamic(8), "max_iter": 2},
     ):
         model = cls(**params, **settings, random_state=0).fit(X, y, weight)
         found = l1_objective(model, X, y, weight, factors)

@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
 from dask_ma import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
+from dask_ma.schmp import schedules
 
 CLASSES = [SchMPLasso, SchMPLassoCV, SchMPLogisticRegression]
 BASE = {
@@ -18,9 +19,8 @@ BASE = {
 }
 FACTORS = np.linspace(0.5, 2, 90)
 SCHEDULED = {
-    "schedule": "dynamic",
+    "schedule": schedules.Dynamic(16),
     "random_state": 0,
-    "n_candidates": 16,
     "max_iter": 2,
     "tol": 0,
 }
@@ -37,11 +37,6 @@ FLIPS = {
     "warm_start": ({}, True, {"rounds"}),
     "schedule": ({"max_iter": 2}, "cyclic", {"coef"}),
     "layout": ({"n_ranks": 3, "layout": "rows"}, "columns", {"shared"}),
-    "pipeline_depth": (SCHEDULED, 3, {"history"}),
-    "n_candidates": (SCHEDULED, 4, {"history"}),
-    "dependency_threshold": (SCHEDULED, 0.1, {"history"}),
-    "priority": (SCHEDULED, "change", {"history"}),
-    "n_schedulers": ({**SCHEDULED, "n_ranks": 2}, 2, {"history"}),
     "polish": (SCHEDULED, False, {"history", "polished"}),
     "random_state": (SCHEDULED, 1, {"history"}),
     "verbose": ({}, 1, {"output"}),
@@ -71,14 +66,7 @@ WRONG = [
     ("warm_start", "no"),
     ("schedule", "fast"),
     ("layout", "blocks"),
-    ("pipeline_depth", 0),
-    ("n_candidates", 0),
-    ("n_candidates", 1.5),
-    ("dependency_threshold", 1.1),
-    ("n_schedulers", 0),
-    ("pipeline_depth", "deep"),
-    ("dependency_threshold", "high"),
-    ("priority", "paper"),
+    ("schedule", schedules.Dynamic),
     ("polish", "no"),
     ("random_state", "seed"),
     ("verbose", -1),
@@ -146,7 +134,16 @@ def test_values_out_of_range(cls, name, value, wide):
 # -- Schedules -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schedule", ["dynamic", "priority", "random", "cyclic"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        schedules.Dynamic(4),
+        schedules.Priority(4),
+        schedules.Random(4),
+        schedules.Cyclic(4),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize(
     ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (2, "columns")]
 )
@@ -158,7 +155,7 @@ def test_schedules_find_the_optimum(
     X, y = wide["X"][:, :30], wide["number" if cls is SchMPLasso else "two"]
     alpha = 0.3 if cls is SchMPLasso else 0.05
     params = {"alpha": alpha, "layout": layout, "n_ranks": n_ranks, "tol": 1e-5}
-    params |= {"schedule": schedule, "n_candidates": 4, "polish": False}
+    params |= {"schedule": schedule, "polish": False}
     model = cls(**params, random_state=0).fit(X, y)
     assert {record["polished"] for record in model.history_} == {False}
     if cls is SchMPLasso:
@@ -176,26 +173,53 @@ def test_schedules_find_the_optimum(
         assert record["objective"] - best <= record["dual_gap"] + 1e-8
 
 
-DEAD = [
-    ("working_set", "rows", "pipeline_depth", 2),
-    ("working_set", "rows", "n_candidates", 8),
-    ("working_set", "rows", "dependency_threshold", 0.5),
-    ("working_set", "rows", "n_schedulers", 2),
-    ("working_set", "rows", "polish", False),
-    ("working_set", "rows", "priority", "change"),
-    ("random", "rows", "dependency_threshold", 0.5),
-    ("priority", "rows", "priority", "change"),
-    ("dynamic", "columns", "n_schedulers", 2),
-]
-
-
 @pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
-@pytest.mark.parametrize(("schedule", "layout", "name", "value"), DEAD)
-def test_parameters_that_do_nothing(wide, cls, schedule, layout, name, value):
-    model = cls(0.1, schedule=schedule, layout=layout, **{name: value})
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"polish": False}, "polish"),
+        (
+            {"schedule": schedules.Dynamic(n_schedulers=2), "layout": "columns"},
+            "schedule__n_schedulers",
+        ),
+    ],
+    ids=str,
+)
+def test_parameters_that_do_nothing(wide, cls, params, name):
+    model = cls(0.1, **params)
     with pytest.raises(ValueError, match=f"^{name}=.* has no effect with "):
         model.fit(wide["X"], wide["two"])
     assert not hasattr(model, "coef_")
+
+
+@pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
+@pytest.mark.parametrize("name", ["dynamic", "priority", "random", "cyclic"])
+def test_a_name_is_an_object_with_its_defaults(wide, cls, name):
+    y = wide["number" if cls is SchMPLasso else "two"]
+    kind = getattr(schedules, name.capitalize())
+    models = [
+        cls(0.02, schedule=schedule, max_iter=2, tol=0.1, random_state=0, n_ranks=2)
+        for schedule in (name, kind())
+    ]
+    by_name, by_object = (model.fit(wide["X"], y) for model in models)
+    np.testing.assert_array_equal(by_name.coef_, by_object.coef_)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        schedules.Random(0),
+        schedules.Cyclic(1.5),
+        schedules.Dynamic(dependency_threshold=1.1),
+        schedules.Dynamic(pipeline_depth="deep"),
+    ],
+    ids=repr,
+)
+def test_objects_out_of_range(wide, schedule):
+    [name] = [n for n in schedule.get_params() if f"{n}=" in repr(schedule)]
+    kind = type(schedule).__name__
+    with pytest.raises(ValueError, match=f"The '{name}' parameter of {kind} must be"):
+        SchMPLasso(schedule=schedule).fit(wide["X"], wide["number"])
 
 
 @pytest.mark.parametrize("schedule", ["dynamic", "priority", "random", "cyclic"])

@@ -11,7 +11,14 @@ import pytest
 from scipy import sparse
 from scipy.optimize import nnls
 
-from dask_ma.schmp import CoordinateDescent, Program, losses, run, schedules
+from dask_ma.schmp import (
+    CoordinateDescent,
+    DynamicEngine,
+    Program,
+    losses,
+    run,
+    schedules,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 8)) + 0.3
@@ -239,6 +246,41 @@ def test_all_that_a_program_holds_tells_it_from_others(tmp_path, configured):
         for _ in range(2):
             assert [objective(schedule)["objective"] for schedule in made] == plain
     assert len(list(tmp_path.iterdir())) == len(made)
+
+
+def test_the_schedule_of_a_program_says_how_it_is_carried_out(monkeypatch):
+    """Unless `run` is told."""
+    seen = []
+
+    class Noting(DynamicEngine):
+        def __init__(self, *args, pipeline_depth, n_schedulers, **kwargs):
+            seen.append((pipeline_depth, n_schedulers))
+            super().__init__(
+                *args,
+                pipeline_depth=pipeline_depth,
+                n_schedulers=n_schedulers,
+                **kwargs,
+            )
+
+    monkeypatch.setattr("dask_ma.schmp.runtime._run.DynamicEngine", Noting)
+
+    def go(*made, **told):
+        program = make_program(schedule=lambda self, model, request: np.arange(2))
+        del program.schedules
+        for number, schedule in enumerate(made):
+            setattr(program, f"schedule_{number}", schedule)
+        run(program, X, Y, n_iterations=2, **told)
+        return seen.pop()
+
+    shallow = schedules.Random(2)
+    deep = schedules.Cyclic(2, pipeline_depth=2, n_schedulers=3)
+    assert go() == go(shallow) == ("auto", 1)
+    assert go(deep) == (2, 3)
+    assert go(deep, pipeline_depth="auto", n_schedulers=1) == ("auto", 1)
+    message = "schedules of NonNegative differ in pipeline_depth: 'auto', 2; give pipe"
+    with pytest.raises(ValueError, match=message):
+        go(deep, shallow)
+    assert go(deep, shallow, pipeline_depth=1, n_schedulers=2) == (1, 2)
 
 
 def test_a_program_that_cannot_be_told_from_others(tmp_path, configured):

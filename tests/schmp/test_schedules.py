@@ -405,22 +405,30 @@ def test_a_program_prepares_its_schedules(run_ranks, columns):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("schedule", "name"),
     [
-        (lambda: schedules.Random(0), "n_candidates must be at least 1, got 0"),
-        (lambda: schedules.Cyclic(0), "n_candidates must be at least 1, got 0"),
-        (lambda: schedules.Priority(0), "n_candidates must be at least 1, got 0"),
-        (lambda: schedules.Priority(1, 1.5), "floor must be from 0 to 1, got 1.5"),
-        (lambda: schedules.Dynamic(1, -1), "threshold must be from 0 to 1, got -1"),
-        (lambda: schedules.Dynamic(1, "high"), "or \"auto\", got 'high'"),
-        (lambda: schedules.Dynamic(priority="last"), "or \"change\", got 'last'"),
-        (lambda: schedules.Dynamic(new=1.5), "new must be from 0 to 1, got 1.5"),
-        (lambda: schedules.Dynamic(n_rows=1), "n_rows must be at least 2, got 1"),
+        (schedules.Random(0), "n_candidates"),
+        (schedules.Cyclic(0), "n_candidates"),
+        (schedules.Priority(0), "n_candidates"),
+        (schedules.Priority(1, 1.5), "floor"),
+        (schedules.Dynamic(1, -1), "dependency_threshold"),
+        (schedules.Dynamic(1, "high"), "dependency_threshold"),
+        (schedules.Dynamic(priority="last"), "priority"),
+        (schedules.Dynamic(new=1.5), "new"),
+        (schedules.Dynamic(n_rows=1), "n_rows"),
+        (schedules.Dynamic(centered="yes"), "centered"),
+        (schedules.Dynamic(check_pending="yes"), "check_pending"),
+        (schedules.Cyclic(pipeline_depth=0), "pipeline_depth"),
+        (schedules.Random(n_schedulers=0), "n_schedulers"),
     ],
+    ids=repr,
 )
-def test_parameters_that_cannot_be(make, message):
+def test_parameters_that_cannot_be(run_ranks, schedule, name):
+    message = f"The '{name}' parameter of {type(schedule).__name__} must be"
     with pytest.raises(ValueError, match=message):
-        make()
+        schedule.check()
+    with pytest.raises(ValueError, match=message):
+        prepared(run_ranks, schedule, np.ones((4, 3)))
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def make_solver(
     kept: State | None,
 ) -> Solver:
     """What improves the model, round by round; a collective call."""
-    if params.schedule != "working_set":
+    if params.schedule is not None:
         state = None if kept is None else kept.shared
         return Descent(context, objective, params, log, state)
     model = Sparse.empty(objective.n_outputs)

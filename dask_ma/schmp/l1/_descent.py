@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
+from sklearn.base import clone
 
 from dask_ma import _config
 from dask_ma.comm import allgather
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.layouts._column_design import ColumnDesign
-from dask_ma.schmp import schedules
 from dask_ma.schmp.coordinate._column_descent import ColumnDescent
 from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
 from dask_ma.schmp.coordinate._rows import as_column
@@ -19,7 +19,7 @@ from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._solver import DualityGap, Solver
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.schmp.runtime._dynamic import DynamicEngine
-from dask_ma.schmp.runtime._program import Change, Schedule
+from dask_ma.schmp.runtime._program import Change
 
 _FEWEST_ITERATIONS = 16  # of a round
 _MOST_ITERATIONS = 1000
@@ -80,23 +80,23 @@ class Descent(Solver):
         self.polished = False
         self._limit = int(_config.get("schmp.max-working-set"))
         self._is_checked = False
+        assert params.schedule is not None
+        n_candidates = params.schedule.n_candidates
         self._engine = DynamicEngine(
             context,
             make_program(objective, params),
             objective.design,
-            pipeline_depth=params.pipeline_depth,
-            n_schedulers=params.n_schedulers,
+            pipeline_depth=params.schedule.pipeline_depth,
+            n_schedulers=params.schedule.n_schedulers,
             log=log,
             state=state,
         )
-        wanted = -(-objective.design.n_features // params.n_candidates)
+        wanted = -(-objective.design.n_features // n_candidates)
         self._n_iterations = min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
         if objective.loss.is_quadratic:
             # Worked out by and by, they would have other bits where a fit goes on.
             objective.take_means(self._program.column_means)
-        self._n_at_once = _iterations_at_once(
-            params.n_candidates, self._engine.pipeline_depth
-        )
+        self._n_at_once = _iterations_at_once(n_candidates, self._engine.pipeline_depth)
         self._take_over()
 
     def improve(self) -> None:
@@ -253,32 +253,18 @@ def _iterations_at_once(n_candidates: int, depth: int) -> int:
 def make_program(objective: Objective, params: SchMPParams) -> CoordinateDescent:
     """The program of coordinate descent for an objective."""
     penalty, loss = objective.penalty, objective.loss.of_row
+    schedule = clone(params.schedule)  # without notes of another run
     by_columns = isinstance(objective.design, ColumnDesign)
     kind = ColumnDescent if by_columns else CoordinateDescent
     return kind(
         loss,
-        make_schedule(params),
+        schedule,
         penalty.l1,
         penalty.l2,
         positive=penalty.positive,
         fit_intercept=params.fit_intercept,
         start=_start(objective, params),
     )
-
-
-def make_schedule(params: SchMPParams) -> Schedule:
-    """The schedule of a name."""
-    n = params.n_candidates
-    if params.schedule == "dynamic":
-        threshold, priority = params.dependency_threshold, params.priority
-        return schedules.Dynamic(n, threshold, priority=priority)
-    kinds = {
-        "priority": schedules.Priority,
-        "random": schedules.Random,
-        "cyclic": schedules.Cyclic,
-    }
-    schedule: Schedule = kinds[params.schedule](n)
-    return schedule
 
 
 def _start(objective: Objective, params: SchMPParams) -> np.ndarray | None:

@@ -12,11 +12,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import named
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.linear import LinearEstimator
 from dask_ma.schmp.l1._agent import train
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._path import PathParams
+from dask_ma.schmp.schedules import Cyclic, Dynamic, Priority, Random
+from dask_ma.schmp.schedules._schedules import CandidateSchedule
 from dask_ma.supervised import FitResult
 
 _PASSED_ON = (
@@ -25,30 +28,29 @@ _PASSED_ON = (
     "fit_intercept",
     "max_iter",
     "tol",
-    "schedule",
     "layout",
-    "pipeline_depth",
-    "n_candidates",
-    "dependency_threshold",
-    "priority",
-    "n_schedulers",
     "polish",
 )
-_OF_DESCENT = ("dynamic", "priority", "random", "cyclic")
-SCHEDULES = {"working_set", *_OF_DESCENT}
+#: What the names of schedules stand for, but for "working_set".
+DESCENTS: dict[str, type[CandidateSchedule]] = {
+    "dynamic": Dynamic,
+    "priority": Priority,
+    "random": Random,
+    "cyclic": Cyclic,
+}
+
+
+def _by_working_sets(estimator: Any) -> tuple[str, ...]:
+    """All coefficients of a round are solved for together anyway."""
+    return ("schedule",) if estimator.schedule == "working_set" else ()
+
+
 INACTIVE = (
     Inactive(
-        ("pipeline_depth", "n_candidates", "n_schedulers", "polish"),
-        unless("schedule", *_OF_DESCENT),
-        "choose another schedule, such as 'dynamic'",
+        ("polish",), _by_working_sets, "choose another schedule, such as 'dynamic'"
     ),
     Inactive(
-        ("dependency_threshold", "priority"),
-        unless("schedule", "dynamic"),
-        "set schedule='dynamic'",
-    ),
-    Inactive(
-        ("n_schedulers",),
+        ("schedule__n_schedulers",),
         unless("layout", "auto", "rows"),
         "every rank schedules its own columns there",
     ),
@@ -66,19 +68,8 @@ class L1Estimator(LinearEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "feature_weights": ["array-like", None],
         "warm_start": ["boolean"],
-        "schedule": [StrOptions(SCHEDULES)],
+        "schedule": [StrOptions({"working_set", *DESCENTS}), *DESCENTS.values()],
         "layout": [StrOptions({"auto", "rows", "columns"})],
-        "pipeline_depth": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-        ],
-        "n_candidates": [Interval(Integral, 1, None, closed="left")],
-        "dependency_threshold": [
-            Interval(Real, 0, 1, closed="both"),
-            StrOptions({"auto"}),
-        ],
-        "priority": [StrOptions({"due", "change"})],
-        "n_schedulers": [Interval(Integral, 1, None, closed="left")],
         "polish": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -89,6 +80,8 @@ class L1Estimator(LinearEstimator):
     def _params(self, **changes: Any) -> SchMPParams:
         """Parameters of the ranks."""
         values = {k: getattr(self, k) for k in _PASSED_ON if k not in changes}
+        if self.schedule != "working_set":
+            values["schedule"] = named(self.schedule, DESCENTS)
         values["feature_weights"] = _checked_weights(self.feature_weights)
         return SchMPParams(**{**values, **changes})
 
@@ -163,7 +156,6 @@ def path_params(
         positive=positive,
         alpha=1.0,
         l1_ratio=1.0,
-        schedule="working_set",
     )
     return PathParams(
         **vars(base), l1_ratios=l1_ratios, alphas=alphas, eps=eps, splits=splits

@@ -16,6 +16,7 @@ from dask_ma.schmp.l1._estimator import (
     warn_of_slow_models,
 )
 from dask_ma.schmp.l1._path import trace_path
+from dask_ma.schmp.schedules._schedules import CandidateSchedule
 
 
 class SchMPLasso(LinearRegressorMixin, L1Estimator):
@@ -50,40 +51,21 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         Weight of each feature in the penalty, not negative; None weights all alike.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
-    schedule : {"working_set", "dynamic", "priority", "random", "cyclic"}, \
-            default="working_set"
+    schedule : {"working_set", "dynamic", "priority", "random", "cyclic"} or an \
+            object of :mod:`dask_ma.schmp.schedules`, default="working_set"
         Which coefficients are updated next. "working_set": those that violate
         optimality most are solved for together before the next gradient. The others
-        make steps of coordinate descent on `n_candidates` coefficients at a time:
-        "random" draws them evenly (Shotgun), "cyclic" takes them in order, "priority"
-        draws those that changed most the last time, and "dynamic" leaves out those that
-        are correlated with one chosen before; see `priority` for those it chooses from.
-        See `polish` for how these four come to the same optimum.
+        make steps of coordinate descent on some coefficients at a time: "random" draws
+        them evenly (Shotgun), "cyclic" takes them in order, "priority" draws those that
+        changed most the last time, and "dynamic" leaves out those that are correlated
+        with one chosen before. An object, such as ``schedules.Dynamic(n_candidates=16,
+        pipeline_depth=3)``, says how many, and more. See `polish` for how these four
+        come to the same optimum.
     layout : {"auto", "rows", "columns"}, default="auto"
         Whether rows or columns of the data are shared out over the ranks. Columns are
         copied, and sent from rank to rank once; "auto" takes them where that is less to
         send than the gradients of some rounds: with few rows, or elements, per rank and
         feature.
-    pipeline_depth : int or "auto", default="auto"
-        Number of iterations under way at a time, with schedules other than
-        "working_set"; 1 makes each wait for the one before. "auto" is 1 where all ranks
-        share a process, and 3 elsewhere; with ``layout="columns"`` it is the number of
-        ranks, but at least 3. A number gives the same bits on any cluster.
-    n_candidates : int, default=64
-        Coefficients that a schedule other than "working_set" picks for an iteration.
-    dependency_threshold : float or "auto", default="auto"
-        With ``schedule="dynamic"``, the absolute correlation of two features above
-        which they are not updated in the same iteration; from 0 to 1. "auto" is 0.1, or
-        ``4 / sqrt(rows)`` of the up to 512 rows that correlations are worked out on
-        where that is more.
-    priority : {"due", "change"}, default="due"
-        With ``schedule="dynamic"``, the coefficients to choose from: with "change"
-        drawn by the squares of their last changes, as in the paper; with "due" those
-        other than zero and, of the zeros, those that the changes of others may have
-        brought to the threshold of the penalty since their last update.
-    n_schedulers : int, default=1
-        Number of ranks that schedule, with schedules other than "working_set", each a
-        part of the features. With ``layout="columns"`` every rank schedules its own.
     polish : bool, default=True
         With schedules other than "working_set": whether, after a round that leaves more
         than half of the gap, the coefficients other than zero are solved for together
@@ -168,13 +150,8 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         tol: float = 1e-4,
         feature_weights: Any = None,
         warm_start: bool = False,
-        schedule: str = "working_set",
+        schedule: str | CandidateSchedule = "working_set",
         layout: str = "auto",
-        pipeline_depth: int | str = "auto",
-        n_candidates: int = 64,
-        dependency_threshold: float | str = "auto",
-        priority: str = "due",
-        n_schedulers: int = 1,
         polish: bool = True,
         random_state: Any = None,
         verbose: int = 0,
@@ -190,11 +167,6 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         self.warm_start = warm_start
         self.schedule = schedule
         self.layout = layout
-        self.pipeline_depth = pipeline_depth
-        self.n_candidates = n_candidates
-        self.dependency_threshold = dependency_threshold
-        self.priority = priority
-        self.n_schedulers = n_schedulers
         self.polish = polish
         self.random_state = random_state
         self.verbose = verbose

@@ -138,8 +138,6 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     alpha = 1.0
     warm_start = False
     schedule = "working_set"
-    pipeline_depth, n_candidates, n_schedulers = "auto", 64, 1
-    dependency_threshold, priority = "auto", "due"
     polish = True
     random_state = 0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_ma.schmp.schedules._schedules import CandidateSchedule
 from dask_ma.supervised import ProblemParams
 
 
@@ -16,6 +17,8 @@ class SchMPParams(ProblemParams):
 
     Parameters
     ----------
+    schedule : CandidateSchedule or None
+        None for working sets.
     start : dict or None
         Model to start from: `coordinates`, `coef` and `intercept`. None starts from
         zeros.
@@ -27,18 +30,13 @@ class SchMPParams(ProblemParams):
     max_iter: int
     tol: float
     positive: bool
-    schedule: str
     layout: str
-    pipeline_depth: int | str
-    n_candidates: int
-    dependency_threshold: float | str
-    priority: str
-    n_schedulers: int
-    polish: bool
+    schedule: CandidateSchedule | None = None
+    polish: bool = True
     feature_weights: np.ndarray | None = field(default=None, repr=False)
     start: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def n_rounds(self) -> int:
         """Gradients over all features to expect; coordinate descent makes few."""
-        return 10 if self.schedule == "working_set" else 0
+        return 10 if self.schedule is None else 0

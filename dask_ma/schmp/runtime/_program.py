@@ -98,7 +98,17 @@ class Schedule(ABC):
     """A way to choose parameters; what a program's `schedule` can be left to.
 
     One that is kept as an attribute of a program is made ready by the engine.
+
+    Attributes
+    ----------
+    pipeline_depth : int or "auto"
+        Iterations under way at a time where :func:`run` is not told.
+    n_schedulers : int
+        Ranks that schedule where :func:`run` is not told.
     """
+
+    pipeline_depth: int | str = "auto"
+    n_schedulers: int = 1
 
     def prepare(
         self,
@@ -455,3 +465,18 @@ class Program(ABC):
             sparse rows, with the mean number of stored elements.
         """
         return None
+
+
+def from_schedules(program: Program, name: str) -> Any:
+    """An attribute of the schedules that a program keeps, all of which must agree."""
+    kept = [value for value in vars(program).values() if isinstance(value, Schedule)]
+    found = {getattr(schedule, name) for schedule in kept}
+    if not found:
+        return getattr(Schedule, name)
+    if len(found) > 1:
+        shown = ", ".join(sorted(map(repr, found)))
+        raise ValueError(
+            f"the schedules of {type(program).__name__} differ in {name}: {shown}; "
+            f"give {name} to run"
+        )
+    return found.pop()

@@ -19,7 +19,7 @@ from dask_ma.engine import (
     run_program_job,
 )
 from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
-from dask_ma.schmp.runtime._program import Program
+from dask_ma.schmp.runtime._program import Program, from_schedules
 
 
 class ProgramResult(NamedTuple):
@@ -78,8 +78,8 @@ def run(
     sample_weight: Any = None,
     *,
     n_iterations: int,
-    pipeline_depth: int | str = "auto",
-    n_schedulers: int = 1,
+    pipeline_depth: int | str | None = None,
+    n_schedulers: int | None = None,
     report_every: int = 100,
     random_state: Any = None,
     n_ranks: int | None = None,
@@ -102,14 +102,16 @@ def run(
         Weights of the rows, not negative; rows of weight 0 are left out.
     n_iterations : int
         Most iterations, at least 1.
-    pipeline_depth : int or "auto", default="auto"
+    pipeline_depth : int, "auto" or None, default=None
         Iterations under way at a time, at least 1. Iteration `t` reads the model with
         the changes of the iterations up to ``t - pipeline_depth``. "auto" is 1 where
         all ranks share a process, and 3 elsewhere; where ranks have parameters of their
         own it is their number, but at least 3. A number gives the same model on any
-        cluster.
-    n_schedulers : int, default=1
-        Ranks that schedule, at least 1, each a part of the parameters of its own.
+        cluster. None leaves it to the schedules that the program keeps as attributes,
+        and is "auto" where there are none.
+    n_schedulers : int or None, default=None
+        Ranks that schedule, at least 1, each a part of the parameters of its own. None
+        leaves it to the schedules, and is 1 where there are none.
     report_every : int, default=100
         Iterations of a round, at least 1. At the end of a round the pipeline runs
         empty, the program reports, and the model is kept.
@@ -162,6 +164,10 @@ def run(
     array([1., 2., 0.])
     """
     _check_program(program)
+    if pipeline_depth is None:
+        pipeline_depth = from_schedules(program, "pipeline_depth")
+    if n_schedulers is None:
+        n_schedulers = from_schedules(program, "n_schedulers")
     check_counts(
         n_iterations=n_iterations,
         pipeline_depth=1 if pipeline_depth == "auto" else pipeline_depth,

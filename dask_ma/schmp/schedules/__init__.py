@@ -4,15 +4,17 @@ Each is an object that a program keeps as an attribute and calls in its `schedul
 
     class MyProgram(Program):
         def __init__(self):
-            self._schedule = schedules.Dynamic(n_candidates=64, threshold=0.1)
+            self._schedule = schedules.Dynamic(n_candidates=64, priority="change")
 
         def schedule(self, model, request):
             return self._schedule(model, request)
 
-All give one job for all executors, and leave out parameters that are pending.
+All give one job for all executors, and leave out parameters that are pending. The
+estimators take such an object as their `schedule`, too.
 """
 
 from dask_ma.schmp.runtime._program import Schedule
-from dask_ma.schmp.schedules._schedules import Cyclic, Dynamic, Priority, Random
+from dask_ma.schmp.schedules._dynamic import Dynamic
+from dask_ma.schmp.schedules._schedules import Cyclic, Priority, Random
 
 __all__ = ["Cyclic", "Dynamic", "Priority", "Random", "Schedule"]

@@ -1,28 +1,59 @@
-"""Random, cyclic, prioritised and dynamic schedules."""
+"""Random, cyclic and prioritised schedules."""
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import numpy as np
 
+from dask_ma._settings import Settings
+from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.comm import Group
-from dask_ma.layouts._columns import ColumnShard
 from dask_ma.schmp.runtime._program import Request, Schedule
 from dask_ma.schmp.runtime._schedulers import Schedulers
-from dask_ma.schmp.schedules._dependencies import (
-    ColumnSample,
-    gather_sample,
-    independent_set,
-    sample_columns,
-)
-from dask_ma.schmp.schedules._sampling import DueQueue, PrioritySampler, distinct
-
-_LEAST_THRESHOLD = 0.1
-_CHANCE = 4.0  # standard deviations of a correlation by chance
+from dask_ma.schmp.schedules._sampling import PrioritySampler, distinct
 
 
-class Random(Schedule):
+class CandidateSchedule(Settings, Schedule):
+    """Base of the schedules here: so many candidates in each iteration.
+
+    An object has its parameters, and notes of the run that it is used in; `clone` makes
+    one without notes.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_candidates": [Interval(Integral, 1, None, closed="left")],
+        "pipeline_depth": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "n_schedulers": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    n_candidates: int
+    pipeline_depth: int | str
+    n_schedulers: int
+
+    def prepare(
+        self,
+        shard: Any,
+        group: Group,
+        schedulers: Schedulers,
+        *,
+        centered: bool = False,
+    ) -> None:
+        """Check the parameters; a collective call.
+
+        Parameters
+        ----------
+        shard, group, schedulers, centered
+            As in :meth:`dask_ma.schmp.Schedule.prepare`.
+        """
+        self.check()
+
+
+class Random(CandidateSchedule):
     """Parameters drawn at random, all with the same probability (Shotgun [1]_).
 
     Parameters
@@ -30,6 +61,13 @@ class Random(Schedule):
     n_candidates : int, default=64
         Parameters in an iteration, at least 1. Many of them that depend on each other
         make a program diverge.
+    pipeline_depth : int or "auto", default="auto"
+        Iterations under way at a time, at least 1, of a fit or a run with this
+        schedule. 1 makes each wait for the one before. "auto" is 1 where all ranks
+        share a process, and 3 elsewhere; where ranks have parameters of their own it is
+        their number, but at least 3. A number gives the same bits on any cluster.
+    n_schedulers : int, default=1
+        Ranks that schedule, at least 1, each a part of the parameters of its own.
 
     References
     ----------
@@ -37,8 +75,16 @@ class Random(Schedule):
        descent for L1-regularized loss minimization", ICML 2011.
     """
 
-    def __init__(self, n_candidates: int = 64) -> None:
-        self.n_candidates = _checked_number(n_candidates)
+    def __init__(
+        self,
+        n_candidates: int = 64,
+        *,
+        pipeline_depth: int | str = "auto",
+        n_schedulers: int = 1,
+    ) -> None:
+        self.n_candidates = n_candidates
+        self.pipeline_depth = pipeline_depth
+        self.n_schedulers = n_schedulers
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
         """Parameters to update in an iteration.
@@ -60,17 +106,32 @@ class Random(Schedule):
         return distinct(drawn + parameters.start, request.pending, n)
 
 
-class Cyclic(Schedule):
+class Cyclic(CandidateSchedule):
     """Parameters one after the other, from the first again after the last.
 
     Parameters
     ----------
     n_candidates : int, default=64
         Parameters in an iteration, at least 1.
+    pipeline_depth : int or "auto", default="auto"
+        Iterations under way at a time, at least 1, of a fit or a run with this
+        schedule. 1 makes each wait for the one before. "auto" is 1 where all ranks
+        share a process, and 3 elsewhere; where ranks have parameters of their own it is
+        their number, but at least 3. A number gives the same bits on any cluster.
+    n_schedulers : int, default=1
+        Ranks that schedule, at least 1, each a part of the parameters of its own.
     """
 
-    def __init__(self, n_candidates: int = 64) -> None:
-        self.n_candidates = _checked_number(n_candidates)
+    def __init__(
+        self,
+        n_candidates: int = 64,
+        *,
+        pipeline_depth: int | str = "auto",
+        n_schedulers: int = 1,
+    ) -> None:
+        self.n_candidates = n_candidates
+        self.pipeline_depth = pipeline_depth
+        self.n_schedulers = n_schedulers
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
         """Parameters to update in an iteration.
@@ -94,7 +155,7 @@ class Cyclic(Schedule):
         return distinct(places + parameters.start, request.pending, n)
 
 
-class Priority(Schedule):
+class Priority(CandidateSchedule):
     """Parameters that have moved most, drawn by the squares of their last changes.
 
     A parameter that was never updated counts like the one that has moved most. There is
@@ -108,13 +169,32 @@ class Priority(Schedule):
     floor : float, default=0.2
         Fraction of the draws that give all parameters the same probability, from 0 to
         1; it keeps those that have not moved from being forgotten.
+    pipeline_depth : int or "auto", default="auto"
+        Iterations under way at a time, at least 1, of a fit or a run with this
+        schedule. 1 makes each wait for the one before. "auto" is 1 where all ranks
+        share a process, and 3 elsewhere; where ranks have parameters of their own it is
+        their number, but at least 3. A number gives the same bits on any cluster.
+    n_schedulers : int, default=1
+        Ranks that schedule, at least 1, each a part of the parameters of its own.
     """
 
-    def __init__(self, n_candidates: int = 64, floor: float = 0.2) -> None:
-        self.n_candidates = _checked_number(n_candidates)
-        if not 0 <= floor <= 1:
-            raise ValueError(f"floor must be from 0 to 1, got {floor}")
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CandidateSchedule._parameter_constraints,
+        "floor": [Interval(Real, 0, 1, closed="both")],
+    }
+
+    def __init__(
+        self,
+        n_candidates: int = 64,
+        floor: float = 0.2,
+        *,
+        pipeline_depth: int | str = "auto",
+        n_schedulers: int = 1,
+    ) -> None:
+        self.n_candidates = n_candidates
         self.floor = floor
+        self.pipeline_depth = pipeline_depth
+        self.n_schedulers = n_schedulers
         self._sampler: PrioritySampler | None = None
         self._parameters = range(0)
 
@@ -165,280 +245,13 @@ class Priority(Schedule):
         if self._sampler is None or parameters != self._parameters:
             self._sampler = PrioritySampler(len(parameters), 2 * self.n_candidates)
             self._parameters, changed = parameters, None
-        self._sampler.update(last_change, _inside(changed, parameters))
+        self._sampler.update(last_change, inside(changed, parameters))
         return self._sampler
 
 
-class Dynamic(Priority):
-    """Parameters that should move most, without those that depend on each other.
-
-    Two candidates depend on each other if the correlation of their columns on a sample
-    of rows is above a threshold; one that depends on another of higher priority, or on
-    a pending parameter, is left out (Algorithm 2 of [1]_). Parameter `j` of the model
-    belongs to column `j` of X.
-
-    With ``priority="change"`` candidates are drawn as by :class:`Priority`: this is the
-    rule of the paper. With "due" a program may say how much the others have to change
-    before a parameter is worth another update, with the delays of a
-    :class:`~dask_ma.schmp.Change`; then those due first are candidates.
-    :class:`~dask_ma.schmp.CoordinateDescent` does that: coefficients that are not zero
-    are due at once, and zeros sooner the nearer they are to the threshold of the
-    penalty. Where fewer are due than are wanted, others are drawn with equal
-    probabilities. Without delays both are the same.
-
-    Parameters
-    ----------
-    n_candidates : int, default=64
-        Candidates in an iteration, at least 1.
-    threshold : float or "auto", default="auto"
-        Correlation above which, in absolute value, two parameters are not updated at
-        once; from 0 to 1. 1 allows everything. "auto" is 0.1, or four times the
-        standard deviation that the correlation of independent columns has on the rows
-        of the sample, ``4 / sqrt(rows)``, where that is more: below, chance decides.
-    floor : float, default=0.3
-        As in :class:`Priority`. In that fraction of the iterations, besides, candidates
-        come in random order and pending parameters keep none of them out: otherwise
-        parameters that move little could be kept out for ever by those they depend on.
-        Of such iterations only one is under way at a time. Its steps and those of the
-        others are two sets without dependencies, which overshoot twofold at most.
-    new : float, default=0.8
-        Fraction of the candidates that were never updated, as long as there are such
-        parameters, from 0 to 1; where delays count. 1 begins with a pass over
-        all parameters, less improves those that matter meanwhile.
-    n_rows : int, default=512
-        Rows of the sample over all ranks, at least 2. A scheduler keeps that many
-        elements per column, in single precision.
-    centered : bool, default=None
-        True compares columns by their correlation, which is right where the program
-        takes the means from the columns; False by the cosine of the angle between them,
-        which is right where it does not. None leaves it to the program, and means False
-        where that does not say.
-    priority : {"due", "change"}, default="due"
-        Whether delays are looked at, where the program has them, or the sizes of the
-        last changes alone.
-    check_pending : bool, default=True
-        Whether candidates that depend on a pending parameter are left out, too. False
-        updates more parameters in a deep pipeline, of which some undo each other.
-
-    References
-    ----------
-    .. [1] J. K. Kim, Q. Ho, S. Lee, X. Zheng, W. Dai, G. A. Gibson, E. P. Xing,
-       "STRADS: A distributed framework for scheduled model parallel machine learning",
-       EuroSys 2016.
-    """
-
-    def __init__(
-        self,
-        n_candidates: int = 64,
-        threshold: float | str = "auto",
-        floor: float = 0.3,
-        *,
-        priority: str = "due",
-        new: float = 0.8,
-        n_rows: int = 512,
-        centered: bool | None = None,
-        check_pending: bool = True,
-    ) -> None:
-        super().__init__(n_candidates, floor)
-        if isinstance(threshold, str):
-            if threshold != "auto":
-                raise ValueError(
-                    f'threshold must be from 0 to 1 or "auto", got {threshold!r}'
-                )
-        elif not 0 <= threshold <= 1:
-            raise ValueError(f"threshold must be from 0 to 1, got {threshold}")
-        if priority not in ("due", "change"):
-            raise ValueError(f'priority must be "due" or "change", got {priority!r}')
-        if n_rows < 2:
-            raise ValueError(f"n_rows must be at least 2, got {n_rows}")
-        if not 0 <= new <= 1:
-            raise ValueError(f"new must be from 0 to 1, got {new}")
-        self.threshold = threshold
-        self.priority = priority
-        self.new = new
-        self.n_rows = n_rows
-        self.centered = centered
-        self.check_pending = check_pending
-        self._is_centered = bool(centered)
-        self._sample: ColumnSample | None = None
-        self._queue: DueQueue | None = None
-        self._queued = range(0)
-        self._is_loose = False  # whether the last job has not looked at pending ones
-        self._loose = np.empty(0, dtype=np.int64)  # the last of those jobs
-
-    def prepare(
-        self,
-        shard: Any,
-        group: Group,
-        schedulers: Schedulers,
-        *,
-        centered: bool = False,
-    ) -> None:
-        """Draw the sample of rows; a collective call.
-
-        Parameters
-        ----------
-        shard, group, schedulers, centered
-            As in :meth:`dask_ma.schmp.Schedule.prepare`.
-        """
-        self._is_centered = centered if self.centered is None else self.centered
-        if isinstance(shard, ColumnShard):
-            self._sample = sample_columns(shard, schedulers.seed, self.n_rows)
-        else:
-            self._sample = gather_sample(shard, group, schedulers, self.n_rows)
-
-    def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
-        """Independent parameters to update, those of the highest priority first.
-
-        Parameters
-        ----------
-        model : ndarray
-            Not looked at.
-        request : Request
-            What is asked for.
-
-        Returns
-        -------
-        job : ndarray of int64
-
-        Raises
-        ------
-        RuntimeError
-            If :meth:`prepare` was not called.
-        ValueError
-            If a parameter has no column.
-        """
-        if self._sample is None:
-            raise RuntimeError(
-                "a Dynamic schedule needs a sample of rows; keep it as an attribute of "
-                "the program, or call its prepare in prepare_schedule"
-            )
-        columns = self._sample.columns
-        if request.parameters.stop > max(columns.stop, request.parameters.start):
-            raise ValueError(
-                f"a Dynamic schedule compares the columns up to {columns.stop - 1} of "
-                f"X, but was asked for parameters up to {request.parameters.stop - 1}; "
-                "use request.restricted(n_features) and schedule the others yourself"
-            )
-        candidates = self._candidates(request)
-        pending = request.pending[request.pending < columns.stop]
-        others = [a["directions"] for a in request.elsewhere]
-        self._is_loose = request.rng.random() < self.floor
-        self._is_loose &= not self._has_loose(request)
-        if self._is_loose:
-            candidates = request.rng.permutation(candidates)
-        if self._is_loose or not self.check_pending:
-            pending, others = pending[:0], []
-        edges = self._edges(candidates, pending, others)
-        free = ~edges[:, len(candidates) :].any(axis=1)
-        chosen = independent_set(edges[np.ix_(free, np.flatnonzero(free))])
-        job = candidates[free][chosen]
-        if self._is_loose:
-            self._loose = job
-        return job
-
-    def announces(self) -> bool:
-        """Whether other ranks have to know of a job while it is under way.
-
-        Returns
-        -------
-        announces : bool
-            The value of `check_pending`.
-        """
-        return self.check_pending
-
-    def announce(self, job: np.ndarray) -> Any:
-        """Columns of a job on the sample, for the schedules of other ranks.
-
-        Parameters
-        ----------
-        job : ndarray of int64 of shape (k,)
-            What was returned last.
-
-        Returns
-        -------
-        announcement : dict
-            "directions", ndarray of float16 of shape (k, n_rows), and "is_loose". Half
-            precision tells whether a correlation is above a threshold of 0.1 or so.
-        """
-        assert self._sample is not None
-        directions = self._sample.directions(job, centered=self._is_centered)
-        return {
-            "directions": directions.astype(np.float16),
-            "is_loose": bool(self._is_loose),
-        }
-
-    def _has_loose(self, request: Request) -> bool:
-        """Whether a job that has not looked at pending parameters is under way."""
-        # One that is pending again later has been chosen by another job.
-        self._loose = self._loose[np.isin(self._loose, request.pending)]
-        elsewhere = any(announced["is_loose"] for announced in request.elsewhere)
-        return elsewhere or bool(len(self._loose))
-
-    def _candidates(self, request: Request) -> np.ndarray:
-        """Candidates in the order of their priority."""
-        is_due_known = self.priority == "due" and request.due is not None
-        if not is_due_known or not len(request.parameters):
-            return super()._candidates(request)
-        queue, rng, n = self._updated_queue(request), request.rng, self.n_candidates
-        start, pending = request.parameters.start, request.pending
-        # One at least: otherwise what is new would never be updated.
-        n_new = min(n, max(1, round(self.new * n)))
-        new = distinct(start + queue.new(n_new + len(pending), rng), pending, n_new)
-        wanted = n - len(new)
-        if not len(new):
-            wanted -= int(rng.binomial(n, self.floor))
-        first = start + queue.first(wanted + len(pending), request.moved)
-        first = distinct(first, pending, wanted)
-        n_even = 0 if len(new) else 2 * (n - len(first))
-        even = start + rng.integers(len(request.parameters), size=n_even)
-        return distinct(np.concatenate([new, first, even]), pending, n)
-
-    def _updated_queue(self, request: Request) -> DueQueue:
-        """The queue, with what has changed since the last iteration."""
-        parameters = request.parameters
-        inside = slice(parameters.start, parameters.stop)
-        changed = request.changed
-        if self._queue is None or parameters != self._queued:
-            self._queue = DueQueue(len(parameters), self.n_candidates)
-            self._queued, changed = parameters, None
-        assert request.due is not None
-        self._queue.update(
-            request.due[inside],
-            request.last_change[inside],
-            _inside(changed, parameters),
-        )
-        return self._queue
-
-    def _edges(
-        self, candidates: np.ndarray, pending: np.ndarray, others: list[np.ndarray]
-    ) -> np.ndarray:
-        """Which candidates depend on each other, pending ones, and those elsewhere."""
-        assert self._sample is not None
-        index = np.concatenate([candidates, pending])
-        here = self._sample.directions(index, centered=self._is_centered)
-        all_ = np.concatenate([here, *(o.astype(np.float32) for o in others)])
-        alike = here[: len(candidates)] @ all_.T
-        return np.asarray(np.abs(alike) > self._limit())
-
-    def _limit(self) -> float:
-        """Correlation above which two parameters depend on each other."""
-        if not isinstance(self.threshold, str):
-            return self.threshold
-        n_rows = 1 if self._sample is None else max(1, self._sample.n_rows)
-        return max(_LEAST_THRESHOLD, _CHANCE / float(np.sqrt(n_rows)))
-
-
-def _inside(changed: np.ndarray | None, parameters: range) -> np.ndarray | None:
+def inside(changed: np.ndarray | None, parameters: range) -> np.ndarray | None:
     """Which of some parameters have changed, counted from the first of them."""
     if changed is None:
         return None
     inside = (changed >= parameters.start) & (changed < parameters.stop)
     return changed[inside] - parameters.start
-
-
-def _checked_number(n_candidates: int) -> int:
-    """Refuse a number of candidates that cannot be."""
-    if n_candidates < 1:
-        raise ValueError(f"n_candidates must be at least 1, got {n_candidates}")
-    return n_candidates

@@ -62,7 +62,6 @@ CASES = [
     *(wrong("mixing", value) for value in ("gossip",)),
     *(wrong("cv", value) for value in ("five",)),
     *(wrong("alphas", value) for value in (0, "many")),
-    *(wrong("n_candidates", value) for value in (0,)),
     Case(
         "n_ranks=50",
         with_params(n_ranks=50),

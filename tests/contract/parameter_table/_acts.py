@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
 
@@ -123,11 +124,15 @@ _MPCA = {
     "strategy__elasticity": acts(0.2, "strategy", strategy="easgd", **_FREE),
     "n_ranks": acts(2, strategy="synchronous"),
 }
-_SCHEDULED = {
-    "schedule": "dynamic",
-    "n_candidates": 16,
-    "max_iter": 2,
-    "tol": 0,
+_FEW_ROUNDS = {"max_iter": 2, "tol": 0}
+_SCHEDULED = {"schedule": schedules.Dynamic(16), **_FEW_ROUNDS}
+_DEPENDENT = {
+    "schedule": schedules.Dynamic(16, 0.2, pipeline_depth=3),
+    **_FEW_ROUNDS,
+}
+_BY_CHANGE = {
+    "schedule": schedules.Dynamic(16, priority="change", pipeline_depth=3),
+    **_FEW_ROUNDS,
 }
 _PATH = {
     "l1_ratio": acts(0.5),
@@ -145,11 +150,16 @@ _SCHMP = {
     "tol": acts(0.3, "n_iter"),
     "warm_start": acts(True, "n_iter", n_fits=2),
     "schedule": acts("cyclic", max_iter=2),
-    "pipeline_depth": acts(3, "history", **_SCHEDULED),
-    "n_candidates": acts(4, "history", **_SCHEDULED),
-    "dependency_threshold": acts(0.1, "history", **_SCHEDULED),
-    "priority": acts("change", "history", **_SCHEDULED),
-    "n_schedulers": acts(2, "history", n_ranks=2, **_SCHEDULED),
+    "schedule__pipeline_depth": acts(3, "history", **_SCHEDULED),
+    "schedule__n_candidates": acts(4, "history", **_SCHEDULED),
+    "schedule__dependency_threshold": acts(0.1, "history", **_SCHEDULED),
+    "schedule__priority": acts("change", "history", **_SCHEDULED),
+    "schedule__n_schedulers": acts(2, "history", n_ranks=2, **_SCHEDULED),
+    "schedule__floor": acts(0.9, "history", **_BY_CHANGE),
+    "schedule__new": acts(0.1, "history", **_SCHEDULED),
+    "schedule__n_rows": acts(10, "history", **_DEPENDENT),
+    "schedule__centered": acts(False, "history", **_DEPENDENT),
+    "schedule__check_pending": acts(False, "history", **_DEPENDENT),
     "polish": acts(False, "history", **_SCHEDULED),
     "random_state": acts(1, "history", **_SCHEDULED),
 }
@@ -265,6 +275,8 @@ ACTS: dict[str, dict[str, Acts]] = {
     "SchMPLogisticRegression": {
         **{name: entry for name, entry in _SCHMP.items() if name != "positive"},
         "class_weight": acts({0: 3.0}),
-        "polish": acts(False, "history", **{**_SCHEDULED, "n_candidates": 4}),
+        "polish": acts(
+            False, "history", **{**_SCHEDULED, "schedule": schedules.Dynamic(4)}
+        ),
     },
 }

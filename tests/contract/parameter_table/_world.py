@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from sklearn.base import clone
+from estimators import build
 from sklearn.exceptions import ConvergenceWarning
 
 import dask_ma
-from dask_ma._settings import Settings
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca import Torch, strategies
 from dask_ma.mpca import _agent as mpca_agent
+from dask_ma.schmp import schedules
+from dask_ma.sfb import Exchange
 
 ESTIMATORS = {
     name: getattr(dask_ma, name)
@@ -30,6 +31,8 @@ ESTIMATORS = {
 NESTED: dict[str, list[Any]] = {
     "strategy": [getattr(strategies, name) for name in strategies.__all__],
     "module": [Torch],
+    "communication": [Exchange],
+    "schedule": [getattr(schedules, name) for name in schedules.__all__[:-1]],
 }
 _SGD = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 1}
 _SCHMP = {"alpha": 0.02, "tol": 1e-6, "random_state": 0, "n_ranks": 1}
@@ -66,15 +69,15 @@ _CLOCK = {
 }
 
 
-def parameters_of(name: str) -> set[str]:
-    """Parameters of an estimator, and of objects that are some of them."""
-    found = set(inspect.signature(ESTIMATORS[name]).parameters)
-    return found | {
-        f"{parameter}__{inner}"
-        for parameter in found & set(NESTED)
-        for kind in NESTED[parameter]
-        for inner in inspect.signature(kind).parameters
-    }
+def parameters_of(name: str) -> dict[str, Any]:
+    """Parameters of an estimator, and of objects that are some of them, and defaults."""
+    declared = inspect.signature(ESTIMATORS[name]).parameters.items()
+    found = {parameter: each.default for parameter, each in declared}
+    for parameter in set(found) & set(NESTED):
+        for kind in NESTED[parameter]:
+            for inner, each in inspect.signature(kind).parameters.items():
+                found[f"{parameter}__{inner}"] = each.default
+    return found
 
 
 class Seen(NamedTuple):
@@ -136,7 +139,7 @@ def observe(
         A regular expression of warnings that are passed over, besides those of fits
         that end too early.
     """
-    estimator = make(name, params)
+    estimator = build(ESTIMATORS[name], {**BASE[name], **params})
     told: list[Any] = []
     sent: Counter[tuple[int, int]] = Counter()
     output = io.StringIO()
@@ -160,15 +163,6 @@ def observe(
         strategy=sorted(told, key=repr),
         output=bool(output.getvalue()),
     )
-
-
-def make(name: str, params: dict[str, Any]) -> Any:
-    """An estimator that is not fitted, with objects of its own."""
-    chosen = {**BASE[name], **params}
-    objects = {k: clone(v) for k, v in chosen.items() if isinstance(v, Settings)}
-    inner = {k: v for k, v in chosen.items() if k.split("__")[0] in {*objects} - {k}}
-    outer = {k: v for k, v in chosen.items() if k not in inner}
-    return ESTIMATORS[name](**{**outer, **objects}).set_params(**inner)
 
 
 @cache
