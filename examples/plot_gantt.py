@@ -18,18 +18,18 @@ from dask.distributed import Client, SubprocessCluster
 
 from dask_ma import MASGDClassifier
 from dask_ma.datasets import make_sparse_classification
+from dask_ma.ma import Gradients, Models
 from dask_ma.plotting import ConvergenceDisplay, GanttDisplay
 
 X, y, _ = make_sparse_classification(40_000, 500_000, n_nonzero=30, random_state=0)
 paradigms = {
     "gradients through a driver": {
-        "paradigm": "gradient",
-        "aggregation": "driver",
+        "paradigm": Gradients(aggregation="driver"),
         "learning_rate": "invscaling",
         "eta0": 3.0,
     },
-    "models through a driver": {"aggregation": "driver", "local_epochs": 1},
-    "models between the workers": {"aggregation": "allreduce", "local_epochs": 1},
+    "models through a driver": {"paradigm": Models("driver"), "local_epochs": 1},
+    "models between the workers": {"paradigm": Models(), "local_epochs": 1},
 }
 
 

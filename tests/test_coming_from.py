@@ -23,6 +23,7 @@ from dask_ma import (
     SchMPLogisticRegression,
     SFBLogisticRegression,
 )
+from dask_ma.ma import Gradients
 
 REFINED = {"refine": "lbfgs", "refine_tol": 1e-13, "refine_max_iter": 500}
 
@@ -143,14 +144,12 @@ def test_logistic_regression_with_sgd_of_mllib(two_classes, penalty):
     )
     ours = MASGDClassifier(
         "log_loss",
-        paradigm="gradient",
-        aggregation="tree",
+        paradigm=Gradients(batch_fraction=1.0, aggregation="tree"),
         penalty=penalty,
         alpha=0.01,
         learning_rate="invscaling",
         eta0=1.0,
         power_t=0.5,
-        batch_fraction=1.0,
         max_iter=20,
         tol=None,
         fit_intercept=False,

@@ -268,8 +268,6 @@ def test_constructors_name_their_parameters(cls):
 def test_parameters_are_those_of_scikit_learn(cls, twin):
     ours, theirs = (inspect.signature(c).parameters for c in (cls, twin))
     assert set(ours) - set(theirs) == {
-        "aggregation",
-        "batch_fraction",
         "local_epochs",
         "n_ranks",
         "paradigm",
@@ -335,9 +333,7 @@ def test_parameters_of_topics_are_those_of_scikit_learn():
         inspect.signature(c).parameters for c in (MALDA, LatentDirichletAllocation)
     )
     assert set(ours) - set(theirs) == {
-        "aggregation",
         "components_init",
-        "digamma_threshold",
         "dtype",
         "local_batch_size",
         "mixing",

@@ -7,11 +7,12 @@ import pytest
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import GridSearchCV
 
-from dask_ma import SchMPLogisticRegression, SFBLogisticRegression
+from dask_ma import MASGDClassifier, SchMPLogisticRegression, SFBLogisticRegression
 from dask_ma._inactive import Inactive, check_inactive, is_set, unless
 from dask_ma._settings import Settings, find_parameter, named
 from dask_ma._sklearn import Interval
 from dask_ma.engine import as_text
+from dask_ma.ma import Gradients
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -84,6 +85,10 @@ def test_a_parameter_of_an_object_that_cannot_act():
 
 SGD = {"max_iter": 3, "tol": None, "random_state": 0, "n_ranks": 3}
 SEARCHES = {
+    "paradigm__batch_fraction": (
+        MASGDClassifier(**SGD, paradigm=Gradients()),
+        [0.5, 1.0],
+    ),
     "communication__staleness": (
         SFBLogisticRegression(**SGD, communication=Exchange("factors")),
         [0, 2],

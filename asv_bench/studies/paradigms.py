@@ -34,6 +34,7 @@ from sklearn.svm import LinearSVC
 
 from dask_ma import MASGDClassifier
 from dask_ma.kernels import loss_sums, penalty_value
+from dask_ma.ma import Gradients
 
 RATIOS = (1.5, 1.2, 1.1, 1.05, 1.02, 1.01)
 
@@ -116,12 +117,11 @@ def send_gradient(X: Any, y: np.ndarray, args: argparse.Namespace) -> Iterator[R
             y,
             loss=args.loss,
             alpha=args.alpha,
-            paradigm="gradient",
+            paradigm=Gradients(batch_fraction=fraction),
             learning_rate="invscaling",
             power_t=0.5,
             eta0=eta0,
             average=average,
-            batch_fraction=fraction,
             max_iter=args.gradient_steps,
         )
 

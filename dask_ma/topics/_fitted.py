@@ -32,9 +32,11 @@ _OF_ONLINE = {
     "learning_offset": 10.0,
     "batch_size": "auto",
     "local_batch_size": "auto",
-    "paradigm": "model",
     "mixing": "allreduce",
 }
+# Precision of the digamma function, `c` of the paper: the recurrence is used up to this
+# argument, and leaves an error below 8e-9.
+DIGAMMA_THRESHOLD: float | None = 9
 
 
 class FittedTopics(
@@ -295,7 +297,11 @@ class FittedTopics(
         chosen = any(
             getattr(self, name) != default for name, default in _OF_ONLINE.items()
         )
-        return "online" if chosen else "auto"
+        return "online" if chosen or self._is_online() else "auto"
+
+    def _is_online(self) -> bool:
+        """Whether a subclass has another parameter that only "online" looks at."""
+        return False
 
     def to_sklearn(self) -> LatentDirichletAllocation:
         """A fitted scikit-learn estimator with the same topics.
@@ -368,7 +374,7 @@ class FittedTopics(
         return InferenceSettings(
             max_iter=self.max_doc_update_iter,
             tol=self.mean_change_tol,
-            threshold=self.digamma_threshold,
+            threshold=DIGAMMA_THRESHOLD,
             block_bytes=_config.get_bytes("topics.block-size"),
         )
 

@@ -17,6 +17,7 @@ from dask_ma.comm import (
     gather_timeline,
     reduce,
 )
+from dask_ma.ma import Models
 
 COMPUTE, EVALUATE, AGGREGATE, SEND, WAIT, EXCHANGE = range(len(KINDS))
 # Times of day are doubles of 1e9 s, which have steps of 2.4e-7 s.
@@ -308,7 +309,7 @@ def test_ranks_without_rows_wait(inproc_client):
 
 
 def test_driver_aggregates(binary):
-    timeline = fit(*binary, aggregation="driver").timeline_
+    timeline = fit(*binary, paradigm=Models("driver")).timeline_
     own = timeline[timeline["rank"] == 0]
     assert "aggregate" in kinds(own)
     assert set(own["peer"][own["kind"] == "send"]) == {1, 2, 3}

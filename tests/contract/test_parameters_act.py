@@ -61,7 +61,9 @@ def test_the_table_names_every_parameter(name):
     expected = set(parameters_of(name))
     if not is_there_torch():
         expected = {each for each in expected if not each.startswith("module")}
-    assert set(ACTS[name]) == expected
+    # A parameter of an object that one estimator takes need not act in another.
+    never = {case.name for n, case in ALL_INACTIVE if n == name and "__" in case.name}
+    assert set(ACTS[name]) | never == expected
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -20,7 +20,13 @@ PRIORS = {"doc_topic_prior": 0.5, "topic_word_prior": 0.4}
 LONG = {"mean_change_tol": 1e-9, "max_doc_update_iter": 5000}
 # For `fit` to make one update in a pass, as `partial_fit` of scikit-learn does.
 ONE_ROUND = {"batch_size": 40, "local_batch_size": 40}
-EXACT = {"dtype": "float64", "digamma_threshold": None}
+EXACT = {"dtype": "float64"}
+
+
+@pytest.fixture(autouse=True)
+def exact_digamma(monkeypatch):
+    """The function of SciPy, as scikit-learn has it."""
+    monkeypatch.setattr("dask_ma.topics._fitted.DIGAMMA_THRESHOLD", None)
 
 
 def planted(n_documents, alpha=0.15, length=40, seed=0):
@@ -154,11 +160,11 @@ def test_perplexity_of_a_sample(X, total_samples):
     assert abs(value - model.perplexity(X[:30])) > 0.1
 
 
-def test_single_precision_is_near(X, components):
+def test_single_precision_is_near(X, components, monkeypatch):
     params = {"max_iter": 4, "n_ranks": 2, "batch_size": 40, "local_batch_size": 10}
     fitted = malda(components, **params).fit(X)
-    quick = {"dtype": "float32", "digamma_threshold": 9}
-    model = malda(components, **params, **quick).fit(X)
+    monkeypatch.setattr("dask_ma.topics._fitted.DIGAMMA_THRESHOLD", 9)
+    model = malda(components, **params, dtype="float32").fit(X)
     assert model.components_.dtype == model.transform(X).dtype == np.float32
     np.testing.assert_allclose(model.components_, fitted.components_, rtol=1e-3)
     np.testing.assert_allclose(model.transform(X), fitted.transform(X), atol=1e-3)

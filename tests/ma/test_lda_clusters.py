@@ -7,6 +7,7 @@ from lda_parameters import acting
 from scipy import sparse
 
 from dask_ma import MALDA
+from dask_ma.ma import Gradients, Models
 
 # Most corpora here are small, and nothing depends on their size.
 pytestmark = pytest.mark.filterwarnings("ignore:partial_fit has taken")
@@ -61,17 +62,17 @@ def test_threads_and_clusters_agree(inproc_client, process_client, wide_client, 
             assert fit_all(X, CASES) == here
 
 
-@pytest.mark.parametrize("paradigm", ["model", "gradient"])
+@pytest.mark.parametrize("paradigm", [Models, Gradients])
 @pytest.mark.parametrize("n_ranks", [1, 2, 5])
 def test_aggregations_agree_bit_for_bit(X, paradigm, n_ranks):
-    params = {"paradigm": paradigm, "n_ranks": n_ranks, "doc_topic_prior": "auto"}
-    cases = [{"aggregation": aggregation, **params} for aggregation in AGGREGATIONS]
+    params = {"n_ranks": n_ranks, "doc_topic_prior": "auto"}
+    cases = [{"paradigm": paradigm(aggregation=a), **params} for a in AGGREGATIONS]
     one, *others = fit_all(X, cases)
     assert others == [one, one]
 
 
 def test_aggregations_agree_on_a_cluster(X, wide_client):
-    cases = [{"aggregation": a, "n_ranks": 5} for a in AGGREGATIONS]
+    cases = [{"paradigm": Models(a), "n_ranks": 5} for a in AGGREGATIONS]
     here = fit_all(X, cases)
     with wide_client.as_current():
         assert fit_all(X, cases) == here
@@ -153,8 +154,8 @@ def wide_rows():
         ({"dtype": "float64"}, 6),
         ({"paradigm": "gradient"}, 6),
         ({"learning_method": "batch"}, 6),
-        ({"aggregation": "tree"}, 6),
-        ({"aggregation": "driver"}, 6),
+        ({"paradigm": Models("tree")}, 6),
+        ({"paradigm": Models("driver")}, 6),
         # Each of 4 ranks sends all of them once; in the last round all are averaged.
         ({"mixing": "butterfly"}, 4),
     ],

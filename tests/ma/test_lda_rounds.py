@@ -18,9 +18,14 @@ BASE = {
     "max_iter": 3,
     "random_state": SEED,
     "dtype": "float64",
-    "digamma_threshold": None,
     "learning_offset": 2.0,
 }
+
+
+@pytest.fixture(autouse=True)
+def exact_digamma(monkeypatch):
+    """The function of SciPy, as the slow loops have it."""
+    monkeypatch.setattr("dask_ma.topics._fitted.DIGAMMA_THRESHOLD", None)
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,16 @@
 import dask.array as da
 import numpy as np
 import pytest
+from estimators import build
 from scipy import sparse
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.kernels import LOSSES, loss_slopes
+from dask_ma.ma import Gradients, Models
 from dask_ma.ma._aggregation import aggregate
 
 AGGREGATIONS = ["allreduce", "tree", "driver"]
-PARADIGMS = ["model", "gradient"]
+PARADIGMS = [Models(), Gradients()]
 REGRESSION_LOSSES = [
     "squared_error",
     "huber",
@@ -20,7 +22,7 @@ REGRESSION_LOSSES = [
 # Fits without a penalty, or with other steps, are given the same `alpha` and `eta0`.
 pytestmark = pytest.mark.filterwarnings("ignore:(alpha|eta0)=.* has no effect")
 GRADIENT = {
-    "paradigm": "gradient",
+    "paradigm": Gradients(),
     "learning_rate": "invscaling",
     "eta0": 0.3,
     "power_t": 0.5,
@@ -63,7 +65,8 @@ def fit(cls, X, y, n_ranks=1, weight=None, **params):
     params = {**GRADIENT, "alpha": ALPHA, **params}
     if params.get("penalty") == "elasticnet":
         params = {"l1_ratio": L1_RATIO, **params}
-    return cls(n_ranks=n_ranks, **params).fit(X, y, sample_weight=weight)
+    model = build(cls, {"n_ranks": n_ranks, **params})
+    return model.fit(X, y, sample_weight=weight)
 
 
 def digest(model):
@@ -159,7 +162,7 @@ def test_class_weights_count(binary):
 
 def test_samples_are_drawn_row_by_row(binary):
     """The number of rows varies like a binomial, and no round repeats another."""
-    model = fit(MASGDClassifier, *binary, 4, batch_fraction=0.3, max_iter=60)
+    model = fit(MASGDClassifier, *binary, 4, paradigm__batch_fraction=0.3, max_iter=60)
     sizes = np.array([record["n_samples"] for record in model.history_])
     assert len(set(sizes)) > 5
     assert sizes.mean() == pytest.approx(36, abs=4 * np.sqrt(25.2 / 60))
@@ -174,7 +177,7 @@ def test_fraction_of_one_needs_no_random_numbers(binary):
     assert fits[0] == fits[1]
     fits = [
         fit(
-            MASGDClassifier, *binary, 3, random_state=seed, batch_fraction=0.5
+            MASGDClassifier, *binary, 3, random_state=seed, paradigm__batch_fraction=0.5
         ).coef_.tolist()
         for seed in (0, 1, 0)
     ]
@@ -183,7 +186,9 @@ def test_fraction_of_one_needs_no_random_numbers(binary):
 
 def test_empty_samples_leave_the_model(binary):
     X, y = binary
-    model = fit(MASGDClassifier, X[:8], y[:8], 2, batch_fraction=1e-9, max_iter=3)
+    model = fit(
+        MASGDClassifier, X[:8], y[:8], 2, paradigm__batch_fraction=1e-9, max_iter=3
+    )
     assert [record["n_samples"] for record in model.history_] == [0, 0, 0]
     assert not model.coef_.any()
     assert model.t_ == pytest.approx(4)
@@ -193,7 +198,7 @@ def test_samples_find_the_same_optimum(binary, objective):
     X, y = binary
     params = {"loss": "log_loss", "max_iter": 600, "average": True}
     whole = fit(MASGDClassifier, X, y, 2, **params)
-    part = fit(MASGDClassifier, X, y, 2, batch_fraction=0.4, **params)
+    part = fit(MASGDClassifier, X, y, 2, paradigm__batch_fraction=0.4, **params)
     assert objective(part, X, y) == pytest.approx(objective(whole, X, y), rel=0.01)
 
 
@@ -224,7 +229,7 @@ def test_adaptive_steps_shrink(binary):
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_warm_start_goes_on(binary, aggregation):
     X, y = binary
-    params = {"learning_rate": "constant", "aggregation": aggregation}
+    params = {"learning_rate": "constant", "paradigm__aggregation": aggregation}
     model = fit(MASGDClassifier, X, y, 3, warm_start=True, max_iter=3, **params)
     model.fit(X, y)
     whole = fit(MASGDClassifier, X, y, 3, max_iter=6, **params)
@@ -234,11 +239,11 @@ def test_warm_start_goes_on(binary, aggregation):
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_partial_fit_is_a_round(regression, aggregation):
     X, y = regression
-    params = {**GRADIENT, "aggregation": aggregation, "n_ranks": 3}
-    model = MASGDRegressor(**params)
+    params = {**GRADIENT, "paradigm__aggregation": aggregation, "n_ranks": 3}
+    model = build(MASGDRegressor, params)
     for _ in range(6):
         model.partial_fit(X, y)
-    whole = MASGDRegressor(**params).fit(X, y)
+    whole = build(MASGDRegressor, params).fit(X, y)
     np.testing.assert_array_equal(model.coef_, whole.coef_)
     assert model.t_ == pytest.approx(7)
 
@@ -249,35 +254,35 @@ def test_early_stopping_looks_at_rows_held_out(binary):
     assert model.history_[0]["n_samples"] < 120
 
 
-@pytest.mark.parametrize("paradigm", PARADIGMS)
+@pytest.mark.parametrize("paradigm", PARADIGMS, ids=repr)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_ranks_without_rows(inproc_client, binary, aggregation, paradigm):
     """Rows of weight 0 are dropped, so that some ranks have none."""
     X, y = binary
     weight = (np.arange(120) >= 90).astype(float)
-    params = {**GRADIENT, "paradigm": paradigm, "aggregation": aggregation}
+    params = {**GRADIENT, "paradigm": paradigm, "paradigm__aggregation": aggregation}
     with inproc_client.as_current():
-        ours = MASGDClassifier(n_ranks=4, **params).fit(X, y, sample_weight=weight)
-    alone = MASGDClassifier(n_ranks=1, **params).fit(X[90:], y[90:])
+        ours = build(MASGDClassifier, {"n_ranks": 4, **params})
+        ours.fit(X, y, sample_weight=weight)
+    alone = build(MASGDClassifier, {"n_ranks": 1, **params}).fit(X[90:], y[90:])
     assert ours.history_[0]["n_samples"] == 30
-    if paradigm == "gradient":
+    if isinstance(paradigm, Gradients):
         np.testing.assert_allclose(ours.coef_, alone.coef_, rtol=1e-9)
 
 
 # Aggregation --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("paradigm", PARADIGMS)
+@pytest.mark.parametrize("paradigm", PARADIGMS, ids=repr)
 @pytest.mark.parametrize("n_ranks", [1, 2, 5, 8])
 def test_aggregations_agree_bit_for_bit(multi, paradigm, n_ranks):
     params = {"max_iter": 3, "tol": None, "random_state": 0, "n_ranks": n_ranks}
+    params["paradigm"] = paradigm
     fits = [
         digest(
-            MASGDClassifier(paradigm=paradigm, aggregation=aggregation, **params).fit(
-                *multi
-            )
+            build(MASGDClassifier, {**params, "paradigm__aggregation": way}).fit(*multi)
         )
-        for aggregation in AGGREGATIONS
+        for way in AGGREGATIONS
     ]
     assert fits[0] == fits[1] == fits[2]
 
@@ -285,21 +290,15 @@ def test_aggregations_agree_bit_for_bit(multi, paradigm, n_ranks):
 def test_clusters_agree_bit_for_bit(inproc_client, process_client, wide_client, binary):
     """Threads here, workers here, processes of one rank and processes of two."""
     cases = [
-        {"aggregation": aggregation, "paradigm": paradigm, **fraction}
-        for aggregation in AGGREGATIONS
-        for paradigm, fraction in (
-            ("model", {}),
-            ("gradient", {"batch_fraction": 0.5}),
-        )
+        paradigm
+        for way in AGGREGATIONS
+        for paradigm in (Models(way), Gradients(0.5, aggregation=way))
     ]
 
     def fit_all():
+        params = {**GRADIENT, "eta0": 0.1, "max_iter": 3, "n_ranks": 4}
         return [
-            digest(
-                MASGDClassifier(
-                    **{**GRADIENT, "eta0": 0.1, "max_iter": 3, **case}, n_ranks=4
-                ).fit(*binary)
-            )
+            digest(MASGDClassifier(**{**params, "paradigm": case}).fit(*binary))
             for case in cases
         ]
 
@@ -319,7 +318,7 @@ def test_all_aggregations_send_the_same(process_client):
     for aggregation in AGGREGATIONS:
         with process_client.as_current():
             model = MASGDClassifier(
-                n_ranks=4, max_iter=1, tol=None, aggregation=aggregation
+                n_ranks=4, max_iter=1, tol=None, paradigm=Models(aggregation)
             ).fit(X, y)
         sent[aggregation] = model.history_[0]["bytes_sent"] / 1.6e6
     for models in sent.values():
@@ -343,7 +342,7 @@ def test_rank_0_is_spared_by_the_tree_and_by_allreduce(run_ranks):
 
 def test_blocks_of_dask_arrays(cluster, binary):
     X, y = binary
-    params = {"n_ranks": 4, "batch_fraction": 0.5, "aggregation": "tree"}
+    params = {"n_ranks": 4, "paradigm": Gradients(0.5, aggregation="tree")}
     params["shuffle"] = "ranks"  # rows in memory are dealt out, too
     dX, dy = da.from_array(X, chunks=(30, 6)), da.from_array(y, chunks=30)
     assert digest(fit(MASGDClassifier, dX, dy, **params)) == digest(
@@ -357,13 +356,12 @@ def test_blocks_of_dask_arrays(cluster, binary):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"local_epochs": 2}, "local_epochs=2 has no effect with paradigm='gradient'"),
+        ({"local_epochs": 2}, r"local_epochs=2 has no effect with paradigm=Gradients"),
         ({"learning_rate": "pa1"}, "learning_rate='pa1' does not work with paradigm="),
-        ({"paradigm": "model", "batch_fraction": 0.5}, "batch_fraction=0.5 has no"),
         ({"paradigm": "sfb"}, "The 'paradigm' parameter of MASGDClassifier"),
-        ({"batch_fraction": 0.0}, "The 'batch_fraction' parameter of"),
-        ({"batch_fraction": 1.1}, "The 'batch_fraction' parameter of"),
-        ({"aggregation": "ring"}, "The 'aggregation' parameter of"),
+        ({"paradigm": Gradients(0.0)}, "The 'batch_fraction' parameter of Gradients"),
+        ({"paradigm": Gradients(1.1)}, "The 'batch_fraction' parameter of"),
+        ({"paradigm": Models("ring")}, "The 'aggregation' parameter of Models"),
         ({"max_iter": 0}, "The 'max_iter' parameter of MASGDClassifier"),
     ],
 )

@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.linear.refine import _evaluation
+from dask_ma.ma import Models
 
 SMOOTH = ["log_loss", "squared_hinge", "modified_huber"]
 SMOOTH_REGRESSION = ["squared_error", "huber", "squared_epsilon_insensitive"]
@@ -244,7 +245,7 @@ def test_clusters_and_aggregations_agree_bit_for_bit(
                 MASGDClassifier(
                     **{**HYBRID, "refine_tol": 1e-3},
                     loss="log_loss",
-                    aggregation=aggregation,
+                    paradigm=Models(aggregation),
                     n_ranks=4,
                 ).fit(*multi)
             )

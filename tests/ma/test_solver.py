@@ -9,6 +9,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.data import Block, Shard
 from dask_ma.linear import LinearModel
+from dask_ma.ma import Models
 from dask_ma.ma.sgd._paradigms import update
 from dask_ma.ma.sgd._solver import LocalSGD, soft_threshold
 
@@ -28,7 +29,7 @@ def make_params(**changes):
         "learning_rate": "constant",
         "eta0": 0.5,
         "power_t": 0.5,
-        "paradigm": "model",
+        "paradigm": Models(),
         "t": 1.0,
         "join_limit": 0,
     }

@@ -3,6 +3,7 @@
 import pytest
 
 from dask_ma import MASGDClassifier
+from dask_ma.ma import Models
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,11 @@ def fitted(binary):
     """Fits on three ranks, with allreduce and with a driver."""
     return {
         aggregation: MASGDClassifier(
-            max_iter=5, tol=None, random_state=0, n_ranks=3, aggregation=aggregation
+            max_iter=5,
+            tol=None,
+            random_state=0,
+            n_ranks=3,
+            paradigm=Models(aggregation),
         ).fit(*binary)
         for aggregation in ("allreduce", "driver")
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask_ma.ma._paradigm import is_gradient
+
 _OF_UPDATES = ("batch_size", "learning_decay", "learning_offset", "local_batch_size")
 
 
@@ -12,7 +14,7 @@ def acting(**params: Any) -> dict[str, Any]:
     idle: tuple[str, ...] = ()
     if params.get("learning_method") == "batch":
         idle = _OF_UPDATES
-    elif params.get("paradigm") == "gradient":
+    elif is_gradient(params.get("paradigm", "model")):
         idle = ("local_batch_size",)
     if params.get("evaluate_every", -1) <= 0:
         idle += ("perp_tol",)

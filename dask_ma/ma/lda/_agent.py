@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
+from dask_ma.ma._paradigm import is_gradient
 from dask_ma.ma.lda._evaluation import TopicEvaluator
 from dask_ma.ma.lda._params import TopicParams, TopicResult
 from dask_ma.ma.lda._rounds import Rounds, SendGradient, SendModel
@@ -65,8 +66,8 @@ def begin(
     """Where a fit stands before its first round."""
     excess = first_excess(context, corpus, params, attempt)
     topics = Topics(excess, params.topic_word_prior)
-    is_gradient = params.paradigm == "gradient" or params.learning_method == "batch"
-    kind = SendGradient if is_gradient else SendModel
+    sends_sums = is_gradient(params.paradigm) or params.learning_method == "batch"
+    kind = SendGradient if sends_sums else SendModel
     return kind(context.group, corpus, topics, params)
 
 

@@ -11,6 +11,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_ma.data import describe
+from dask_ma.ma._paradigm import as_paradigm, is_gradient
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
 from dask_ma.ma.lda._params import TopicParams, TopicResult
@@ -28,8 +29,6 @@ _PASSED_ON = (
     "learning_offset",
     "evaluate_every",
     "perp_tol",
-    "paradigm",
-    "aggregation",
     "mixing",
 )
 
@@ -55,6 +54,9 @@ class TopicEstimator(FittedTopics):
     def _peer_type(self) -> type:
         return LatentDirichletAllocation
 
+    def _is_online(self) -> bool:
+        return is_gradient(self.paradigm)
+
     def _first_components(self) -> np.ndarray | None:
         """Topics that the user wants to start from."""
         if self.components_init is None:
@@ -73,6 +75,7 @@ class TopicEstimator(FittedTopics):
         doc_topic_prior = np.broadcast_to(self.doc_topic_prior_, self.n_components)
         params = TopicParams(
             **{name: getattr(self, name) for name in _PASSED_ON},
+            paradigm=as_paradigm(self.paradigm),
             max_iter=max_iter,
             batch_size=_chosen(self.batch_size),
             local_batch_size=_chosen(self.local_batch_size),
@@ -140,7 +143,7 @@ class TopicEstimator(FittedTopics):
             return None
         if method == "auto" and is_few(n_rows):
             return max_iter
-        default = gradient_size if self.paradigm == "gradient" else round_size
+        default = gradient_size if is_gradient(self.paradigm) else round_size
         size = _chosen(self.batch_size) or default(n_rows)
         return max_iter * -(-n_rows // size)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dask_ma._inactive import Inactive, unless
+from dask_ma.ma._paradigm import by_gradients, is_gradient
 
 
 def check_combinations(estimator: Any) -> None:
@@ -22,7 +23,7 @@ def check_combinations(estimator: Any) -> None:
     """
     if estimator.mixing != "butterfly":
         return
-    if estimator.learning_method == "batch" or estimator.paradigm == "gradient":
+    if estimator.learning_method == "batch" or is_gradient(estimator.paradigm):
         raise ValueError(
             "mixing='butterfly' mixes topics that each rank updates for itself; it "
             "needs learning_method='online' or 'auto', and paradigm='model', got "
@@ -36,9 +37,21 @@ def _without_evaluation(estimator: Any) -> tuple[str, ...]:
     return ("evaluate_every",) if estimator.evaluate_every <= 0 else ()
 
 
+def _without_gradients(estimator: Any) -> tuple[str, ...]:
+    """All documents make one update; who adds up what they show is open."""
+    is_asked = is_gradient(estimator.paradigm)
+    is_batch = estimator.learning_method == "batch"
+    return ("learning_method",) if is_asked and is_batch else ()
+
+
 #: Those of `partial_fit`, which is "online" whatever `learning_method` is.
 INACTIVE_ONLINE = (
-    Inactive(("local_batch_size",), unless("paradigm", "model"), "set batch_size"),
+    Inactive(("local_batch_size",), by_gradients, "set batch_size"),
+    Inactive(
+        ("paradigm__batch_fraction",),
+        lambda estimator: ("batch_size",),
+        "which says how many documents a round looks at",
+    ),
     Inactive(("perp_tol",), _without_evaluation, "set evaluate_every above 0"),
 )
 INACTIVE = (
@@ -48,9 +61,13 @@ INACTIVE = (
             "learning_decay",
             "learning_offset",
             "local_batch_size",
-            "paradigm",
         ),
         unless("learning_method", "online", "auto"),
+        "set learning_method='online' or 'auto'",
+    ),
+    Inactive(
+        ("paradigm",),
+        _without_gradients,
         "set learning_method='online' or 'auto'",
     ),
     *INACTIVE_ONLINE,

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma._callbacks import N_WRAPPERS, with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import describe
-from dask_ma.ma._aggregation import AGGREGATIONS
+from dask_ma.ma._paradigm import PARADIGM, Gradients, Models
 from dask_ma.ma.lda._base import TopicEstimator
 from dask_ma.ma.lda._combinations import INACTIVE_ONLINE
 
@@ -97,21 +97,16 @@ class MALDA(TopicEstimator):
         each topic change by less, on average over the topics.
     max_doc_update_iter : int, default=100
         Most iterations of the inference of a document.
-    paradigm : {"model", "gradient"}, default="model"
+    paradigm : {"model", "gradient"}, Models or Gradients, default="model"
         "model" averages topics that each rank has updated many times. "gradient" adds
         up what the ranks' documents show for one update in a round, as Spark's MLlib
         does; it is there to compare with. ``learning_method="batch"`` has one way only.
-    aggregation : {"allreduce", "tree", "driver"}, default="allreduce"
-        How the ranks' topics are added up. "tree" and "driver" are what Spark does; the
-        result is the same.
+        An object of :class:`~dask_ma.ma.Models` or :class:`~dask_ma.ma.Gradients` also
+        says who adds up what is sent.
     mixing : {"allreduce", "butterfly"}, default="allreduce"
         "allreduce" averages over all ranks in every round. "butterfly" averages over
         two ranks, with other partners in each round, and over all after each pass: a
         round then costs the same however many ranks there are.
-    digamma_threshold : float or None, default=9
-        Precision of the digamma function: the recurrence is used up to this argument,
-        and leaves an error below ``1 / (252 digamma_threshold**6)``. None takes SciPy's
-        function, which is exact and slower.
     dtype : {"float32", "float64"}, default="float32"
         Type of the topics and of the documents' proportions. Sums are kept in float64
         in both.
@@ -218,10 +213,8 @@ class MALDA(TopicEstimator):
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
-        "paradigm": [StrOptions({"model", "gradient"})],
-        "aggregation": [StrOptions(set(AGGREGATIONS))],
+        "paradigm": PARADIGM,
         "mixing": [StrOptions({"allreduce", "butterfly"})],
-        "digamma_threshold": [Interval(Real, 1, None, closed="left"), None],
         "dtype": [StrOptions({"float32", "float64"})],
         "components_init": ["array-like", None],
         "verbose": ["verbose"],
@@ -247,10 +240,8 @@ class MALDA(TopicEstimator):
         validation_fraction: float | None = None,
         mean_change_tol: float = 1e-3,
         max_doc_update_iter: int = 100,
-        paradigm: str = "model",
-        aggregation: str = "allreduce",
+        paradigm: str | Models | Gradients = "model",
         mixing: str = "allreduce",
-        digamma_threshold: float | None = 9,
         dtype: str = "float32",
         components_init: Any = None,
         verbose: int = 0,
@@ -273,9 +264,7 @@ class MALDA(TopicEstimator):
         self.mean_change_tol = mean_change_tol
         self.max_doc_update_iter = max_doc_update_iter
         self.paradigm = paradigm
-        self.aggregation = aggregation
         self.mixing = mixing
-        self.digamma_threshold = digamma_threshold
         self.dtype = dtype
         self.components_init = components_init
         self.verbose = verbose

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.kernels import InferenceSettings
+from dask_ma.ma._paradigm import Gradients, Models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,7 @@ class TopicParams:
     total_samples: float | None
     perp_tol: float
     validation_fraction: float | None
-    paradigm: str
-    aggregation: str
+    paradigm: Models | Gradients
     mixing: str
     inference: InferenceSettings
     dtype: np.dtype

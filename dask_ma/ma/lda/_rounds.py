@@ -195,7 +195,9 @@ class SendModel(Rounds):
             arrays = [self.topics.settle(share)]
         if self._params.learn_prior:
             arrays.append(self._log_sums)
-        merged, *log_sums = aggregate(self._group, arrays, self._params.aggregation)
+        merged, *log_sums = aggregate(
+            self._group, arrays, self._params.paradigm.aggregation
+        )
         with computing():
             self.topics.reset(merged)
             if log_sums:
@@ -235,7 +237,9 @@ class SendGradient(Rounds):
             arrays = [self._statistics(documents)]
             if self._params.learn_prior:
                 arrays.append(self._log_sums)
-        total, *log_sums = aggregate(self._group, arrays, self._params.aggregation)
+        total, *log_sums = aggregate(
+            self._group, arrays, self._params.paradigm.aggregation
+        )
         del arrays  # as large as the topics
         n_documents = self._corpus.documents_of_round(n_round, self.n_rounds)
         n_corpus = self._params.total_samples or self._corpus.total_documents

@@ -11,6 +11,7 @@ from dask_ma.comm import weighted_mean
 from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext
 from dask_ma.linear import Evaluator, describe, initial_model
+from dask_ma.ma._paradigm import Gradients
 from dask_ma.ma.sgd._finish import finish, is_in_vain, is_refined
 from dask_ma.ma.sgd._mean import RunningMean
 from dask_ma.ma.sgd._paradigms import Paradigm, SendGradient, SendModel
@@ -156,8 +157,8 @@ def make_paradigm(
     context: RankContext, problem: Problem, params: FitParams
 ) -> Paradigm:
     """What a round is to be."""
-    if params.paradigm == "gradient":
-        return SendGradient(context, problem, params)
+    if isinstance(params.paradigm, Gradients):
+        return SendGradient(context, problem, params, params.paradigm)
     size = context.group.size
     solver = LocalSGD(
         problem.shard,

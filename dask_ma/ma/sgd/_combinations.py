@@ -7,8 +7,9 @@ from typing import Any
 
 from sklearn.base import is_classifier
 
-from dask_ma._inactive import Inactive, unless
+from dask_ma._inactive import Inactive
 from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO
+from dask_ma.ma._paradigm import by_gradients, is_gradient
 from dask_ma.ma.sgd._finish import unrefined_by
 from dask_ma.ma.sgd._steps import gradient_rate
 
@@ -58,11 +59,11 @@ def _check_steps(estimator: Any, passive_loss: str) -> None:
 def _check_passive(estimator: Any) -> None:
     """Steps that the sum of the gradients is not made for."""
     is_passive = estimator.learning_rate in ("pa1", "pa2")
-    if is_passive and estimator.paradigm == "gradient":
+    if is_passive and is_gradient(estimator.paradigm):
         raise ValueError(
             f"learning_rate={estimator.learning_rate!r} does not work with "
-            "paradigm='gradient': passive-aggressive steps are made for a row each. "
-            "Use 'invscaling', 'constant', 'adaptive' or 'optimal'"
+            f"paradigm={estimator.paradigm!r}: passive-aggressive steps are made for a "
+            "row each. Use 'invscaling', 'constant', 'adaptive' or 'optimal'"
         )
 
 
@@ -88,7 +89,7 @@ def _check_refine(estimator: Any) -> None:
 
 def _rate(estimator: Any) -> str:
     """The learning rate; "auto" where some are tried."""
-    if estimator.learning_rate == "auto" and estimator.paradigm == "gradient":
+    if estimator.learning_rate == "auto" and is_gradient(estimator.paradigm):
         return gradient_rate(is_classifier(estimator))
     return str(estimator.learning_rate)
 
@@ -104,11 +105,8 @@ def _unless_rate(*rates: str) -> Callable[[Any], tuple[str, ...]]:
     def reason(estimator: Any) -> tuple[str, ...]:
         if _rate(estimator) in rates:
             return _without_rounds(estimator)
-        is_chosen = (estimator.learning_rate, estimator.paradigm) == (
-            "auto",
-            "gradient",
-        )
-        return ("learning_rate", "paradigm") if is_chosen else ("learning_rate",)
+        is_chosen = estimator.learning_rate == "auto"
+        return ("learning_rate", *(by_gradients(estimator) if is_chosen else ()))
 
     return reason
 
@@ -133,7 +131,13 @@ def _without_order(estimator: Any) -> tuple[str, ...]:
     """Sums do not depend on the order of the rows; "ranks" deals them out."""
     if estimator.shuffle == "ranks":
         return ()
-    return unless("paradigm", "model")(estimator) or _without_rounds(estimator)
+    return by_gradients(estimator) or _without_rounds(estimator)
+
+
+def _without_gradients(estimator: Any) -> tuple[str, ...]:
+    """Models are added up by the refinement as well."""
+    is_asked = is_gradient(estimator.paradigm)
+    return _without_rounds(estimator) if is_asked else ()
 
 
 INACTIVE = (
@@ -153,16 +157,16 @@ INACTIVE = (
     Inactive(("shuffle",), _without_order, "make rounds of paradigm='model'"),
     Inactive(
         ("local_epochs",),
-        unless("paradigm", "model"),
+        by_gradients,
         "batch_fraction says how many rows a round looks at",
     ),
     Inactive(
-        ("batch_fraction",),
-        unless("paradigm", "gradient"),
-        "local_epochs says how many rows a round looks at",
+        ("paradigm",),
+        _without_gradients,
+        "set max_iter to the rounds that there may be",
     ),
     Inactive(
-        ("learning_rate", "average", "local_epochs", "paradigm"),
+        ("learning_rate", "average", "local_epochs"),
         _without_rounds,
         "set max_iter to the rounds that there may be",
     ),

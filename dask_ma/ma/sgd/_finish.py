@@ -11,6 +11,7 @@ from dask_ma.engine import RankContext
 from dask_ma.linear import Evaluator, LinearModel, initial_model
 from dask_ma.linear.refine import Outcome, refine
 from dask_ma.ma._aggregation import aggregate
+from dask_ma.ma._paradigm import is_gradient
 from dask_ma.ma.sgd._params import FitParams
 from dask_ma.ma.sgd._progress import Progress
 from dask_ma.supervised import Problem
@@ -42,7 +43,7 @@ def unrefined_by(params: Any) -> tuple[str, ...]:
     leaves_alone = {
         "tol": params.tol is None,
         "early_stopping": params.early_stopping,
-        "paradigm": params.paradigm != "model",
+        "paradigm": is_gradient(params.paradigm),
         "learning_rate": params.learning_rate in ("pa1", "pa2"),
         "loss": params.loss == "perceptron",
     }
@@ -110,7 +111,7 @@ def finish(
         model,
         now.n_iter,
         t,
-        add_up=partial(_add_up, context, params.aggregation),
+        add_up=partial(_add_up, context, params.paradigm.aggregation),
         keep=keep,
         most_rounds=most_rounds,
     )

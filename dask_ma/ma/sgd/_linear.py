@@ -13,7 +13,7 @@ from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import Deal
 from dask_ma.linear import LinearEstimator
-from dask_ma.ma._aggregation import AGGREGATIONS
+from dask_ma.ma._paradigm import PARADIGM, as_paradigm
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations
 from dask_ma.ma.sgd._finish import is_refined
@@ -38,9 +38,6 @@ _PASSED_ON = (
     "n_iter_no_change",
     "average",
     "local_epochs",
-    "paradigm",
-    "batch_fraction",
-    "aggregation",
     "refine",
     "refine_max_iter",
     "refine_tol",
@@ -85,9 +82,7 @@ class LinearMA(LinearEstimator):
             StrOptions({"auto"}),
             Interval(Real, 0, None, closed="neither"),
         ],
-        "paradigm": [StrOptions({"model", "gradient"})],
-        "batch_fraction": [Interval(Real, 0, 1, closed="right")],
-        "aggregation": [StrOptions(set(AGGREGATIONS))],
+        "paradigm": PARADIGM,
         "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
         "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
         "refine_tol": [Interval(Real, 0, None, closed="left")],
@@ -107,6 +102,7 @@ class LinearMA(LinearEstimator):
     ) -> FitResult:
         """Fit on all ranks and take over the result."""
         names = {name: getattr(self, name) for name in _PASSED_ON}
+        names["paradigm"] = as_paradigm(self.paradigm)
         names["class_weight"] = getattr(self, "class_weight", None)
         params = FitParams(
             **{**names, **changes},

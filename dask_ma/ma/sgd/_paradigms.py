@@ -13,6 +13,7 @@ from dask_ma.engine import RankContext
 from dask_ma.kernels import gradient_sums
 from dask_ma.linear import LinearModel
 from dask_ma.ma._aggregation import aggregate
+from dask_ma.ma._paradigm import Gradients
 from dask_ma.ma.sgd._params import FitParams
 from dask_ma.ma.sgd._solver import LocalSGD, penalty_weights, soft_threshold
 from dask_ma.ma.sgd._steps import Steps, steps_of
@@ -125,7 +126,7 @@ class SendModel(Paradigm):
         self.due = Due()
         self._group = context.group
         self._problem = problem
-        self._aggregation = params.aggregation
+        self._aggregation = params.paradigm.aggregation
         self._has_l1 = penalty_weights(params)[1] > 0
         self._solver = solver
 
@@ -191,12 +192,19 @@ class SendGradient(Paradigm):
         What is to be trained.
     params : FitParams
         Parameters of the fit.
+    gradients : Gradients
+        Its paradigm.
     """
 
     def __init__(
-        self, context: RankContext, problem: Problem, params: FitParams
+        self,
+        context: RankContext,
+        problem: Problem,
+        params: FitParams,
+        gradients: Gradients,
     ) -> None:
-        self.epochs = params.batch_fraction
+        self.epochs = gradients.batch_fraction
+        self._gradients = gradients
         self.due = Due()  # a proximal step ends each round
         self.t = params.t
         self._group = context.group
@@ -212,7 +220,9 @@ class SendGradient(Paradigm):
         """Sum the gradients of a sample over all ranks, then update the model."""
         with computing():
             *own, n_rows = self._sample_gradient(model)
-        coef, intercept, weight = aggregate(self._group, own, self._params.aggregation)
+        coef, intercept, weight = aggregate(
+            self._group, own, self._gradients.aggregation
+        )
         with computing():
             if weight > 0:
                 gradient = LinearModel(coef / weight, intercept / weight)
@@ -266,7 +276,7 @@ class SendGradient(Paradigm):
 
     def _draw(self, n_rows: int, rng: np.random.Generator) -> np.ndarray | None:
         """Positions of the sampled rows of a block; None for all of them."""
-        fraction = self._params.batch_fraction
+        fraction = self._gradients.batch_fraction
         return None if fraction == 1 else np.flatnonzero(rng.random(n_rows) < fraction)
 
     def _sample_seed(self) -> np.random.SeedSequence:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dask_ma.linear import RefineParams
+from dask_ma.ma._paradigm import Gradients, Models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,7 @@ class FitParams(RefineParams):
     power_t: float
     average: bool | int
     local_epochs: float | str
-    paradigm: str
-    batch_fraction: float
-    aggregation: str
+    paradigm: Models | Gradients
     join_limit: int
     link_bandwidth: float
     eta: float | None = None
@@ -46,4 +45,4 @@ class FitParams(RefineParams):
     @property
     def is_balanced(self) -> bool:
         """Whether step sizes are found by trial and shrink with the objective."""
-        return self.learning_rate == "auto" and self.paradigm == "model"
+        return self.learning_rate == "auto" and isinstance(self.paradigm, Models)

@@ -9,6 +9,7 @@ from sklearn.linear_model import SGDRegressor
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.linear import LinearRegressorMixin
+from dask_ma.ma._paradigm import Gradients, Models
 from dask_ma.ma.sgd._linear import LinearMA
 
 _LOSSES = {
@@ -97,20 +98,14 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         number of rows and ranks, the size of the model and the configuration
         ``dask-ma.comm.link-bandwidth``, never by the clock: from 1/16 to 4. A fraction
         merges within a pass.
-    paradigm : {"model", "gradient"}, default="model"
-        What a round is. "model": the ranks train models of their own, which are
-        averaged. "gradient": the ranks' gradients at the common model are added up for
-        one update, as in Spark's MLlib; a baseline to compare with. Its rounds are the
-        steps of `learning_rate`, "pa1" and "pa2" are refused, `local_epochs` must be
-        "auto", and ``shuffle=False`` is refused.
-    batch_fraction : float, default=1.0
-        With ``paradigm="gradient"``, the probability with which each row is part of a
-        round's sample; above 0, at most 1.
-    aggregation : {"allreduce", "tree", "driver"}, default="allreduce"
-        How models or gradients are added up. "allreduce": in parts, each on another
-        rank. "driver": on rank 0, which stands for Spark's driver and answers each rank
-        in turn. "tree": on some ranks first and then on rank 0, as Spark's
-        treeAggregate does it. All three give the same coefficients to the last bit.
+    paradigm : {"model", "gradient"}, Models or Gradients, default="model"
+        What the ranks send: models that each has trained, which are averaged, or the
+        sums of the gradients of samples of their rows, for one step in a round, as
+        Spark's MLlib does it. That is there to compare with: its rounds are the steps
+        of `learning_rate`, "pa1" and "pa2" are refused, `local_epochs` must be "auto",
+        and ``shuffle=False`` is refused. An object of
+        :class:`~dask_ma.ma.Models` or :class:`~dask_ma.ma.Gradients` also says who adds
+        up what is sent, and how large the samples are.
     refine : {"auto", "newton", "lbfgs"} or None, default="auto"
         Whether second-order steps go on from where the rounds have ended to the optimum
         of the objective. "newton" needs passes that cost each row the square of the
@@ -220,9 +215,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         warm_start: bool = False,
         average: bool | int = False,
         local_epochs: float | str = "auto",
-        paradigm: str = "model",
-        batch_fraction: float = 1.0,
-        aggregation: str = "allreduce",
+        paradigm: str | Models | Gradients = "model",
         refine: str | None = "auto",
         refine_max_iter: int = 500,
         refine_tol: float = 1e-3,
@@ -249,8 +242,6 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         self.average = average
         self.local_epochs = local_epochs
         self.paradigm = paradigm
-        self.batch_fraction = batch_fraction
-        self.aggregation = aggregation
         self.refine = refine
         self.refine_max_iter = refine_max_iter
         self.refine_tol = refine_tol

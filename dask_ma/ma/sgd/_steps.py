@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.kernels import loss_slopes
+from dask_ma.ma._paradigm import Gradients
 from dask_ma.ma.sgd._params import FitParams
 
 _NO_DECAY = 1e-15  # part of a step by which the next one is smaller
@@ -98,7 +99,7 @@ def steps_of(params: FitParams) -> Steps:
     rate, eta0 = params.learning_rate, params.eta0
     if rate == "auto":
         rate = "constant"
-        if params.paradigm == "gradient":
+        if isinstance(params.paradigm, Gradients):
             rate = gradient_rate(params.is_classifier)
     if rate == "invscaling":
         return Steps(eta0, power=params.power_t)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma.ma import Gradients, Models
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -77,8 +78,8 @@ _MASGD = {
     "power_t": acts(0.1, learning_rate="invscaling"),
     "local_epochs": acts(2),
     "paradigm": acts("gradient"),
-    "batch_fraction": acts(0.5, paradigm="gradient"),
-    "aggregation": acts("driver", "messages", n_ranks=3),
+    "paradigm__batch_fraction": acts(0.5, paradigm=Gradients()),
+    "paradigm__aggregation": acts("driver", "messages", n_ranks=3, paradigm=Models()),
     "n_ranks": acts(3),
 }
 _BUTTERFLY = {
@@ -212,9 +213,8 @@ _MALDA = {
     "mean_change_tol": acts(0.1),
     "max_doc_update_iter": acts(2),
     "paradigm": acts("gradient", local_batch_size="auto"),
-    "aggregation": acts("driver", "messages", n_ranks=3),
+    "paradigm__aggregation": acts("driver", "messages", n_ranks=3, paradigm=Models()),
     "mixing": acts("butterfly", n_ranks=4),
-    "digamma_threshold": acts(1),
     "dtype": acts("float64"),
     "components_init": acts(np.random.default_rng(0).gamma(2.0, 1.0, (3, 8))),
     "verbose": acts(2, "output"),

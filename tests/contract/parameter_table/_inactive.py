@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from dask_ma.ma import Gradients, Models
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -115,7 +116,6 @@ INACTIVE = [
     raises(_MASGD, "shuffle", False, "paradigm", paradigm="gradient"),
     warns(_MASGD, "shuffle", False, "max_iter", **_ONLY_REFINED),
     raises(_MASGD, "local_epochs", 2, "paradigm", paradigm="gradient"),
-    raises(_MASGD, "batch_fraction", 0.5, "paradigm"),
     warns(_MASGD, "learning_rate", "constant", "max_iter", **_ONLY_REFINED),
     warns(_MASGD, "tol", 0.1, "max_iter", **_ONLY_REFINED),
     warns(_MASGD, "average", True, "max_iter", **_ONLY_REFINED),
@@ -206,6 +206,14 @@ INACTIVE = [
     raises(_MALDA, "local_batch_size", 6, "learning_method", **_BATCH),
     raises(_MALDA, "paradigm", "gradient", "learning_method", **_BATCH),
     raises(_MALDA, "local_batch_size", 6, "paradigm", paradigm="gradient"),
+    raises(
+        _MALDA,
+        "paradigm__batch_fraction",
+        0.5,
+        "batch_size",
+        paradigm=Gradients(),
+        local_batch_size="auto",
+    ),
     warns(_MALDA, "perp_tol", 5.0, "evaluate_every"),
     # Networks
     warns(_MPCA, "momentum", 0.2, "solver"),
@@ -286,7 +294,8 @@ EXEMPT = [
     exempt(
         ("MASGDClassifier",), "learning_rate", "optimal", _TWICE, paradigm="gradient"
     ),
-    exempt(_MASGD, "aggregation", "driver", _RANKS),
+    exempt(_MASGD, "paradigm__aggregation", "driver", _RANKS, paradigm=Models()),
+    exempt(_MASGD, "paradigm", Models("driver"), _RANKS, **_ONLY_REFINED),
     exempt(_BUTTERFLY, "mixing", "allreduce", _RANKS),
     exempt(_MPCA, "strategy", "synchronous", _RANKS),
     exempt(_MPCA, "strategy__n_phases", 2, _RANKS),

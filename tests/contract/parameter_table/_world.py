@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dask_ma
 from dask_ma.comm import LocalGroup
+from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
 from dask_ma.mpca import _agent as mpca_agent
 from dask_ma.schmp import schedules
@@ -32,6 +33,7 @@ NESTED: dict[str, list[Any]] = {
     "strategy": [getattr(strategies, name) for name in strategies.__all__],
     "module": [Torch],
     "communication": [Exchange],
+    "paradigm": [Gradients, Models],
     "schedule": [getattr(schedules, name) for name in schedules.__all__[:-1]],
 }
 _SGD = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 1}
@@ -70,7 +72,7 @@ _CLOCK = {
 
 
 def parameters_of(name: str) -> dict[str, Any]:
-    """Parameters of an estimator, and of objects that are some of them, and defaults."""
+    """Parameters of an estimator, and of objects that are some, with defaults."""
     declared = inspect.signature(ESTIMATORS[name]).parameters.items()
     found = {parameter: each.default for parameter, each in declared}
     for parameter in set(found) & set(NESTED):

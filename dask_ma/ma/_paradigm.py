@@ -1,0 +1,101 @@
+"""What ranks send in model averaging: models, or gradients to compare with."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, ClassVar
+
+from dask_ma._settings import Settings, named
+from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.ma._aggregation import AGGREGATIONS
+
+
+class Models(Settings):
+    """Every rank trains a model of its own; a round ends with their mean (SendModel).
+
+    For the parameter `paradigm` of the estimators of :mod:`dask_ma.ma`.
+
+    Parameters
+    ----------
+    aggregation : {"allreduce", "tree", "driver"}, default="allreduce"
+        How the models are added up: by an allreduce from worker to worker; by
+        intermediate ranks and then rank 0, as Spark's treeAggregate does; or by rank 0
+        alone, as Spark's driver does. "tree" and "driver" are there to compare with.
+        The result is the same to the last bit.
+
+    Examples
+    --------
+    >>> from dask_ma import MASGDClassifier
+    >>> from dask_ma.ma import Models
+    >>> classifier = MASGDClassifier(paradigm=Models(aggregation="driver"))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "aggregation": [StrOptions(set(AGGREGATIONS))]
+    }
+
+    def __init__(self, aggregation: str = "allreduce") -> None:
+        self.aggregation = aggregation
+
+
+class Gradients(Settings):
+    """A round ends with one update of the common model, by a sum (SendGradient).
+
+    The method of Spark's MLlib, which is there to compare with: the sum is that of the
+    gradients of a sample of the rows, and for topics that of what the documents show.
+    For the parameter `paradigm` of the estimators of :mod:`dask_ma.ma`.
+
+    Parameters
+    ----------
+    batch_fraction : float, default=1.0
+        Probability of each row to be part of a round, independently of the others;
+        above 0 and at most 1. Topics have a `batch_size` in its place.
+    aggregation : {"allreduce", "tree", "driver"}, default="allreduce"
+        How the sums of the ranks are added up, as in :class:`Models`.
+
+    Examples
+    --------
+    MLlib's way, with a driver that adds up along a tree:
+
+    >>> from dask_ma import MASGDClassifier
+    >>> from dask_ma.ma import Gradients
+    >>> mllib = Gradients(batch_fraction=0.1, aggregation="tree")
+    >>> classifier = MASGDClassifier(paradigm=mllib, learning_rate="invscaling")
+    >>> classifier.set_params(paradigm__batch_fraction=0.5).paradigm
+    Gradients(aggregation='tree', batch_fraction=0.5)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "batch_fraction": [Interval(Real, 0, 1, closed="right")],
+        "aggregation": [StrOptions(set(AGGREGATIONS))],
+    }
+
+    def __init__(
+        self, batch_fraction: float = 1.0, *, aggregation: str = "allreduce"
+    ) -> None:
+        self.batch_fraction = batch_fraction
+        self.aggregation = aggregation
+
+
+#: What the names stand for.
+PARADIGMS: dict[str, type[Models] | type[Gradients]] = {
+    "model": Models,
+    "gradient": Gradients,
+}
+#: What the parameter can be.
+PARADIGM = [StrOptions(set(PARADIGMS)), Models, Gradients]
+
+
+def as_paradigm(paradigm: str | Models | Gradients) -> Models | Gradients:
+    """The object that a user has given, or named."""
+    return named(paradigm, PARADIGMS)
+
+
+def is_gradient(paradigm: str | Models | Gradients) -> bool:
+    """Whether ranks send sums for one update."""
+    return isinstance(as_paradigm(paradigm), Gradients)
+
+
+def by_gradients(estimator: Any) -> tuple[str, ...]:
+    """A reason why parameters of the ranks' own models cannot act."""
+    return ("paradigm",) if is_gradient(estimator.paradigm) else ()
