@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    RegressorMixin,
+    is_classifier,
+)
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
@@ -19,6 +26,7 @@ from dask_ma._scores import blockwise_accuracy, blockwise_r2
 from dask_ma._settings import Settings
 from dask_ma.data import (
     Deal,
+    InputInfo,
     apply_blockwise,
     check_memory_labels,
     checked_rows,
@@ -33,14 +41,16 @@ from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
 _MAX_SEED = np.iinfo(np.int32).max
 # Parts of the agents' parameters that hold a model to start from.
 _STARTS = ("coef", "intercept", "start", "vector")
+_Params = TypeVar("_Params")
 _WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fit
 
 
 class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     """Base of all estimators: rows go to ranks, an agent runs on each.
 
-    A subclass has the parameters `n_ranks`, `random_state` and `verbose`, checks them
-    first, and hands the data, an agent and its parameters to :meth:`_run`.
+    A subclass has the parameters `n_ranks` and `verbose`. It gives the agent
+    (:attr:`_agent`), its parameters (:meth:`_make_params`), and the fitted attributes
+    (:meth:`_to_attributes`); :meth:`_fit` is the way through all fits.
     """
 
     _blas_threads = 1
@@ -50,14 +60,92 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     )
     _inactive: ClassVar[tuple[Inactive, ...]] = ()  # when parameters cannot act
 
-    def _check_parameters(self, inactive: tuple[Inactive, ...] | None = None) -> None:
-        """Look at all parameters together; the first thing that a fit does."""
-        for value in self.get_params(deep=False).values():
-            if isinstance(value, Settings):
-                value.check()
-        self._check_combinations()
-        rules = self._inactive if inactive is None else inactive
-        check_inactive(self, rules, self._peer_type(), stacklevel=3 + N_WRAPPERS)
+    def _fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        is_partial: bool = False,
+        **changes: Any,
+    ) -> Self:
+        """Check what was given, run the agent on all ranks, and take over the result.
+
+        A step of `partial_fit` goes on from the model so far, and has no checkpoints:
+        the second is not the first that goes on. `changes` are parameters of the agent
+        that are not those of the estimator.
+        """
+        self._check_parameters(is_partial=is_partial)
+        with self._keep_fitted_state():
+            start = self._partial_changes() if is_partial else self._warm_changes()
+            is_first = not is_partial or not hasattr(self, "n_features_in_")
+            X, y, info = self._validate_rows(X, y, reset=is_first)
+            params = self._make_params(info, **{**start, **changes})
+            data = X, y, weight_per_row(sample_weight)
+            agent, is_saved = self._agent, not is_partial
+            result = self._run(agent, params, data, info, is_saved=is_saved)
+            self._take_over(result, params)
+        for message, category in self._warnings(result, is_partial=is_partial):
+            warnings.warn(message, category, stacklevel=3 + N_WRAPPERS)
+        return self
+
+    # What a subclass gives ------------------------------------------------------------
+
+    @property
+    def _agent(self) -> Callable[..., Any]:
+        """``agent(context, shard arguments, params)``, which every rank runs."""
+        raise NotImplementedError(f"{type(self).__name__} has no agent")
+
+    def _validate_rows(
+        self, X: Any, y: Any, *, reset: bool
+    ) -> tuple[Any, Any, InputInfo]:
+        """Check rows to fit to, with what a subclass makes of their shape."""
+        return self._validate_input(X, y, reset=reset)
+
+    def _make_params(self, info: InputInfo, **changes: Any) -> Any:
+        """Parameters of the agent for rows that are validated."""
+        raise NotImplementedError(f"{type(self).__name__} has no parameters")
+
+    def _params_of(self, kind: type[_Params], **changes: Any) -> _Params:
+        """Those parameters of the estimator that a kind has, but for changes."""
+        known = {"is_classifier": is_classifier(self), **self.get_params(deep=False)}
+        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        return kind(**{**{n: v for n, v in known.items() if n in names}, **changes})
+
+    def _max_rounds(self, params: Any, info: InputInfo) -> int | None:
+        """Most rounds that there can be, for progress bars; None if nobody knows."""
+        most: int = params.max_iter
+        return most
+
+    def _warm_changes(self) -> dict[str, Any]:
+        """The model that `fit` starts from, in parameters of the agent."""
+        return {}
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """Parameters of the agent in a step of `partial_fit`."""
+        raise NotImplementedError(f"{type(self).__name__} has no partial_fit")
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Fitted attributes of a model of the agent, also for callbacks."""
+        raise NotImplementedError(f"{type(self).__name__} has no attributes")
+
+    def _take_over(self, result: Any, params: Any) -> None:
+        """Set the fitted attributes."""
+        for name, value in self._to_attributes(result.fitted).items():
+            setattr(self, name, value)
+        self.history_ = result.history
+        self.timeline_ = result.timeline
+
+    def _warnings(
+        self, result: Any, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        """What the user is to be told after a fit."""
+        for note in getattr(result, "notes", ()):
+            yield note, UserWarning
+
+    def _rules(self, *, is_partial: bool) -> tuple[Inactive, ...]:
+        """When parameters cannot act."""
+        return self._inactive
 
     def _check_combinations(self) -> None:
         """Refuse parameters that contradict each other; some estimators have such."""
@@ -66,59 +154,53 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         """scikit-learn's estimator whose parameters this one has."""
         raise NotImplementedError(f"{type(self).__name__} has no peer")
 
+    # Its parts ------------------------------------------------------------------------
+
+    def _check_parameters(self, *, is_partial: bool) -> None:
+        """Look at all parameters together; the first thing that a fit does."""
+        for value in self.get_params(deep=False).values():
+            if isinstance(value, Settings):
+                value.check()
+        self._check_combinations()
+        rules = self._rules(is_partial=is_partial)
+        check_inactive(self, rules, self._peer_type(), stacklevel=4 + N_WRAPPERS)
+
     def _run(
         self,
         agent: Callable[..., Any],
         params: Any,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
+        data: tuple[Any, Any, Any],
+        info: InputInfo,
         *,
-        max_rounds: int | None,
-        to_attributes: Callable[[dict[str, Any]], dict[str, Any]],
         is_saved: bool = True,
     ) -> Any:
-        """Share out the rows, run the agent on all ranks, return rank 0's result.
-
-        Parameters
-        ----------
-        agent : callable
-            ``agent(context, shard arguments, params)``.
-        params : object
-            Parameters of the agent.
-        X, y, sample_weight
-            What the user gave, validated where it is in memory.
-        max_rounds : int or None
-            Most rounds that there can be, for progress bars; None if that is not known.
-        to_attributes : callable
-            Turns a model of the agent into fitted attributes, for callbacks.
-        is_saved : bool, default=True
-            Whether the fit has checkpoints if the user wants any. The steps of
-            `partial_fit` have none: the second is not the first that goes on.
-        """
-        sample_weight = weight_per_row(sample_weight)
-        n_rows = describe(X).n_rows
-        seed = check_random_state(self.random_state).randint(_MAX_SEED)
+        """Share out rows, run the agent on all ranks, and return rank 0's result."""
+        seed = check_random_state(self._seed).randint(_MAX_SEED)
+        tags = get_tags(self).target_tags
         job = Job(
             agent=agent,
             params=params,
-            data=(X, y, sample_weight),
+            data=data,
             name=type(self).__name__,
             identity=self._identity(params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
-            n_local_ranks=_n_local_ranks(self.n_ranks, n_rows),
-            n_rows=n_rows,
+            n_local_ranks=_n_local_ranks(self.n_ranks, info.n_rows),
+            info=info,
             seed=seed,
             blas_threads=self._blas_threads,
-            is_labelled=get_tags(self).target_tags.required,
-            is_multi_output=get_tags(self).target_tags.multi_output,
+            is_labelled=tags.required,
+            is_multi_output=tags.multi_output,
             deal=self._deal,
         )
-        follow = partial(
-            fit_listener, self, max_rounds, (X, y, sample_weight), to_attributes
-        )
+        max_rounds = self._max_rounds(params, info)
+        follow = partial(fit_listener, self, max_rounds, data, self._to_attributes)
         with fit_client() as client:
             return run_fit(job, client, follow)
+
+    @property
+    def _seed(self) -> Any:
+        """`random_state`; an estimator without one draws nothing."""
+        return getattr(self, "random_state", 0)
 
     @property
     def _row_dtypes(self) -> tuple[Any, ...]:
@@ -155,8 +237,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         for name in _STARTS:
             if getattr(params, name, None) is not None:
                 parameters[f"start: {name}"] = as_text(getattr(params, name))
-        random_state = getattr(self, "random_state", None)
-        if isinstance(random_state, np.random.RandomState):
+        if isinstance(self._seed, np.random.RandomState):
             parameters["seed"] = str(seed)
         options = {
             name: as_plain(chosen[name])
@@ -166,18 +247,23 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         callbacks = getattr(self, "_skl_callbacks", None) or ()
         options["callbacks"] = ", ".join(type(c).__qualname__ for c in callbacks)
         return Identity(
-            type(self).__name__, parameters, options, is_random=random_state is None
+            type(self).__name__, parameters, options, is_random=self._seed is None
         )
 
-    def _validate_input(self, X: Any, y: Any = None, *, reset: bool) -> tuple[Any, Any]:
+    def _validate_input(
+        self, X: Any, y: Any = None, *, reset: bool
+    ) -> tuple[Any, Any, InputInfo]:
         """Check what can be known on the client; a Dask collection is not computed."""
         refuse_unfinished(X, "X")
         if y is not None:
             checked_vector(y, "y")
         if not is_dask_collection(X):
-            return self._validate_memory(checked_rows(X), y, reset=reset)
-        validate_data(self, _stand_in(X), reset=reset, skip_check_array=True)
-        return X, y
+            X, y = self._validate_memory(checked_rows(X), y, reset=reset)
+            return X, y, describe(X)
+        info = describe(X)
+        stand_in = _stand_in(X, info)
+        validate_data(self, stand_in, reset=reset, skip_check_array=True)
+        return X, y, info
 
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """scikit-learn's checks of data in memory."""
@@ -214,9 +300,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         refuse_unfinished(X, "X")
         model = self._predictor() if model is None else model
         if is_dask_collection(X):
-            self._validate_input(X, reset=False)
+            *_, info = self._validate_input(X, reset=False)
             if dtype is None:
-                dtype = _float_dtype(describe(X).dtype, self.coef_.dtype)
+                dtype = _float_dtype(info.dtype, self.coef_.dtype)
             return apply_blockwise(
                 X, function, model=model, n_outputs=n_outputs, dtype=dtype
             )
@@ -296,6 +382,11 @@ class DistributedClassifierMixin(ClassifierMixin):
         )
         check_classification_targets(y)
         return X, y
+
+    def _make_params(self, info: InputInfo, **changes: Any) -> Any:
+        if "classes" in changes:
+            changes["classes"] = self._check_classes(changes["classes"])
+        return super()._make_params(info, **changes)
 
     def _check_classes(self, classes: Any) -> np.ndarray:
         """Labels that `partial_fit` is to know."""
@@ -381,14 +472,13 @@ def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:
     return wanted if n_rows is None else max(1, min(wanted, n_rows))
 
 
-def _stand_in(X: Any) -> Any:
+def _stand_in(X: Any, info: InputInfo) -> Any:
     """Something without rows that has the columns of a Dask collection."""
     if getattr(X, "ndim", 2) != 2:
         raise ValueError(
             f"Expected 2D array, got {X.ndim}D array instead: X must have the shape "
             "(n_samples, n_features); reshape it"
         )
-    info = describe(X)
     if info.feature_names is not None:
         import pandas as pd  # a Dask DataFrame cannot be without it
 

@@ -1,5 +1,7 @@
 """What the estimators share: lazy predictions, scores, the way through a fit."""
 
+from dataclasses import dataclass
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -7,9 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.utils.validation import validate_data
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.base import DistributedEstimator
+from dask_ma.comm import allreduce
+from dask_ma.data import build_shard, describe
+from dask_ma.supervised import FitResult
 
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 0}
 NAMES = np.array(["eel", "fox", "gnu"])
@@ -293,6 +299,104 @@ def test_workers_are_found_while_the_client_looks_around(data, inproc_client):
                 MASGDClassifier(**PARAMS).fit(*data)
     finally:
         busy = False
+
+
+@pytest.mark.parametrize("convert", [np.asarray, lazy, lambda X: X.tolist()])
+def test_an_input_is_looked_at_once(data, monkeypatch, convert):
+    """What it is goes with it, from its check to the place where it is shared out."""
+    looked = []
+
+    def spy(X):
+        looked.append(X)
+        return describe(X)
+
+    for module in ("base", "data._partition", "engine._programs"):
+        monkeypatch.setattr(f"dask_ma.{module}.describe", spy)
+    X, y = data
+    MASGDRegressor(**PARAMS).fit(convert(X), lazy(y) if convert is lazy else y)
+    assert len(looked) == 1
+
+
+class Told(DistributedEstimator):
+    """The least that an estimator needs: its ranks add up the rows."""
+
+    _may_end_early = False
+
+    def __init__(self, *, fails=False, verbose=0, n_ranks=None):
+        self.fails = fails
+        self.verbose = verbose
+        self.n_ranks = n_ranks
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
+
+    def _peer_type(self):
+        return Told
+
+    def _validate_memory(self, X, y, *, reset):
+        return validate_data(self, X, reset=reset), None
+
+    @property
+    def _agent(self):
+        return count_rows
+
+    def _make_params(self, info, **changes):
+        assert info.n_rows == 60
+        return self._params_of(ToldParams, **changes)
+
+    def _max_rounds(self, params, info):
+        return None
+
+    def _partial_changes(self):
+        return {"before": getattr(self, "n_rows_", 0)}
+
+    def _to_attributes(self, fitted):
+        if self.fails:
+            raise RuntimeError("not like this")
+        return {"n_rows_": fitted["n_rows"], "fails_": fitted["fails"]}
+
+    def _warnings(self, result, *, is_partial):
+        yield f"{self.n_rows_} rows, {is_partial}", UserWarning
+
+    def fit(self, X, **changes):
+        return self._fit(X, **changes)
+
+
+@dataclass
+class ToldParams:
+    fails: bool
+    before: int = 0
+
+
+def count_rows(context, arguments, params):
+    n_rows = int(
+        allreduce(
+            context.group, np.array(build_shard(arguments, require_labels=False).n_rows)
+        )
+    )
+    fitted = {"n_rows": params.before + n_rows, "fails": params.fails}
+    return FitResult(fitted, True, context.history)
+
+
+def test_the_way_through_a_fit(data):
+    """Parameters by name, changes, the result, warnings, and back if it fails."""
+    X, _ = data
+    model = Told(n_ranks=2)
+    with pytest.warns(UserWarning, match="^60 rows, False$"):
+        model.fit(X)
+    assert (model.n_rows_, model.fails_, model.n_features_in_) == (60, False, 4)
+    with pytest.warns(UserWarning, match="^120 rows, True$"):
+        model.fit(X, is_partial=True)
+    with pytest.warns(UserWarning, match="^67 rows"):
+        model.fit(X, before=7)
+    model.fails = True
+    with pytest.raises(RuntimeError, match="not like this"):
+        model.fit(X[:, :3])
+    assert (model.n_rows_, model.n_features_in_) == (67, 4)
+    with pytest.raises(ValueError, match="has 3 features, but Told is expecting 4"):
+        model.fit(X[:, :3], is_partial=True)
 
 
 def test_large_arrays_among_the_parameters_are_told_apart():

@@ -5,38 +5,15 @@ from __future__ import annotations
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.base import is_classifier
-
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.butterfly._agent import train
 from dask_ma.butterfly._combinations import INACTIVE, check_combinations
 from dask_ma.butterfly._finish import is_refined
 from dask_ma.butterfly._params import ButterflyParams
+from dask_ma.data import InputInfo
 from dask_ma.kernels import PRECONDITIONERS
 from dask_ma.linear import LinearEstimator
-from dask_ma.supervised import FitResult
 
-_PASSED_ON = (
-    "loss",
-    "alpha",
-    "fit_intercept",
-    "max_iter",
-    "tol",
-    "shuffle",
-    "epsilon",
-    "batch_size",
-    "mixing",
-    "learning_rate",
-    "eta0",
-    "preconditioner",
-    "early_stopping",
-    "validation_fraction",
-    "n_iter_no_change",
-    "average",
-    "refine",
-    "refine_max_iter",
-    "refine_tol",
-)
 _FIXED = {"penalty": "l2", "l1_ratio": 0.0}
 
 
@@ -72,29 +49,16 @@ class LinearButterfly(LinearEstimator):
     }
     _inactive = INACTIVE
 
-    def _fit_passes(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        is_saved: bool = True,
-        **changes: Any,
-    ) -> FitResult:
-        """Fit on all ranks and take over the result."""
-        chosen = {name: getattr(self, name) for name in _PASSED_ON}
-        chosen["class_weight"] = getattr(self, "class_weight", None)
-        chosen["is_classifier"] = is_classifier(self)
-        params = ButterflyParams(**{**_FIXED, **chosen, **changes})
-        return self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
+    @property
+    def _agent(self) -> Any:
+        return train
 
-    def _run(
-        self, agent: Any, params: Any, *args: Any, max_rounds: int | None, **kwargs: Any
-    ) -> Any:
+    def _make_params(self, info: InputInfo, **changes: Any) -> ButterflyParams:
+        return self._params_of(ButterflyParams, **{**_FIXED, **changes})
+
+    def _max_rounds(self, params: ButterflyParams, info: InputInfo) -> int:
         """Each pass of the refinement is a round, too."""
-        if max_rounds is not None and is_refined(params):
-            max_rounds += params.refine_max_iter
-        return super()._run(agent, params, *args, max_rounds=max_rounds, **kwargs)
+        return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
 
     def _check_combinations(self) -> None:
         check_combinations(self)
@@ -124,7 +88,6 @@ class LinearButterfly(LinearEstimator):
             "moments": getattr(self, "moments_", None),
             "max_iter": 1,
             "refine": None,
-            "is_saved": False,
         }
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from dask_ma.data._inputs import (
     InputInfo,
     check_column,
     check_features,
-    describe,
     is_dask_collection,
     no_rows,
     row_lengths,
@@ -54,6 +53,7 @@ class _Columns(NamedTuple):
 
 
 def from_dask(
+    info: InputInfo,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -65,8 +65,7 @@ def from_dask(
     deals: bool,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
-    info = describe(X)
-    X = check_features(X)
+    X = check_features(X, info)
     columns = _sort_columns(
         check_column(y, "y", X, multi_output=multi_output),
         check_column(sample_weight, "sample_weight", X),

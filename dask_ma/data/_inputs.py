@@ -155,9 +155,8 @@ def feature_names(frame: Any) -> np.ndarray | None:
 # -- Checks of X ---------------------------------------------------------------------
 
 
-def check_features(X: Any, allow_no_rows: bool = False) -> Any:
+def check_features(X: Any, info: InputInfo, allow_no_rows: bool = False) -> Any:
     """Check a Dask `X` by its metadata and join its column chunks."""
-    info = describe(X)
     if info.kind == "array":
         _check_array(X)
         if X.shape[0] == 0 and not allow_no_rows:

@@ -27,7 +27,7 @@ from dask_ma.data._checks import (
 )
 from dask_ma.data._collections import current_client, scatter_one
 from dask_ma.data._frames import as_array
-from dask_ma.data._inputs import check_features, is_dask_frame
+from dask_ma.data._inputs import check_features, describe, is_dask_frame
 
 __all__ = ["apply_blockwise"]
 
@@ -70,7 +70,7 @@ def apply_blockwise(
     ValueError
         If the metadata show that `X` does not hold rows of numbers.
     """
-    X = check_features(X, allow_no_rows=True)
+    X = check_features(X, describe(X), allow_no_rows=True)
     if is_dask_frame(X) and n_outputs is None:
         return _apply_to_frame(X, function, model, np.dtype(dtype))
     X = as_array(X)

@@ -52,6 +52,7 @@ def partition(
     allow_unlabelled: bool = False,
     multi_output: bool = False,
     deal: Deal = "never",
+    info: InputInfo | None = None,
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -74,6 +75,8 @@ def partition(
         What is dealt out in short runs of rows, so that each rank gets some from
         everywhere: nothing, rows of this process, or blocks of Dask collections, too.
         Of these all but one part in `n_ranks` changes workers.
+    info : InputInfo, default=None
+        What X is; None looks at it.
 
     Returns
     -------
@@ -100,8 +103,10 @@ def partition(
         )
     if client is not None:
         check_client(client)
+    info = describe(X) if info is None else info
     if is_dask_collection(X):
         return from_dask(
+            info,
             X,
             y,
             sample_weight,
@@ -112,6 +117,7 @@ def partition(
             deals=deal == "always",
         )
     return _from_memory(
+        info,
         X,
         y,
         sample_weight,
@@ -127,6 +133,7 @@ def partition(
 
 
 def _from_memory(
+    info: InputInfo,
     X: Any,
     y: Any,
     sample_weight: Any,
@@ -138,7 +145,6 @@ def _from_memory(
     plan_rows: Callable[[Sequence[int], int], Plan],
 ) -> Partition:
     """Equal shares of the rows, as slices of one block."""
-    info = describe(X)
     for name, column in (("y", y), ("sample_weight", sample_weight)):
         if is_dask_collection(column):
             raise TypeError(

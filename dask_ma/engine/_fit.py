@@ -16,6 +16,7 @@ from distributed import Client
 from dask_ma import _config
 from dask_ma.data import (
     Deal,
+    InputInfo,
     Partition,
     can_be_had_again,
     drop_shards,
@@ -77,8 +78,8 @@ class Job:
         Number of ranks wanted.
     n_local_ranks : int
         Number of ranks without a client.
-    n_rows : int or None
-        Rows of X if known.
+    info : InputInfo
+        What X is.
     seed : int
         Seed of the ranks' random numbers.
     blas_threads : int
@@ -96,7 +97,7 @@ class Job:
     identity: Identity | None
     n_ranks: int | None
     n_local_ranks: int
-    n_rows: int | None
+    info: InputInfo
     seed: int
     blas_threads: int
     is_labelled: bool = True
@@ -263,7 +264,8 @@ class _Fit:
                 settle(self.client)
             self._note_workers(running_workers(self.client, allow_none=True))
         self.lost.clear()
-        self.addresses = place_ranks(self.client, self.job.n_ranks, self.job.n_rows)
+        n_rows = self.job.info.n_rows
+        self.addresses = place_ranks(self.client, self.job.n_ranks, n_rows)
         self._partition()
 
     def _note_workers(self, addresses: Collection[str]) -> None:
@@ -302,6 +304,7 @@ class _Fit:
             allow_unlabelled=not job.is_labelled,
             multi_output=job.is_multi_output,
             deal=job.deal,
+            info=job.info,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",

@@ -124,7 +124,7 @@ def run_program_job(
         X = check_array(
             X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X"
         )
-    n_rows = describe(X).n_rows
+    info = describe(X)
     seed = check_random_state(random_state).randint(_MAX_SEED)
     if isinstance(random_state, np.random.RandomState):
         random_state = seed
@@ -141,8 +141,8 @@ def run_program_job(
         name=identity.name,
         identity=saved_as if _can_be_saved(identity) else None,
         n_ranks=n_ranks,
-        n_local_ranks=max(1, min(n_ranks or 1, n_rows or 1)),
-        n_rows=n_rows,
+        n_local_ranks=max(1, min(n_ranks or 1, info.n_rows or 1)),
+        info=info,
         seed=seed,
         blas_threads=1,
         is_labelled=y is not None,

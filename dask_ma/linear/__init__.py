@@ -2,7 +2,7 @@
 
 from dask_ma.linear import _functions as functions
 from dask_ma.linear._classifier import LinearClassifierMixin
-from dask_ma.linear._estimator import LinearEstimator
+from dask_ma.linear._estimator import LinearEstimator, given_model
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
 from dask_ma.linear._model import describe, initial_model
@@ -22,6 +22,7 @@ __all__ = [
     "LinearRegressorMixin",
     "RefineParams",
     "describe",
+    "given_model",
     "functions",
     "initial_model",
     "score_sums",

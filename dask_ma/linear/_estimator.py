@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from copy import copy
 from typing import Any, ClassVar
 
@@ -12,7 +11,6 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from dask_ma._callbacks import N_WRAPPERS
 from dask_ma.base import DistributedEstimator
 from dask_ma.supervised._params import FitResult
 
@@ -102,33 +100,6 @@ class LinearEstimator(DistributedEstimator):
             "t_": fitted["t"],
         }
 
-    def _fit_agent(
-        self,
-        agent: Callable[..., FitResult],
-        params: Any,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        is_saved: bool = True,
-    ) -> FitResult:
-        """Run an agent on all ranks and take over the result."""
-        result: FitResult = self._run(
-            agent,
-            params,
-            X,
-            y,
-            sample_weight,
-            max_rounds=params.max_iter,
-            to_attributes=self._to_attributes,
-            is_saved=is_saved,
-        )
-        for name, value in self._to_attributes(result.fitted).items():
-            setattr(self, name, value)
-        self.history_ = result.history
-        self.timeline_ = result.timeline
-        return result
-
     def _predictor(self) -> Any:
         twin = self.to_sklearn()
         if hasattr(twin, "feature_names_in_"):
@@ -142,33 +113,41 @@ class LinearEstimator(DistributedEstimator):
         coef = np.atleast_2d(_dense(self.coef_))
         return {"coef": coef, "intercept": np.atleast_1d(self.intercept_)}
 
-    def _warn_unless_converged(self, result: FitResult) -> None:
-        """Warn as scikit-learn does if `tol`, or `refine_tol`, was not reached."""
+    def _warm_changes(self) -> dict[str, Any]:
+        return self._warm_model() if getattr(self, "warm_start", False) else {}
+
+    def _warnings(
+        self, result: FitResult, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        yield from super()._warnings(result, is_partial=is_partial)
+        message = None if is_partial else self._unconverged(result)
+        if message is not None:
+            yield message, ConvergenceWarning
+
+    def _unconverged(self, result: FitResult) -> str | None:
+        """What scikit-learn warns of if `tol`, or `refine_tol`, was not reached."""
         last = result.history[-1] if result.history else {}
         if last.get("refined", False):
-            if not result.converged:
-                warnings.warn(
-                    f"the refinement ended after {self.n_iter_} rounds with an "
-                    f"objective about {last['excess']:.1g} times its value above the "
-                    f"optimum, which is more than refine_tol={self.refine_tol}; raise "
-                    "refine_max_iter or alpha, or scale the features",
-                    ConvergenceWarning,
-                    stacklevel=3 + N_WRAPPERS,
-                )
-        elif self.tol is not None and not result.converged:
-            warnings.warn(
-                f"the maximum of {self.max_iter} rounds was reached before the "
-                "objective settled; raise max_iter, or set tol=None if this is wanted",
-                ConvergenceWarning,
-                stacklevel=3 + N_WRAPPERS,
+            if result.converged:
+                return None
+            return (
+                f"the refinement ended after {self.n_iter_} rounds with an objective "
+                f"about {last['excess']:.1g} times its value above the optimum, which "
+                f"is more than refine_tol={self.refine_tol}; raise refine_max_iter or "
+                "alpha, or scale the features"
             )
+        if self.tol is None or result.converged:
+            return None
+        return (
+            f"the maximum of {self.max_iter} rounds was reached before the objective "
+            "settled; raise max_iter, or set tol=None if this is wanted"
+        )
 
-    def _initial_changes(self, coef_init: Any, intercept_init: Any) -> dict[str, Any]:
-        """The model that `fit` starts from."""
-        changes = self._warm_model() if self.warm_start else {}
-        given = {"coef": coef_init, "intercept": intercept_init}
-        changes.update({k: np.asarray(v) for k, v in given.items() if v is not None})
-        return changes
+
+def given_model(coef_init: Any, intercept_init: Any) -> dict[str, Any]:
+    """The model that the user wants `fit` to start from, in parameters of the agent."""
+    given = {"coef": coef_init, "intercept": intercept_init}
+    return {k: np.asarray(v) for k, v in given.items() if v is not None}
 
 
 def _dense(coef: Any) -> np.ndarray:

@@ -288,13 +288,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
-        self._check_parameters()
         refuse_tuples(y)
-        with self._keep_fitted_state():
-            X, y = self._validate_rows(X, y, reset=True)
-            result = self._fit_epochs(X, y, sample_weight, **self._warm_changes())
-        self._warn_unless_converged(result)
-        return self
+        return self._fit(X, y, sample_weight)
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
@@ -320,13 +315,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         ValueError
             As in :meth:`fit`, and for labels that are not among the classes.
         """
-        self._check_parameters()
         refuse_tuples(y)
-        with self._keep_fitted_state():
-            changes = self._partial_changes()
-            if n_targets_of(y) is None:
-                changes["classes"] = self._check_classes(classes)
-            first = not hasattr(self, "n_iter_")
-            X, y = self._validate_rows(X, y, reset=first)
-            self._fit_epochs(X, y, sample_weight, **changes)
-        return self
+        changes = {}
+        if n_targets_of(y) is None:
+            changes["classes"] = classes
+        return self._fit(X, y, sample_weight, is_partial=True, **changes)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterator
 from copy import copy, deepcopy
-from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -17,10 +16,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma import _config
-from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import Deal, is_dask_collection, refuse_unfinished
+from dask_ma.data import Deal, InputInfo, is_dask_collection, refuse_unfinished
 from dask_ma.engine import Identity, as_text
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import INACTIVE, OF_MLP, check_class_weight, check_rate
@@ -151,52 +149,34 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         identity.parameters["strategy"] = as_text(params.strategy)
         return identity
 
-    def _fit_epochs(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        is_saved: bool = True,
-        **changes: Any,
-    ) -> MPCAResult:
-        """Train on all ranks and take over the result."""
+    @property
+    def _agent(self) -> Any:
+        return train
+
+    def _make_params(self, info: InputInfo, **changes: Any) -> MPCAParams:
         check_class_weight(self)
         self._check_module()
-        spec = self._make_spec()
-        own = self.get_params(deep=False)
-        chosen = {f.name: own[f.name] for f in fields(MPCAParams) if f.name in own}
-        params = MPCAParams(
-            **{
-                "class_weight": None,  # regressors have no such parameter
-                **chosen,
-                "is_classifier": is_classifier(self),
-                "n_targets": self.n_targets_,
-                "spec": spec,
-                "strategy": as_strategy(self.strategy),
-                "random_state": deepcopy(check_random_state(self.random_state)),
-                "join_limit": _config.get_bytes("data.join-limit"),
-                **changes,
-            }
-        )
-        result: MPCAResult = self._run(
-            train,
-            params,
-            X,
-            y,
-            sample_weight,
-            max_rounds=params.max_iter,
-            to_attributes=self._to_attributes,
-            is_saved=is_saved,
-        )
-        for name, value in self._to_attributes(result.fitted).items():
-            setattr(self, name, value)
-        for note in result.notes:
-            warnings.warn(note, ConvergenceWarning, stacklevel=3 + N_WRAPPERS)
-        self.history_ = result.history
-        self.timeline_ = result.timeline
+        chosen = {
+            "n_targets": self.n_targets_,
+            "spec": self._make_spec(),
+            "strategy": as_strategy(self.strategy),
+            "random_state": deepcopy(check_random_state(self.random_state)),
+            "join_limit": _config.get_bytes("data.join-limit"),
+        }
+        return self._params_of(MPCAParams, **{**chosen, **changes})
+
+    def _take_over(self, result: MPCAResult, params: MPCAParams) -> None:
+        super()._take_over(result, params)
         self._optimizer_state = result.optimizer_state
-        return result
+
+    def _warnings(
+        self, result: MPCAResult, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        for note in result.notes:
+            yield note, ConvergenceWarning
+        message = None if is_partial else self._unconverged(result)
+        if message is not None:
+            yield message, ConvergenceWarning
 
     @property
     def _deal(self) -> Deal:
@@ -222,7 +202,9 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             return MLPSpec(**chosen, n_targets=getattr(self, "n_targets_", None))
         return self._make_torch_spec()
 
-    def _validate_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+    def _validate_rows(
+        self, X: Any, y: Any, *, reset: bool
+    ) -> tuple[Any, Any, InputInfo]:
         """Check the input; a module's may have more than two dimensions."""
         refuse_unfinished(X, "X")
         if self.module is not None:
@@ -243,7 +225,6 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True")
         changes: dict[str, Any] = {"max_iter": 1, "tol": None, "keep_optimizer": True}
-        changes["is_saved"] = False
         if hasattr(self, "n_iter_"):
             changes["vector"] = self._vector()
             changes["optimizer_state"] = getattr(self, "_optimizer_state", None)
@@ -273,26 +254,24 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             fitted["vector"], fitted["n_features"], n_classes
         )
 
-    def _warn_unless_converged(self, result: MPCAResult) -> None:
-        """Warn as scikit-learn does if `tol` was not reached, or if it says little."""
+    def _unconverged(self, result: MPCAResult) -> str | None:
+        """What scikit-learn warns of if `tol` was not reached, or if it says little."""
         if self.tol is None:
-            return
-        text = None
+            return None
         explained = self._explained(result)
         if result.fitted["n_iter"] >= self.max_iter and not result.converged:
-            text = (
+            return (
                 f"the maximum of {self.max_iter} epochs was reached before the loss "
                 "settled; raise max_iter, or set tol=None if this is wanted"
             )
-        elif explained is not None and explained < _LITTLE:
-            text = (
+        if explained is not None and explained < _LITTLE:
+            return (
                 "the loss does not fall any more, but the network explains only "
                 f"{max(0.0, explained):.1%} of the variance of the training targets; "
                 "if there is more to learn, scale the features and y, raise "
                 "learning_rate_init, or set a smaller tol"
             )
-        if text is not None:
-            warnings.warn(text, ConvergenceWarning, stacklevel=3 + N_WRAPPERS)
+        return None
 
     def _explained(self, result: MPCAResult) -> float | None:
         """Part of the variance of a regression's targets that the last losses tell."""

@@ -275,12 +275,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            X, y = self._validate_rows(X, y, reset=True)
-            result = self._fit_epochs(X, y, sample_weight, **self._warm_changes())
-        self._warn_unless_converged(result)
-        return self
+        return self._fit(X, y, sample_weight)
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
@@ -301,13 +296,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         ValueError
             As in :meth:`fit`.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            changes = self._partial_changes()
-            first = not hasattr(self, "n_iter_")
-            X, y = self._validate_rows(X, y, reset=first)
-            self._fit_epochs(X, y, sample_weight, **changes)
-        return self
+        return self._fit(X, y, sample_weight, is_partial=True)
 
     def predict(self, X: Any) -> Any:
         """Values of the output units.

@@ -26,7 +26,7 @@ class ProblemParams:
     """
 
     is_classifier: bool
-    class_weight: Any
+    class_weight: Any = None
     classes: np.ndarray | None = None
     n_targets: int | None = None
 

@@ -10,26 +10,17 @@ from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dask_ma.data import describe
+from dask_ma.data import InputInfo
 from dask_ma.ma._paradigm import as_paradigm, is_gradient
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
-from dask_ma.ma.lda._params import TopicParams, TopicResult
+from dask_ma.ma.lda._params import TopicParams
 from dask_ma.ma.lda._sizes import gradient_size, is_few, round_size
 from dask_ma.topics._fitted import FittedTopics
 from dask_ma.topics._priors import (
     check_components,
     check_doc_topic_prior,
     check_topic_word_prior,
-)
-
-_PASSED_ON = (
-    "n_components",
-    "learning_decay",
-    "learning_offset",
-    "evaluate_every",
-    "perp_tol",
-    "mixing",
 )
 
 
@@ -65,47 +56,65 @@ class TopicEstimator(FittedTopics):
             self.components_init, self.n_components, self.n_features_in_
         )
 
-    def _fit_topics(
-        self, X: Any, *, components: np.ndarray | None, partial: bool = False
-    ) -> None:
-        """Fit on all ranks and take over the result."""
-        max_iter = 1 if partial else self.max_iter
-        for name, value in self._make_priors(continues=partial).items():
+    @property
+    def _agent(self) -> Any:
+        return train
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """Parameters of the one pass of `partial_fit`."""
+        changes: dict[str, Any] = {
+            "max_iter": 1,
+            "learning_method": "online",
+            "total_samples": self.total_samples,
+            "validation_fraction": None,
+            "n_updates": getattr(self, "n_batch_iter_", 1) - 1,
+            "with_bound": False,
+        }
+        if hasattr(self, "components_"):
+            if len(self.components_) != self.n_components:
+                raise ValueError(
+                    f"n_components is {self.n_components}, but the topics to go on "
+                    f"from are {len(self.components_)}; set it back, or call fit"
+                )
+            changes["components"] = self.components_
+        return changes
+
+    def _make_params(
+        self, info: InputInfo, *, with_bound: bool = True, **changes: Any
+    ) -> TopicParams:
+        # A step of `partial_fit`, without a bound, goes on with what was learned.
+        for name, value in self._make_priors(continues=not with_bound).items():
             setattr(self, f"{name}_", value)
         doc_topic_prior = np.broadcast_to(self.doc_topic_prior_, self.n_components)
-        params = TopicParams(
-            **{name: getattr(self, name) for name in _PASSED_ON},
-            paradigm=as_paradigm(self.paradigm),
-            max_iter=max_iter,
-            batch_size=_chosen(self.batch_size),
-            local_batch_size=_chosen(self.local_batch_size),
-            learning_method="online" if partial else self._method(),
-            doc_topic_prior=np.array(doc_topic_prior, dtype=np.float64),
-            learn_prior=_is_auto(self.doc_topic_prior),
-            topic_word_prior=np.ascontiguousarray(self._word_prior().T),
-            learn_topic_prior=_is_auto(self.topic_word_prior),
-            total_samples=self.total_samples if partial else None,
-            validation_fraction=None if partial else self.validation_fraction,
-            inference=self._inference(),
-            dtype=np.dtype(self.dtype),
-            components=components,
-            n_updates=getattr(self, "n_batch_iter_", 1) - 1 if partial else 0,
-            with_bound=not partial,
-        )
-        result: TopicResult = self._run(
-            train,
-            params,
-            X,
-            None,
-            None,
-            max_rounds=self._most_rounds(X, max_iter, partial=partial),
-            to_attributes=self._to_attributes,
-            is_saved=not partial,
-        )
-        for name, value in self._to_attributes(result.fitted).items():
-            setattr(self, name, value)
-        self.history_ = result.history
-        self.timeline_ = result.timeline
+        chosen = {
+            "paradigm": as_paradigm(self.paradigm),
+            "batch_size": _chosen(self.batch_size),
+            "local_batch_size": _chosen(self.local_batch_size),
+            "learning_method": self._method(),
+            "doc_topic_prior": np.array(doc_topic_prior, dtype=np.float64),
+            "learn_prior": _is_auto(self.doc_topic_prior),
+            "topic_word_prior": np.ascontiguousarray(self._word_prior().T),
+            "learn_topic_prior": _is_auto(self.topic_word_prior),
+            "total_samples": None,
+            "inference": self._inference(),
+            "dtype": np.dtype(self.dtype),
+            "with_bound": with_bound,
+        }
+        if "components" not in changes:
+            chosen["components"] = self._first_components()
+        return self._params_of(TopicParams, **{**chosen, **changes})
+
+    def _max_rounds(self, params: TopicParams, info: InputInfo) -> int | None:
+        """Most rounds that there can be, if the number of documents is known."""
+        n_rows, method = info.n_rows, params.learning_method
+        if method == "batch":
+            return params.max_iter
+        if n_rows is None:
+            return None
+        if method == "auto" and is_few(n_rows):
+            return params.max_iter
+        default = gradient_size if is_gradient(params.paradigm) else round_size
+        return params.max_iter * -(-n_rows // (params.batch_size or default(n_rows)))
 
     def _make_priors(self, *, continues: bool) -> dict[str, Any]:
         """Priors to begin with, in the shapes of the fitted attributes."""
@@ -132,20 +141,6 @@ class TopicEstimator(FittedTopics):
         )
         priors["topic_word_prior"] = prior if prior.ndim else float(prior)
         return priors
-
-    def _most_rounds(self, X: Any, max_iter: int, *, partial: bool) -> int | None:
-        """Most rounds that there can be, if the number of documents is known."""
-        method = "online" if partial else self._method()
-        if method == "batch":
-            return max_iter
-        n_rows = describe(X).n_rows
-        if n_rows is None:
-            return None
-        if method == "auto" and is_few(n_rows):
-            return max_iter
-        default = gradient_size if is_gradient(self.paradigm) else round_size
-        size = _chosen(self.batch_size) or default(n_rows)
-        return max_iter * -(-n_rows // size)
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         """Fitted attributes in scikit-learn's names."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._callbacks import N_WRAPPERS, with_callbacks
+from dask_ma._inactive import Inactive
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import describe
 from dask_ma.ma._paradigm import PARADIGM, Gradients, Models
@@ -297,11 +298,7 @@ class MALDA(TopicEstimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            X, _ = self._validate_input(X, reset=True)
-            self._fit_topics(X, components=self._first_components())
-        return self
+        return self._fit(X)
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
@@ -327,20 +324,14 @@ class MALDA(TopicEstimator):
         ValueError
             As in :meth:`fit`, and for another number of columns than before.
         """
-        self._check_parameters(INACTIVE_ONLINE)
-        with self._keep_fitted_state():
-            first = not hasattr(self, "components_")
-            if not first and len(self.components_) != self.n_components:
-                raise ValueError(
-                    f"n_components is {self.n_components}, but the topics to go on "
-                    f"from are {len(self.components_)}; set it back, or call fit"
-                )
-            X, _ = self._validate_input(X, reset=first)
-            components = self._first_components() if first else self.components_
-            self._fit_topics(X, components=components, partial=True)
+        first = not hasattr(self, "components_")
+        self._fit(X, is_partial=True)
         if first and self.total_samples == _ANY_NUMBER:
             self._warn_of_total_samples(X)
         return self
+
+    def _rules(self, *, is_partial: bool) -> tuple[Inactive, ...]:
+        return INACTIVE_ONLINE if is_partial else super()._rules(is_partial=False)
 
     def _warn_of_total_samples(self, X: Any) -> None:
         """Warn of a number of documents that is likely to be far from the truth."""

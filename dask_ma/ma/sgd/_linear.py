@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.base import is_classifier
-
 from dask_ma import _config
-from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
-from dask_ma.data import Deal
+from dask_ma.data import Deal, InputInfo
 from dask_ma.linear import LinearEstimator
 from dask_ma.ma._paradigm import PARADIGM, as_paradigm
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations
 from dask_ma.ma.sgd._finish import is_refined
 from dask_ma.ma.sgd._params import FitParams
-from dask_ma.supervised import FitResult
-
-_PASSED_ON = (
-    "loss",
-    "penalty",
-    "alpha",
-    "l1_ratio",
-    "fit_intercept",
-    "max_iter",
-    "tol",
-    "shuffle",
-    "epsilon",
-    "learning_rate",
-    "eta0",
-    "power_t",
-    "early_stopping",
-    "validation_fraction",
-    "n_iter_no_change",
-    "average",
-    "local_epochs",
-    "refine",
-    "refine_max_iter",
-    "refine_tol",
-)
 
 
 class LinearMA(LinearEstimator):
@@ -91,37 +63,21 @@ class LinearMA(LinearEstimator):
     _inactive = INACTIVE
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
-    def _fit_rounds(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        is_saved: bool = True,
-        **changes: Any,
-    ) -> FitResult:
-        """Fit on all ranks and take over the result."""
-        names = {name: getattr(self, name) for name in _PASSED_ON}
-        names["paradigm"] = as_paradigm(self.paradigm)
-        names["class_weight"] = getattr(self, "class_weight", None)
-        params = FitParams(
-            **{**names, **changes},
-            is_classifier=is_classifier(self),
-            join_limit=_config.get_bytes("data.join-limit"),
-            link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
-        )
-        result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
-        for note in result.notes:
-            warnings.warn(note, UserWarning, stacklevel=3 + N_WRAPPERS)
-        return result
+    @property
+    def _agent(self) -> Any:
+        return train
 
-    def _run(
-        self, agent: Any, params: Any, *args: Any, max_rounds: int | None, **kwargs: Any
-    ) -> Any:
+    def _make_params(self, info: InputInfo, **changes: Any) -> FitParams:
+        chosen = {
+            "paradigm": as_paradigm(self.paradigm),
+            "join_limit": _config.get_bytes("data.join-limit"),
+            "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
+        }
+        return self._params_of(FitParams, **{**chosen, **changes})
+
+    def _max_rounds(self, params: FitParams, info: InputInfo) -> int:
         """Each pass of the refinement is a round, too."""
-        if max_rounds is not None and is_refined(params):
-            max_rounds += params.refine_max_iter
-        return super()._run(agent, params, *args, max_rounds=max_rounds, **kwargs)
+        return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
 
     @property
     def _deal(self) -> Deal:
@@ -151,7 +107,6 @@ class LinearMA(LinearEstimator):
             "max_iter": 1,
             "local_epochs": 1.0,
             "refine": None,
-            "is_saved": False,
         }
 
     def _warm_mean(self) -> dict[str, Any]:

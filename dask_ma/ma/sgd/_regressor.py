@@ -8,7 +8,7 @@ from sklearn.linear_model import SGDRegressor
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
-from dask_ma.linear import LinearRegressorMixin
+from dask_ma.linear import LinearRegressorMixin, given_model
 from dask_ma.ma._paradigm import Gradients, Models
 from dask_ma.ma.sgd._linear import LinearMA
 
@@ -288,13 +288,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            X, y = self._validate_input(X, y, reset=True)
-            changes = self._initial_changes(coef_init, intercept_init)
-            result = self._fit_rounds(X, y, sample_weight, **changes)
-        self._warn_unless_converged(result)
-        return self
+        return self._fit(X, y, sample_weight, **given_model(coef_init, intercept_init))
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
@@ -315,13 +309,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         ValueError
             As in :meth:`fit`.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            changes = self._partial_changes()
-            first = not hasattr(self, "coef_")
-            X, y = self._validate_input(X, y, reset=first)
-            self._fit_rounds(X, y, sample_weight, **changes)
-        return self
+        return self._fit(X, y, sample_weight, is_partial=True)
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         return {**super()._to_attributes(fitted), "coef_": fitted["coef"][0]}

@@ -203,13 +203,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        self._check_parameters()
-        params = self._params(
-            is_classifier=True, class_weight=self.class_weight, positive=False
-        )
-        result = self._fit_l1(params, X, y, sample_weight)
-        self._warn_unless_converged(result)
-        return self
+        return self._fit(X, y, sample_weight)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
-from sklearn.exceptions import ConvergenceWarning
 
-from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._inactive import Inactive, unless
 from dask_ma._settings import named
 from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.data import InputInfo
 from dask_ma.linear import LinearEstimator
 from dask_ma.schmp.l1._agent import train
 from dask_ma.schmp.l1._params import SchMPParams
@@ -22,15 +20,6 @@ from dask_ma.schmp.schedules import Cyclic, Dynamic, Priority, Random
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
 from dask_ma.supervised import FitResult
 
-_PASSED_ON = (
-    "alpha",
-    "l1_ratio",
-    "fit_intercept",
-    "max_iter",
-    "tol",
-    "layout",
-    "polish",
-)
 #: What the names of schedules stand for, but for "working_set".
 DESCENTS: dict[str, type[CandidateSchedule]] = {
     "dynamic": Dynamic,
@@ -77,25 +66,23 @@ class L1Estimator(LinearEstimator):
     }
     _inactive: ClassVar[tuple[Inactive, ...]] = INACTIVE
 
-    def _params(self, **changes: Any) -> SchMPParams:
-        """Parameters of the ranks."""
-        values = {k: getattr(self, k) for k in _PASSED_ON if k not in changes}
-        if self.schedule != "working_set":
-            values["schedule"] = named(self.schedule, DESCENTS)
-        values["feature_weights"] = _checked_weights(self.feature_weights)
-        return SchMPParams(**{**values, **changes})
+    @property
+    def _agent(self) -> Any:
+        return train
 
-    def _fit_l1(
-        self, params: SchMPParams, X: Any, y: Any, sample_weight: Any
-    ) -> FitResult:
-        """Run the ranks and take over the model."""
-        with self._keep_fitted_state():
-            X, y = self._validate_input(X, y, reset=True)
-            if self.warm_start and hasattr(self, "coef_"):
-                start = _as_start(self.coef_, self.intercept_, params.positive)
-                params = SchMPParams(**{**vars(params), "start": start})
-            result = self._fit_agent(train, params, X, y, sample_weight)
-        return result
+    def _make_params(self, info: InputInfo, **changes: Any) -> SchMPParams:
+        by_name = self.schedule != "working_set"
+        chosen = {
+            "schedule": named(self.schedule, DESCENTS) if by_name else None,
+            "feature_weights": _checked_weights(self.feature_weights),
+        }
+        return self._params_of(SchMPParams, **{**chosen, **changes})
+
+    def _warm_changes(self) -> dict[str, Any]:
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return {}
+        positive = getattr(self, "positive", False)
+        return {"start": _as_start(self.coef_, self.intercept_, positive)}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         """Fitted attributes in scikit-learn's names and shapes."""
@@ -114,18 +101,16 @@ class L1Estimator(LinearEstimator):
         """Coefficients as a CSR matrix of shape (n_outputs, n_features)."""
         return sparse.csr_matrix(self.coef_)
 
-    def _warn_unless_converged(self, result: FitResult) -> None:
-        """Warn as scikit-learn does if the gap is not small enough."""
+    def _unconverged(self, result: FitResult) -> str | None:
+        """What scikit-learn warns of if the gap is not small enough."""
         gap, asked = result.fitted["dual_gap"], result.fitted["gap_asked"]
-        if not result.converged:
-            warnings.warn(
-                f"the maximum of {self.max_iter} rounds was reached with a duality gap "
-                f"of {gap:.3e}, asked was {asked:.3e} (tol={self.tol} times the "
-                "objective without coefficients); raise max_iter, tol or alpha, or "
-                "scale the features",
-                ConvergenceWarning,
-                stacklevel=3 + N_WRAPPERS,
-            )
+        if result.converged:
+            return None
+        return (
+            f"the maximum of {self.max_iter} rounds was reached with a duality gap of "
+            f"{gap:.3e}, asked was {asked:.3e} (tol={self.tol} times the objective "
+            "without coefficients); raise max_iter, tol or alpha, or scale the features"
+        )
 
 
 def path_params(
@@ -134,8 +119,6 @@ def path_params(
     eps: float,
     l1_ratios: tuple[float, ...],
     splits: Any,
-    *,
-    positive: bool,
 ) -> PathParams:
     """Parameters of the ranks for paths of an estimator."""
     if isinstance(alphas, Integral):
@@ -150,22 +133,23 @@ def path_params(
             )
     if not 0 < eps <= 1:
         raise ValueError(f"eps must be above 0 and at most 1, got {eps}")
-    base = estimator._params(
-        is_classifier=False,
-        class_weight=None,
-        positive=positive,
+    return estimator._params_of(
+        PathParams,
         alpha=1.0,
         l1_ratio=1.0,
-    )
-    return PathParams(
-        **vars(base), l1_ratios=l1_ratios, alphas=alphas, eps=eps, splits=splits
+        feature_weights=_checked_weights(estimator.feature_weights),
+        schedule=None,  # paths are made by working sets
+        l1_ratios=l1_ratios,
+        alphas=alphas,
+        eps=eps,
+        splits=splits,
     )
 
 
-def warn_of_slow_models(
-    slow: list[float], n_models: int, max_iter: int, tol: float, stacklevel: int = 3
-) -> None:
-    """Warn if models of paths are not as near to the optimum as asked.
+def slow_models(
+    slow: list[float], n_models: int, max_iter: int, tol: float
+) -> str | None:
+    """What to warn of if models of paths are not as near to the optimum as asked.
 
     Parameters
     ----------
@@ -175,18 +159,15 @@ def warn_of_slow_models(
         Models of the paths.
     max_iter, tol
         Of the estimator.
-    stacklevel : int, default=3
-        Of the warning.
     """
-    if slow:
-        warnings.warn(
-            f"{len(slow)} of {n_models} models of the path had not converged after "
-            f"{max_iter} rounds: duality gaps of up to {max(slow):.1e} of the "
-            f"objective without coefficients, asked was tol={tol}; raise max_iter, tol "
-            "or the smallest alpha, or scale the features",
-            ConvergenceWarning,
-            stacklevel=stacklevel,
-        )
+    if not slow:
+        return None
+    return (
+        f"{len(slow)} of {n_models} models of the path had not converged after "
+        f"{max_iter} rounds: duality gaps of up to {max(slow):.1e} of the "
+        f"objective without coefficients, asked was tol={tol}; raise max_iter, tol "
+        "or the smallest alpha, or scale the features"
+    )
 
 
 def _checked_weights(weights: Any) -> np.ndarray | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import fit_context
+from dask_ma.data import weight_per_row
 from dask_ma.linear import LinearRegressorMixin
 from dask_ma.schmp.l1._estimator import (
     L1Estimator,
     path_params,
-    warn_of_slow_models,
+    slow_models,
 )
 from dask_ma.schmp.l1._path import trace_path
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
@@ -206,13 +209,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        self._check_parameters()
-        params = self._params(
-            is_classifier=False, class_weight=None, positive=self.positive
-        )
-        result = self._fit_l1(params, X, y, sample_weight)
-        self._warn_unless_converged(result)
-        return self
+        return self._fit(X, y, sample_weight)
 
     @classmethod
     def path(
@@ -287,26 +284,19 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
             n_ranks=n_ranks,
         )
         estimator._validate_params()
-        arguments = path_params(
-            estimator, alphas, eps, (l1_ratio,), None, positive=estimator.positive
-        )
-        X, y = estimator._validate_input(X, y, reset=True)
-        result = estimator._run(
-            trace_path,
-            arguments,
-            X,
-            y,
-            sample_weight,
-            max_rounds=None,
-            to_attributes=estimator._to_attributes,
-        )
+        params = path_params(estimator, alphas, eps, (l1_ratio,), None)
+        X, y, info = estimator._validate_input(X, y, reset=True)
+        data = X, y, weight_per_row(sample_weight)
+        result = estimator._run(trace_path, params, data, info)
         points = result.fitted["points"]
         shape = result.fitted["n_features"], len(points)
         coefs = np.zeros(shape, dtype=result.fitted["dtype"])
         for number, point in enumerate(points):
             coefs[point.coordinates, number] = point.coef
         gaps = np.array([point.gap for point in points])
-        warn_of_slow_models(result.fitted["slow"], len(points), max_iter, tol)
+        message = slow_models(result.fitted["slow"], len(points), max_iter, tol)
+        if message is not None:
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
         found: list[Any] = [result.fitted["alphas"], coefs, gaps]
         if return_n_iter:
             found.append([point.n_iter for point in points])

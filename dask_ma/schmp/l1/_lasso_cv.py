@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso
 from sklearn.model_selection import check_cv
 
-from dask_ma._callbacks import N_WRAPPERS, with_callbacks
+from dask_ma._callbacks import with_callbacks
 from dask_ma._inactive import Inactive
 from dask_ma._sklearn import Interval, fit_context
-from dask_ma.data import describe
+from dask_ma.data import InputInfo
 from dask_ma.linear import LinearRegressorMixin
-from dask_ma.schmp.l1._estimator import L1Estimator, path_params, warn_of_slow_models
-from dask_ma.schmp.l1._path import cross_validate
+from dask_ma.schmp.l1._estimator import L1Estimator, path_params, slow_models
+from dask_ma.schmp.l1._path import PathParams, cross_validate
+from dask_ma.supervised import FitResult
 
 
 class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
@@ -134,13 +137,6 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         "positive": ["boolean"],
         "cv": ["cv_object"],
     }
-    # What other estimators leave to the user; paths are made by working sets.
-    alpha = 1.0
-    warm_start = False
-    schedule = "working_set"
-    polish = True
-    random_state = 0
-
     _sklearn_class = Lasso
     _inactive = (
         Inactive(
@@ -218,23 +214,27 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            X, y = self._validate_input(X, y, reset=True)
-            params = path_params(
-                self,
-                self.alphas,
-                self.eps,
-                _ratios(self.l1_ratio),
-                _splits(self.cv, X),
-                positive=self.positive,
-            )
-            result = self._fit_agent(cross_validate, params, X, y, sample_weight)
-            self._set_choice(result.fitted)
-        self._warn_unless_converged(result)
+        return self._fit(X, y, sample_weight)
+
+    @property
+    def _agent(self) -> Any:
+        return cross_validate
+
+    def _make_params(self, info: InputInfo, **changes: Any) -> PathParams:
+        ratios, splits = _ratios(self.l1_ratio), _splits(self.cv, info.n_rows)
+        return path_params(self, self.alphas, self.eps, ratios, splits)
+
+    def _warm_changes(self) -> dict[str, Any]:
+        return {}
+
+    def _warnings(
+        self, result: FitResult, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        yield from super()._warnings(result, is_partial=is_partial)
         slow, n_models = result.fitted["slow"], int(np.size(self.mse_path_))
-        warn_of_slow_models(slow, n_models, self.max_iter, self.tol, 3 + N_WRAPPERS)
-        return self
+        message = slow_models(slow, n_models, self.max_iter, self.tol)
+        if message is not None:
+            yield message, ConvergenceWarning
 
     def to_sklearn(self) -> Any:
         """A fitted scikit-learn estimator with the same model.
@@ -259,8 +259,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         parameters.pop("l1_ratio", None)
         return parameters
 
-    def _set_choice(self, fitted: dict[str, Any]) -> None:
-        """Take over what the folds have said."""
+    def _take_over(self, result: FitResult, params: PathParams) -> None:
+        super()._take_over(result, params)
+        fitted = result.fitted  # with what the folds have said
         self.alpha_, self.l1_ratio_ = fitted["alpha"], fitted["l1_ratio"]
         several = np.ndim(self.l1_ratio) > 0
         self.alphas_ = fitted["alphas"] if several else fitted["alphas"][0]
@@ -282,9 +283,8 @@ def _ratios(l1_ratio: Any) -> tuple[float, ...]:
     return tuple(ratios.tolist())
 
 
-def _splits(cv: Any, X: Any) -> Any:
+def _splits(cv: Any, n_rows: int | None) -> Any:
     """Folds in the words of the ranks."""
-    n_rows = describe(X).n_rows
     if cv is None or isinstance(cv, Integral):
         n_folds = 5 if cv is None else int(cv)
         if n_folds < 2 or (n_rows is not None and n_folds > n_rows):

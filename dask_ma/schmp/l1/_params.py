@@ -29,7 +29,7 @@ class SchMPParams(ProblemParams):
     fit_intercept: bool
     max_iter: int
     tol: float
-    positive: bool
+    positive: bool = False
     layout: str
     schedule: CandidateSchedule | None = None
     polish: bool = True

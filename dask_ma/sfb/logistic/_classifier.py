@@ -269,13 +269,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        self._check_parameters()
-        with self._keep_fitted_state():
-            X, y = self._validate_input(X, y, reset=True)
-            changes = self._warm_model() if self.warm_start else {}
-            result = self._fit_passes(X, y, sample_weight, **changes)
-        self._warn_unless_converged(result)
-        return self
+        return self._fit(X, y, sample_weight)
 
     @available_if(_makes_steps)
     @with_callbacks
@@ -301,32 +295,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         ValueError
             As in :meth:`fit`, and for labels that are not among the classes.
         """
-        self._check_parameters()
-        if self.early_stopping:
-            raise ValueError(
-                "early_stopping cannot be used with partial_fit, which makes one pass; "
-                "set early_stopping=False"
-            )
-        with self._keep_fitted_state():
-            changes = {
-                **self._warm_model(),
-                "t": getattr(self, "t_", 1.0),
-                "max_iter": 1,
-                "tol": None,
-                "solver": "sgd",
-                "refine": False,
-                # Rows of one class, centred, would say nothing of the features.
-                "centre": False,
-                "classes": self._check_classes(classes),
-                "is_saved": False,
-            }
-            if self.learning_rate == "adaptive":
-                # A single pass cannot tell when steps should become shorter.
-                changes["learning_rate"] = "optimal"
-            first = not hasattr(self, "coef_")
-            X, y = self._validate_input(X, y, reset=first)
-            self._fit_passes(X, y, sample_weight, **changes)
-        return self
+        return self._fit(X, y, sample_weight, is_partial=True, classes=classes)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier
 
-from dask_ma._callbacks import N_WRAPPERS
 from dask_ma._sklearn import Interval, StrOptions
+from dask_ma.data import InputInfo
 from dask_ma.linear import LinearEstimator
 from dask_ma.sfb.exchange._settings import (
     CONTENTS,
@@ -27,26 +25,9 @@ from dask_ma.sfb.logistic._combinations import (
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.supervised import FitResult
 
-_PASSED_ON = (
-    "penalty",
-    "alpha",
-    "l1_ratio",
-    "fit_intercept",
-    "max_iter",
-    "tol",
-    "shuffle",
-    "eta0",
-    "learning_rate",
-    "power_t",
-    "early_stopping",
-    "validation_fraction",
-    "n_iter_no_change",
-    "class_weight",
-)
 _FAR = 0.01  # of the objective: a gap that is worth a word
 # What other estimators of linear models leave to the user.
 _FIXED = {
-    "is_classifier": True,
     "loss": "log_loss",
     "epsilon": 0.0,
 }
@@ -90,39 +71,54 @@ class SFBEstimator(LinearEstimator):
         # LogisticRegression has no steps, which most parameters are about.
         return SGDClassifier
 
-    def _settings(self) -> RunSettings:
-        """How the ranks train and exchange."""
-        return RunSettings(
-            exchange=as_exchange(self.communication),
-            batch_size=self.batch_size,
-            shuffle=self.shuffle,
-        )
+    @property
+    def _agent(self) -> Any:
+        return train
 
-    def _fit_passes(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        is_saved: bool = True,
-        **changes: Any,
-    ) -> FitResult:
-        """Fit on all ranks and take over the result."""
-        chosen: dict[str, Any] = {name: getattr(self, name) for name in _PASSED_ON}
-        chosen["solver"] = chosen_solver(self)
-        chosen["refine"] = self.refine is not False
-        chosen["settings"] = self._settings()
-        chosen["centre"] = self.fit_intercept
+    def _make_params(self, info: InputInfo, **changes: Any) -> SFBParams:
+        chosen: dict[str, Any] = {
+            "solver": chosen_solver(self),
+            "refine": self.refine is not False,
+            "centre": self.fit_intercept,
+            "settings": RunSettings(
+                exchange=as_exchange(self.communication),
+                batch_size=self.batch_size,
+                shuffle=self.shuffle,
+            ),
+        }
         if self.alpha == 0:
             chosen["penalty"] = None
-        params = SFBParams(**{**_FIXED, **chosen, **changes})
-        result = self._fit_agent(train, params, X, y, sample_weight, is_saved=is_saved)
+        return self._params_of(SFBParams, **{**_FIXED, **chosen, **changes})
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """Parameters of the one pass of `partial_fit`."""
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping cannot be used with partial_fit, which makes one pass; "
+                "set early_stopping=False"
+            )
+        changes = {
+            **self._warm_model(),
+            "t": getattr(self, "t_", 1.0),
+            "max_iter": 1,
+            "tol": None,
+            "solver": "sgd",
+            "refine": False,
+            # Rows of one class, centred, would say nothing of the features.
+            "centre": False,
+        }
+        if self.learning_rate == "adaptive":
+            # A single pass cannot tell when steps should become shorter.
+            changes["learning_rate"] = "optimal"
+        return changes
+
+    def _take_over(self, result: FitResult, params: SFBParams) -> None:
+        super()._take_over(result, params)
         self.solver_ = params.solver
         self.communication_ = result.fitted["communication"]
         # The solver before may have been the other one.
         for name in {"dual_gap", "eta0"} - set(result.fitted):
             self.__dict__.pop(f"{name}_", None)
-        return result
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         attributes = super()._to_attributes(fitted)
@@ -131,29 +127,26 @@ class SFBEstimator(LinearEstimator):
                 attributes[f"{name}_"] = fitted[name]
         return attributes
 
-    def _warn_unless_converged(self, result: FitResult) -> None:
-        """Warn as scikit-learn does if the model may be far from the optimum."""
+    def _unconverged(self, result: FitResult) -> str | None:
+        """What scikit-learn warns of if the model may be far from the optimum."""
         gap, objective = result.fitted.get("dual_gap"), result.fitted["objective"]
         if self.early_stopping or gap is None or self.tol is None:
-            super()._warn_unless_converged(result)
-            return
+            return super()._unconverged(result)
         allowed = self.tol
         if result.converged and not self._certifies(result):
             allowed = max(self.tol, _FAR)  # the steps have settled, by their own rule
         if gap <= allowed * objective:
-            return
+            return None
         ended = (
             f"the fit ended after {result.fitted['n_iter']} passes, which no longer "
             "lowered the objective,"
             if result.converged
             else f"the maximum of {self.max_iter} passes was reached"
         )
-        warnings.warn(
+        return (
             f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
             f"objective; asked was {allowed:.2%} (tol={self.tol}). Raise max_iter or "
-            "tol, scale the features, or leave refine at 'auto'",
-            ConvergenceWarning,
-            stacklevel=3 + N_WRAPPERS,
+            "tol, scale the features, or leave refine at 'auto'"
         )
 
     def _certifies(self, result: FitResult) -> bool:
