@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -24,7 +25,10 @@ from dask_ma import (
     SchMPLogisticRegression,
     SFBLogisticRegression,
 )
+from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
+from dask_ma.schmp import schedules
+from dask_ma.sfb import Exchange
 
 DOORS = [
     "dask_ma",
@@ -41,6 +45,7 @@ DOORS = [
     "dask_ma.plotting",
     "dask_ma.schmp",
     "dask_ma.schmp.losses",
+    "dask_ma.schmp.schedules",
     "dask_ma.sfb",
     "dask_ma.sfb.prox",
     "dask_ma.sfb.topology",
@@ -96,8 +101,11 @@ PUBLIC = [
         ],
         "dask_ma.schmp": ["ColumnDescent", "CoordinateDescent"],
         "dask_ma.schmp.losses": ["Loss"],
+        "dask_ma.ma": ["Gradients", "Models"],
+        "dask_ma.schmp.schedules": ["Cyclic", "Dynamic", "Priority", "Random"],
         "dask_ma.sfb": [
             "Batch",
+            "Exchange",
             "FactorModel",
             "ModelResult",
             "ParameterMatrix",
@@ -402,6 +410,30 @@ def test_networks_are_those_of_scikit_learn(cls, twin):
             list(inspect.signature(getattr(c, method)).parameters) for c in (cls, twin)
         ]
         assert parameters[0] == parameters[1], method
+
+
+OBJECTS = [Exchange, Gradients, Models]
+OBJECTS += [schedules.Cyclic, schedules.Dynamic, schedules.Priority, schedules.Random]
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_for_parameters_are_like_estimators(kind):
+    """Documented, with a range for each parameter, and nothing but stored."""
+    names = arguments(kind.__init__)
+    assert documented(kind.__doc__, "Parameters") == names
+    assert set(kind._parameter_constraints) == names
+    kind().check()  # the defaults are in their ranges
+    assert repr(kind()) == f"{kind.__name__}()"
+    markers = {name: object() for name in names}
+    held = kind(**markers)
+    assert held.get_params() == markers
+    held.set_params(**dict.fromkeys(names, 1))
+    assert clone(held).get_params() == dict.fromkeys(names, 1)
+
+
+def test_signatures_stay_short():
+    lengths = {cls.__name__: len(arguments(cls.__init__)) for cls in ESTIMATORS}
+    assert max(lengths.values()) <= 26, lengths
 
 
 def test_constructor_only_stores():
