@@ -4,6 +4,7 @@ from dask_ma.engine._client import fit_client, place_ranks
 from dask_ma.engine._context import Listener, Model, RankContext, Record
 from dask_ma.engine._fit import Job, run_fit
 from dask_ma.engine._launch import launch
+from dask_ma.engine._loop import Adder, Ended, Method, Snapshot, Work, fit_rounds
 from dask_ma.engine._programs import check_counts, describe_program, run_program_job
 from dask_ma.engine._rounds import RoundLog
 from dask_ma.engine._spmd import run_spmd
@@ -11,19 +12,25 @@ from dask_ma.engine.recovery._identity import Identity, as_plain, as_text
 from dask_ma.engine.recovery._states import State
 
 __all__ = [
+    "Adder",
+    "Ended",
     "Identity",
     "Job",
     "Listener",
+    "Method",
     "Model",
     "RankContext",
     "Record",
     "RoundLog",
+    "Snapshot",
     "State",
+    "Work",
     "as_plain",
     "as_text",
     "check_counts",
     "describe_program",
     "fit_client",
+    "fit_rounds",
     "launch",
     "place_ranks",
     "run_fit",

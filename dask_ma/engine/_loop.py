@@ -1,0 +1,257 @@
+"""The loop of a fit: rounds, their records, states to go on from, and the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import allreduce
+from dask_ma.engine._context import Model, RankContext, Record
+from dask_ma.engine._rounds import RoundLog
+from dask_ma.engine.recovery._states import State
+
+#: Sums arrays over ranks; a collective call.
+Adder = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
+
+class Work(NamedTuple):
+    """What a rank has done in a round.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows that it has gone over.
+    values : dict
+        What the record of the round holds besides, whether the round is evaluated or
+        not; plain numbers.
+    """
+
+    n_rows: int
+    values: dict[str, Any] = {}
+
+
+class Snapshot(NamedTuple):
+    """State of a rank after a round; none of its arrays is changed afterwards.
+
+    Attributes
+    ----------
+    shared : dict
+        Arrays, and values that JSON knows, which are the same on all ranks.
+    own : dict or None
+        The same for what only this rank has.
+    settled : bool
+        Whether a checkpoint may be written of it. Without one it is kept in memory.
+    """
+
+    shared: dict[str, Any]
+    own: dict[str, Any] | None = None
+    settled: bool = True
+
+
+class Ended(NamedTuple):
+    """How the rounds have come to their end; the same on all ranks.
+
+    Attributes
+    ----------
+    stop : bool
+        Whether the method, or somebody who follows the fit, has ended them; False where
+        all have been made that there may be.
+    wanted : bool
+        Whether it was somebody who follows the fit.
+    """
+
+    stop: bool
+    wanted: bool
+
+
+class Method(ABC):
+    """What a rank does in a round, and what is left of it: the part of a fit that
+    :func:`fit_rounds` goes through.
+
+    All ranks have one, and its methods are called on all of them in the same order, so
+    each may be a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    log : RoundLog, default=None
+        Records of rounds, to go on with those of another method; None begins some.
+
+    Attributes
+    ----------
+    context : RankContext
+        This rank.
+    log : RoundLog
+        Where computing is timed.
+    n_rounds : int
+        Rounds made; :func:`fit_rounds` counts them.
+    """
+
+    #: Whether somebody who follows the fit may end it before the last round.
+    may_be_ended: ClassVar[bool] = True
+
+    def __init__(self, context: RankContext, log: RoundLog | None = None) -> None:
+        self.context = context
+        self.log = RoundLog(context) if log is None else log
+        self.n_rounds = 0
+
+    @property
+    @abstractmethod
+    def is_complete(self) -> bool:
+        """Whether as many rounds have been made as there may be."""
+
+    def begin(self) -> None:
+        """Prepare for the first round, where there is no state to go on from."""
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None:
+        """Take over what :meth:`state_dict` has given, perhaps on other ranks.
+
+        Parameters
+        ----------
+        state : State
+            Its `own` is None where the rank has lost it, or has other rows now.
+            Arrays that rounds change have to be copied.
+
+        Raises
+        ------
+        CheckpointError
+            If the state is that of another model.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> Snapshot | None:
+        """State after the round; None, on all ranks, where no fit can go on from it.
+
+        Then the fit does not end before another round either. After the last round
+        there is a state.
+        """
+
+    @abstractmethod
+    def round(self) -> Work:
+        """Make round number `n_rounds`."""
+
+    def measure(self) -> list[np.ndarray] | None:
+        """This rank's parts of what is to be added up over ranks.
+
+        Returns
+        -------
+        parts : list of ndarray, or None
+            The same shapes and dtypes on all ranks. None on all ranks where this round
+            is not evaluated: its record waits for that of a later one.
+        """
+        return []
+
+    @abstractmethod
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        """Complete the record of the round.
+
+        Parameters
+        ----------
+        record : dict
+            It has the number and the time of the round, the values of its `Work`, and
+            what all ranks have counted.
+        sums : list of ndarray
+            Sums of what :meth:`measure` has given.
+        """
+
+    def is_done(self, record: Record) -> bool:
+        """Whether the fit ends with the round of a record; the same on all ranks.
+
+        Parameters
+        ----------
+        record : dict
+            The last one, which the history has already.
+        """
+        return False
+
+    @abstractmethod
+    def model(self) -> Model:
+        """The model as it is now, for those who follow the fit."""
+
+
+def fit_rounds(
+    context: RankContext,
+    method: Method,
+    state: State | None = None,
+    *,
+    goes_on: bool = False,
+    add_up: Adder | None = None,
+) -> Ended:
+    """Make the rounds of a fit; a collective call.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    method : Method
+        What a round is.
+    state : State or None, default=None
+        What to go on from, as :meth:`RankContext.restore_state` has found it.
+    goes_on : bool, default=False
+        Whether other rounds of the same fit follow, unless somebody ends it.
+    add_up : callable, default=None
+        Sums arrays over ranks; None is :func:`~dask_ma.comm.allreduce`.
+
+    Returns
+    -------
+    ended : Ended
+
+    Raises
+    ------
+    FitFailedError
+        If another rank has failed, or the ranks are to start again elsewhere.
+    """
+    stop = wanted = False
+    if state is None:
+        method.begin()
+    else:
+        method.n_rounds = state.round
+        method.load_state_dict(state)
+        stop, wanted = state.shared["stop"], state.shared["wanted"]
+    is_last = stop or method.is_complete
+    while not is_last:
+        method.n_rounds += 1
+        work = method.round()
+        method.log.note(method.n_rounds, work.n_rows, **work.values)
+        records = _evaluate(context, method, add_up)
+        wanted = _tell(context, method, records) or wanted
+        is_done = bool(records) and method.is_done(records[-1])
+        stop = stop or wanted or is_done
+        snapshot = method.state_dict()
+        is_last = method.is_complete or (stop and snapshot is not None)
+        if snapshot is not None:
+            context.save_state(
+                method.n_rounds,
+                {**snapshot.shared, "stop": stop, "wanted": wanted},
+                snapshot.own,
+                settled=snapshot.settled,
+                done=is_last and (wanted or not goes_on),
+            )
+    return Ended(stop, wanted)
+
+
+def _evaluate(
+    context: RankContext, method: Method, add_up: Adder | None
+) -> list[Record]:
+    """Records that are complete with this round; a collective call."""
+    parts = method.measure()
+    if parts is None:
+        return []
+    arrays = [*parts, *method.log.counters]
+    sums = allreduce(context.group, arrays) if add_up is None else add_up(arrays)
+    records = method.log.finish(sums[len(parts) :])
+    method.record(records[-1], sums[: len(parts)])
+    return records
+
+
+def _tell(context: RankContext, method: Method, records: list[Record]) -> bool:
+    """Add records to the history; return whether a listener wants the fit to end."""
+    # Nobody else asks for it, and to describe a model may cost a copy.
+    model = method.model() if records and context.is_followed else {}
+    wants = [context.record(record, model) for record in records]
+    return method.may_be_ended and any(map(bool, wants))
