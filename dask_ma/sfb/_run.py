@@ -9,17 +9,21 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from dask_ma.comm import allreduce, broadcast
-from dask_ma.data import build_shard
+from dask_ma.comm import broadcast
+from dask_ma.data import Shard, build_shard
 from dask_ma.engine import (
     Identity,
+    Method,
+    Model,
     RankContext,
     Record,
-    RoundLog,
+    Snapshot,
     State,
+    Work,
     as_text,
     check_counts,
     describe_program,
+    fit_rounds,
     run_program_job,
 )
 from dask_ma.sfb._divergence import DivergenceCheck
@@ -218,44 +222,94 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    kept = context.restore_state()
+    state = context.restore_state()
     shard = build_shard(arguments, require_labels=params.has_targets)
-    log = RoundLog(context)
-    model = cloudpickle.loads(params.model)
-    engine = BroadcastEngine(context, model, shard, params.settings, log, start(kept))
-    if kept is not None:
-        model.load_state_dict(kept.own or None)
-    rule, watch = StopRule(params.tol, 2, maximize=False), DivergenceCheck(_ADVICE)
-    converged = False
-    if kept is not None:
-        rule.load_state_dict(kept.shared["rule"])
-        converged = bool(kept.shared["converged"])
-    while engine.n_passes < params.n_passes and not converged:
-        # What overflows is found, and refused, by the checks.
-        with np.errstate(over="ignore", invalid="ignore"):
-            engine.run_pass()
-            record = report(context, engine, log, shard.n_rows)
-        check_loss(model, record, params.tol)
-        watch.check(record["objective"], engine.n_passes)
-        stop = context.record(record, {"matrix": engine.matrix})
-        done = rule.update(record["objective"])
-        # The objective is the same on all ranks but for rounding.
-        converged = bool(broadcast(context.group, done))
-        state = {**engine.state_dict(), "rule": np.array(rule.state_dict())}
-        state["converged"] = converged
-        is_last = engine.n_passes == params.n_passes
-        ends = is_last or converged or stop
-        context.save_state(engine.n_passes, state, model.state_dict(), done=ends)
-        if stop:
-            break
+    passes = Passes(context, shard, params)
+    ended = fit_rounds(context, passes, state)
+    matrix = passes.engine.matrix
     return ModelResult(
-        np.array(engine.matrix),
-        engine.matrix.intercept,
+        np.array(matrix),
+        matrix.intercept,
         context.history,
-        converged,
-        engine.communication,
+        ended.stop,
+        passes.engine.communication,
         context.timeline(),
     )
+
+
+class Passes(Method):
+    """Passes of a user's model over the rows of all ranks."""
+
+    engine: BroadcastEngine
+
+    def __init__(self, context: RankContext, shard: Shard, params: RunParams) -> None:
+        super().__init__(context)
+        self._shard = shard
+        self._params = params
+        self._model = cloudpickle.loads(params.model)
+        self._rule = StopRule(params.tol, 2, maximize=False)
+        self._watch = DivergenceCheck(_ADVICE)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_rounds >= self._params.n_passes
+
+    def begin(self) -> None:
+        self._make_engine(None)
+
+    def load_state_dict(self, state: State) -> None:
+        shared = state.shared
+        place = shared["iteration"], state.round
+        self._make_engine(Start(shared["values"], shared["intercept"], *place))
+        self._model.load_state_dict(state.own or None)
+        self._rule.load_state_dict(shared["rule"])
+
+    def state_dict(self) -> Snapshot:
+        rule = np.array(self._rule.state_dict())
+        return Snapshot(
+            {**self.engine.state_dict(), "rule": rule}, self._model.state_dict()
+        )
+
+    # What overflows is found, and refused, by the checks.
+    @np.errstate(over="ignore", invalid="ignore")
+    def round(self) -> Work:
+        self.engine.run_pass()
+        self._loss = self.engine.measure()
+        return Work(self._shard.n_rows, {"iteration": self.engine.iteration})
+
+    def measure(self) -> list[np.ndarray]:
+        return [np.array([self._loss])]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        objective = self.engine.objective(float(sums[0][0]))
+        record["objective"] = objective
+        if self._params.tol is not None and np.isnan(objective):
+            raise ValueError(
+                f"tol={self._params.tol} needs objectives, but "
+                f"{type(self._model).__name__}.loss returned NaN; define it, or set "
+                "tol=None"
+            )
+        self._watch.check(objective, self.n_rounds)
+
+    def is_done(self, record: Record) -> bool:
+        done = self._rule.update(record["objective"])
+        # The objective is the same on all ranks but for rounding.
+        return bool(broadcast(self.context.group, done))
+
+    def model(self) -> Model:
+        return {"matrix": self.engine.matrix}
+
+    def _make_engine(self, start: Start | None) -> None:
+        """Let the model see the rows; a collective call."""
+        self.engine = BroadcastEngine(
+            self.context,
+            self._model,
+            self._shard,
+            self._params.settings,
+            self.log,
+            start,
+        )
 
 
 def describe_model(model: FactorModel, settings: RunSettings) -> dict[str, str]:
@@ -281,33 +335,3 @@ def check_tol(tol: Any) -> None:
         raise TypeError(f"tol must be a number or None, got {tol!r}")
     if not 0 <= float(tol) < np.inf:
         raise ValueError(f"tol must be finite and at least 0, got {tol}")
-
-
-def check_loss(model: FactorModel, record: Record, tol: float | None) -> None:
-    """Refuse a stopping rule where nothing can be compared."""
-    if tol is not None and np.isnan(record["objective"]):
-        raise ValueError(
-            f"tol={tol} needs objectives, but {type(model).__name__}.loss returned "
-            "NaN; define it, or set tol=None"
-        )
-
-
-def start(kept: State | None) -> Start | None:
-    """Where a run begins, from what was kept of it."""
-    if kept is None:
-        return None
-    shared = kept.shared
-    return Start(shared["values"], shared["intercept"], shared["iteration"], kept.round)
-
-
-def report(
-    context: RankContext, engine: BroadcastEngine, log: RoundLog, n_rows: int
-) -> Record:
-    """Record of a pass, from sums over all ranks; a collective call."""
-    loss = engine.measure()
-    log.note(engine.n_passes, n_rows, iteration=engine.iteration)
-    [counters] = log.counters
-    sums = allreduce(context.group, np.append(counters, loss))
-    [record] = log.finish([sums[:-1]])
-    record["objective"] = engine.objective(float(sums[-1]))
-    return record
