@@ -8,14 +8,20 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from dask_ma.comm import allreduce, broadcast
+from dask_ma.comm import broadcast
 from dask_ma.data import build_shard
 from dask_ma.engine import (
     Identity,
+    Method,
+    Model,
     RankContext,
     Record,
+    Snapshot,
+    State,
+    Work,
     check_counts,
     describe_program,
+    fit_rounds,
     run_program_job,
 )
 from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
@@ -225,62 +231,82 @@ def run_program(
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    kept = context.restore_state()
-    engine = DynamicEngine(
-        context,
-        cloudpickle.loads(params.program),
-        build_shard(arguments, require_labels=params.has_targets),
-        pipeline_depth=params.pipeline_depth,
-        n_schedulers=params.n_schedulers,
-        state=None if kept is None else kept.shared,
-    )
-    n_rounds = 0 if kept is None else kept.round
-    converged = False if kept is None else bool(kept.shared["converged"])
-    while engine.iteration < params.n_iterations and not converged:
-        left = params.n_iterations - engine.iteration
-        counts = engine.run(min(params.report_every, left))
-        n_rounds += 1
-        record = _report(context, engine, counts, n_rounds)
-        stop = context.record(record, {"model": engine.model})
-        converged = _is_over(context, engine)
-        is_last = engine.iteration == params.n_iterations
-        state = {**engine.state_dict(), "converged": converged}
-        context.save_state(n_rounds, state, done=is_last or converged or stop)
-        if stop:
-            break
+    state = context.restore_state()
+    rounds = Rounds(context, arguments, params)
+    ended = fit_rounds(context, rounds, state)
     return ProgramResult(
-        engine.model.copy(), context.history, converged, context.timeline()
+        rounds.engine.model.copy(), context.history, ended.stop, context.timeline()
     )
 
 
-def _report(
-    context: RankContext, engine: DynamicEngine, counts: Counts, n_rounds: int
-) -> Record:
-    """Record of a round, from sums over all ranks; a collective call."""
-    measured = engine.measure()
-    engine.log.note(n_rounds, counts.n_rows, iteration=engine.iteration)
-    [counters] = engine.log.counters
-    touched = np.array([counts.n_touched], dtype=np.float64)
-    sums = allreduce(context.group, [measured, touched, counters])
-    [record] = engine.log.finish([sums[2]])
-    record["n_updates"] = counts.n_updates
-    record["n_touched"] = int(sums[1][0])
-    report = engine.report(sums[0])
-    taken = sorted(set(report) & set(record))
-    if taken:
-        raise ValueError(
-            f"report of {type(engine.program).__name__} returned {taken[0]!r}, which "
-            "the history has already; choose another name"
+class Rounds(Method):
+    """Iterations of a user's program, so many to a round."""
+
+    engine: DynamicEngine
+    _counts: Counts
+
+    def __init__(self, context: RankContext, arguments: Any, params: RunParams) -> None:
+        super().__init__(context)
+        self._arguments = arguments
+        self._params = params
+
+    @property
+    def is_complete(self) -> bool:
+        return self.engine.iteration >= self._params.n_iterations
+
+    def begin(self) -> None:
+        self._make_engine(None)
+
+    def load_state_dict(self, state: State) -> None:
+        self._make_engine(state.shared)
+
+    def state_dict(self) -> Snapshot:
+        return Snapshot(self.engine.state_dict())
+
+    def round(self) -> Work:
+        engine, params = self.engine, self._params
+        left = params.n_iterations - engine.iteration
+        self._counts = engine.run(min(params.report_every, left))
+        self._measured = engine.measure()
+        return Work(self._counts.n_rows, {"iteration": engine.iteration})
+
+    def measure(self) -> list[np.ndarray]:
+        return [self._measured, np.array([self._counts.n_touched], dtype=np.float64)]
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        record["n_updates"] = self._counts.n_updates
+        record["n_touched"] = int(sums[1][0])
+        report = self.engine.report(sums[0])
+        taken = sorted(set(report) & set(record))
+        if taken:
+            raise ValueError(
+                f"report of {type(self.engine.program).__name__} returned "
+                f"{taken[0]!r}, which the history has already; choose another name"
+            )
+        record.update(report)
+
+    def is_done(self, record: Record) -> bool:
+        """Whether the program ends the run; rank 0 asks it, as times differ."""
+        over = False
+        if self.context.group.rank == 0:
+            over = bool(self.engine.program.has_converged(self.context.history))
+        return bool(broadcast(self.context.group, over))
+
+    def model(self) -> Model:
+        return {"model": self.engine.model}
+
+    def _make_engine(self, state: dict[str, Any] | None) -> None:
+        """Let the program see the rows; a collective call."""
+        params = self._params
+        self.engine = DynamicEngine(
+            self.context,
+            cloudpickle.loads(params.program),
+            build_shard(self._arguments, require_labels=params.has_targets),
+            pipeline_depth=params.pipeline_depth,
+            n_schedulers=params.n_schedulers,
+            log=self.log,
+            state=state,
         )
-    return {**record, **report}
-
-
-def _is_over(context: RankContext, engine: DynamicEngine) -> bool:
-    """Whether the program ends the run; rank 0 asks it, as times differ."""
-    over = False
-    if context.group.rank == 0:
-        over = bool(engine.program.has_converged(context.history))
-    return bool(broadcast(context.group, over))
 
 
 def _check_program(program: Any) -> None:
