@@ -9,7 +9,7 @@ from dask_ma.engine._programs import check_counts, describe_program, run_program
 from dask_ma.engine._rounds import RoundLog
 from dask_ma.engine._spmd import run_spmd
 from dask_ma.engine.recovery._identity import Identity, as_plain, as_text
-from dask_ma.engine.recovery._states import State
+from dask_ma.engine.recovery._states import ReplicaOf, State
 
 __all__ = [
     "Adder",
@@ -21,6 +21,7 @@ __all__ = [
     "Model",
     "RankContext",
     "Record",
+    "ReplicaOf",
     "RoundLog",
     "Snapshot",
     "State",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dask_ma.data import (
     merge_labels,
     unique_labels_of,
 )
+from dask_ma.engine import RankContext, ReplicaOf, State
 from dask_ma.supervised._params import ProblemParams
 
 _UNEVEN = 0.2  # part of a rank's rows that would have to be of other classes
@@ -81,6 +82,38 @@ class Problem:
     dtype: np.dtype
     uneven: str | None = None
     positive_weight: np.ndarray | None = None
+
+
+P = TypeVar("P", bound=ProblemParams)
+
+
+def restore_state(
+    context: RankContext, params: P, replica_of: ReplicaOf | None = None
+) -> tuple[State | None, P]:
+    """State that a fit goes on from, and the classes it has; a collective call.
+
+    Rows that were lost may have been the only ones of their class.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    params : ProblemParams
+        Parameters of the fit.
+    replica_of : callable, default=None
+        As :meth:`RankContext.restore_state` has it.
+
+    Returns
+    -------
+    state : State or None
+        None at a fresh start.
+    params : ProblemParams
+        Those given, with the classes of the state.
+    """
+    state = context.restore_state(replica_of)
+    if state is not None:
+        params = replace(params, classes=state.shared["classes"])
+    return state, params
 
 
 def agree_on_problem(

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dask_ma.engine import RankContext
+from dask_ma.engine import RankContext, fit_rounds
 from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._params import SFBParams
-from dask_ma.supervised import FitResult, Problem, agree_on_problem, hold_out
+from dask_ma.supervised import (
+    FitResult,
+    Problem,
+    agree_on_problem,
+    hold_out,
+    restore_state,
+)
 
 _ROUNDING = 1e-6
 
@@ -30,29 +36,14 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore_state()
-    if kept is not None:
-        # Rows that were lost may have been the only ones of their class.
-        params = replace(params, classes=kept.shared["classes"])
+    state, params = restore_state(context, params)
     problem = agree_on_problem(context.group, arguments, params)
     problem, validation = hold_out(context, problem, params)
-    problem = with_mean_weight(problem)
-    fit = Fit(context, problem, validation, params, kept)
-    n_iter, stop = 0, False
-    if kept is not None:
-        n_iter, stop = kept.round, bool(kept.shared["stop"])
-    while n_iter < params.max_iter and not stop:
-        n_iter += 1
-        record, done = fit.run_pass(n_iter)
-        wanted = context.record(record, fit.describe(n_iter))
-        stop = done or wanted
-        is_last = stop or n_iter == params.max_iter
-        shared = {**fit.state_dict(), "classes": problem.classes, "stop": stop}
-        context.save_state(n_iter, shared, fit.own_state(), done=is_last)
-    fit.finish(stop)
-    fitted = fit.describe(n_iter)
-    fitted["communication"] = fit.engine.communication
-    return FitResult(fitted, stop, context.history, context.timeline())
+    fit = Fit(context, with_mean_weight(problem), validation, params)
+    ended = fit_rounds(context, fit, state)
+    fit.finish(ended.stop)
+    fitted = {**fit.model(), "communication": fit.engine.communication}
+    return FitResult(fitted, ended.stop, context.history, context.timeline())
 
 
 def with_mean_weight(problem: Problem) -> Problem:

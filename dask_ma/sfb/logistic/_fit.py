@@ -1,4 +1,4 @@
-"""The state of a logistic regression's fit on a rank, and what a pass does to it."""
+"""Passes of a logistic regression's fit, and steps on the whole objective."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import Shard
-from dask_ma.engine import RankContext, Record, RoundLog, State
+from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel, describe, initial_model, score_sums
 from dask_ma.sfb._divergence import DivergenceCheck
@@ -29,8 +29,8 @@ _ADVICE = "lower eta0, or scale the features"
 _FEW_PASSES, _SOME_PASSES = 10, 40
 
 
-class Fit:
-    """The fit of a rank; making one is a collective call.
+class Fit(Method):
+    """The fit of a rank.
 
     Parameters
     ----------
@@ -42,8 +42,6 @@ class Fit:
         The rows held out.
     params : SFBParams
         Parameters of the fit.
-    kept : State or None
-        What to go on from.
 
     Attributes
     ----------
@@ -51,40 +49,20 @@ class Fit:
         Makes the passes.
     """
 
+    engine: BroadcastEngine
+
     def __init__(
         self,
         context: RankContext,
         problem: Problem,
         validation: Shard | None,
         params: SFBParams,
-        kept: State | None,
     ) -> None:
-        self._context = context
+        super().__init__(context)
         self._problem = problem
         self._validation = validation
         self._params = params
         self._penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
-        self._log = RoundLog(context)
-        group, shared = context.group, {} if kept is None else kept.shared
-        with self._log.computing():
-            self._totals = add_up(
-                problem,
-                group,
-                is_centred=params.centre,
-                centre=shared.get("centre"),
-            )
-            self._model = self._make_model()
-            start = self._start(kept)
-        self.engine = BroadcastEngine(
-            context, self._model, problem.shard, params.settings, self._log, start
-        )
-        self._objective = Objective(
-            problem,
-            self._penalty,
-            fit_intercept=params.fit_intercept,
-            totals=self._totals,
-            group=group,
-        )
         by_score = validation is not None
         self._rule = StopRule(
             # Without a tolerance, passes that bring nothing still shorten the steps.
@@ -94,45 +72,104 @@ class Fit:
             is_relative=not by_score,
         )
         self._watch = DivergenceCheck(_ADVICE)
-        n_variables = self.engine.matrix.values.size
-        is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
-        self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
         self._best = Best()
         self._bound = -np.inf
         self._stage = np.inf  # best objective when the steps were last shortened
         self._refinement: Refinement | None = None
         self._is_refining = False
-        if kept is not None:
-            self._go_on(kept)
+        self._is_done = False
 
-    def run_pass(self, n_iter: int) -> tuple[Record, bool]:
-        """Make a pass.
+    @property
+    def is_complete(self) -> bool:
+        return self.n_rounds >= self._params.max_iter
 
-        Parameters
-        ----------
-        n_iter : int
-            Its number, from 1.
+    def begin(self) -> None:
+        self._prepare(None)
 
-        Returns
-        -------
-        record : dict
-            What the history holds of it.
-        done : bool
-            Whether the fit has converged, or cannot go on; the same on all ranks.
-        """
-        # Weights that overflow are found, and refused, by the evaluation.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self._is_refining:
-                self._refine()
-            else:
-                self._run_stochastic(n_iter)
-            record = self._evaluate(n_iter)
-        objective = record["objective"]
-        self._watch.check(np.inf if np.isnan(objective) else objective, n_iter)
-        by_score = self._validation is not None
-        value = -record["validation_score"] if by_score else objective
+    def load_state_dict(self, state: State) -> None:
+        self._prepare(state)
+        shared = state.shared
+        self._rule.load_state_dict(shared["rule"])
+        self._best.load_state_dict(shared)
+        self._bound, self._stage, share = (float(x) for x in shared["progress"])
+        if isinstance(self._model, GradientModel):
+            self._model.share = share
+        self._outlook.least = [float(gap) for gap in shared["outlook"]]
+        self._is_refining = bool(shared["is_refining"])
+        if self._is_refining:
+            self._best.give(self.engine.matrix)
+            self._refinement = self._make_refinement(state.own)
+
+    def state_dict(self) -> Snapshot:
+        model = self._model
+        share = model.share if isinstance(model, GradientModel) else 1.0
+        shared = {
+            **self.engine.state_dict(),
+            **self._best.state_dict(),
+            "centre": self._totals.centre,
+            "rule": np.array(self._rule.state_dict()),
+            # JSON has no infinity.
+            "progress": np.array([self._bound, self._stage, share]),
+            "outlook": np.array(self._outlook.least),
+            "is_refining": self._is_refining,
+            "n_passes": self.engine.n_passes,
+            "classes": self._problem.classes,
+        }
+        own = None
+        if self._refinement is not None:
+            own = self._refinement.state_dict()
+        elif isinstance(model, DualModel):
+            own = {"dual": model.dual.copy()}  # the next pass changes it in place
+        return Snapshot(shared, own)
+
+    # Weights that overflow are found, and refused, by the evaluation.
+    @np.errstate(over="ignore", invalid="ignore")
+    def round(self) -> Work:
+        if self._is_refining:
+            self._refine()
+        else:
+            self._run_stochastic()
+        self._found = self._evaluate()
+        return Work(self._problem.shard.n_rows)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def measure(self) -> list[np.ndarray]:
+        if self._validation is None:
+            return []
+        return [score_sums(self._validation, self._linear(), is_classifier=True)]
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        objective, bound = self._found
+        record["objective"] = objective
+        self._bound = max(self._bound, bound)
+        if np.isfinite(self._bound):
+            record["dual_gap"] = objective - self._bound
+        value = objective
+        if self._validation is not None:
+            record["validation_score"] = score(sums[0], is_classifier=True)
+            value = -record["validation_score"]
+        self._watch.check(np.inf if np.isnan(objective) else objective, self.n_rounds)
         self._best.update(value, objective, self.engine.matrix)
-        return record, self._is_done(record)
+        # The model that those who follow the fit see is the one it goes on from.
+        self._is_done = self._decide(record)
+
+    def is_done(self, record: Record) -> bool:
+        """Whether the fit has converged, or cannot go on."""
+        return self._is_done
+
+    def model(self) -> Model:
+        fitted = describe(
+            self._linear(),
+            self._problem,
+            float(1 + self.engine.iteration),
+            self.n_rounds,
+        )
+        if isinstance(self._model, GradientModel):
+            fitted["eta0"] = self._model.eta0
+        if np.isfinite(self._bound):
+            fitted["dual_gap"] = self._best.objective - self._bound
+        fitted["objective"] = self._best.objective
+        return fitted
 
     def finish(self, converged: bool) -> None:
         """Take the best model, and find its bound; a collective call.
@@ -150,47 +187,38 @@ class Fit:
             found = self._objective.evaluate(self.engine.matrix)
             self._bound = found.bound
 
-    def describe(self, n_iter: int) -> dict[str, Any]:
-        """The model, with what else a fitted estimator has."""
-        fitted = describe(
-            self._linear(), self._problem, float(1 + self.engine.iteration), n_iter
+    def _prepare(self, state: State | None) -> None:
+        """Sums over the rows, and where the fit begins; a collective call."""
+        problem, params, context = self._problem, self._params, self.context
+        shared = {} if state is None else state.shared
+        with self.log.computing():
+            self._totals = add_up(
+                problem,
+                context.group,
+                is_centred=params.centre,
+                centre=shared.get("centre"),
+            )
+            self._model = self._make_model()
+            start = self._start(state)
+        self.engine = BroadcastEngine(
+            context, self._model, problem.shard, params.settings, self.log, start
         )
-        if isinstance(self._model, GradientModel):
-            fitted["eta0"] = self._model.eta0
-        if np.isfinite(self._bound):
-            fitted["dual_gap"] = self._best.objective - self._bound
-        fitted["objective"] = self._best.objective
-        return fitted
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is the same on all ranks after a pass."""
-        model = self._model
-        share = model.share if isinstance(model, GradientModel) else 1.0
-        return {
-            **self.engine.state_dict(),
-            **self._best.state_dict(),
-            "centre": self._totals.centre,
-            "rule": np.array(self._rule.state_dict()),
-            # JSON has no infinity.
-            "progress": np.array([self._bound, self._stage, share]),
-            "outlook": np.array(self._outlook.least),
-            "is_refining": self._is_refining,
-            "n_passes": self.engine.n_passes,
-        }
-
-    def own_state(self) -> dict[str, Any] | None:
-        """What this rank alone has after a pass."""
-        if self._refinement is not None:
-            return self._refinement.state_dict()
-        if not isinstance(self._model, DualModel):
-            return None
-        return {"dual": self._model.dual.copy()}  # the next pass changes it in place
+        self._objective = Objective(
+            problem,
+            self._penalty,
+            fit_intercept=params.fit_intercept,
+            totals=self._totals,
+            group=context.group,
+        )
+        n_variables = self.engine.matrix.values.size
+        is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
+        self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
 
     def _make_model(self) -> GradientModel | DualModel:
         """The model of the solver."""
         problem, params, totals = self._problem, self._params, self._totals
         if params.solver == "sdca":
-            return DualModel(problem, params, totals, self._context.group)
+            return DualModel(problem, params, totals, self.context.group)
         return GradientModel(problem, params, totals)
 
     def _start(self, kept: State | None) -> Start | None:
@@ -225,20 +253,6 @@ class Fit:
             values = model.start_from(values, intercept, dual)
         return Start(values, intercept, iteration, n_passes)
 
-    def _go_on(self, kept: State) -> None:
-        """Take over where a fit was; a collective call."""
-        shared = kept.shared
-        self._rule.load_state_dict(shared["rule"])
-        self._best.load_state_dict(shared)
-        self._bound, self._stage, share = (float(x) for x in shared["progress"])
-        if isinstance(self._model, GradientModel):
-            self._model.share = share
-        self._outlook.least = [float(gap) for gap in shared["outlook"]]
-        self._is_refining = bool(shared["is_refining"])
-        if self._is_refining:
-            self._best.give(self.engine.matrix)
-            self._refinement = self._make_refinement(kept.own)
-
     def _check_rows(self, own: dict[str, Any] | None) -> None:
         """Refuse dual variables of other rows."""
         model = self._model
@@ -249,7 +263,7 @@ class Fit:
             raise CheckpointError(
                 f"the state to go on from has dual variables of shape {found}, "
                 f"expected {expected} for the rows of rank "
-                f"{self._context.group.rank}"
+                f"{self.context.group.rank}"
             )
 
     @property
@@ -268,22 +282,22 @@ class Fit:
         is_possible = params.tol is not None and self._validation is None
         return params.refine and is_possible and not self._penalty.trace
 
-    def _run_stochastic(self, n_iter: int) -> None:
+    def _run_stochastic(self) -> None:
         """Go over the rows with factors."""
         try:
             self.engine.run_pass()
         except (OverflowError, np.linalg.LinAlgError):
-            self._watch.check(np.inf, n_iter)  # says what to do about it
+            self._watch.check(np.inf, self.n_rounds)  # says what to do about it
 
     def _make_refinement(self, own: dict[str, Any] | None = None) -> Refinement:
         """Steps from where the matrix is; a collective call."""
         return Refinement(
-            self._context,
+            self.context,
             self._objective,
             self.engine.matrix,
             self._penalty,
             self._totals,
-            self._log,
+            self.log,
             own,
         )
 
@@ -294,45 +308,26 @@ class Fit:
             self._refinement = self._make_refinement()
         self._refinement.run_round()
 
-    def _measure(self) -> tuple[float, float]:
+    def _evaluate(self) -> tuple[float, float]:
         """Objective and lower bound of the matrix; a collective call."""
-        engine, model, group = self.engine, self._model, self._context.group
+        engine, model, group = self.engine, self._model, self.context.group
         if self._refinement is not None:
             now = self._refinement.now
             return now.objective, now.bound
         if self._has_bounds and not isinstance(model, DualModel):
-            with self._log.computing("evaluate"):
+            with self.log.computing("evaluate"):
                 now = self._objective.evaluate(engine.matrix)
             return now.objective, now.bound
         bound = -np.inf
         loss = float(allreduce(group, np.array(engine.measure())))
         if isinstance(model, DualModel):
-            with self._log.computing("evaluate"):
+            with self.log.computing("evaluate"):
                 bound = model.dual_objective(engine.matrix)
         # Penalties of the ranks differ by rounding.
         found = broadcast(group, (engine.objective(loss), bound))
         return float(found[0]), float(found[1])
 
-    def _evaluate(self, n_iter: int) -> Record:
-        """Record of a pass, from sums over all ranks; a collective call."""
-        problem = self._problem
-        objective, bound = self._measure()
-        self._log.note(n_iter, problem.shard.n_rows)
-        parts = list(self._log.counters)
-        if self._validation is not None:
-            model_now = self._linear()
-            parts.append(score_sums(self._validation, model_now, is_classifier=True))
-        sums = allreduce(self._context.group, parts)
-        [record] = self._log.finish([sums[0]])
-        record["objective"] = objective
-        self._bound = max(self._bound, bound)
-        if np.isfinite(self._bound):
-            record["dual_gap"] = objective - self._bound
-        if self._validation is not None:
-            record["validation_score"] = score(sums[1], is_classifier=True)
-        return record
-
-    def _is_done(self, record: Record) -> bool:
+    def _decide(self, record: Record) -> bool:
         """Whether the fit is done with the pass of a record; the same on all ranks."""
         tol, objective = self._params.tol, record["objective"]
         if self._validation is not None:
