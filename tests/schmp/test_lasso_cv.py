@@ -183,15 +183,15 @@ def test_a_resumed_fit_is_an_uninterrupted_one(wide, tmp_path, monkeypatch, n_be
     X, y = wide["X"], wide["number"]
     params = {"cv": 3, "l1_ratio": [0.5, 1.0], "n_ranks": 2, **PARAMS}
     whole = SchMPLassoCV(**params).fit(X, y)
-    original = _path.make_record
+    original = _path.Folds.measure
 
-    def stop(log, number, *args):
-        if number > n_before:
+    def stop(self):
+        if self.n_rounds > n_before:
             raise StopAfterError
-        return original(log, number, *args)
+        return original(self)
 
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
-        monkeypatch.setattr(_path, "make_record", stop)
+        monkeypatch.setattr(_path.Folds, "measure", stop)
         with pytest.raises(StopAfterError):
             SchMPLassoCV(**params).fit(X, y)
         monkeypatch.undo()

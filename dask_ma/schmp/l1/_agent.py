@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allreduce, broadcast
-from dask_ma.engine import RankContext, RoundLog, State
+from dask_ma.engine import (
+    Method,
+    Model,
+    RankContext,
+    Record,
+    RoundLog,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
 from dask_ma.kernels import Loss, SquaredError, log_loss_of
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import choose_layout, to_columns
@@ -39,37 +49,76 @@ def train(context: RankContext, arguments: Any, params: SchMPParams) -> FitResul
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore_state()
+    state = context.restore_state()
     problem = agree_on_problem(context.group, arguments, params)
-    log = RoundLog(context)
-    with log.computing():
-        data = lay_out(context.group, problem, params)
-    objective = make_objective(data, problem, params)
-    check_start(objective, params)
-    solver = make_solver(context, objective, params, log, kept)
-    n_iter, stop = 0, False
-    if kept is not None:
-        n_iter, stop = kept.round, kept.shared["stop"]
-        solver.best_dual = kept.shared["best_dual"]
-    certificate = solver.check()
-    target = params.tol * objective.null
-    # The model to start from may be the answer; that is a round, too.
-    stop = stop or (n_iter > 0 and certificate.gap <= target)
-    while not stop and n_iter < params.max_iter:
-        if certificate.gap > target:
-            solver.improve()
-            certificate = solver.check()
-        n_iter += 1
-        record = make_record(log, n_iter, solver, certificate)
-        fitted = describe(solver, problem, certificate, n_iter)
-        wanted = context.record(record, fitted)
-        converged = broadcast(context.group, certificate.gap <= target)
-        stop = converged or wanted
-        shared = {**solver.state_dict(), "best_dual": solver.best_dual, "stop": stop}
-        context.save_state(n_iter, shared, done=stop or n_iter == params.max_iter)
-    fitted = describe(solver, problem, certificate, n_iter)
-    fitted["gap_asked"] = target
-    return FitResult(fitted, stop, context.history, context.timeline())
+    rounds = Rounds(context, problem, params)
+    ended = fit_rounds(context, rounds, state)
+    fitted = {**rounds.model(), "gap_asked": rounds.target}
+    is_done = ended.stop or rounds.is_met
+    return FitResult(fitted, is_done, context.history, context.timeline())
+
+
+class Rounds(Method):
+    """Rounds of a solver, until the duality gap is small; making one is collective."""
+
+    _solver: Solver
+    _gap: DualityGap
+
+    def __init__(
+        self, context: RankContext, problem: Problem, params: SchMPParams
+    ) -> None:
+        super().__init__(context)
+        self._problem = problem
+        self._params = params
+        with self.log.computing():
+            data = lay_out(context.group, problem, params)
+        self._objective = make_objective(data, problem, params)
+        check_start(self._objective, params)
+        self.target = params.tol * self._objective.null
+        self.is_met = False  # before the first round that this run makes
+
+    @property
+    def is_complete(self) -> bool:
+        return self.is_met or self.n_rounds >= self._params.max_iter
+
+    def begin(self) -> None:
+        self._make_solver(None)
+        self._gap = self._solver.check()
+
+    def load_state_dict(self, state: State) -> None:
+        self._make_solver(state)
+        self._solver.best_dual = state.shared["best_dual"]
+        self._gap = self._solver.check()
+        self.is_met = self._gap.gap <= self.target
+
+    def state_dict(self) -> Snapshot:
+        solver = self._solver
+        return Snapshot({**solver.state_dict(), "best_dual": solver.best_dual})
+
+    def round(self) -> Work:
+        # The model to start from may be the answer; that is a round, too.
+        if self._gap.gap > self.target:
+            self._solver.improve()
+            self._gap = self._solver.check()
+        return work_of(self._solver, self._gap)
+
+    def measure(self) -> list[np.ndarray]:
+        return [newly_touched(self._solver)]
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        record["n_touched"] = int(sums[0][0])
+
+    def is_done(self, record: Record) -> bool:
+        return bool(broadcast(self.context.group, self._gap.gap <= self.target))
+
+    def model(self) -> Model:
+        return describe(self._solver, self._problem, self._gap, self.n_rounds)
+
+    def _make_solver(self, state: State | None) -> None:
+        """What improves the model; a collective call."""
+        self._solver = make_solver(
+            self.context, self._objective, self._params, self.log, state
+        )
 
 
 class Data(NamedTuple):
@@ -189,28 +238,24 @@ def make_penalty(n_features: int, params: SchMPParams) -> Penalty:
     return Penalty(l1, params.alpha * (1 - params.l1_ratio) * weights, params.positive)
 
 
-def make_record(
-    log: RoundLog, n_iter: int, solver: Solver, certificate: DualityGap
-) -> dict[str, Any]:
-    """What the history holds of a round; a collective call."""
-    model = solver.model
-    before = solver.n_recorded
-    marks = {} if solver.polished is None else {"polished": solver.polished}
-    log.note(
-        n_iter,
-        solver.objective.design.n_rows,
-        objective=certificate.objective,
-        dual_gap=certificate.gap,
-        n_nonzero=int(np.count_nonzero(model.coef)),
-        working_set=len(model.coef),
-        **marks,
-    )
-    touched, solver.n_recorded = solver.n_touched, solver.n_touched
-    own = np.concatenate([*log.counters, [float(touched - before)]])
-    sums = allreduce(solver.objective.design.group, own)
-    record = log.finish([sums[:-1]])[0]
-    record["n_touched"] = int(sums[-1])
-    return record
+def work_of(solver: Solver, gap: DualityGap) -> Work:
+    """What a rank has done in a round, and what its record holds of the model."""
+    coef = solver.model.coef
+    values: dict[str, Any] = {
+        "objective": gap.objective,
+        "dual_gap": gap.gap,
+        "n_nonzero": int(np.count_nonzero(coef)),
+        "working_set": len(coef),
+    }
+    if solver.polished is not None:
+        values["polished"] = solver.polished
+    return Work(solver.objective.design.n_rows, values)
+
+
+def newly_touched(solver: Solver) -> np.ndarray:
+    """Stored elements that this rank has read since the last record."""
+    before, solver.n_recorded = solver.n_recorded, solver.n_touched
+    return np.array([float(solver.n_recorded - before)])
 
 
 def describe(

@@ -9,12 +9,28 @@ import numpy as np
 
 from dask_ma.comm import allgather, broadcast
 from dask_ma.data import Shard
-from dask_ma.engine import RankContext, RoundLog
+from dask_ma.engine import (
+    Method,
+    Model,
+    RankContext,
+    Record,
+    RoundLog,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
 from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import SquaredError
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._design import Design
-from dask_ma.schmp.l1._agent import describe, lay_out, make_penalty, make_record
+from dask_ma.schmp.l1._agent import (
+    describe,
+    lay_out,
+    make_penalty,
+    newly_touched,
+    work_of,
+)
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._problem import Objective, Sparse
@@ -122,50 +138,85 @@ def cross_validate(
         shape (n_l1_ratios, n_alphas), `mse_path` of shape (n_l1_ratios, n_alphas,
         n_folds), and `slow` as :func:`trace_path` has it, of all folds.
     """
-    kept = context.restore_state()
+    state = context.restore_state()
     data = _prepare(context, arguments, params)
-    n_rows = int(data.n_rows)
-    splits = params.splits
-    n_folds = _n_folds(splits)
-    ratios = params.l1_ratios
-    alphas = np.stack([_alphas(data, replace(params, l1_ratio=r)) for r in ratios])
-    errors = np.full((len(ratios), alphas.shape[1], n_folds), np.nan)
-    slow: list[float] = []
-    n_done = 0
-    if kept is not None:
-        errors = _restored(kept.shared["errors"], errors)
-        slow = [float(gap) for gap in kept.shared["slow"]]
-        n_done = kept.round
-    total = len(ratios) * n_folds
-    for number in range(n_done, total):
-        index, fold = divmod(number, n_folds)
-        train, test = _fold(data, splits, fold, n_rows)
-        walk = _Walk(data, replace(params, l1_ratio=ratios[index]), train, test)
-        walk.run(alphas[index])
-        errors[index, :, fold] = walk.errors
-        slow += walk.slow
-        record = make_record(data.log, number + 1, walk.solver, walk.certificate)
-        record["l1_ratio"], record["fold"] = float(ratios[index]), fold
-        record["mean_squared_error"] = float(np.min(walk.errors))
-        fitted = describe(walk.solver, data.problem, walk.certificate, number + 1)
-        context.record(record, fitted)
-        shared = {"errors": errors.copy(), "slow": np.array(slow)}
-        context.save_state(number + 1, shared, done=number + 1 == total)
-    best = _best(context, errors)
-    index, place = int(best[0]), int(best[1])
-    final = replace(params, l1_ratio=ratios[index])
+    folds = Folds(context, data, params)
+    fit_rounds(context, folds, state)
+    index, place = _best(context, folds.errors)
+    final = replace(params, l1_ratio=params.l1_ratios[index])
     walk = _Walk(data, final, data.weight)
-    walk.run(alphas[index, place : place + 1])
+    walk.run(folds.alphas[index, place : place + 1])
     fitted = describe(walk.solver, data.problem, walk.certificate, walk.n_iter)
     fitted.update(
-        alpha=float(alphas[index, place]),
-        l1_ratio=float(ratios[index]),
-        alphas=alphas,
-        mse_path=errors,
-        slow=slow,
+        alpha=float(folds.alphas[index, place]),
+        l1_ratio=float(params.l1_ratios[index]),
+        alphas=folds.alphas,
+        mse_path=folds.errors,
+        slow=folds.slow,
         gap_asked=params.tol * walk.solver.objective.null,
     )
     return FitResult(fitted, not walk.slow, context.history, context.timeline())
+
+
+class Folds(Method):
+    """A path for each `l1_ratio` and fold; making one is a collective call."""
+
+    may_be_ended = False  # the best penalty is that of all folds
+    _walk: _Walk
+
+    def __init__(self, context: RankContext, data: _Data, params: PathParams) -> None:
+        super().__init__(context, data.log)
+        self._data = data
+        self._params = params
+        self._n_folds = _n_folds(params.splits)
+        ratios = params.l1_ratios
+        self.alphas = np.stack(
+            [_alphas(data, replace(params, l1_ratio=ratio)) for ratio in ratios]
+        )
+        self.errors = np.full((*self.alphas.shape, self._n_folds), np.nan)
+        self.slow: list[float] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_rounds >= len(self._params.l1_ratios) * self._n_folds
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        """Numbers of the `l1_ratio` and of the fold of a round."""
+        return divmod(self.n_rounds - 1, self._n_folds)
+
+    def load_state_dict(self, state: State) -> None:
+        self.errors = _restored(state.shared["errors"], self.errors)
+        self.slow = [float(gap) for gap in state.shared["slow"]]
+
+    def state_dict(self) -> Snapshot:
+        return Snapshot({"errors": self.errors.copy(), "slow": np.array(self.slow)})
+
+    def round(self) -> Work:
+        data, params = self._data, self._params
+        index, fold = self._place
+        train, test = _fold(data, params.splits, fold, int(data.n_rows))
+        params = replace(params, l1_ratio=params.l1_ratios[index])
+        self._walk = walk = _Walk(data, params, train, test)
+        walk.run(self.alphas[index])
+        self.errors[index, :, fold] = walk.errors
+        self.slow += walk.slow
+        return work_of(walk.solver, walk.certificate)
+
+    def measure(self) -> list[np.ndarray]:
+        return [newly_touched(self._walk.solver)]
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        index, fold = self._place
+        record["n_touched"] = int(sums[0][0])
+        record["l1_ratio"], record["fold"] = float(self._params.l1_ratios[index]), fold
+        record["mean_squared_error"] = float(np.min(self._walk.errors))
+
+    def model(self) -> Model:
+        walk = self._walk
+        return describe(
+            walk.solver, self._data.problem, walk.certificate, self.n_rounds
+        )
 
 
 def _restored(found: Any, expected: np.ndarray) -> np.ndarray:

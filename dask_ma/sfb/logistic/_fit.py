@@ -30,24 +30,7 @@ _FEW_PASSES, _SOME_PASSES = 10, 40
 
 
 class Fit(Method):
-    """The fit of a rank.
-
-    Parameters
-    ----------
-    context : RankContext
-        This rank.
-    problem : Problem
-        The rows to train on.
-    validation : Shard or None
-        The rows held out.
-    params : SFBParams
-        Parameters of the fit.
-
-    Attributes
-    ----------
-    engine : BroadcastEngine
-        Makes the passes.
-    """
+    """The fit of a rank: passes by an engine, and what comes after them."""
 
     engine: BroadcastEngine
 
