@@ -39,13 +39,13 @@ def seen(monkeypatch, X, **params):
     """A fit; the documents that it has held out, and those that it was made with."""
     parts, original = [], TopicFit.__init__
 
-    def init(self, context, corpus, rounds, params):
+    def init(self, context, corpus, params, **kwargs):
         own = corpus.batch(np.arange(corpus.n_documents))
         rows = np.zeros((corpus.n_documents, V))
         rows[:, own.words] = own.X.toarray()
         held_out = [part.toarray() for part in corpus.held_out]
         parts.append((rows, np.concatenate([np.zeros((0, V)), *held_out])))
-        original(self, context, corpus, rounds, params)
+        original(self, context, corpus, params, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(TopicFit, "__init__", init)

@@ -7,10 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.engine import RankContext, State
+from dask_ma.comm import allreduce
+from dask_ma.engine import (
+    Method,
+    Model,
+    RankContext,
+    Record,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
 from dask_ma.exceptions import CheckpointError
 from dask_ma.ma._paradigm import is_gradient
-from dask_ma.ma.lda._evaluation import TopicEvaluator
+from dask_ma.ma.lda._evaluation import Due, TopicEvaluator
 from dask_ma.ma.lda._params import TopicParams, TopicResult
 from dask_ma.ma.lda._rounds import Rounds, SendGradient, SendModel
 from dask_ma.ma.lda._sizes import is_few
@@ -48,19 +58,14 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
         tries = is_few(corpus.total_documents)
         method = "batch" if tries else "online"
         params = replace(params, learning_method=method)
-    fit = TopicFit(context, corpus, begin(context, corpus, params), params)
-    if state is not None:
-        fit.load_state_dict(state)
-    elif tries and params.components is None and params.max_iter > 0:
-        fit.choose_start()
-    while fit.n_iter < params.max_iter and not fit.stop:
-        fit.run_pass()
+    fit = TopicFit(context, corpus, params, tries=tries)
+    fit_rounds(context, fit, state)
     if params.with_bound and not fit.is_evaluated:
         fit.evaluate()
-    return TopicResult(fit.fitted(), context.history, context.timeline())
+    return TopicResult(fit.model(), context.history, context.timeline())
 
 
-def begin(
+def make_rounds(
     context: RankContext, corpus: Corpus, params: TopicParams, attempt: int = 0
 ) -> Rounds:
     """Where a fit stands before its first round."""
@@ -93,8 +98,8 @@ def first_excess(
     return np.asarray(excess)
 
 
-class TopicFit:
-    """Where a fit stands, and its way through a pass.
+class TopicFit(Method):
+    """Rounds over the documents of all ranks, several of which make a pass.
 
     Parameters
     ----------
@@ -102,154 +107,58 @@ class TopicFit:
         This rank.
     corpus : Corpus
         The documents.
-    rounds : Rounds
-        What a round does.
     params : TopicParams
         Parameters of the fit.
+    tries : bool
+        Whether the fit begins with the best of some attempts.
 
     Attributes
     ----------
-    evaluator : TopicEvaluator
-        What evaluates the rounds.
     n_iter : int
         Passes made.
-    stop : bool
-        Whether the fit has come to its end.
     is_evaluated : bool
         Whether the perplexity is that of the model as it is now.
     """
 
     def __init__(
-        self,
-        context: RankContext,
-        corpus: Corpus,
-        rounds: Rounds,
-        params: TopicParams,
+        self, context: RankContext, corpus: Corpus, params: TopicParams, *, tries: bool
     ) -> None:
-        self.evaluator = TopicEvaluator(context, corpus, params)
+        super().__init__(context)
         self.n_iter = 0
-        self.stop = False
         self.is_evaluated = False
-        self._n_rounds = 0
-        self._first = 0  # round of the pass to go on with
-        self._context = context
         self._corpus = corpus
-        self._rounds = rounds
         self._params = params
+        self._tries = tries
+        self._rounds = make_rounds(context, corpus, params)
+        self._evaluator = TopicEvaluator(context, corpus, params, self.log)
+        self._next = 0  # round of the pass
+        self._order: np.ndarray | None = None  # documents of the pass
+        self._due = Due(bound=False, held_out=False)
 
-    def choose_start(self) -> None:
-        """Begin with the best of some attempts; a collective call.
+    @property
+    def is_complete(self) -> bool:
+        return self.n_iter >= self._params.max_iter
+
+    def begin(self) -> None:
+        """Begin with the best of some attempts, where documents are few.
 
         Batches of all documents end in one of many optima, which one the first topics
         decide. After a few passes the bound tells good ones from bad ones.
         """
-        computing = self.evaluator.log.computing
+        if not self._tries or self._params.components is not None or self.is_complete:
+            return
         documents = np.arange(self._corpus.n_documents)
         bounds, ends = [], []
         for attempt in range(_N_ATTEMPTS):
-            rounds = begin(self._context, self._corpus, self._params, attempt)
+            rounds = make_rounds(self.context, self._corpus, self._params, attempt)
             for _ in range(_TRIAL_PASSES):
-                rounds.run(documents, 0, computing)
-            bounds.append(self.evaluator.bound(rounds))
+                rounds.run(documents, 0, self.log.computing)
+            bounds.append(self._evaluator.bound(rounds))
             rounds.n_updates = self._params.n_updates
             ends.append(rounds)
         self._rounds = ends[int(np.argmax(bounds))]
 
-    def run_pass(self) -> None:
-        """Make the rounds of a pass; a collective call."""
-        order = self._corpus.shuffled(self._context, self.n_iter)
-        for i in range(self._first, self._rounds.n_rounds):
-            documents = self._rounds.share_out(order, i)
-            self._rounds.run(documents, i, self.evaluator.log.computing)
-            self._n_rounds += 1
-            is_last = i == self._rounds.n_rounds - 1
-            if is_last and self._params.learn_topic_prior:
-                self._rounds.learn_topic_prior(self.evaluator.log.computing)
-            self.n_iter += is_last
-            self._finish_round(len(documents), is_last=is_last)
-            self._first = 0 if is_last else i + 1
-            # In between, butterfly mixing has no model that all ranks share.
-            if is_last or self._params.mixing == "allreduce":
-                self._keep()
-                if self.stop:
-                    break
-
-    def _finish_round(self, n_rows: int, *, is_last: bool) -> None:
-        """Note a round; evaluate its model, and tell of it, where that is due."""
-        if not np.isfinite(self._rounds.topics.totals).all():
-            raise ValueError(
-                f"the model is not finite after round {self._n_rounds}; are the counts "
-                "in X extremely large?"
-            )
-        self.evaluator.note(self._n_rounds, n_rows, self.n_iter)
-        self.is_evaluated = False
-        is_end = is_last and self.n_iter == self._params.max_iter
-        every = self._params.evaluate_every
-        is_due = is_last and every > 0 and self.n_iter % every == 0
-        holds_out = self._params.validation_fraction is not None
-        # Held-out documents are fewer, and tell when to stop; the others can wait.
-        with_bound = (is_due and not holds_out) or (is_end and self._params.with_bound)
-        records = self.evaluator.finish_round(
-            self._rounds,
-            with_bound=with_bound,
-            with_held_out=holds_out and (is_due or is_end),
-        )
-        model = self.fitted() if self._context.is_followed else {}
-        for record in records:
-            self.stop |= self._context.record(record, model)
-        self.is_evaluated = with_bound
-        self.stop |= is_due and self.evaluator.is_settled
-
-    def evaluate(self) -> None:
-        """Evaluate a model that was not due at the end of a pass; a collective call."""
-        self.evaluator.log.note(self._n_rounds, 0)
-        self.evaluator.finish_round(self._rounds, with_bound=True)
-
-    def fitted(self) -> dict[str, Any]:
-        """The model as it is now."""
-        parameters = self._rounds.topics.parameters(slice(None))
-        return {
-            "components": np.ascontiguousarray(parameters.T),
-            "doc_topic_prior": self._rounds.prior,
-            "topic_word_prior": self._rounds.topic_prior,
-            "n_updates": self._rounds.n_updates,
-            "n_iter": self.n_iter,
-            "bound": self.evaluator.perplexity,
-        }
-
-    def _keep(self) -> None:
-        """Keep all of it in case the fit has to go on; a collective call."""
-        shared = {
-            "excess": self._rounds.topics.excess,
-            "doc_topic_prior": self._rounds.prior,
-            "topic_word_prior": self._rounds.topic_prior,
-            "n_updates": self._rounds.n_updates,
-            "n_iter": self.n_iter,
-            "first": self._first,
-            "perplexity": self.evaluator.perplexity,
-            "held_out": self.evaluator.held_out,
-            "is_evaluated": self.is_evaluated,
-            "stop": bool(self.stop),
-        }
-        self._context.save_state(
-            self._n_rounds,
-            shared,
-            done=self.stop or self.n_iter == self._params.max_iter,
-        )
-
     def load_state_dict(self, state: State) -> None:
-        """Take over what was kept.
-
-        Parameters
-        ----------
-        state : State
-            What was kept.
-
-        Raises
-        ------
-        CheckpointError
-            If it belongs to another vocabulary.
-        """
         shared, rounds = state.shared, self._rounds
         if shared["excess"].shape != rounds.topics.excess.shape:
             raise CheckpointError(
@@ -261,10 +170,89 @@ class TopicFit:
         if shared["topic_word_prior"] is not None:
             rounds.set_topic_prior(shared["topic_word_prior"])
         rounds.n_updates = shared["n_updates"]
-        self.evaluator.perplexity = shared["perplexity"]
-        self.evaluator.held_out = shared["held_out"]
+        self._evaluator.perplexity = shared["perplexity"]
+        self._evaluator.held_out = shared["held_out"]
         self.is_evaluated = shared["is_evaluated"]
-        self._n_rounds, self.n_iter = state.round, shared["n_iter"]
+        self.n_iter = shared["n_iter"]
         # Other ranks may have other rounds in a pass.
-        self._first = min(shared["first"], rounds.n_rounds - 1)
-        self.stop = shared["stop"]
+        self._next = min(shared["first"], rounds.n_rounds - 1)
+
+    def state_dict(self) -> Snapshot | None:
+        rounds = self._rounds
+        # Within a pass, butterfly mixing has no model that all ranks share.
+        if self._next and self._params.mixing != "allreduce":
+            return None
+        shared = {
+            "excess": rounds.topics.excess,
+            "doc_topic_prior": rounds.prior,
+            "topic_word_prior": rounds.topic_prior,
+            "n_updates": rounds.n_updates,
+            "n_iter": self.n_iter,
+            "first": self._next,
+            "perplexity": self._evaluator.perplexity,
+            "held_out": self._evaluator.held_out,
+            "is_evaluated": self.is_evaluated,
+        }
+        return Snapshot(shared)
+
+    def round(self) -> Work:
+        rounds, number = self._rounds, self._next
+        if self._order is None:
+            self._order = self._corpus.shuffled(self.context, self.n_iter)
+        documents = rounds.share_out(self._order, number)
+        rounds.run(documents, number, self.log.computing)
+        self._next = (number + 1) % rounds.n_rounds
+        if not self._next:
+            if self._params.learn_topic_prior:
+                rounds.learn_topic_prior(self.log.computing)
+            self.n_iter += 1
+            self._order = None
+        if not np.isfinite(rounds.topics.totals).all():
+            raise ValueError(
+                f"the model is not finite after round {self.n_rounds}; are the counts "
+                "in X extremely large?"
+            )
+        return Work(len(documents), self._evaluator.unknown(self.n_iter))
+
+    def measure(self) -> list[np.ndarray]:
+        self._due = self._find_due()
+        return [self._evaluator.measure(self._rounds, self._due)]
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        self._evaluator.complete(record, sums[0], self._due)
+        self.is_evaluated = self._due.bound
+
+    def is_done(self, record: Record) -> bool:
+        return self._ends_interval and self._evaluator.is_settled
+
+    def model(self) -> Model:
+        rounds = self._rounds
+        parameters = rounds.topics.parameters(slice(None))
+        return {
+            "components": np.ascontiguousarray(parameters.T),
+            "doc_topic_prior": rounds.prior,
+            "topic_word_prior": rounds.topic_prior,
+            "n_updates": rounds.n_updates,
+            "n_iter": self.n_iter,
+            "bound": self._evaluator.perplexity,
+        }
+
+    def evaluate(self) -> None:
+        """Evaluate a model that was not due at the end of a pass; a collective call."""
+        due = Due(bound=True, held_out=False)
+        sums = allreduce(self.context.group, self._evaluator.measure(self._rounds, due))
+        self._evaluator.complete({"round": self.n_rounds}, sums, due)
+
+    @property
+    def _ends_interval(self) -> bool:
+        """Whether the round ends so many passes that it is evaluated."""
+        every = self._params.evaluate_every
+        return not self._next and every > 0 and self.n_iter % every == 0
+
+    def _find_due(self) -> Due:
+        """What the round is evaluated on."""
+        is_end, is_due = not self._next and self.is_complete, self._ends_interval
+        holds_out = self._params.validation_fraction is not None
+        # Held-out documents are fewer, and tell when to stop; the others can wait.
+        with_bound = (is_due and not holds_out) or (is_end and self._params.with_bound)
+        return Due(with_bound, holds_out and (is_due or is_end))

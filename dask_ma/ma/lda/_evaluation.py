@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from dask_ma.comm import allreduce
@@ -13,8 +15,23 @@ from dask_ma.topics._corpus import Corpus
 from dask_ma.topics._model import TopicModel, completion_columns
 
 
+class Due(NamedTuple):
+    """What the topics are evaluated on after a round.
+
+    Attributes
+    ----------
+    bound : bool
+        Whether on the training documents.
+    held_out : bool
+        Whether on the held-out documents.
+    """
+
+    bound: bool
+    held_out: bool
+
+
 class TopicEvaluator:
-    """Notes the rounds, and evaluates the topics where that is wanted.
+    """Evaluates the topics where that is wanted.
 
     Parameters
     ----------
@@ -24,11 +41,11 @@ class TopicEvaluator:
         The documents.
     params : TopicParams
         Parameters of the fit.
+    log : RoundLog
+        Where computing is timed.
 
     Attributes
     ----------
-    log : RoundLog
-        The records of the rounds.
     perplexity : float or None
         Of the training documents, when they were evaluated last.
     held_out : float or None
@@ -39,9 +56,9 @@ class TopicEvaluator:
     """
 
     def __init__(
-        self, context: RankContext, corpus: Corpus, params: TopicParams
+        self, context: RankContext, corpus: Corpus, params: TopicParams, log: RoundLog
     ) -> None:
-        self.log = RoundLog(context)
+        self._log = log
         self.perplexity: float | None = None
         self.held_out: float | None = None
         self.is_settled = False
@@ -49,55 +66,60 @@ class TopicEvaluator:
         self._corpus = corpus
         self._params = params
 
-    def note(self, n_round: int, n_rows: int, n_iter: int) -> None:
-        """Keep what this rank has done in a round, which may be evaluated later."""
-        nan = float("nan")
-        values = {"objective": nan, "perplexity": nan}
+    def unknown(self, n_iter: int) -> dict[str, Any]:
+        """What the record of a round has that is not evaluated."""
+        names = ["objective", "perplexity"]
         if self._params.validation_fraction is not None:
-            values["validation_perplexity"] = nan
-        self.log.note(n_round, n_rows, **values, n_iter=n_iter)
+            names.append("validation_perplexity")
+        return {**dict.fromkeys(names, float("nan")), "n_iter": n_iter}
 
-    def finish_round(
-        self, rounds: Rounds, *, with_bound: bool, with_held_out: bool = False
-    ) -> list[Record]:
-        """Add up the counters of all ranks, and evaluate; a collective call.
+    def measure(self, rounds: Rounds, due: Due) -> np.ndarray:
+        """This rank's parts of what is due.
 
         Parameters
         ----------
         rounds : Rounds
             Where the fit stands.
-        with_bound : bool
-            Whether the topics are evaluated on the training documents.
-        with_held_out : bool, default=False
-            Whether they are on the held-out documents.
+        due : Due
+            What is evaluated.
 
         Returns
         -------
-        records : list of dict
-            Those of the rounds since the last call; the last one has `objective`,
-            ``-bound / words``, and `perplexity`, its exponential; and
-            `validation_perplexity` of the held-out documents.
+        parts : ndarray of shape (3,)
+            To be summed over ranks; 0 for what is not due.
+        """
+        own = np.zeros(3)
+        if any(due):
+            with self._log.computing("evaluate"):
+                if due.bound:
+                    own[0] = self._own_bound(rounds)
+                if due.held_out:
+                    own[1:] = self._own_completion(rounds)
+        return own
+
+    def complete(self, record: Record, sums: np.ndarray, due: Due) -> None:
+        """Take what was due.
+
+        Parameters
+        ----------
+        record : dict
+            Record of the round. It gets `objective`, ``-bound / words``, and
+            `perplexity`, its exponential; and `validation_perplexity` of the held-out
+            documents.
+        sums : ndarray of shape (3,)
+            Sums over ranks of what :meth:`measure` gives.
+        due : Due
+            What has been evaluated.
 
         Raises
         ------
         ValueError
             If the bound is not finite.
         """
-        own = np.zeros(3)
-        if with_bound or with_held_out:
-            with self.log.computing("evaluate"):
-                if with_bound:
-                    own[0] = self._own_bound(rounds)
-                if with_held_out:
-                    own[1:] = self._own_completion(rounds)
-        sums = allreduce(self._context.group, np.concatenate([own, *self.log.counters]))
-        counters = np.split(sums[len(own) :], len(self.log.counters))
-        records = self.log.finish(counters)
-        if with_bound:
-            self._take_bound(float(sums[0]), records[-1])
-        if with_held_out:
-            self._take_completion(float(sums[1]), float(sums[2]), records[-1])
-        return records
+        if due.bound:
+            self._take_bound(float(sums[0]), record)
+        if due.held_out:
+            self._take_completion(float(sums[1]), float(sums[2]), record)
 
     def bound(self, rounds: Rounds) -> float:
         """Evidence lower bound of the topics as they are; a collective call.
@@ -112,7 +134,7 @@ class TopicEvaluator:
         bound : float
             On all training documents, not divided by anything.
         """
-        with self.log.computing("evaluate"):
+        with self._log.computing("evaluate"):
             own = self._own_bound(rounds)
         return float(allreduce(self._context.group, np.array(own)))
 
