@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dask_ma.butterfly._batch_size import (
-    TimeModel,
-    fit_time_model,
-    rounded,
-    usual_batch_size,
-)
+from dask_ma.butterfly._combinations import is_refined
 from dask_ma.butterfly._control import StepControl
-from dask_ma.butterfly._finish import finish, is_in_vain, is_refined
 from dask_ma.butterfly._params import ButterflyParams
-from dask_ma.butterfly._progress import Plan, Progress, replica_of, resume
+from dask_ma.butterfly._plan import Plan, prepare, replica_of, resume
 from dask_ma.butterfly._state import RankState, stack, unstack
-from dask_ma.butterfly._steps import (
-    make_preconditioner,
-    make_rule,
-    rows_of_largest_rank,
-    run_steps,
-    sum_moments,
-)
+from dask_ma.butterfly._steps import run_steps
 from dask_ma.comm import Group, weighted_mean
-from dask_ma.engine import RankContext, Record, State
-from dask_ma.linear import Evaluator, LinearModel, initial_model
+from dask_ma.data import Shard
+from dask_ma.engine import (
+    Model,
+    RankContext,
+    Record,
+    RoundLog,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
+from dask_ma.linear import Evaluator, LinearModel, describe, initial_model
+from dask_ma.linear.refine import Refinable, refine
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -36,6 +34,7 @@ from dask_ma.supervised import (
     hold_out,
     pass_batches,
     pass_generator,
+    restore_state,
 )
 
 
@@ -61,132 +60,151 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore_state(replica_of)
-    if kept is not None:
-        # Rows that were lost may have been the only ones of their class.
-        params = replace(params, classes=kept.shared["classes"])
+    state, params = restore_state(context, params, replica_of)
     problem = agree_on_problem(context.group, arguments, params, one_vs_rest=True)
     problem, validation = hold_out(context, problem, params)
-    model = initial_model(problem, params)
-    evaluator = Evaluator(context, problem, validation, params, model)
-    now = begin(context, problem, params, evaluator, model, kept)
-    wanted = False
-    while now.state.n_passes < params.max_iter and not now.stop and not now.n_refined:
-        record = run_pass(context, problem, params, now)
-        wanted = context.record(record, now.describe(problem))
-        is_done = now.control.may_stop and evaluator.is_done(record, now.rule)
-        now.stop = is_done or wanted or is_in_vain(params, now)
-        now.converged = wanted
-        is_last = now.stop or now.state.n_passes == params.max_iter
-        now.keep(context, problem, done=is_last and (wanted or not is_refined(params)))
-    converged = now.stop
-    if is_refined(params) and not wanted:
-        outcome = finish(context, problem, params, now)
-        now.model, converged = outcome.model, outcome.converged
-    fitted = now.describe(problem)
+    passes = Passes(context, problem, validation, params)
+    refines = is_refined(params)
+    ended = fit_rounds(context, passes, state, goes_on=refines)
+    converged = ended.stop
+    if refines and not ended.wanted:
+        converged = refine(passes, state, float(passes.state.t))
+    fitted = passes.model()
     return FitResult(fitted, converged, context.history, context.timeline())
 
 
-def begin(
-    context: RankContext,
-    problem: Problem,
-    params: ButterflyParams,
-    evaluator: Evaluator,
-    model: LinearModel,
-    kept: State | None,
-) -> Progress:
-    """Where a fit stands before its first pass, or goes on; a collective call."""
-    if kept is None:
-        state, plan = prepare(context, problem, params, model)
-    else:
-        state, plan = resume(context, problem, params, kept)
-    by_score = params.early_stopping
-    now = Progress(
-        model=model,
-        state=state,
-        plan=plan,
-        rule=StopRule(
+class Passes(Refinable):
+    """Passes over the rows of all ranks; making one object is a collective call.
+
+    Attributes
+    ----------
+    state : RankState
+        Where this rank stands.
+    """
+
+    params: ButterflyParams
+    state: RankState
+    _plan: Plan
+
+    def __init__(
+        self,
+        context: RankContext,
+        problem: Problem,
+        validation: Shard | None,
+        params: ButterflyParams,
+    ) -> None:
+        super().__init__(context, problem, params, initial_model(problem, params))
+        self._evaluator = Evaluator(
+            context, problem, validation, params, self.current, self.log
+        )
+        by_score = params.early_stopping
+        self._rule = StopRule(
             params.tol,
             params.n_iter_no_change,
             maximize=by_score,
             is_relative=not by_score,
-        ),
-        control=StepControl(
+        )
+        self._control = StepControl(
             is_adaptive=params.learning_rate == "adaptive",
             takes_back=params.mixing != "none",
-        ),
-        evaluator=evaluator,
-    )
-    if kept is not None:
-        now.load_state_dict(kept, problem)
-    return now
-
-
-def prepare(
-    context: RankContext, problem: Problem, params: ButterflyParams, model: LinearModel
-) -> tuple[RankState, Plan]:
-    """Settle the batch size and the preconditioner; a collective call."""
-    group = context.group
-    most_rows = rows_of_largest_rank(group, problem)
-    moments = None
-    if params.preconditioner is not None:
-        moments = sum_moments(group, problem, params.moments)
-    state = RankState(stack(model), int(params.t), params.eta0)
-    described: dict[str, Any] = {}
-    if params.batch_size == "auto":
-        batch_size = usual_batch_size(most_rows)
-    elif params.batch_size != "timed":
-        batch_size = min(int(params.batch_size), most_rows)
-    elif group.size == 1:
-        # Nothing is exchanged, so nothing is gained by large batches.
-        batch_size = usual_batch_size(most_rows)
-    else:
-        times: TimeModel = fit_time_model(
-            context, problem, params, state, moments, most_rows
         )
-        described = times._asdict()
-        batch_size = rounded(times.best_batch_size(group.size), most_rows)
-    n_steps = -(-most_rows // batch_size)
-    described = {"batch_size": batch_size, "n_steps": n_steps, **described}
-    state = state._replace(
-        batch_size=batch_size,
-        preconditioner=make_preconditioner(moments, params, problem, batch_size),
-    )
-    rule = make_rule(params, problem, group.size, n_steps)
-    return state, Plan(n_steps, rule, described, moments)
+        self._is_worse = False
 
+    @property
+    def is_complete(self) -> bool:
+        return self.n_refined > 0 or self.state.n_passes >= self.params.max_iter
 
-def run_pass(
-    context: RankContext, problem: Problem, params: ButterflyParams, now: Progress
-) -> Record:
-    """Go over the rows once, and keep the model or not; a collective call.
+    @property
+    def is_worse(self) -> bool:
+        return self._is_worse
 
-    Returns
-    -------
-    record : dict
-        What the history holds of the pass.
-    """
+    def begin(self) -> None:
+        self.state, self._plan = prepare(
+            self.context, self.problem, self.params, self.current
+        )
+
+    def load_state_dict(self, state: State) -> None:
+        self.state, self._plan = resume(self.context, self.problem, self.params, state)
+        shared = state.shared
+        self.current = unstack(shared["weights"])
+        self._rule.load_state_dict(shared["rule"])
+        self._control.load_state_dict(shared["control"])
+        if shared["n_rows"] != self.problem.total_rows:
+            self._control.forget()
+        self._evaluator.n_worse = shared["n_worse"]
+        self._is_worse, self.n_refined = shared["is_worse"], shared["n_refined"]
+        self.has_converged = shared["converged"]
+
+    def state_dict(self) -> Snapshot:
+        state, moments = self.state, self._plan.moments
+        described = self._plan.described
+        shared = {
+            "weights": stack(self.current),
+            "t": state.t,
+            "eta": state.eta,
+            "n_passes": state.n_passes,
+            "n_averaged": state.n_averaged,
+            "batch_size": state.batch_size,
+            "moments": None if moments is None else moments.sums,
+            "moments_total": 0.0 if moments is None else moments.total,
+            "described": list(described),
+            "values": np.array(list(described.values()), dtype=np.float64),
+            "classes": self.problem.classes,
+            "rule": np.array(self._rule.state_dict()),
+            "control": np.array(self._control.state_dict()),
+            "is_worse": self._is_worse,
+            "n_worse": self._evaluator.n_worse,
+            "n_rows": self.problem.total_rows,
+            "n_refined": self.n_refined,
+            "converged": self.has_converged,
+            "n_ranks": self.context.group.size,
+        }
+        # The next steps change the weights in place.
+        return Snapshot(shared, {"weights": state.weights.copy()})
+
     # Weights that overflow are found by the evaluation, and refused or taken back.
-    with np.errstate(over="ignore", invalid="ignore"):
-        state = make_steps(context, problem, params, now.state, now.plan, now.evaluator)
-        candidate, state = merge(context.group, problem, params, state)
-        (record,) = now.evaluator.evaluate(
-            candidate,
-            state.n_passes,
-            1.0,
-            problem.shard.n_rows,
-            may_diverge=now.control.takes_back,
-        )
-    del record["local_epochs"]  # a pass is always one
-    record.update(now.plan.described, eta=state.eta)
-    start = now.evaluator.start_objective
-    if settle(record, start, now.control):
-        now.model = candidate
-    else:
-        state = state.at(now.model)
-    now.state = state._replace(eta=params.eta0 * now.control.factor)
-    now.is_worse = record["objective"] > start
-    return record
+    @np.errstate(over="ignore", invalid="ignore")
+    def round(self) -> Work:
+        context, problem, params = self.context, self.problem, self.params
+        state = make_steps(context, problem, params, self.state, self._plan, self.log)
+        self._candidate, self.state = merge(context.group, problem, params, state)
+        values = self._evaluator.unknown(1.0)
+        del values["local_epochs"]  # a pass is always one
+        return Work(problem.shard.n_rows, values)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def measure(self) -> list[np.ndarray]:
+        self._evaluator.is_due(self.state.n_passes, 1.0)  # after each pass it is
+        return self._evaluator.measure(self._candidate)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        """Complete a record, and keep the model of the pass or not."""
+        control, state = self._control, self.state
+        may_diverge = control.takes_back
+        self._evaluator.complete(record, sums, self._candidate, may_diverge=may_diverge)
+        record.update(self._plan.described, eta=state.eta)
+        start = self._evaluator.start_objective
+        if settle(record, start, control):
+            self.current = self._candidate
+        else:
+            state = state.at(self.current)
+        self.state = state._replace(eta=self.params.eta0 * control.factor)
+        self._is_worse = record["objective"] > start
+
+    def is_done(self, record: Record) -> bool:
+        control, evaluator = self._control, self._evaluator
+        if control.may_stop and evaluator.is_done(record, self._rule):
+            return True
+        # Steps that only make the model worse are in vain if something comes after.
+        if control.takes_back or not is_refined(self.params):
+            return False
+        return evaluator.n_worse >= self.params.n_iter_no_change
+
+    def model(self) -> Model:
+        t = float(self.state.t)
+        fitted = describe(self.current, self.problem, t, self.n_rounds)
+        return {**fitted, "eta": self.state.eta, "moments": self._plan.moments}
 
 
 def make_steps(
@@ -195,14 +213,14 @@ def make_steps(
     params: ButterflyParams,
     state: RankState,
     plan: Plan,
-    evaluator: Evaluator,
+    log: RoundLog,
 ) -> RankState:
     """Go over the rows of this rank once; a collective call."""
     rng = pass_generator(context, state.n_passes) if params.shuffle else None
     n_problems = None if problem.classes is None else problem.n_problems
     batches = pass_batches(problem.shard, plan.n_steps, rng, n_problems=n_problems)
     state = run_steps(
-        context.group, state, batches, plan.rule, params.mixing, evaluator.computing
+        context.group, state, batches, plan.rule, params.mixing, log.computing
     )
     return state._replace(n_passes=state.n_passes + 1)
 

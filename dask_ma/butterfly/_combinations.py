@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dask_ma._inactive import Inactive
-from dask_ma.butterfly._finish import unrefined_by
 from dask_ma.linear import EPSILON, HELD_OUT
+from dask_ma.linear.refine import unrefined_by as _unrefined_by
 
 
 def check_combinations(estimator: Any) -> None:
@@ -32,6 +32,19 @@ def check_combinations(estimator: Any) -> None:
             f"early_stopping must be False with refine={estimator.refine!r}, which "
             "goes on to the optimum of the objective; got early_stopping=True"
         )
+
+
+def unrefined_by(params: Any) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows the passes; none if one does.
+
+    Ranks that do not mix are there to compare with.
+    """
+    return _unrefined_by(params, mixing=params.mixing == "none")
+
+
+def is_refined(params: Any) -> bool:
+    """Whether the passes are followed by a refinement."""
+    return not unrefined_by(params)
 
 
 def _without_patience(estimator: Any) -> tuple[str, ...]:

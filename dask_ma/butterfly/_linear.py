@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.butterfly._agent import train
-from dask_ma.butterfly._combinations import INACTIVE, check_combinations
-from dask_ma.butterfly._finish import is_refined
+from dask_ma.butterfly._combinations import (
+    INACTIVE,
+    check_combinations,
+    is_refined,
+)
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.data import InputInfo
 from dask_ma.kernels import PRECONDITIONERS

@@ -6,7 +6,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import ButterflySGDClassifier
-from dask_ma.butterfly._progress import replica_of
+from dask_ma.butterfly._plan import replica_of
 from dask_ma.comm import butterfly_partners
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery._fit_info import FitInfo

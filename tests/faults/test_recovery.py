@@ -81,7 +81,6 @@ def doomed_agent(moment, ranks, sign, at_round, directory, parents):
 
     def agent(context, arguments, params):
         from dask_ma.ma.sgd import _agent
-        from dask_ma.ma.sgd._progress import Progress
         from dask_ma.ma.sgd._solver import LocalSGD
 
         rank = context.group.rank
@@ -96,7 +95,7 @@ def doomed_agent(moment, ranks, sign, at_round, directory, parents):
                 os.kill(os.getppid(), sign)
             os.kill(os.getpid(), sign)
 
-        run, keep = LocalSGD.run, Progress.keep
+        run, keep = LocalSGD.run, context.save_state
         deliver = context.group._deliver
 
         def striking_run(self, *args):
@@ -111,15 +110,15 @@ def doomed_agent(moment, ranks, sign, at_round, directory, parents):
             if moment == "sending" and now["round"] == at_round:
                 die()
 
-        def striking_keep(self, *args, **kwargs):
+        def striking_keep(*args, **kwargs):
             if moment == "before keeping" and now["round"] == at_round:
                 die()
-            keep(self, *args, **kwargs)
+            keep(*args, **kwargs)
             if moment == "after keeping" and now["round"] == at_round:
                 die()
 
         # This process dies of it, so nothing needs to be put back.
-        LocalSGD.run, Progress.keep = striking_run, striking_keep
+        LocalSGD.run, context.save_state = striking_run, striking_keep
         context.group._deliver = striking_deliver
         result = _agent.train(context, arguments, params)
         if moment == "returning":

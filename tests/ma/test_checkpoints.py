@@ -6,6 +6,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.engine import RankContext
 from dask_ma.exceptions import CheckpointError
 
 PARAMS = {"max_iter": 9, "tol": None, "random_state": 3, "local_epochs": 1.0}
@@ -34,17 +35,15 @@ class StopAfterError(Exception):
 @pytest.fixture
 def interrupt(monkeypatch):
     """``interrupt(n)``: the next fit fails in the merge of round n."""
-    from dask_ma.ma.sgd import _progress
-
-    original = _progress.Progress.keep
+    original = RankContext.save_state
 
     def arm(number):
-        def keep(self, *args, **kwargs):
-            if self.n_iter == number:
+        def save_state(self, n_rounds, *args, **kwargs):
+            if n_rounds == number:
                 raise StopAfterError
-            return original(self, *args, **kwargs)
+            return original(self, n_rounds, *args, **kwargs)
 
-        monkeypatch.setattr(_progress.Progress, "keep", keep)
+        monkeypatch.setattr(RankContext, "save_state", save_state)
 
     yield arm
 

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from dask_ma import MASGDClassifier, MASGDRegressor
-from dask_ma.linear.refine import _evaluation
+from dask_ma.linear.refine import _run
 from dask_ma.ma import Models
 
 SMOOTH = ["log_loss", "squared_hinge", "modified_huber"]
@@ -271,14 +271,14 @@ def test_ranks_without_rows(cluster, binary):
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_rank_that_fails_ends_the_others(cluster, binary, monkeypatch, failing):
     """Whether it runs SciPy or serves it, and with the error of its own."""
-    original = _evaluation.Rows.evaluate
+    original = _run.Refinement.round
 
-    def evaluate(self, request, coordinates, n_iter):
-        if self._log._context.group.rank == failing and n_iter == 4:
+    def make_round(self):
+        if self.context.group.rank == failing and self.n_rounds == 4:
             raise MemoryError("no room for the gradient")
-        return original(self, request, coordinates, n_iter)
+        return original(self)
 
-    monkeypatch.setattr(_evaluation.Rows, "evaluate", evaluate)
+    monkeypatch.setattr(_run.Refinement, "round", make_round)
     model = MASGDClassifier(**FROM_ZERO, loss="log_loss", n_ranks=4)
     with pytest.raises(MemoryError, match="no room for the gradient"):
         model.fit(*binary)

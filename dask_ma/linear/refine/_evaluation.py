@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.engine import Record
+from dask_ma.engine import Adder, RoundLog, Work
 from dask_ma.kernels import DescentSums, descent_sums, moment_sums
-from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._params import LinearModel, RefineParams
 from dask_ma.linear.refine._coordinates import Coordinates, Penalty
 from dask_ma.linear.refine._found import Found
 from dask_ma.supervised._problem import Problem
-
-#: Sums arrays over ranks; everybody gets the sums.
-Adder = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 class Request(NamedTuple):
@@ -49,8 +44,8 @@ class Rows:
         The rows to train on.
     params : RefineParams
         Parameters of the fit.
-    evaluator : Evaluator
-        What keeps the records of the rounds.
+    log : RoundLog
+        Where computing is timed.
     add_up : callable
         Sums arrays over ranks.
     has_hessian : bool
@@ -68,7 +63,7 @@ class Rows:
         self,
         problem: Problem,
         params: RefineParams,
-        evaluator: Evaluator,
+        log: RoundLog,
         add_up: Adder,
         *,
         has_hessian: bool,
@@ -76,7 +71,7 @@ class Rows:
         self.penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
         self._problem = problem
         self._params = params
-        self._log = evaluator.log
+        self._log = log
         self._add_up = add_up
         self._has_hessian = has_hessian
         self._n_passes = 0
@@ -105,10 +100,8 @@ class Rows:
             fit_intercept=self._params.fit_intercept,
         )
 
-    def evaluate(
-        self, request: Request, coordinates: Coordinates, n_iter: int
-    ) -> tuple[list[Found], Record]:
-        """Evaluate some problems in one pass, which is a round of its own.
+    def measure(self, request: Request, coordinates: Coordinates) -> DescentSums:
+        """This rank's parts of an evaluation, in one pass over its rows.
 
         Parameters
         ----------
@@ -116,32 +109,23 @@ class Rows:
             Problems and points, the same on all ranks.
         coordinates : Coordinates
             What the points are.
-        n_iter : int
-            Number of the round.
 
         Returns
         -------
-        found : list of Found
-            For each of the problems, the same on all ranks.
-        record : dict
-            What the history holds of the round, but for the objective.
+        parts : DescentSums
+            To be summed over ranks.
         """
         with self._log.computing():
-            own = self._sums(request, coordinates)
+            parts = self._sums(request, coordinates)
         self._n_passes += 1
-        n_rows = self._problem.shard.n_rows * self._n_passes
-        self._log.note(
-            n_iter,
-            n_rows,
-            objective=float("nan"),
-            local_epochs=float(self._n_passes),
-            refined=True,
-        )
-        self._n_passes = 0
-        n_records = len(self._log.counters)
-        *sums, counters = self._add_up([*own, np.concatenate(self._log.counters)])
-        record = self._log.finish(np.split(counters, n_records))[-1]
-        return self._to_found(DescentSums(*sums), request.points, coordinates), record
+        return parts
+
+    def work(self) -> Work:
+        """Passes since the last round, which are a round of their own."""
+        epochs, self._n_passes = self._n_passes, 0
+        nan = float("nan")
+        values = {"objective": nan, "local_epochs": float(epochs), "refined": True}
+        return Work(self._problem.shard.n_rows * epochs, values)
 
     def _sums(self, request: Request, coordinates: Coordinates) -> DescentSums:
         """Sums over this rank's rows."""
@@ -178,10 +162,25 @@ class Rows:
                 array += part
         return total
 
-    def _to_found(
+    def to_found(
         self, sums: DescentSums, points: np.ndarray, coordinates: Coordinates
     ) -> list[Found]:
-        """Means over the rows, with the penalty."""
+        """Means over the rows of all ranks, with the penalty.
+
+        Parameters
+        ----------
+        sums : DescentSums
+            Sums over ranks of what :meth:`measure` gives.
+        points : ndarray of shape (n_asked, n_weights)
+            Where they were measured.
+        coordinates : Coordinates
+            What the points are.
+
+        Returns
+        -------
+        found : list of Found
+            For each of the problems, the same on all ranks.
+        """
         total, l2, l1 = self._problem.total_weight, coordinates.l2, coordinates.l1
         penalties = 0.5 * points**2 @ l2 + np.abs(points) @ l1
         gradients = coordinates.to_gradient(sums.coef / total, sums.intercept / total)

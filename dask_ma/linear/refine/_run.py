@@ -2,71 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from dask_ma.comm import broadcast
-from dask_ma.engine import RankContext
-from dask_ma.linear._evaluation import Evaluator
-from dask_ma.linear._model import describe
+from dask_ma.comm import Group, allreduce, broadcast
+from dask_ma.engine import (
+    Adder,
+    Method,
+    Model,
+    RankContext,
+    Record,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
+from dask_ma.kernels import DescentSums
+from dask_ma.linear._model import describe, initial_model
 from dask_ma.linear._params import LinearModel, RefineParams
-from dask_ma.linear.refine._coordinates import Coordinates
-from dask_ma.linear.refine._evaluation import Adder, Request, Rows
-from dask_ma.linear.refine._found import Found
-from dask_ma.linear.refine._lbfgs import LBFGS
-from dask_ma.linear.refine._newton import Newton
-from dask_ma.linear.refine._track import Track
+from dask_ma.linear.refine._evaluation import Request, Rows
+from dask_ma.linear.refine._search import Best, Search, Verdict
 from dask_ma.supervised._problem import Problem
 
 # Newton's method needs a pass that costs each row the square of the columns, and sums
 # of as many numbers per problem.
 _MOST_COLUMNS, _MOST_SECOND = 512, 2**20
-# An objective this small against that at the start is zero: no model is the best one of
-# classes that a plane divides, without a penalty.
-_ZERO = 1e-7
-_NARROWEST = 1e-9  # smooth loss, against the spread of the targets
-
-#: Called after each round with the best model, the rounds so far, whether this was the
-#: last one, and whether the refinement has converged; keeps all of it in case the fit
-#: has to go on.
-Keeper = Callable[[LinearModel, int, bool, bool], None]
 
 
-class Outcome(NamedTuple):
-    """What a refinement ends with, the same on all ranks.
+class Refinable(Method):
+    """Rounds of a linear model's fit, which a refinement may follow.
 
     Attributes
     ----------
-    model : LinearModel
-        The best one evaluated, in the dtype of the first.
-    n_iter : int
-        Rounds so far.
-    converged : bool
-        Whether the objective is as near to its optimum as asked for, or somebody who
-        follows the fit wants it to end.
+    problem : Problem
+        What is trained.
+    params : RefineParams
+        Parameters of the fit.
+    current : LinearModel
+        The model to go on from; once refined, the best one.
+    n_refined : int
+        Rounds of the refinement among those made; a part of the state.
+    has_converged : bool
+        Whether the refinement has; a part of the state.
     """
 
-    model: LinearModel
-    n_iter: int
-    converged: bool
+    def __init__(
+        self,
+        context: RankContext,
+        problem: Problem,
+        params: RefineParams,
+        model: LinearModel,
+    ) -> None:
+        super().__init__(context)
+        self.problem = problem
+        self.params = params
+        self.current = model
+        self.n_refined = 0
+        self.has_converged = False
+
+    @property
+    def output(self) -> LinearModel:
+        """What the rounds have ended with."""
+        return self.current
+
+    @property
+    @abstractmethod
+    def is_worse(self) -> bool:
+        """Whether that is worse than the model that the fit has started from."""
+
+    @abstractmethod
+    def state_dict(self) -> Snapshot:
+        """State after the round, also of the refinement."""
 
 
 def refine(
-    context: RankContext,
-    problem: Problem,
-    params: RefineParams,
-    evaluator: Evaluator,
-    model: LinearModel,
-    n_iter: int,
-    t: float,
-    *,
-    add_up: Adder,
-    keep: Keeper,
-    most_rounds: int,
-) -> Outcome:
-    """Go on from a model to the optimum of its objective; a collective call.
+    rounds: Refinable, state: State | None, t: float, add_up: Adder | None = None
+) -> bool:
+    """Go on from where rounds have ended to the optimum; a collective call.
 
     Rank 0 decides at which points it needs objective and derivatives, and sends them
     out; all ranks evaluate them in one pass over their rows. Were each rank to decide
@@ -75,59 +90,117 @@ def refine(
 
     Parameters
     ----------
-    context : RankContext
-        This rank.
-    problem : Problem
-        What is to be trained.
-    params : RefineParams
-        Parameters of the fit.
-    evaluator : Evaluator
-        What has evaluated the rounds so far.
-    model : LinearModel
-        Where to start.
-    n_iter : int
-        Rounds so far.
+    rounds : Refinable
+        The rounds; afterwards their `current` is the best model evaluated, in the dtype
+        of the first.
+    state : State or None
+        What they have gone on from.
     t : float
         Place in the schedule of the learning rate, which stays as it is.
-    add_up : callable
-        Sums arrays over ranks.
-    keep : callable
-        Keeps the model after each round.
-    most_rounds : int
-        Rounds that there may be, at least 1.
+    add_up : callable, default=None
+        Sums arrays over ranks; None is :func:`~dask_ma.comm.allreduce`.
 
     Returns
     -------
-    outcome : Outcome
+    converged : bool
+        Whether the objective is as near to its optimum as asked for, or somebody who
+        follows the fit wants it to end.
     """
-    method = choose_method(params.refine, problem)
-    rows = Rows(problem, params, evaluator, add_up, has_hessian=method == "newton")
-    coordinates = rows.coordinates(model)
-    best = Best(model, coordinates)
-    search = None
-    if context.group.rank == 0:
-        search = Search(best.points, params, coordinates, method, rows.spread)
-    verdict = np.inf, False, False
-    for number in range(1, most_rounds + 1):
-        ask = None if search is None else search.ask()
-        request = Request(*broadcast(context.group, ask))
-        n_iter += 1
-        found, record = rows.evaluate(request, coordinates, n_iter)
-        best.update(request, found)
-        if search is not None:
-            search.tell(found)
-            verdict = search.excess, search.is_done, search.is_converged
-        verdict = broadcast(context.group, verdict)
-        excess, is_done, converged = verdict
+    if add_up is None:
+        add_up = partial(_add_up, rounds.context.group)
+    refinement = Refinement(rounds, t, add_up)
+    before = state if rounds.n_refined else None
+    ended = fit_rounds(rounds.context, refinement, before, add_up=add_up)
+    return rounds.has_converged or ended.wanted
+
+
+def _add_up(group: Group, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return allreduce(group, list(arrays))
+
+
+class Refinement(Method):
+    """Steps of second order, each of which takes a pass over the rows."""
+
+    def __init__(self, rounds: Refinable, t: float, add_up: Adder) -> None:
+        super().__init__(rounds.context, rounds.log)
+        self.n_rounds = rounds.n_rounds
+        self._before = rounds
+        self._t = t
+        method = choose_method(rounds.params.refine, rounds.problem)
+        self._method = method
+        self._rows = Rows(
+            rounds.problem,
+            rounds.params,
+            self.log,
+            add_up,
+            has_hessian=method == "newton",
+        )
+        self._best: Best | None = None
+        self._search: Search | None = None  # on rank 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._before.n_refined >= self._before.params.refine_max_iter
+
+    def load_state_dict(self, state: State) -> None:
+        """The rounds before, whose state it is a part of, have taken it over."""
+
+    def state_dict(self) -> Snapshot:
+        return self._before.state_dict()
+
+    def round(self) -> Work:
+        if self._best is None:
+            self._best = self._start()
+        ask = None if self._search is None else self._search.ask()
+        self._request = Request(*broadcast(self.context.group, ask))
+        self._sums = self._rows.measure(self._request, self._best.coordinates)
+        return self._rows.work()
+
+    def measure(self) -> list[np.ndarray]:
+        return list(self._sums)
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        best, before, verdict = self._best, self._before, Verdict()
+        assert best is not None
+        found = self._rows.to_found(
+            DescentSums(*sums), self._request.points, best.coordinates
+        )
+        best.update(self._request, found)
+        if self._search is not None:
+            verdict = self._search.tell(found)
+        verdict = Verdict(*broadcast(self.context.group, tuple(verdict)))
         record["objective"] = float(best.objectives.mean())
-        record["excess"] = excess
-        wanted = context.record(record, describe(best.model, problem, t, n_iter))
-        is_last = is_done or wanted or number == most_rounds
-        converged = converged or wanted
-        keep(best.model, number, is_last, converged)
-        if is_last:
-            break
-    return Outcome(best.model, n_iter, converged)
+        record["excess"] = verdict.excess
+        self._is_done = verdict.is_done
+        before.has_converged, before.current = verdict.is_converged, best.model
+        before.n_refined += 1
+        before.n_rounds = self.n_rounds
+
+    def is_done(self, record: Record) -> bool:
+        """Whether there is nothing more to be evaluated."""
+        return self._is_done
+
+    def model(self) -> Model:
+        before = self._before
+        return describe(before.current, before.problem, self._t, self.n_rounds)
+
+    def _start(self) -> Best:
+        """Look at the rows, and at where to begin; a collective call.
+
+        A refinement that was interrupted goes on from its best model. If the rounds
+        have only made the model worse, it begins at that from which the fit started.
+        """
+        before = self._before
+        problem, params, model = before.problem, before.params, before.output
+        if before.is_worse and not before.n_refined:
+            model = initial_model(problem, params)
+        coordinates = self._rows.coordinates(model)
+        best = Best(model, coordinates)
+        if self.context.group.rank == 0:
+            self._search = Search(
+                best.points, params, coordinates, self._method, self._rows.spread
+            )
+        return best
 
 
 def choose_method(method: str | None, problem: Problem) -> str:
@@ -138,126 +211,3 @@ def choose_method(method: str | None, problem: Problem) -> str:
     n_second = problem.n_problems * n_columns**2
     is_small = n_columns <= _MOST_COLUMNS and n_second <= _MOST_SECOND
     return "newton" if is_small else "lbfgs"
-
-
-class Best:
-    """Where each problem's objective was lowest.
-
-    Parameters
-    ----------
-    model : LinearModel
-        The model before the first round.
-    coordinates : Coordinates
-        What the points are.
-
-    Attributes
-    ----------
-    points : ndarray of shape (n_problems, n_weights)
-        The points.
-    objectives : ndarray of shape (n_problems,)
-        The objectives.
-    model : LinearModel
-        The model there, in the dtype of the first.
-    """
-
-    def __init__(self, model: LinearModel, coordinates: Coordinates) -> None:
-        self.model = model
-        self.points = coordinates.to_points(model)
-        self.objectives = np.full(len(self.points), np.inf)
-        self._coordinates = coordinates
-        self._dtype = model.coef.dtype
-
-    def update(self, request: Request, found: list[Found]) -> None:
-        """Take what was found in a round."""
-        for k, point, one in zip(request.problems, request.points, found, strict=True):
-            if one.objective < self.objectives[k]:
-                self.objectives[k] = one.objective
-                self.points[k] = point
-        exact = self._coordinates.to_model(self.points, np.arange(len(self.points)))
-        self.model = LinearModel(*(array.astype(self._dtype) for array in exact))
-
-
-class Search:
-    """Looks for the optimum of all problems at once, on rank 0.
-
-    Each problem has a line search of its own; their trials are evaluated in the same
-    pass, and those that have come to their end are left out.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n_problems, n_weights)
-        Where to start.
-    params : RefineParams
-        Parameters of the fit.
-    coordinates : Coordinates
-        What the points are.
-    method : {"newton", "lbfgs"}
-        What gives the directions.
-    spread : float
-        Typical size of a residual.
-
-    Attributes
-    ----------
-    excess : float
-        Estimate of how far the mean objective is above its optimum, relative to it.
-    is_done : bool
-        Whether there is nothing more to be evaluated.
-    is_converged : bool
-        Whether the objective is as near to its optimum as asked for.
-    """
-
-    def __init__(
-        self,
-        points: np.ndarray,
-        params: RefineParams,
-        coordinates: Coordinates,
-        method: str,
-        spread: float,
-    ) -> None:
-        rule: type[LBFGS | Newton] = Newton if method == "newton" else LBFGS
-        self._params = params
-        least = 0.5 * params.epsilon if params.loss == "huber" else 0.0
-        least = max(least, _NARROWEST * spread)
-        width = max(spread, least)
-        self._tracks = [
-            Track(point.copy(), rule(coordinates.l1), coordinates, width, least)
-            for point in points
-        ]
-        self._asked: list[int] = []
-        self._tolerance = 0.0
-        self._start: float | None = None
-        self.excess, self.is_done, self.is_converged = np.inf, False, False
-
-    def ask(self) -> Request:
-        """What is to be evaluated next."""
-        self._asked = [
-            k for k, track in enumerate(self._tracks) if not self._is_ended(track)
-        ]
-        tracks = [self._tracks[k] for k in self._asked]
-        return Request(
-            np.array(self._asked),
-            np.array([track.trial for track in tracks]),
-            np.array([track.width for track in tracks]),
-            np.array([track.caution for track in tracks]),
-        )
-
-    def tell(self, found: list[Found]) -> None:
-        """Take what was found at the points asked for."""
-        asked = [self._tracks[k] for k in self._asked]
-        for track, one in zip(asked, found, strict=True):
-            track.note(one)
-        mean = float(np.mean([track.objective for track in self._tracks]))
-        if self._start is None:
-            self._start = mean
-        self._tolerance = self._params.refine_tol * max(mean, _ZERO * self._start)
-        for track, one in zip(asked, found, strict=True):
-            track.update(one, self._tolerance)
-        left = float(np.mean([track.excess for track in self._tracks]))
-        self.excess = left / mean if mean > 0 else 0.0
-        self.is_done = all(self._is_ended(track) for track in self._tracks)
-        self.is_converged = all(
-            track.excess <= self._tolerance for track in self._tracks
-        )
-
-    def _is_ended(self, track: Track) -> bool:
-        return track.is_stuck or track.excess <= self._tolerance

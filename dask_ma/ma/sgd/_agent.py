@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import weighted_mean
+from dask_ma.comm import Group, weighted_mean
 from dask_ma.data import Shard, join_shard
-from dask_ma.engine import RankContext
-from dask_ma.linear import Evaluator, describe, initial_model
+from dask_ma.engine import (
+    Model,
+    RankContext,
+    Record,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
+from dask_ma.exceptions import CheckpointError
+from dask_ma.linear import Evaluator, LinearModel, describe, initial_model
+from dask_ma.linear.refine import Refinable, refine
+from dask_ma.ma._aggregation import aggregate
 from dask_ma.ma._paradigm import Gradients
-from dask_ma.ma.sgd._finish import finish, is_in_vain, is_refined
+from dask_ma.ma.sgd._combinations import is_refined
 from dask_ma.ma.sgd._mean import RunningMean
-from dask_ma.ma.sgd._paradigms import Paradigm, SendGradient, SendModel
+from dask_ma.ma.sgd._paradigms import Due, Paradigm, SendGradient, SendModel
 from dask_ma.ma.sgd._params import FitParams
-from dask_ma.ma.sgd._progress import Progress
 from dask_ma.ma.sgd._schedule import Sizes, local_epochs
 from dask_ma.ma.sgd._solver import LocalSGD
-from dask_ma.ma.sgd._steps import balanced_steps, steps_of
+from dask_ma.ma.sgd._steps import Steps, balanced_steps, steps_of
 from dask_ma.ma.sgd._trial import Shrinking, find_steps
-from dask_ma.supervised import FitResult, Problem, StopRule, agree_on_problem, hold_out
+from dask_ma.supervised import (
+    FitResult,
+    Problem,
+    StopRule,
+    agree_on_problem,
+    hold_out,
+    restore_state,
+)
 
 _SMALLEST_STEP = 1e-6  # where scikit-learn's adaptive step size ends, too
 _SHRINK = 5.0  # and how it gets there
@@ -48,63 +67,196 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    group, state, size = context.group, context.restore_state(), context.group.size
-    if state is not None:
-        # Rows that were lost may have been the only ones of their class.
-        params = replace(params, classes=state.shared["classes"])
-    problem = agree_on_problem(group, arguments, params, one_vs_rest=True)
+    state, params = restore_state(context, params)
+    problem = agree_on_problem(context.group, arguments, params, one_vs_rest=True)
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
-    now = begin(context, problem, validation, params)
-    if state is not None:
-        now.load_state_dict(state)
-    elif params.is_balanced and params.max_iter > 0:
-        if params.eta is None:
-            now.set_steps(find_steps(context, problem, params, now.model))
-        else:
-            now.set_steps(balanced_steps(params, params.eta, params.t))
-    paradigm, evaluator = now.paradigm, now.evaluator
-    epochs, output, wanted = paradigm.epochs, now.mean.current(now.model), False
-    while now.n_iter < params.max_iter and not now.stop and not now.n_refined:
-        now.n_iter += 1
-        now.model, n_rows = paradigm.round(
-            now.model, evaluator.computing, is_last=now.n_iter == params.max_iter
-        )
-        output = now.mean.update(now.model, epochs)
-        for record in evaluator.evaluate(output, now.n_iter, epochs, n_rows):
-            fitted = describe(output, problem, paradigm.t, now.n_iter)
-            wanted = context.record(record, fitted)
-            now.stop = evaluator.is_done(record, now.rule)
-            now.stop = now.stop or is_in_vain(params, evaluator)
-            value, start = record["objective"], evaluator.start_objective
-            if params.is_balanced and evaluator.counts and not np.isnan(value):
-                if now.shrinking.update(value, start):
-                    now.set_steps(now.steps.halved(mean_t(problem, params, now, size)))
-        shrunk = now.steps.scale / _SHRINK
-        if now.stop and params.learning_rate == "adaptive" and shrunk > _SMALLEST_STEP:
-            now.set_steps(replace(now.steps, scale=shrunk))
-            now.rule.restart()
-            now.stop = False
-        now.stop, now.converged = now.stop or wanted, wanted
-        is_last = now.stop or now.n_iter == params.max_iter
-        done = is_last and (wanted or not is_refined(params))
-        now.keep(context, problem, done=done)
-    t = weighted_mean(
-        group, np.array(paradigm.t), problem.weight, total=problem.total_weight
-    )
-    n_iter, converged = now.n_iter, now.stop
-    if is_refined(params) and not wanted:
-        outcome = finish(context, problem, params, now, output, float(t))
-        output, n_iter, converged = outcome
-    fitted = describe(output, problem, float(t), n_iter)
-    if params.average:
-        fitted["mean_of"] = (*now.model, *now.mean.counts)
-    if params.is_balanced and params.max_iter > 0:
-        fitted["eta"] = now.steps.at(float(t))
+    rounds = Rounds(context, problem, validation, params)
+    refines = is_refined(params)
+    ended = fit_rounds(context, rounds, state, goes_on=refines)
+    converged, t = ended.stop, rounds.mean_of_t()
+    if refines and not ended.wanted:
+        add_up = partial(_add_up, context.group, params.paradigm.aggregation)
+        converged = refine(rounds, state, t, add_up)
+    fitted = {**describe(rounds.output, problem, t, rounds.n_rounds), **rounds.extra(t)}
     return FitResult(
         fitted, converged, context.history, context.timeline(), notes_on(problem)
     )
+
+
+class Rounds(Refinable):
+    """Rounds from one common model to the next; making one object is collective."""
+
+    params: FitParams
+
+    def __init__(
+        self,
+        context: RankContext,
+        problem: Problem,
+        validation: Shard | None,
+        params: FitParams,
+    ) -> None:
+        super().__init__(context, problem, params, initial_model(problem, params))
+        self._mean = RunningMean(params.average, problem.total_rows)
+        if params.mean is not None:
+            coef, intercept, *counts = params.mean
+            self._mean.load_state_dict(coef, intercept, np.array(counts))
+        self._output = self._mean.current(self.current)
+        self._paradigm = make_paradigm(context, problem, params)
+        self._rule = StopRule(
+            params.tol,
+            params.n_iter_no_change,
+            maximize=params.early_stopping,
+            is_relative=not params.early_stopping,
+        )
+        self._evaluator = Evaluator(
+            context, problem, validation, params, self.current, self.log
+        )
+        self._steps = steps_of(params)
+        self._shrinking = Shrinking()
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_refined > 0 or self.n_rounds >= self.params.max_iter
+
+    @property
+    def output(self) -> LinearModel:
+        """The mean of the common models, or the last one; once refined, the best."""
+        return self.current if self.n_refined else self._output
+
+    @property
+    def is_worse(self) -> bool:
+        return self._evaluator.n_worse > 0
+
+    def begin(self) -> None:
+        """Find steps by trial, if that is asked for."""
+        params = self.params
+        if not params.is_balanced or params.max_iter == 0:
+            return
+        if params.eta is None:
+            steps = find_steps(self.context, self.problem, params, self.current)
+        else:
+            steps = balanced_steps(params, params.eta, params.t)
+        self._set_steps(steps)
+
+    def load_state_dict(self, state: State) -> None:
+        shared = state.shared
+        if shared["coef"].shape != self.current.coef.shape:
+            raise CheckpointError(
+                f"the model to go on from has coefficients of shape "
+                f"{shared['coef'].shape}, expected {self.current.coef.shape} for these "
+                "data"
+            )
+        self.current = LinearModel(shared["coef"], shared["intercept"])
+        self._mean.load_state_dict(
+            shared["mean_coef"], shared["mean_intercept"], shared["mean"]
+        )
+        self._output = self._mean.current(self.current)
+        self._rule.load_state_dict(shared["rule"])
+        self._evaluator.epochs = shared["epochs"]
+        self._evaluator.n_worse = shared["n_worse"]
+        self.n_refined, self.has_converged = shared["n_refined"], shared["converged"]
+        scale, shift, power = map(float, shared["steps"])
+        steps = replace(self._steps, scale=scale, shift=shift, power=power)
+        if steps != self._steps:
+            self._set_steps(steps)
+        self._shrinking.load_state_dict(shared["shrinking"])
+        self._paradigm.due = Due(*map(float, shared["due"]))
+        # The state of a rank may have been lost, or it has other rows now.
+        own = state.own or self._paradigm.state_after(state.round, shared["t"])
+        self._paradigm.load_state_dict(own)
+
+    def state_dict(self) -> Snapshot:
+        mean, steps = self._mean.state_dict(), self._steps
+        shared = {
+            "coef": self.current.coef,
+            "intercept": self.current.intercept,
+            "mean_coef": mean["coef"],
+            "mean_intercept": mean["intercept"],
+            "mean": mean["counts"],
+            "classes": self.problem.classes,
+            "rule": np.array(self._rule.state_dict()),
+            "epochs": self._evaluator.epochs,
+            "n_worse": self._evaluator.n_worse,
+            "steps": np.array([steps.scale, steps.shift, steps.power]),
+            "shrinking": np.array(self._shrinking.state_dict()),
+            "n_refined": self.n_refined,
+            "converged": self.has_converged,
+            "t": self._paradigm.t,
+            "due": np.array(self._paradigm.due),
+        }
+        # In between, rounds wait for their records.
+        is_settled = self._evaluator.epochs == 0.0
+        return Snapshot(shared, self._paradigm.state_dict(), is_settled)
+
+    def round(self) -> Work:
+        is_last, epochs = self.n_rounds == self.params.max_iter, self._paradigm.epochs
+        self.current, n_rows = self._paradigm.round(
+            self.current, self.log.computing, is_last=is_last
+        )
+        self._output = self._mean.update(self.current, epochs)
+        return Work(n_rows, self._evaluator.unknown(epochs))
+
+    def measure(self) -> list[np.ndarray] | None:
+        if not self._evaluator.is_due(self.n_rounds, self._paradigm.epochs):
+            return None
+        return self._evaluator.measure(self._output)
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        self._evaluator.complete(record, sums, self._output)
+
+    def is_done(self, record: Record) -> bool:
+        """Whether the rounds end; if not, steps may become smaller."""
+        params, evaluator = self.params, self._evaluator
+        # Where SGD only makes the model worse, something else comes after it.
+        in_vain = evaluator.n_worse >= params.n_iter_no_change and is_refined(params)
+        stop = evaluator.is_done(record, self._rule) or in_vain
+        if params.is_balanced and evaluator.counts:
+            value, start = record["objective"], evaluator.start_objective
+            if self._shrinking.update(value, start):
+                self._set_steps(self._steps.halved(self._place_in_schedule()))
+        shrunk = self._steps.scale / _SHRINK
+        if stop and params.learning_rate == "adaptive" and shrunk > _SMALLEST_STEP:
+            self._set_steps(replace(self._steps, scale=shrunk))
+            self._rule.restart()
+            return False
+        return stop
+
+    def model(self) -> Model:
+        return describe(self.output, self.problem, self._paradigm.t, self.n_rounds)
+
+    def mean_of_t(self) -> float:
+        """Place in the schedule of the learning rate; a collective call."""
+        group, problem = self.context.group, self.problem
+        own, total = np.array(self._paradigm.t), problem.total_weight
+        return float(weighted_mean(group, own, problem.weight, total=total))
+
+    def extra(self, t: float) -> dict[str, Any]:
+        """What a fitted estimator has besides the model."""
+        found: dict[str, Any] = {}
+        if self.params.average:
+            found["mean_of"] = (*self.current, *self._mean.counts)
+        if self.params.is_balanced and self.params.max_iter > 0:
+            found["eta"] = self._steps.at(t)
+        return found
+
+    def _set_steps(self, steps: Steps) -> None:
+        """Make these steps from now on."""
+        self._steps = steps
+        self._paradigm.set_steps(steps)
+
+    def _place_in_schedule(self) -> float:
+        """Place of a rank with the mean number of rows."""
+        epochs = self.n_rounds * self._paradigm.epochs
+        n_ranks = self.context.group.size
+        return self.params.t + epochs * self.problem.total_rows / n_ranks
+
+
+def _add_up(
+    group: Group, aggregation: str, arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    return aggregate(group, arrays, aggregation)
 
 
 def notes_on(problem: Problem) -> tuple[str, ...]:
@@ -117,40 +269,6 @@ def notes_on(problem: Problem) -> tuple[str, ...]:
         "to another worker once"
     )
     return (problem.uneven + advice,)
-
-
-def begin(
-    context: RankContext,
-    problem: Problem,
-    validation: Shard | None,
-    params: FitParams,
-) -> Progress:
-    """Where a fit stands before its first round."""
-    model = initial_model(problem, params)
-    mean = RunningMean(params.average, problem.total_rows)
-    if params.mean is not None:
-        coef, intercept, *counts = params.mean
-        mean.load_state_dict(coef, intercept, np.array(counts))
-    return Progress(
-        model=model,
-        mean=mean,
-        paradigm=make_paradigm(context, problem, params),
-        rule=StopRule(
-            params.tol,
-            params.n_iter_no_change,
-            maximize=params.early_stopping,
-            is_relative=not params.early_stopping,
-        ),
-        evaluator=Evaluator(context, problem, validation, params, model),
-        steps=steps_of(params),
-        shrinking=Shrinking(),
-    )
-
-
-def mean_t(problem: Problem, params: FitParams, now: Progress, n_ranks: int) -> float:
-    """Place in the schedule of a rank with the mean number of rows."""
-    epochs = now.n_iter * now.paradigm.epochs
-    return params.t + epochs * problem.total_rows / n_ranks
 
 
 def make_paradigm(

@@ -9,8 +9,8 @@ from sklearn.base import is_classifier
 
 from dask_ma._inactive import Inactive
 from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO
+from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import by_gradients, is_gradient
-from dask_ma.ma.sgd._finish import unrefined_by
 from dask_ma.ma.sgd._steps import gradient_rate
 
 
@@ -85,6 +85,25 @@ def _check_refine(estimator: Any) -> None:
 
 
 # Parameters that cannot act ---------------------------------------------------------
+
+
+def unrefined_by(params: Any) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows the rounds; none if one does.
+
+    Passive-aggressive steps, and the perceptron, whose optimum is zero, do not aim at
+    the optimum of the training objective; the baseline is there to compare with.
+    """
+    return _unrefined_by(
+        params,
+        paradigm=is_gradient(params.paradigm),
+        learning_rate=params.learning_rate in ("pa1", "pa2"),
+        loss=params.loss == "perceptron",
+    )
+
+
+def is_refined(params: Any) -> bool:
+    """Whether the rounds are followed by a refinement."""
+    return not unrefined_by(params)
 
 
 def _rate(estimator: Any) -> str:

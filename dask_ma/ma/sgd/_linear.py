@@ -11,8 +11,7 @@ from dask_ma.data import Deal, InputInfo
 from dask_ma.linear import LinearEstimator
 from dask_ma.ma._paradigm import PARADIGM, as_paradigm
 from dask_ma.ma.sgd._agent import train
-from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations
-from dask_ma.ma.sgd._finish import is_refined
+from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations, is_refined
 from dask_ma.ma.sgd._params import FitParams
 
 

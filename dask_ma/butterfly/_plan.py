@@ -1,0 +1,122 @@
+"""Batch size, steps and preconditioner of a fit: found at its start, or kept."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dask_ma.butterfly._batch_size import (
+    TimeModel,
+    fit_time_model,
+    rounded,
+    usual_batch_size,
+)
+from dask_ma.butterfly._params import ButterflyParams, Moments
+from dask_ma.butterfly._state import RankState, stack
+from dask_ma.butterfly._steps import (
+    StepRule,
+    make_preconditioner,
+    make_rule,
+    rows_of_largest_rank,
+    sum_moments,
+)
+from dask_ma.comm import sibling
+from dask_ma.engine import RankContext, State
+from dask_ma.exceptions import CheckpointError
+from dask_ma.linear import LinearModel
+from dask_ma.supervised import Problem
+
+
+class Plan(NamedTuple):
+    """What stays the same from pass to pass.
+
+    Attributes
+    ----------
+    n_steps : int
+        Steps of a pass, the same on all ranks.
+    rule : StepRule
+        What this rank does in a step.
+    described : dict
+        What the records of the history tell of it.
+    moments : Moments or None
+        What the preconditioner has been made from.
+    """
+
+    n_steps: int
+    rule: StepRule
+    described: dict[str, Any]
+    moments: Moments | None
+
+
+def prepare(
+    context: RankContext, problem: Problem, params: ButterflyParams, model: LinearModel
+) -> tuple[RankState, Plan]:
+    """Settle the batch size and the preconditioner; a collective call."""
+    group = context.group
+    most_rows = rows_of_largest_rank(group, problem)
+    moments = None
+    if params.preconditioner is not None:
+        moments = sum_moments(group, problem, params.moments)
+    state = RankState(stack(model), int(params.t), params.eta0)
+    described: dict[str, Any] = {}
+    if params.batch_size == "auto":
+        batch_size = usual_batch_size(most_rows)
+    elif params.batch_size != "timed":
+        batch_size = min(int(params.batch_size), most_rows)
+    elif group.size == 1:
+        # Nothing is exchanged, so nothing is gained by large batches.
+        batch_size = usual_batch_size(most_rows)
+    else:
+        times: TimeModel = fit_time_model(
+            context, problem, params, state, moments, most_rows
+        )
+        described = times._asdict()
+        batch_size = rounded(times.best_batch_size(group.size), most_rows)
+    n_steps = -(-most_rows // batch_size)
+    described = {"batch_size": batch_size, "n_steps": n_steps, **described}
+    state = state._replace(
+        batch_size=batch_size,
+        preconditioner=make_preconditioner(moments, params, problem, batch_size),
+    )
+    rule = make_rule(params, problem, group.size, n_steps)
+    return state, Plan(n_steps, rule, described, moments)
+
+
+def resume(
+    context: RankContext, problem: Problem, params: ButterflyParams, kept: State
+) -> tuple[RankState, Plan]:
+    """State and plan that were kept after a pass; a collective call."""
+    shared, group = kept.shared, context.group
+    shape = problem.shard.n_features + 1, problem.n_problems
+    if shared["weights"].shape != shape:
+        raise CheckpointError(
+            f"the model to go on from has weights of shape {shared['weights'].shape}, "
+            f"expected {shape} for these data"
+        )
+    # A rank that has lost its own weights, without a sibling, begins with the mean.
+    weights = shared["weights"] if kept.own is None else kept.own["weights"]
+    moments, batch_size = None, shared["batch_size"]
+    if shared["moments"] is not None:
+        moments = Moments(shared["moments"], shared["moments_total"])
+    state = RankState(
+        weights=weights.copy(),  # steps change them in place
+        t=shared["t"],
+        eta=shared["eta"],
+        n_passes=shared["n_passes"],
+        batch_size=batch_size,
+        preconditioner=make_preconditioner(moments, params, problem, batch_size),
+        # After a pass the mean is the model, on all ranks.
+        mean=shared["weights"].copy() if shared["n_averaged"] else None,
+        n_averaged=shared["n_averaged"],
+    )
+    n_steps = -(-rows_of_largest_rank(group, problem) // state.batch_size)
+    described = dict(zip(shared["described"], shared["values"].tolist(), strict=True))
+    described |= {"batch_size": state.batch_size, "n_steps": n_steps}
+    rule = make_rule(params, problem, group.size, n_steps)
+    return state, Plan(n_steps, rule, described, moments)
+
+
+def replica_of(rank: int, shared: dict[str, Any]) -> int:
+    """Rank that held the same average as `rank` after the last step."""
+    last_step = shared["t"] - 2  # `t` is the next step and counts from 1
+    other = sibling(rank, last_step, shared["n_ranks"])
+    return rank if other is None else other
