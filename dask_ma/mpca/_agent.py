@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allgather, barrier
 from dask_ma.data import Shard, join_shard
-from dask_ma.engine import RankContext, State
+from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca._features import agree_on_center
@@ -31,7 +31,13 @@ from dask_ma.mpca.strategies._parameters import (
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import LearningRate, schedule_of
 from dask_ma.mpca.strategies._server import Central, Elastic
-from dask_ma.supervised import Problem, StopRule, agree_on_problem, hold_out
+from dask_ma.supervised import (
+    Problem,
+    StopRule,
+    agree_on_problem,
+    hold_out,
+    restore_state,
+)
 
 _DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one
 _ELASTICITY = 0.9  # of all ranks together (section 6.3)
@@ -64,10 +70,7 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
     result : MPCAResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept = context.restore_state()
-    if kept is not None:
-        # Rows that were lost may have been the only ones of their class.
-        params = replace(params, classes=kept.shared["classes"])
+    kept, params = restore_state(context, params)
     problem = agree_on_problem(
         context.group, arguments, params, dtypes=params.spec.dtypes
     )
@@ -132,7 +135,9 @@ class Trainer:
         )
         self._progress = self._make_progress()
         self._spread = self._find_spread()
-        self._take_over(kept)
+        self._state = self._progress.state_dict()
+        if kept is not None:
+            self.load_state_dict(kept)
         self._learning_rate = self._rate.value
         # The models to fall back on, and the one whose score is not known yet.
         self._good = self._best = self._scored = self._read()
@@ -202,7 +207,7 @@ class Trainer:
         if update.record is not None:
             self._record(update)
         if self._is_to_keep(update):
-            self._keep(update)
+            self._keep(update.epoch)
         if update.to_score:
             self._score()
 
@@ -241,8 +246,16 @@ class Trainer:
             return update.scored and not update.to_score
         return update.epoch_ended
 
-    def _keep(self, update: Decision) -> None:
+    def _keep(self, epoch: int) -> None:
         """Keep the state after an epoch."""
+        shared, own, settled = self.state_dict()
+        leave = self._strategy.leave
+        self._context.save_state(
+            epoch, shared, own, settled=settled, done=self.is_done, leave=leave
+        )
+
+    def state_dict(self) -> Snapshot:
+        """State after an epoch; at the end a collective call."""
         # At the end it is what the fit returns.
         joint = self._strategy.collect() if self.is_done else self._strategy.joint()
         shared = {
@@ -250,7 +263,7 @@ class Trainer:
             "joint": joint.copy(),
             "classes": self._problem.classes,
             "cycles": self._strategy.cycles(),
-            "converged": update.converged,
+            "converged": self.is_done and self._end.converged,
         }
         if self._center is not None:
             shared["center"] = self._center
@@ -262,13 +275,7 @@ class Trainer:
         own = prefixed("optimizer", self._network.optimizer_state())
         if self._sampler is not None:
             own |= prefixed("sampler", self._sampler.state_dict())
-        self._context.save_state(
-            update.epoch,
-            shared,
-            own,
-            done=self.is_done,
-            leave=self._strategy.leave,
-        )
+        return Snapshot(shared, own)
 
     def _notes(self) -> tuple[str, ...]:
         """What the user is to know of the rows of the ranks."""
@@ -357,12 +364,20 @@ class Trainer:
             n_smoothed=params.n_iter_no_change if is_free else 1,
         )
 
-    def _take_over(self, kept: State | None) -> None:
-        """Go on from what was kept."""
-        self._state = self._progress.state_dict()
-        if kept is None:
-            return
-        shared, own, network = kept.shared, kept.own, self._network
+    def load_state_dict(self, state: State) -> None:
+        """Take over what :meth:`state_dict` has given, but for what a strategy needs.
+
+        Parameters
+        ----------
+        state : State
+            Its `own` is None where the rank has lost it.
+
+        Raises
+        ------
+        CheckpointError
+            If the state is that of another network.
+        """
+        shared, own, network = state.shared, state.own, self._network
         joint = shared["joint"]
         if joint.shape != (network.n_values,):
             raise CheckpointError(
