@@ -7,27 +7,28 @@ import numpy as np
 from dask_ma.data import Shard
 from dask_ma.kernels import chunked_predictions
 from dask_ma.linear._params import LinearModel
-from dask_ma.supervised import N_SCORE_SUMS
+from dask_ma.supervised import score_sums as sums_of_shard
 
 
 def score_sums(shard: Shard, model: LinearModel, *, is_classifier: bool) -> np.ndarray:
     """Weighted sums from which the score over all ranks follows.
 
+    Parameters
+    ----------
+    shard : Shard
+        Rows, y encoded.
+    model : LinearModel
+        The model to score.
+    is_classifier : bool
+        Whether y holds class codes.
+
     Returns
     -------
     sums : ndarray of shape (4,)
-        Sum of the weights; of correct predictions or of squared errors; of y; of the
-        squares of y.
+        As :func:`dask_ma.supervised.score_sums` gives them.
     """
-    sums = np.zeros(N_SCORE_SUMS)
-    for block in shard.blocks:
-        all_weights = block.weights()
-        for rows, p in chunked_predictions(block.X, model.coef, model.intercept):
-            y, weight = block.y[rows], all_weights[rows]
-            if is_classifier:
-                codes = p > 0 if p.ndim == 1 else p.argmax(axis=1)
-                hit = codes == y
-            else:
-                hit = (p - y) ** 2
-            sums += weight.sum(), weight @ hit, weight @ y, weight @ y**2
-    return sums
+    return sums_of_shard(
+        shard,
+        lambda X: chunked_predictions(X, model.coef, model.intercept),
+        is_classifier=is_classifier,
+    )

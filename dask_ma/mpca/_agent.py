@@ -17,7 +17,7 @@ from dask_ma.mpca._features import agree_on_center
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
-from dask_ma.mpca.networks._evaluation import Spread, mean_state, score_sums, spread_of
+from dask_ma.mpca.networks._evaluation import mean_state, score_sums
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy
 from dask_ma.mpca.strategies._coordinated import Coordinated
@@ -33,10 +33,12 @@ from dask_ma.mpca.strategies._schedules import LearningRate, schedule_of
 from dask_ma.mpca.strategies._server import Central, Elastic
 from dask_ma.supervised import (
     Problem,
+    Spread,
     StopRule,
     agree_on_problem,
     hold_out,
     restore_state,
+    spread_of,
 )
 
 _DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one

@@ -14,8 +14,9 @@ from dask_ma import MASGDRegressor, MPCAClassifier, MPCARegressor
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.mpca import Torch
-from dask_ma.mpca.networks._evaluation import score_sums, spread_of
+from dask_ma.mpca.networks._evaluation import score_sums
 from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.supervised import spread_of
 
 QUICK = {"hidden_layer_sizes": (7, 5), "batch_size": 16, "max_iter": 6}
 QUICK |= {"random_state": 0, "learning_rate_init": 0.01}
