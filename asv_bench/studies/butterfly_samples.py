@@ -65,14 +65,7 @@ def shards(X: Any, y: np.ndarray, n_ranks: int) -> list[Shard]:
     """The rows, cut evenly."""
     bounds = np.linspace(0, len(y), n_ranks + 1).astype(int)
     return [
-        Shard(
-            [Block(row_slice(X, a, b), y[a:b], None, 0, int(a))],
-            int(b - a),
-            X.shape[1],
-            X.dtype,
-            True,
-            12 * int(X.indptr[b] - X.indptr[a]),
-        )
+        Shard([Block(row_slice(X, a, b), y[a:b], None, 0, int(a))], X.shape[1], X.dtype)
         for a, b in zip(bounds[:-1], bounds[1:], strict=True)
     ]
 

@@ -146,7 +146,7 @@ class Rank:
         own = np.array_split(order, group.size)[group.rank]
         X = rows.X[own]
         block = Block(X, rows.y[own], None, 0, 0)
-        shard = Shard([block], len(own), X.shape[1], X.dtype, False, X.nbytes)
+        shard = Shard([block], X.shape[1], X.dtype)
         self.sampler = Sampler(
             shard,
             ROWS_PER_STEP // group.size,

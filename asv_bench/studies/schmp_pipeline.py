@@ -75,7 +75,7 @@ def run_rank(group: Group, data: Data, depth: int, args: Any) -> Rates:
     rows = slice(group.rank, None, group.size)
     X, y = data.X[rows], data.y[rows]
     block = Block(X, y, None, group.rank, None)
-    shard = Shard([block], *X.shape, X.dtype, False, X.nbytes + y.nbytes)
+    shard = Shard([block], X.shape[1], X.dtype)
     n_features = X.shape[1]
     program = CoordinateDescent(
         losses.SquaredError(),

@@ -91,8 +91,7 @@ def make_shard(rank: int, shape: Shape, n_steps: int) -> Shard:
         X = sparse.csr_matrix(parts, (n_rows, shape.columns))
         X.sum_duplicates()
     block = Block(X, None, None, rank, None)
-    n_bytes = n_rows * max(1, shape.nonzeros or shape.columns) * 8
-    return Shard([block], *X.shape, X.dtype, bool(shape.nonzeros), n_bytes)
+    return Shard([block], X.shape[1], X.dtype)
 
 
 def run_rank(

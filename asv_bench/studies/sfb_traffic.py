@@ -100,12 +100,10 @@ def make_shard(rank: int, args: argparse.Namespace) -> Shard:
         starts = np.arange(shape[0] + 1) * args.nonzeros
         X = sparse.csr_matrix((data, np.concatenate(parts), starts), shape)
         X.sort_indices()
-        n_bytes = X.data.nbytes + X.indices.nbytes
     else:
         X = rng.random(shape, dtype=args.dtype)
-        n_bytes = X.nbytes
     block = Block(X, None, None, rank, None)
-    return Shard([block], *shape, X.dtype, bool(args.nonzeros), n_bytes)
+    return Shard([block], shape[1], X.dtype)
 
 
 def run_rank(group: Group, way: Way, args: argparse.Namespace) -> Cost:

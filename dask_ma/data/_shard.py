@@ -68,25 +68,32 @@ class Shard:
     ----------
     blocks : list of Block
         None of them is empty.
-    n_rows : int
     n_features : int
     dtype : numpy.dtype
-        Common dtype of the blocks of X.
-    is_sparse : bool
-        Whether the blocks of X are CSR; False for a shard without rows.
-    nbytes : int
-        Bytes of all blocks, with labels and weights.
+        Common dtype of the blocks of X, and what it would be if there were any.
     n_weightless : int
         Rows left out because their weight is 0.
     """
 
     blocks: list[Block]
-    n_rows: int
     n_features: int
     dtype: np.dtype
-    is_sparse: bool
-    nbytes: int
     n_weightless: int = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all blocks."""
+        return sum(block.X.shape[0] for block in self.blocks)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the blocks of X are CSR; False for a shard without rows."""
+        return bool(self.blocks) and is_sparse(self.blocks[0].X)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks, with labels and weights."""
+        return sum(n_bytes(block[:3]) for block in self.blocks)
 
 
 class _Piece(NamedTuple):
@@ -155,7 +162,7 @@ def build_shard(
         _check_targets(piece.raw.y, piece.index, n_targets)
     target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
     blocks = [_finish(piece, target, drop_weightless) for piece in pieces]
-    shard = _collect([b for b in blocks if b.X.shape[0]], columns, target)
+    shard = Shard([b for b in blocks if b.X.shape[0]], columns, target)
     shard.n_weightless = sum(p.raw.X.shape[0] for p in pieces) - shard.n_rows
     return shard
 
@@ -169,18 +176,6 @@ def _check_targets(y: np.ndarray | None, index: int, n_targets: int | None) -> N
     raise ValueError(
         f"Block {index} of y has shape {y.shape}, expected {n_targets} columns; all "
         "blocks need the same columns."
-    )
-
-
-def _collect(blocks: list[Block], n_features: int, dtype: np.dtype) -> Shard:
-    """A shard of finished blocks."""
-    return Shard(
-        blocks=blocks,
-        n_rows=sum(block.X.shape[0] for block in blocks),
-        n_features=n_features,
-        dtype=dtype,
-        is_sparse=bool(blocks) and is_sparse(blocks[0].X),
-        nbytes=sum(n_bytes(block[:3]) for block in blocks),
     )
 
 

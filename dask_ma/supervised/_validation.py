@@ -204,5 +204,4 @@ def _select(block: Block, mask: np.ndarray) -> Block:
 
 def _assemble(shard: Shard, blocks: list[Block]) -> Shard:
     """A shard of some rows of another."""
-    filled = [block for block in blocks if len(block.y) > 0]
-    return replace(shard, blocks=filled, n_rows=sum(len(b.y) for b in filled))
+    return replace(shard, blocks=[block for block in blocks if len(block.y) > 0])

@@ -228,7 +228,7 @@ def _hold_out(
         start += len(mask)
         kept.append(block._replace(X=block.X[np.flatnonzero(~mask)]))
         held_out.append(block.X[np.flatnonzero(mask)])
-    return replace(shard, blocks=kept, n_rows=int((~chosen).sum())), held_out
+    return replace(shard, blocks=kept), held_out
 
 
 def _n_words(parts: list[Any]) -> float:

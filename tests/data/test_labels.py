@@ -12,8 +12,7 @@ from dask_ma.data import Block, Shard, encode_labels, merge_labels, unique_label
 def shard_of(*labels):
     """A shard whose blocks have these labels."""
     blocks = [Block(np.zeros((len(y), 1)), y, None, i, 0) for i, y in enumerate(labels)]
-    n_rows = sum(map(len, labels))
-    return Shard(blocks, n_rows, 1, np.dtype(float), False, 0)
+    return Shard(blocks, 1, np.dtype(float))
 
 
 @pytest.mark.parametrize(

@@ -419,7 +419,7 @@ def test_batches_hold_their_documents(X, n_blocks):
         Block(sparse.csr_array(part), None, None, index, None)
         for index, part in enumerate(np.array_split(X, n_blocks))
     ]
-    shard = Shard(blocks, N, V, X.dtype, is_sparse=True, nbytes=0)
+    shard = Shard(blocks, V, X.dtype)
     corpus = Corpus(shard, [Summary(N, X.sum())], np.dtype(np.float32))
     for rows in (np.array([5, 0, 22]), np.array([], dtype=int), np.arange(N)[::-1]):
         batch = corpus.batch(rows)

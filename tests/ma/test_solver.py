@@ -44,7 +44,7 @@ def make_shard(X, y, sizes, weight=None):
         own = None if weight is None else weight[part]
         blocks.append(Block(X[part], y[part], own, first, 0))
         first += n_rows
-    return Shard(blocks, first, X.shape[1], X.dtype, sparse.issparse(X), 1000)
+    return Shard(blocks, X.shape[1], X.dtype)
 
 
 def counter(sizes, container=np.asarray, **changes):
@@ -149,7 +149,7 @@ def test_threshold_that_is_due_is_that_of_the_steps(penalty, share):
 
 
 def test_a_rank_without_rows_gives_the_model_back():
-    shard = Shard([], 0, 2, np.dtype(float), False, 1000)
+    shard = Shard([], 2, np.dtype(float))
     solver = LocalSGD(shard, 1, make_params(), np.random.SeedSequence(0), 1)
     model = LinearModel(np.ones((1, 2)), np.ones(1))
     assert solver.run(model, 1) == (model, 0, 0.0)

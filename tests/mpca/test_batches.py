@@ -25,7 +25,7 @@ def make_shard(sizes=(23,), *, as_csr=False, weighted=True):
             )
         )
         start += size
-    return Shard(blocks, start, 2, np.dtype(float), as_csr, 1000)
+    return Shard(blocks, 2, np.dtype(float))
 
 
 def rows_of(batch):

@@ -115,7 +115,7 @@ def test_the_mean_of_all_ranks(n_targets, weighted):
         its_weight = weight[rows] if weighted else None
         block = Block(np.zeros((n_rows, 1)), y[rows], its_weight, 0, 0)
         blocks = [block] if n_rows else []
-        shard = Shard(blocks, n_rows, 1, np.dtype(float), False, 0)
+        shard = Shard(blocks, 1, np.dtype(float))
         return agree_on_targets(group, shard, n_targets)
 
     expected = np.average(y, axis=0, weights=weight if weighted else None)

@@ -151,7 +151,7 @@ def test_scores_are_those_of_scikit_learn(rows, run_ranks, is_classifier):
         vector = network.read(0, network.n_values)
         part = slice(0, 50) if group.rank == 0 else slice(50, 120)
         block = Block(X[part], Y[part], weight[part], 0, 0)
-        shard = Shard([block], len(block.y), 6, X.dtype, False, 0)
+        shard = Shard([block], 6, X.dtype)
         spread = None if is_classifier else spread_of(group, shard, 3)
         options = {"is_classifier": is_classifier, "spread": spread}
         return score_sums(network, vector, shard, **options), vector
@@ -248,7 +248,7 @@ def test_modules_have_an_output_for_each_target(rows):
 def test_a_group_of_one_has_the_spread_of_its_rows(rows):
     (group,) = LocalGroup.create(1)
     Y = rows[1]
-    shard = Shard([Block(rows[0], Y, None, 0, 0)], 120, 6, Y.dtype, False, 0)
+    shard = Shard([Block(rows[0], Y, None, 0, 0)], 6, Y.dtype)
     spread = spread_of(group, shard, 3)
     assert spread.weight == 120
     np.testing.assert_allclose(spread.variation, 120 * Y.var(axis=0), rtol=1e-10)
@@ -259,7 +259,7 @@ def test_a_target_that_does_not_vary_scores_nothing():
     (group,) = LocalGroup.create(1)
     rng = np.random.default_rng(0)
     Y = np.c_[rng.normal(size=50), np.full(50, 0.1)]
-    shard = Shard([Block(Y, Y, None, 0, 0)], 50, 2, Y.dtype, False, 0)
+    shard = Shard([Block(Y, Y, None, 0, 0)], 2, Y.dtype)
     spread = spread_of(group, shard, 2)
     assert spread.variation[1] == 0
     outputs = rng.normal(size=Y.shape)

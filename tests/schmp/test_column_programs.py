@@ -60,9 +60,7 @@ def make_shard(X, y, weight, rank, n_ranks):
         for a, b in zip(bounds[2 * rank :][:2], bounds[2 * rank + 1 :][:2], strict=True)
         if b > a
     ]
-    n_rows = sum(len(block.y) for block in blocks)
-    is_sparse = bool(blocks) and sparse.issparse(X)
-    return Shard(blocks, n_rows, X.shape[1], X.dtype, is_sparse, 0)
+    return Shard(blocks, X.shape[1], X.dtype)
 
 
 def run_engines(
@@ -368,7 +366,7 @@ def test_the_sample_is_that_of_the_rows(run_ranks, data, kind, n_rows):
 
 def test_no_targets(run_ranks, data):
     X = data["X"]
-    shard = Shard([Block(X, None, None, 0, 0)], N_ROWS, N_COLUMNS, X.dtype, False, 0)
+    shard = Shard([Block(X, None, None, 0, 0)], N_COLUMNS, X.dtype)
     program = ColumnDescent(losses.SquaredError(), schedules.Cyclic(4), *penalties())
     with pytest.raises(ValueError, match="needs targets y"):
         run_ranks(lambda g: DynamicEngine(RankContext(g, 0), program, shard), 1)

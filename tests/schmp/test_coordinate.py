@@ -323,7 +323,7 @@ def test_how_soon_to_look_again(positive):
         positive=positive,
         fit_intercept=False,
     )
-    shard = Shard([Block(X, y, None, 0, 0)], 4, 4, X.dtype, False, 0)
+    shard = Shard([Block(X, y, None, 0, 0)], 4, X.dtype)
     [group] = LocalGroup.create(1, 1)
     local = program.prepare(shard, group)
     model = program.initial_model(local, group)

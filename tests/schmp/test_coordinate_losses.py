@@ -86,7 +86,7 @@ def run_engines(run_ranks, program, X, y, weight, n_ranks, n_iterations=2500):
     def agent(group):
         a, b = (N_ROWS * q // n_ranks for q in (group.rank, group.rank + 1))
         block = Block(X[a:b], y[a:b], weight[a:b], 0, a)
-        shard = Shard([block], b - a, N_COLUMNS, X.dtype, sparse.issparse(X), 0)
+        shard = Shard([block], N_COLUMNS, X.dtype)
         engine = DynamicEngine(RankContext(group, 0), program, shard)
         engine.run(n_iterations)
         engine.sums = engine.measure()
@@ -143,7 +143,7 @@ def test_a_loss_without_bound_is_refused():
 @pytest.mark.parametrize("kind", [CoordinateDescent, ColumnDescent])
 def test_no_targets(run_ranks, data, kind):
     X = data["X"]
-    shard = Shard([Block(X, None, None, 0, 0)], N_ROWS, N_COLUMNS, X.dtype, False, 0)
+    shard = Shard([Block(X, None, None, 0, 0)], N_COLUMNS, X.dtype)
     program = kind(
         LogCosh(), schedules.Cyclic(1), np.ones(N_COLUMNS), np.ones(N_COLUMNS)
     )

@@ -66,9 +66,7 @@ def on_ranks(run_ranks):
                 for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))
                 if b > a
             ]
-            shard = Shard(
-                blocks, last - first, N_COLUMNS, X.dtype, sparse.issparse(X), nbytes=0
-            )
+            shard = Shard(blocks, N_COLUMNS, X.dtype)
             if layout == "rows":
                 return program(RowDesign(group, shard), slice(first, last))
             columns = to_columns(group, shard)
@@ -274,8 +272,7 @@ def test_the_store_of_columns(run_ranks, layout, kind, weighted):
             for i, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
             if i % group.size == group.rank and b > a
         ]
-        n_rows = sum(len(block.y) for block in blocks)
-        shard = Shard(blocks, n_rows, N_COLUMNS, X.dtype, sparse.issparse(X), nbytes=0)
+        shard = Shard(blocks, N_COLUMNS, X.dtype)
         design = RowDesign(group, shard)
         if layout == "columns":
             design = ColumnDesign(group, to_columns(group, shard))
@@ -316,9 +313,7 @@ def test_the_store_of_columns(run_ranks, layout, kind, weighted):
 
 def test_sparse_rows_are_laid_out_once(run_ranks):
     X, _ = make_rows("sparse")
-    shard = Shard(
-        [Block(X, np.zeros(N_ROWS), None, 0, 0)], N_ROWS, N_COLUMNS, X.dtype, True, 0
-    )
+    shard = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
 
     def on_rank(group):
         design = RowDesign(group, shard)

@@ -13,7 +13,7 @@ N_PARAMETERS = 60
 
 
 def no_rows():
-    return Shard([], 0, 3, np.dtype(np.float64), False, 0)
+    return Shard([], 3, np.dtype(np.float64))
 
 
 class Counting(Program):

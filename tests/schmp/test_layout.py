@@ -44,9 +44,7 @@ def make_shards(sizes, X, y=None, weights=None):
 
 def make_shard(blocks, like):
     """A shard of blocks; without any it does not know that the others are sparse."""
-    is_sparse = bool(blocks) and sparse.issparse(blocks[0].X)
-    n_rows = sum(block.X.shape[0] for block in blocks)
-    return Shard(blocks, n_rows, like.shape[1], like.dtype, is_sparse, nbytes=0)
+    return Shard(blocks, like.shape[1], like.dtype)
 
 
 def exchange(run_ranks, shards, per_node=None):

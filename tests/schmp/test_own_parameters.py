@@ -57,7 +57,7 @@ def run_engine(run_ranks, program, n_ranks=4, runs=(12,), **options):
     """The engines of all ranks after some runs."""
 
     def agent(group):
-        shard = Shard([], 0, 3, np.dtype(np.float64), False, 0)
+        shard = Shard([], 3, np.dtype(np.float64))
         engine = DynamicEngine(RankContext(group, 0), program, shard, **options)
         before = group.counters.messages_sent
         for n_iterations in runs:

@@ -35,7 +35,7 @@ def make_shard(X, *bounds):
         Block(X[a:b], None, None, 0, a)
         for a, b in zip((0, *bounds), (*bounds, X.shape[0]), strict=True)
     ]
-    return Shard(blocks, X.shape[0], X.shape[1], X.dtype, sparse.issparse(X), 0)
+    return Shard(blocks, X.shape[1], X.dtype)
 
 
 ALL = [

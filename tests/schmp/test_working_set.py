@@ -3,7 +3,6 @@
 import dask
 import numpy as np
 import pytest
-from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
@@ -65,8 +64,7 @@ def solve(run_ranks):
         def program(group):
             first, last = (n_rows * q // n_ranks for q in (group.rank, group.rank + 1))
             block = Block(X[first:last], y[first:last], None, 0, first)
-            is_sparse = sparse.issparse(X)
-            shard = Shard([block], last - first, X.shape[1], X.dtype, is_sparse, 0)
+            shard = Shard([block], X.shape[1], X.dtype)
             own_y, design = y[first:last], None
             if layout == "columns":
                 columns = to_columns(group, shard)
@@ -140,9 +138,7 @@ def test_the_ball_belongs_to_the_present_point(many):
     penalty = make_penalty(400, 0.4)
     solution = np.flatnonzero(SchMPLasso(0.4, tol=1e-10).fit(X, y).coef_)
     [group] = LocalGroup.create(1)
-    design = RowDesign(
-        group, Shard([Block(X, y, None, 0, 0)], 40, 400, X.dtype, False, 0)
-    )
+    design = RowDesign(group, Shard([Block(X, y, None, 0, 0)], 400, X.dtype))
     loss = WeightedLoss(SquaredError(), y, np.full(40, 1 / 40))
     objective = Objective(design, loss, penalty, fit_intercept=True)
     log = RoundLog(RankContext(group, 0))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy import sparse, special
+from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
@@ -93,10 +93,7 @@ def _make_shards(n_ranks: int, X: Any, y: Any = None, weight: Any = None) -> lis
             parts = [None if a is None else a[rows] for a in (X, y, weight)]
             blocks.append(Block(*parts, len(blocks), start))
             start += size
-        # A rank without rows does not know that the others are sparse.
-        is_sparse = bool(blocks) and sparse.issparse(X)
-        n_rows = sum(sizes)
-        shards.append(Shard(blocks, n_rows, X.shape[1], X.dtype, is_sparse, 1000))
+        shards.append(Shard(blocks, X.shape[1], X.dtype))
     return shards
 
 

@@ -17,7 +17,7 @@ SETTINGS = RunSettings(exchange=Exchange(), batch_size=5)
 
 def make_shard(X):
     block = Block(X, np.zeros(X.shape[0], dtype=int), None, 0, 0)
-    return Shard([block], X.shape[0], X.shape[1], X.dtype, sparse.issparse(X), 1000)
+    return Shard([block], X.shape[1], X.dtype)
 
 
 def make_matrix(n_features):

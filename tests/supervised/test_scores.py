@@ -23,10 +23,7 @@ def shards(X, y, weight):
         Block(X[rows], y[rows], None if weight is None else weight[rows], i, rows.start)
         for i, rows in enumerate(cuts)
     ]
-    return [
-        Shard(own, sum(len(b.y) for b in own), X.shape[1], X.dtype, False, 0)
-        for own in (blocks[:2], blocks[2:])
-    ]
+    return [Shard(own, X.shape[1], X.dtype) for own in (blocks[:2], blocks[2:])]
 
 
 def in_chunks(function, size):
@@ -86,7 +83,7 @@ def test_the_mean_over_several_targets(weight):
         Block(X[rows], y[rows] * scales, part, i, rows.start)
         for i, (rows, part) in enumerate(zip(cuts, parts, strict=True))
     ]
-    whole = Shard(blocks, N, 3, X.dtype, False, 0)
+    whole = Shard(blocks, 3, X.dtype)
     spread = spread_of(group, whole, 3)
     predict = in_chunks(lambda X: X * scales, 9)
     sums = score_sums(whole, predict, is_classifier=False, spread=spread)

@@ -35,7 +35,7 @@ def make_shard(sizes, labels=None, *, convert=np.asarray, weighted=False):
         weight = None if weights is None else weights[rows]
         blocks.append(Block(convert(X[rows]), y[rows], weight, index, start))
         start += size
-    return Shard(blocks, n_rows, 2, X.dtype, convert is not np.asarray, 0)
+    return Shard(blocks, 2, X.dtype)
 
 
 def split_rows(shard, fraction, seed, *, stratify):
@@ -124,7 +124,7 @@ def test_score_from_sums_is_the_score(cls, name, weighted, request, weights):
     for rows in (slice(0, 50), slice(50, 120)):
         part = None if weight is None else weight[rows]
         block = Block(X[rows], y[rows], part, 0, 0)
-        shard = Shard([block], len(y[rows]), 6, X.dtype, False, 0)
+        shard = Shard([block], 6, X.dtype)
         sums += score_sums(shard, linear, is_classifier=is_classifier)
     expected = model.score(X, y, weight)
     assert score(sums, is_classifier=is_classifier) == pytest.approx(expected, rel=1e-9)
@@ -212,3 +212,13 @@ def test_each_class_keeps_a_row_to_train_on(rows_of, fraction, run_ranks):
     for entropy in range(8):
         parts = run_ranks(lambda group: program(group, entropy), len(rows_of))
         assert set(np.concatenate(parts)) == {0, 1, 2}
+
+
+def test_a_part_of_a_shard_knows_its_size():
+    shard = make_shard([30, 10])
+    train, held_out = split_rows(shard, 0.25, np.random.SeedSequence(0), stratify=False)
+    assert (train.n_rows, held_out.n_rows) == (30, 10)
+    assert (train.nbytes, held_out.nbytes) == (
+        pytest.approx(0.75 * shard.nbytes),
+        pytest.approx(0.25 * shard.nbytes),
+    )

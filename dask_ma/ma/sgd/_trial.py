@@ -189,8 +189,8 @@ def _sample(shard: Shard) -> Shard:
         if len(rows):
             blocks.append(_rows(block, rows - start))
         start = stop
-    some = replace(shard, blocks=blocks, n_rows=n_rows, nbytes=0)
-    return join_shard(some, 0)
+    some = replace(shard, blocks=blocks)
+    return join_shard(some, some.nbytes)
 
 
 def _rows(block: Block, rows: np.ndarray) -> Block:
