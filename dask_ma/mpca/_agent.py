@@ -215,9 +215,10 @@ class Trainer:
 
     def _record(self, update: Decision) -> None:
         """Note a record; callbacks are asked at the end of an epoch."""
-        record = update.record
-        if record is None:
+        if update.record is None:
             return
+        # The history adds to it while another thread may still be sending it.
+        record = dict(update.record)
         if not update.epoch_ended:
             self._context.add_record(record)
         elif self._context.record(record, self._describe(self._strategy.joint())):

@@ -187,3 +187,18 @@ def test_other_data_and_parameters(multi, tmp_path, check_same):
         fit(multi, max_iter=1)
         for (data, params), expected in zip(others, plain, strict=True):
             check_same(fit(data, **params), expected)
+
+
+def test_what_is_sent_is_not_added_to(multi, monkeypatch):
+    """A server may be sending a record while its rank puts it into the history."""
+    sent, act_on = [], _agent.Trainer._act_on
+
+    def noted(self, update):
+        if update.record is not None:
+            sent.append((update.record, set(update.record)))
+        act_on(self, update)
+
+    monkeypatch.setattr(_agent.Trainer, "_act_on", noted)
+    model = fit(multi, n_ranks=2, strategy="synchronous", max_iter=2)
+    assert sent and all(set(record) == names for record, names in sent)
+    assert all("restarts" in record for record in model.history_)
