@@ -576,7 +576,7 @@ def test_to_start_anew_on_purpose(path, interrupted):
 
 def test_time_between_checkpoints(path, monkeypatch):
     """Rank 0's clock counts, from one checkpoint to the next."""
-    from dask_ma.engine.recovery import _states
+    from dask_ma.engine.recovery import _saving
 
     now = [0.0]
     keep = RankContext.save_state
@@ -586,7 +586,7 @@ def test_time_between_checkpoints(path, monkeypatch):
             now[0] = 10.0 * n_rounds
         keep(self, n_rounds, *args, **kwargs)
 
-    monkeypatch.setattr(_states, "monotonic", lambda: now[0])
+    monkeypatch.setattr(_saving, "monotonic", lambda: now[0])
     monkeypatch.setattr(RankContext, "save_state", later)
     with saving(path, every_seconds=25, keep=100):
         FITS["MASGDClassifier"](max_iter=10)

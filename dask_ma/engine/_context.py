@@ -134,7 +134,9 @@ class RankContext:
         """Queue a warning for the user, given on the client after the run."""
         self.notes.append(message)
 
-    def restore_state(self, replica_of: ReplicaOf | None = None) -> State | None:
+    def restore_state(
+        self, replica_of: ReplicaOf | None = None, *, whole: bool = False
+    ) -> State | None:
         """State that this fit goes on from; a collective call before the first round.
 
         A fit goes on after the loss of a worker, on more workers, or from a checkpoint.
@@ -144,13 +146,17 @@ class RankContext:
         replica_of : callable, default=None
             ``replica_of(rank, shared)`` names the rank that gives its own state to a
             rank that has lost its own. None: such a rank gets none.
+        whole : bool, default=False
+            Whether the parts of all ranks make up one model, so that a state is of use
+            only with all of them; as it was saved. `replica_of` is not asked then: a
+            part that was lost comes from the neighbour that has a copy.
 
         Returns
         -------
         state : State or None
             None at a fresh start. The history and the clock have been set.
         """
-        return self._states.restore_state(replica_of)
+        return self._states.restore_state(replica_of, whole=whole)
 
     def save_state(
         self,
@@ -158,6 +164,7 @@ class RankContext:
         shared: dict[str, Any],
         own: dict[str, Any] | None = None,
         *,
+        whole: bool = False,
         settled: bool = True,
         done: bool = False,
         leave: Callable[[], None] | None = None,
@@ -173,6 +180,10 @@ class RankContext:
             must not be changed afterwards.
         own : dict, default=None
             The same for what only this rank has.
+        whole : bool, default=False
+            Whether the parts of all ranks make up one model. Then each rank gives its
+            right neighbour a copy of `own`, and a checkpoint has a file for each rank,
+            which is written while the fit goes on.
         settled : bool, default=True
             Whether a checkpoint may be written after this round.
         done : bool, default=False
@@ -183,7 +194,13 @@ class RankContext:
             the rank still does for others.
         """
         self._states.save_state(
-            n_rounds, shared, own or {}, settled=settled, done=done, leave=leave
+            n_rounds,
+            shared,
+            own or {},
+            whole=whole,
+            settled=settled,
+            done=done,
+            leave=leave,
         )
 
     def add_record(self, record: Record) -> None:

@@ -1,7 +1,8 @@
 """Checkpoints in a directory: a series for each fit, a pair of files for each round.
 
-The arrays are written first and the manifest last; each appears as a whole under its
-name or not at all. A checkpoint without its manifest does not exist.
+Where the parts of all ranks make up one model, each is a file of its own, named in the
+manifest. The arrays are written first and the manifest last; each appears as a whole
+under its name or not at all. A checkpoint without its manifest does not exist.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from dask_ma.engine.recovery._manifest import (
     damaged,
     decode,
     decode_manifest,
+    decode_part,
     encode,
+    encode_part,
     old_format,
 )
 from dask_ma.exceptions import CheckpointError
 
 _MANIFEST = re.compile(r"round-(\d{8})\.json")
+_RANK_FILE = re.compile(r"round-(\d{8})-([0-9a-f]+)-\d+\.npz")
 _CLAIM = "claim"
 _PART = ".part"  # ends the name of a file that is being written
 _MOST_LOOKS, _PAUSE = 10, 0.05  # seconds, at a claim that is being written
@@ -202,6 +206,59 @@ class Store:
             raise damaged(path, f"{type(error).__name__}: {error}") from error
         return decode(manifest, data, path)
 
+    def part_name(self, series: str, number: int, writer: str, rank: int) -> str:
+        """Name of the file of a rank, which no other fit or launch gives to one."""
+        return f"{series}/round-{number:08d}-{writer}-{rank}.npz"
+
+    def save_part(self, name: str, own: dict[str, Any]) -> dict[str, Any]:
+        """Write what a rank has of its own.
+
+        Parameters
+        ----------
+        name : str
+            Name of the file, from :meth:`part_name`.
+        own : dict
+            Arrays, and values that JSON knows.
+
+        Returns
+        -------
+        entry : dict
+            What the manifest has to say of the rank.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory cannot be written.
+        """
+        entry, data = encode_part(name, own)
+        path = f"{self._root}/{name}"
+        try:
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._write(path, data)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return entry
+
+    def load_part(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """What a rank had of its own.
+
+        Parameters
+        ----------
+        entry : dict
+            What the manifest says of the rank.
+
+        Raises
+        ------
+        CheckpointError
+            If it is missing or damaged.
+        """
+        path = f"{self._root}/{entry['file']}"
+        try:
+            data = self._fs.cat_file(path)
+        except OSError as error:
+            raise damaged(path, f"{type(error).__name__}: {error}") from error
+        return decode_part(entry, data, path)
+
     def claim(self, series: str, owner: dict[str, Any]) -> bool:
         """Take a series for a fit until its first checkpoint is saved.
 
@@ -303,14 +360,14 @@ class Store:
             self._write(f"{stem}.npz", data)
             self._write(f"{stem}.json", manifest)
             older = [n for n in rounds if n < saved.round]
-            self._remove(series, older[: max(0, len(older) + 1 - keep)])
+            dropped = older[: max(0, len(older) + 1 - keep)]
+            self._remove(series, dropped)
+            left = [n for n in older if n not in dropped]
+            self._remove_parts(folder, names, left, saved)
             if _CLAIM in names:
                 self.release(series)  # from now on the manifest says whose it is
         except OSError as error:
-            raise CheckpointError(
-                f"cannot write a checkpoint to {self._path}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            raise self._unwritable(error) from error
 
     def describe(self, series: str, number: int) -> str:
         """Where the checkpoint of a round lies, for messages."""
@@ -337,6 +394,25 @@ class Store:
                 except FileNotFoundError:
                     pass
 
+    def _remove_parts(
+        self, folder: str, names: list[str], rounds: list[int], saved: Saved
+    ) -> None:
+        """Remove files of ranks that belong to no checkpoint that stays.
+
+        A rank may have begun with its file of the next one.
+        """
+        files = [str(entry.get("file", "")) for entry in saved.own]
+        own = {file.rpartition("/")[2] for file in files}
+        writers = {match[2] for match in map(_RANK_FILE.fullmatch, own) if match}
+        for name in names:
+            match = _RANK_FILE.fullmatch(name)
+            if match is None or name in own or int(match[1]) in rounds:
+                continue
+            if int(match[1]) > saved.round and match[2] in writers:
+                continue
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(f"{folder}/{name}")
+
     def _write(self, path: str, data: bytes) -> None:
         """Write a file that appears under its name only when it is complete."""
         if isinstance(self._fs, LocalFileSystem):
@@ -344,6 +420,12 @@ class Store:
             return
         with self._fs.transaction, self._fs.open(path, "wb") as file:
             file.write(data)
+
+    def _unwritable(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"cannot write a checkpoint to {self._path}: "
+            f"{type(error).__name__}: {error}"
+        )
 
     def _unreadable(self, error: Exception) -> CheckpointError:
         return CheckpointError(

@@ -197,6 +197,54 @@ def decode(manifest: dict[str, Any], data: bytes, path: str) -> Saved:
     return Saved(**content)
 
 
+def encode_part(name: str, own: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """What a rank has of its own, as a file of its own.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file.
+    own : dict
+        Arrays, and values that JSON knows.
+
+    Returns
+    -------
+    entry : dict
+        What the manifest says of it: "file", "sha256" and "content".
+    data : bytes
+        The file.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    content = _flatten(own, arrays)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    data = buffer.getvalue()
+    entry = {"file": name, "sha256": hashlib.sha256(data).hexdigest()}
+    return {**entry, "content": json.dumps(content, default=_plain)}, data
+
+
+def decode_part(entry: dict[str, Any], data: bytes, path: str) -> dict[str, Any]:
+    """Undo :func:`encode_part`.
+
+    Parameters
+    ----------
+    entry : dict
+        What the manifest says of the file.
+    data : bytes
+        The file.
+    path : str
+        Where it lies, for messages.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not the one that was written.
+    """
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise damaged(path, "its checksum differs from the manifest's")
+    return _unflatten(json.loads(entry["content"]), _read_arrays(data), path)
+
+
 def _read_arrays(data: bytes) -> dict[str, np.ndarray]:
     """Arrays of an npz file, none of which needs more memory than the file."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

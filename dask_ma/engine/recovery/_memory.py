@@ -32,6 +32,14 @@ class StateCopy(NamedTuple):
         Seconds that the fit had taken.
     series : object
         Where the fit is saved; None if it is not.
+    attempt : int
+        Launch of the fit in which it was kept.
+    is_whole : bool
+        Whether the parts of all ranks make up one model.
+    replica : dict or None
+        Then, what the left neighbour has of its own.
+    before : StateCopy or None
+        Then, the state before.
     """
 
     round: int
@@ -43,6 +51,27 @@ class StateCopy(NamedTuple):
     n_records: int
     elapsed: float
     series: Any = None
+    attempt: int = 0
+    is_whole: bool = False
+    replica: dict[str, Any] | None = None
+    before: StateCopy | None = None
+
+
+class PartKey(NamedTuple):
+    """Names a rank's part of a model.
+
+    Attributes
+    ----------
+    round, attempt : int
+        When it was kept.
+    n_ranks, rank : int
+        How many ranks there were, and whose part it is.
+    """
+
+    round: int
+    attempt: int
+    n_ranks: int
+    rank: int
 
 
 class StateMemory:
@@ -58,7 +87,10 @@ class StateMemory:
     def put(self, fit_id: str, rank: int, state: StateCopy) -> None:
         """Keep a state in place of the rank's last one."""
         with self._lock:
-            self._fits.setdefault(fit_id, {})[rank] = state
+            states = self._fits.setdefault(fit_id, {})
+            if state.is_whole and rank in states:
+                state = state._replace(before=states[rank]._replace(before=None))
+            states[rank] = state
             self._fits.move_to_end(fit_id)
             while len(self._fits) > _N_FITS:
                 self._fits.popitem(last=False)
@@ -72,6 +104,21 @@ class StateMemory:
             if rank not in states:
                 rank = max(states, key=lambda s: states[s].round)
             return rank, states[rank]
+
+    def parts(self, fit_id: str) -> dict[PartKey, tuple[StateCopy, dict[str, Any]]]:
+        """Parts of models that are here, and the states that they are in."""
+        found: dict[PartKey, tuple[StateCopy, dict[str, Any]]] = {}
+        with self._lock:
+            kept = list(self._fits.get(fit_id, {}).items())
+        for rank, newest in kept:
+            for state in filter(None, (newest, newest.before)):
+                key = PartKey(state.round, state.attempt, state.n_ranks, rank)
+                if state.is_whole and state.own is not None:
+                    found[key] = state, state.own
+                if state.replica is not None:
+                    left = key._replace(rank=(rank - 1) % state.n_ranks)
+                    found.setdefault(left, (state, state.replica))
+        return found
 
     def newest_round(self, fit_id: str) -> int:
         """Last round of a fit, 0 if nothing is kept of it."""
@@ -98,7 +145,8 @@ class StateMemory:
         with self._lock:
             states = self._fits.get(fit_id, {})
             for rank, state in states.items():
-                states[rank] = state._replace(n_ranks=0, own={})
+                if not state.is_whole:  # of those, no row says whose a part is
+                    states[rank] = state._replace(n_ranks=0, own={})
 
     def forget(self, fit_id: str) -> None:
         """Drop all states of a fit."""

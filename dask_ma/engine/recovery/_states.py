@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,13 @@ from dask_ma.engine.recovery._checkpoint import Store
 from dask_ma.engine.recovery._fit_info import FitInfo
 from dask_ma.engine.recovery._manifest import Saved
 from dask_ma.engine.recovery._memory import StateCopy, state_memory
+from dask_ma.engine.recovery._saving import Progress, Saver
 from dask_ma.engine.recovery._series import Choice, Series, choose, place_of
+from dask_ma.engine.recovery._whole import (
+    exchange_copies,
+    find_whole,
+    pieces_in_files,
+)
 from dask_ma.exceptions import FitFailedError
 
 if TYPE_CHECKING:
@@ -31,6 +37,15 @@ if TYPE_CHECKING:
 
 #: ``replica_of(rank, shared)``: the rank whose own state serves one that lost its own.
 ReplicaOf = Callable[[int, dict[str, Any]], int]
+
+
+#: Goes through what each rank has saved; a collective call.
+Pieces = Callable[[Any], Iterator[dict[str, Any]]]
+
+
+def _no_pieces(group: Any) -> Iterator[dict[str, Any]]:
+    """Nothing: what the ranks have is not put together."""
+    return iter(())
 
 
 class RegroupError(FitFailedError):
@@ -52,31 +67,15 @@ class State(NamedTuple):
         What is the same on all ranks.
     own : dict or None
         What only this rank has; None if it was lost or the number of ranks is another.
+    pieces : callable
+        ``pieces(group)`` goes through what each rank had, on all ranks together; where
+        the parts of all ranks make up one model.
     """
 
     round: int
     shared: dict[str, Any]
     own: dict[str, Any] | None
-
-
-class Progress(Protocol):
-    """What is saved of a rank besides its model: history, clock, random numbers."""
-
-    group: Group
-    seed: np.random.SeedSequence
-    history: list[dict[str, Any]]
-
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-
-    def set_elapsed(self, seconds: float) -> None:
-        """Set the seconds since the start."""
-
-    def set_seed(self, seed: int, rank: int) -> None:
-        """Draw the random numbers of a shard from a seed."""
-
-    def note(self, message: str) -> None:
-        """Queue a warning for the user."""
+    pieces: Pieces = _no_pieces
 
 
 class _Found(NamedTuple):
@@ -116,7 +115,7 @@ class StateStore:
         self._series: Series | None = None
         self._source: str | None = None  # checkpoint that has not been left behind yet
         self._saved_round = 0
-        self._saved_at = monotonic()
+        self._saver = Saver(context, fit_info)
         self._may_regroup: bool | None = None  # not agreed yet
 
     @property
@@ -133,16 +132,43 @@ class StateStore:
 
     # Going on ----------------------------------------------------------------------
 
-    def restore_state(self, replica_of: ReplicaOf | None) -> State | None:
+    def restore_state(
+        self, replica_of: ReplicaOf | None, *, whole: bool
+    ) -> State | None:
         """State to go on from, None at a fresh start; a collective call."""
         if self._fit_info.attempt:
             self._context.set_elapsed(self._fit_info.elapsed)
-            if (state := self._from_memory(replica_of)) is not None:
+            state = (
+                self._whole_from_memory() if whole else self._from_memory(replica_of)
+            )
+            if state is not None:
                 self._recall_series()
                 return state
         if self._fit_info.checkpoint is None:
             return None
-        return self._from_file()
+        return self._from_file(whole=whole)
+
+    def _whole_from_memory(self) -> State | None:
+        """The newest model all parts of which some process has kept."""
+        here = state_memory.parts(self._fit_info.fit_id)
+        found, any_left = find_whole(self._group, here)
+        if found is None:
+            if any_left:
+                self._context.note(
+                    f"workers of the fit of {self._fit_info.name} were lost that had "
+                    "the only copies of a part of the model; it "
+                    + (
+                        "begins anew, since there is no checkpoint "
+                        "(dask-ma.checkpoint.path)"
+                        if self._fit_info.checkpoint is None
+                        else "goes on from the last checkpoint"
+                    )
+                )
+            return None
+        self._take_over(found.history, found.elapsed)
+        if found.own is not None:  # otherwise the next loss would find gaps
+            self._remember(found.round, found.shared, found.own, whole=True)
+        return State(found.round, found.shared, found.own, found.pieces)
 
     def _from_memory(self, replica_of: ReplicaOf | None) -> State | None:
         """The newest state that some process has kept."""
@@ -199,7 +225,7 @@ class StateStore:
         known = allgather(self._group, None if entry is None else entry[1].series)
         self._series = next((series for series in known if series is not None), None)
 
-    def _from_file(self) -> State | None:
+    def _from_file(self, *, whole: bool) -> State | None:
         """The checkpoint to go on from, which rank 0 finds; a collective call."""
         settings, group = self._fit_info.checkpoint, self._group
         digests = gather(group, digest_shard(self._arguments))
@@ -238,8 +264,19 @@ class StateStore:
         self._saved_round = saved.round
         self._context.set_seed(saved.seed, self._rank)
         self._take_over(saved.history, saved.elapsed)
+        if whole:
+            return self._whole_from_file(saved, settings.path)
         self._remember(saved.round, saved.shared, own)
         return State(saved.round, saved.shared, own)
+
+    def _whole_from_file(self, saved: Saved, path: str) -> State:
+        """A model whose parts are in files of their own; a collective call."""
+        pieces = partial(pieces_in_files, Store(path), saved.own)
+        own = None
+        if len(saved.own) == self._group.size:
+            own = Store(path).load_part(saved.own[self._rank])
+            self._remember(saved.round, saved.shared, own, whole=True)
+        return State(saved.round, saved.shared, own, pieces)
 
     def _choose(self, data: dict[str, Any] | None) -> Choice | None:
         """What rank 0 finds; None where the rows cannot be used."""
@@ -268,20 +305,26 @@ class StateStore:
         shared: dict[str, Any],
         own: dict[str, Any],
         *,
+        whole: bool,
         settled: bool,
         done: bool,
         leave: Callable[[], None] | None,
     ) -> None:
         """Keep the state after a round; a collective call."""
         self._source = None
-        self._remember(n_rounds, shared, own)
+        self._remember(n_rounds, shared, own, whole=whole)
         regroup = not done and self._agree_to_regroup()
+        self._saver.finish_parts(at_once=False)
         if self._series is not None and n_rounds > self._saved_round:
+            save = self._saver.begin_parts if whole else self._saver.save
+            now = partial(save, self._series, self._rows, n_rounds, shared, own)
             if done:
-                self._save(n_rounds, shared, own, done=True)
+                self._saved_round = n_rounds
+                now(done=True)
             elif settled:
                 # Whoever leaves takes along what it has in memory.
-                self._save_if_due(n_rounds, shared, own, leave, at_once=regroup)
+                self._save_if_due(now, n_rounds, leave, at_once=regroup)
+        self._saver.finish_parts(at_once=done or regroup)
         if regroup:
             self._leave(leave)
             raise RegroupError("the ranks start again on other workers")
@@ -315,11 +358,19 @@ class StateStore:
         state_memory.forget_own(self._fit_info.fit_id)
 
     def _remember(
-        self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any] | None
+        self,
+        n_rounds: int,
+        shared: dict[str, Any],
+        own: dict[str, Any] | None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """Keep a state in the memory of this process."""
+        """Keep a state in the memory of this process, and perhaps of a neighbour."""
         if not self._fit_info.keeps:
             return
+        replica = None
+        if whole and own is not None:
+            replica = exchange_copies(self._group, own, n_rounds)
         history = self._context.history
         kept = StateCopy(
             round=n_rounds,
@@ -331,14 +382,16 @@ class StateStore:
             n_records=len(history),
             elapsed=self._context.elapsed(),
             series=self._series,
+            attempt=self._fit_info.attempt,
+            is_whole=whole,
+            replica=replica,
         )
         state_memory.put(self._fit_info.fit_id, self._rank, kept)
 
     def _save_if_due(
         self,
+        save: Callable[..., None],
         n_rounds: int,
-        shared: dict[str, Any],
-        own: dict[str, Any],
         leave: Callable[[], None] | None,
         *,
         at_once: bool,
@@ -349,47 +402,19 @@ class StateStore:
         if self._group.rank == 0 and settings is not None:
             is_due = at_once or (
                 n_rounds - self._saved_round >= settings.every
-                and monotonic() - self._saved_at >= settings.every_seconds
+                and self._saver.seconds_since() >= settings.every_seconds
             )
             is_wanted = not _stop_wanted.isdisjoint(
                 (self._run_id, self._fit_info.fit_id)
             )
         is_due, is_wanted = broadcast(self._group, (is_due, is_wanted))
         if is_due or is_wanted:
-            self._save(n_rounds, shared, own, done=False)
+            self._saved_round = n_rounds
+            save(done=False)
         if is_wanted:
+            self._saver.finish_parts(at_once=True)
             self._leave(leave)
             raise StoppedError(f"the fit of {self._fit_info.name} was asked to end")
-
-    def _save(
-        self, n_rounds: int, shared: dict[str, Any], own: dict[str, Any], *, done: bool
-    ) -> None:
-        """Collect what the ranks have of their own; rank 0 writes it all."""
-        self._saved_round = n_rounds
-        owns = gather(self._group, (own, self._rows))
-        fit_info, context, series = self._fit_info, self._context, self._series
-        settings, identity = fit_info.checkpoint, fit_info.identity
-        if owns is None or settings is None or identity is None or series is None:
-            return
-        entropy: Any = context.seed.entropy
-        saved = Saved(
-            name=identity.name,
-            parameters=identity.parameters,
-            options=identity.options,
-            data=series.data,
-            fit_id=fit_info.fit_id,
-            writer=fit_info.session.writer,
-            seed=int(entropy),
-            done=done,
-            round=n_rounds,
-            elapsed=context.elapsed(),
-            shared=shared,
-            own=[state for state, _ in owns],
-            shares=[rows for _, rows in owns],
-            history=context.history,
-        )
-        Store(settings.path).save(series.name, saved, settings.keep)
-        self._saved_at = monotonic()
 
 
 def _any(group: Group, flag: bool) -> bool:
