@@ -44,11 +44,14 @@ class Snapshot(NamedTuple):
         The same for what only this rank has.
     settled : bool
         Whether a checkpoint may be written of it. Without one it is kept in memory.
+    whole : bool
+        Whether `own` of all ranks makes up one model, of which no part may get lost.
     """
 
     shared: dict[str, Any]
     own: dict[str, Any] | None = None
     settled: bool = True
+    whole: bool = False
 
 
 class Ended(NamedTuple):
@@ -229,6 +232,7 @@ def fit_rounds(
                 method.n_rounds,
                 {**snapshot.shared, "stop": stop, "wanted": wanted},
                 snapshot.own,
+                whole=snapshot.whole,
                 settled=snapshot.settled,
                 done=is_last and (wanted or not goes_on),
             )

@@ -3,6 +3,9 @@
 A program chooses some parameters (`schedule`), every rank works on them with its rows
 (`update`), and the results of all ranks change the model (`aggregate`). The engine
 carries the iterations out, several at a time.
+
+Where the model fits on no rank, a `RotationProgram` cuts the parameters into blocks,
+which travel from rank to rank while the data stay.
 """
 
 from dask_ma.schmp import losses, schedules
@@ -19,6 +22,9 @@ from dask_ma.schmp.runtime._program import (
     Schedule,
     Schedulers,
 )
+from dask_ma.schmp.runtime._ring import ParameterBlock
+from dask_ma.schmp.runtime._rotation import RotationEngine
+from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._run import ProgramResult, run
 
 __all__ = [
@@ -27,14 +33,18 @@ __all__ = [
     "CoordinateDescent",
     "Counts",
     "DynamicEngine",
+    "ParameterBlock",
     "Program",
     "ProgramResult",
     "Request",
+    "RotationEngine",
+    "RotationProgram",
     "SchMPLasso",
     "SchMPLassoCV",
     "SchMPLogisticRegression",
     "Schedule",
     "Schedulers",
+    "Turn",
     "losses",
     "run",
     "schedules",

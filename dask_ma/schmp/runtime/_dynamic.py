@@ -207,6 +207,14 @@ class DynamicEngine:
         depth = self._depth
         return {**state, "iteration": self.iteration, "pipeline_depth": depth}
 
+    def own_state_dict(self) -> None:
+        """What only this rank has: nothing, all have the model."""
+        return None
+
+    def collect(self) -> np.ndarray:
+        """A copy of the model."""
+        return self.model.copy()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from another state, which must be the same on all ranks.
 

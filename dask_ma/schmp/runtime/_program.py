@@ -467,7 +467,7 @@ class Program(ABC):
         return None
 
 
-def from_schedules(program: Program, name: str) -> Any:
+def from_schedules(program: Any, name: str) -> Any:
     """An attribute of the schedules that a program keeps, all of which must agree."""
     kept = [value for value in vars(program).values() if isinstance(value, Schedule)]
     found = {getattr(schedule, name) for schedule in kept}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import cloudpickle
 import numpy as np
@@ -16,6 +16,7 @@ from dask_ma.engine import (
     Model,
     RankContext,
     Record,
+    RoundLog,
     Snapshot,
     State,
     Work,
@@ -26,6 +27,10 @@ from dask_ma.engine import (
 )
 from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
 from dask_ma.schmp.runtime._program import Program, from_schedules
+from dask_ma.schmp.runtime._rotation import RotationEngine
+from dask_ma.schmp.runtime._rotation_program import RotationProgram
+
+_REPORT_EVERY = {Program: 100, RotationProgram: 1}
 
 
 class ProgramResult(NamedTuple):
@@ -33,13 +38,16 @@ class ProgramResult(NamedTuple):
 
     Attributes
     ----------
-    model : ndarray of float of shape (n_parameters,) or (n_parameters, K)
-        The model.
+    model : ndarray of float of shape (n_parameters,) or (n_parameters, K), or dict
+        The model; that of a :class:`RotationProgram` is a dict of arrays: the values of
+        all parameters, in their order, and what is shared.
     history : list of dict
         One record for each round: its number, the iterations so far, the seconds since
         the start, what the program reports, and over all ranks the elements of the data
         and rows gone over, messages, bytes and times of computing and waiting.
-        `restarts` counts how often the ranks have had to start again until then.
+        `restarts` counts how often the ranks have had to start again until then. For a
+        :class:`RotationProgram`, `imbalance` is the work of the rank that has most in a
+        sub-iteration over the mean.
     converged : bool
         Whether the program ended the run.
     timeline : ndarray or None
@@ -47,10 +55,40 @@ class ProgramResult(NamedTuple):
         but on rank 0, whose result :func:`run` returns.
     """
 
-    model: np.ndarray
+    model: Any
     history: list[Record]
     converged: bool
     timeline: np.ndarray | None
+
+
+class Engine(Protocol):
+    """What carries a program out on a rank."""
+
+    program: Any
+    iteration: int
+    log: RoundLog
+
+    @property
+    def model(self) -> Any:
+        """The model, as far as this rank has it."""
+
+    def run(self, n_iterations: int) -> Counts:
+        """Make some iterations; a collective call."""
+
+    def measure(self) -> np.ndarray:
+        """Sums of this rank, to be added up over ranks."""
+
+    def report(self, sums: np.ndarray) -> dict[str, Any]:
+        """What the history says, from the sums over all ranks."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a later engine needs to go on, as far as all ranks have it."""
+
+    def own_state_dict(self) -> dict[str, Any] | None:
+        """The same, what only this rank has; None if it has nothing of its own."""
+
+    def collect(self) -> Any:
+        """The whole model, on rank 0; a collective call."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +116,7 @@ class RunParams:
 
 
 def run(
-    program: Program,
+    program: Program | RotationProgram,
     X: Any,
     y: Any = None,
     sample_weight: Any = None,
@@ -86,7 +124,7 @@ def run(
     n_iterations: int,
     pipeline_depth: int | str | None = None,
     n_schedulers: int | None = None,
-    report_every: int = 100,
+    report_every: int | None = None,
     random_state: Any = None,
     n_ranks: int | None = None,
 ) -> ProgramResult:
@@ -98,7 +136,7 @@ def run(
 
     Parameters
     ----------
-    program : Program
+    program : Program or RotationProgram
         The program; pickled, so that the ranks do not share it with the caller.
     X : array-like, sparse, DataFrame, dask.array or dask.dataframe
         Rows, of shape (n_samples, n_features).
@@ -107,20 +145,23 @@ def run(
     sample_weight : array-like or Dask column, shape (n_samples,), default=None
         Weights of the rows, not negative; rows of weight 0 are left out.
     n_iterations : int
-        Most iterations, at least 1.
+        Most iterations, at least 1; of a :class:`RotationProgram` rotations, in which
+        every parameter meets all rows.
     pipeline_depth : int, "auto" or None, default=None
         Iterations under way at a time, at least 1. Iteration `t` reads the model with
         the changes of the iterations up to ``t - pipeline_depth``. "auto" is 1 where
         all ranks share a process, and 3 elsewhere; where ranks have parameters of their
         own it is their number, but at least 3. A number gives the same model on any
         cluster. None leaves it to the schedules that the program keeps as attributes,
-        and is "auto" where there are none.
+        and is "auto" where there are none. Rotations have no pipeline.
     n_schedulers : int or None, default=None
         Ranks that schedule, at least 1, each a part of the parameters of its own. None
-        leaves it to the schedules, and is 1 where there are none.
-    report_every : int, default=100
-        Iterations of a round, at least 1. At the end of a round the pipeline runs
-        empty, the program reports, and the model is kept.
+        leaves it to the schedules, and is 1 where there are none. The schedule of a
+        rotation is known to all ranks.
+    report_every : int or None, default=None
+        Iterations of a round, at least 1; None stands for 100, or for 1 rotation. At
+        the end of a round the pipeline runs empty, the program reports, and the model
+        is kept.
     random_state : int, RandomState instance or None, default=None
         Seed of the schedules.
     n_ranks : int, default=None
@@ -170,10 +211,13 @@ def run(
     array([1., 2., 0.])
     """
     _check_program(program)
+    _check_pipeline(program, pipeline_depth, n_schedulers)
     if pipeline_depth is None:
         pipeline_depth = from_schedules(program, "pipeline_depth")
     if n_schedulers is None:
         n_schedulers = from_schedules(program, "n_schedulers")
+    if report_every is None:
+        report_every = _default_rounds(program)
     check_counts(
         n_iterations=n_iterations,
         pipeline_depth=1 if pipeline_depth == "auto" else pipeline_depth,
@@ -231,22 +275,26 @@ def run_program(
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    state = context.restore_state()
-    rounds = Rounds(context, arguments, params)
+    program = cloudpickle.loads(params.program)
+    state = context.restore_state(whole=isinstance(program, RotationProgram))
+    rounds = Rounds(context, program, arguments, params)
     ended = fit_rounds(context, rounds, state)
     return ProgramResult(
-        rounds.engine.model.copy(), context.history, ended.stop, context.timeline()
+        rounds.engine.collect(), context.history, ended.stop, context.timeline()
     )
 
 
 class Rounds(Method):
     """Iterations of a user's program, so many to a round."""
 
-    engine: DynamicEngine
+    engine: Engine
     _counts: Counts
 
-    def __init__(self, context: RankContext, arguments: Any, params: RunParams) -> None:
+    def __init__(
+        self, context: RankContext, program: Any, arguments: Any, params: RunParams
+    ) -> None:
         super().__init__(context)
+        self._program = program
         self._arguments = arguments
         self._params = params
 
@@ -258,10 +306,11 @@ class Rounds(Method):
         self._make_engine(None)
 
     def load_state_dict(self, state: State) -> None:
-        self._make_engine(state.shared)
+        self._make_engine(state)
 
     def state_dict(self) -> Snapshot:
-        return Snapshot(self.engine.state_dict())
+        own = self.engine.own_state_dict()
+        return Snapshot(self.engine.state_dict(), own, whole=own is not None)
 
     def round(self) -> Work:
         engine, params = self.engine, self._params
@@ -293,26 +342,51 @@ class Rounds(Method):
         return bool(broadcast(self.context.group, over))
 
     def model(self) -> Model:
-        return {"model": self.engine.model}
+        model = self.engine.collect()
+        return model if isinstance(model, dict) else {"model": model}
 
-    def _make_engine(self, state: dict[str, Any] | None) -> None:
+    def _make_engine(self, state: State | None) -> None:
         """Let the program see the rows; a collective call."""
-        params = self._params
+        params, program = self._params, self._program
+        shard = build_shard(self._arguments, require_labels=params.has_targets)
+        if isinstance(program, RotationProgram):
+            self.engine = RotationEngine(
+                self.context, program, shard, log=self.log, state=state
+            )
+            return
         self.engine = DynamicEngine(
             self.context,
-            cloudpickle.loads(params.program),
-            build_shard(self._arguments, require_labels=params.has_targets),
+            program,
+            shard,
             pipeline_depth=params.pipeline_depth,
             n_schedulers=params.n_schedulers,
             log=self.log,
-            state=state,
+            state=None if state is None else state.shared,
         )
 
 
 def _check_program(program: Any) -> None:
     """Refuse what is no program."""
-    if not isinstance(program, Program):
+    if not isinstance(program, Program | RotationProgram):
         raise TypeError(
-            f"program must be an object of a subclass of dask_ma.schmp.Program, got "
-            f"{program!r}"
+            "program must be an object of a subclass of dask_ma.schmp.Program or "
+            f"dask_ma.schmp.RotationProgram, got {program!r}"
         )
+
+
+def _check_pipeline(program: Any, pipeline_depth: Any, n_schedulers: Any) -> None:
+    """Refuse what says nothing to a program whose schedule is known before."""
+    if not isinstance(program, RotationProgram):
+        return
+    given = {"pipeline_depth": pipeline_depth, "n_schedulers": n_schedulers}
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r} has no effect on a RotationProgram, which has no "
+                "pipeline and no scheduler; leave it out"
+            )
+
+
+def _default_rounds(program: Any) -> int:
+    """Iterations of a round."""
+    return next(n for kind, n in _REPORT_EVERY.items() if isinstance(program, kind))

@@ -1,4 +1,4 @@
-"""Ways to schedule the updates of a program: at random, in turns, by priority, dynamic.
+"""Ways to schedule updates: at random, in turns, by priority, dynamic, in a ring.
 
 Each is an object that a program keeps as an attribute and calls in its `schedule`::
 
@@ -9,12 +9,22 @@ Each is an object that a program keeps as an attribute and calls in its `schedul
         def schedule(self, model, request):
             return self._schedule(model, request)
 
-All give one job for all executors, and leave out parameters that are pending. The
-estimators take such an object as their `schedule`, too.
+All but the last give one job for all executors, and leave out parameters that are
+pending. The estimators take such an object as their `schedule`, too. `Rotation` is the
+one of a `RotationProgram`, whose parameters travel.
 """
 
 from dask_ma.schmp.runtime._program import Schedule
+from dask_ma.schmp.runtime._rotation_schedule import Rotation, RotationRequest
 from dask_ma.schmp.schedules._dynamic import Dynamic
 from dask_ma.schmp.schedules._schedules import Cyclic, Priority, Random
 
-__all__ = ["Cyclic", "Dynamic", "Priority", "Random", "Schedule"]
+__all__ = [
+    "Cyclic",
+    "Dynamic",
+    "Priority",
+    "Random",
+    "Rotation",
+    "RotationRequest",
+    "Schedule",
+]

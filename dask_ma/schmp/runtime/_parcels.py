@@ -1,0 +1,69 @@
+"""Blocks on their way: arrays that are mostly zeros travel as places and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_SMALLEST = 1024  # bytes; below, a message costs the same whatever is in it
+_GAIN = 0.7  # part of the bytes that a sparse array may have at most
+_LARGEST_INT32 = np.iinfo(np.int32).max
+_SPARSE = "sparse"
+
+
+def wrap(values: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What travels of the values of a block.
+
+    Parameters
+    ----------
+    values : dict of str to ndarray
+        Not to be changed afterwards.
+
+    Returns
+    -------
+    parcel : dict
+        For :func:`unwrap`.
+    """
+    return {name: _thin(array) for name, array in values.items()}
+
+
+def unwrap(parcel: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The values of a block, as arrays that may be written to.
+
+    Parameters
+    ----------
+    parcel : dict
+        From :func:`wrap`.
+
+    Returns
+    -------
+    values : dict of str to ndarray
+        The same bits.
+    """
+    return {name: _thicken(item) for name, item in parcel.items()}
+
+
+def _thin(array: np.ndarray) -> Any:
+    """An array, or its elements that are not zero if they are few."""
+    if array.nbytes < _SMALLEST or array.dtype.kind not in "biuf":
+        return array
+    index_type = np.int32 if array.size <= _LARGEST_INT32 else np.int64
+    flat = np.ascontiguousarray(array).reshape(-1)
+    # Bits are compared, not numbers: a negative zero has to arrive as such.
+    bits = flat.view(f"u{flat.itemsize}")
+    per_element = flat.itemsize + np.dtype(index_type).itemsize
+    if np.count_nonzero(bits) * per_element > _GAIN * flat.nbytes:
+        return array
+    places = np.flatnonzero(bits)
+    return _SPARSE, array.shape, places.astype(index_type), flat[places]
+
+
+def _thicken(item: Any) -> np.ndarray:
+    """Undo :func:`_thin`."""
+    if isinstance(item, np.ndarray):
+        return np.array(item, order="C")
+    _, shape, places, values = item
+    array = np.zeros(int(np.prod(shape)), dtype=values.dtype)
+    array[places] = values
+    return array.reshape(shape)

@@ -1,0 +1,169 @@
+"""Rotations that lose workers: neighbours have copies, else a checkpoint goes on."""
+
+import os
+import signal
+import time
+
+import dask
+import numpy as np
+import pytest
+
+from dask_ma.schmp import RotationProgram, run, schedules
+
+N_WORKERS = 4
+RNG = np.random.default_rng(0)
+X = np.where(RNG.random((80, 30)) < 0.4, RNG.normal(size=(80, 30)), 0)
+OPTIONS = {"n_iterations": 6, "n_ranks": N_WORKERS, "random_state": 0}
+
+
+@pytest.fixture
+def client(cluster_client, bare_workers):
+    """The current client, of four workers some of which the test kills."""
+    with (
+        bare_workers(cluster_client, N_WORKERS),
+        cluster_client.as_current(),
+        dask.config.set({"dask-ma.recovery.wait": "100 ms"}),
+    ):
+        yield cluster_client
+
+
+def make_program(doomed=(), phase=None, folder=None):
+    """A program of which some ranks die in the fourth rotation, once."""
+
+    class Doomed(RotationProgram):
+        rotation = schedules.Rotation(2)
+
+        def prepare(self, shard, group):
+            self.rank = group.rank
+            push = group.push
+
+            def striking_push(payload, dest, tag=0, **options):
+                if isinstance(tag, tuple) and tag[:3] == ("block", 3, 2):
+                    self.strike("push")
+                push(payload, dest, tag, **options)
+                if tag == ("replica", 4):
+                    self.strike("copy")
+
+            group.push = striking_push
+            rows = [np.empty((0, shard.n_features)), *(b.X for b in shard.blocks)]
+            return np.vstack(rows)
+
+        def strike(self, where):
+            if where != phase or self.rank not in doomed:
+                return
+            mark = folder / f"struck-{self.rank}"
+            if mark.exists():
+                return
+            mark.touch()
+            deadline = time.monotonic() + 5
+            while len(list(folder.glob("struck-*"))) < len(doomed):
+                if time.monotonic() > deadline:  # a neighbour waits for this rank
+                    break
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def weights(self, local):
+            return np.count_nonzero(local, axis=0)
+
+        def initial_block(self, parameters, local, rng):
+            return {"w": rng.normal(size=(len(parameters), 3))}
+
+        def initial_shared(self, local, group):
+            return {"total": np.zeros(3)}
+
+        def update(self, block, local, shared, turn):
+            if turn.rotation == 3 and turn.iteration == 1:
+                self.strike("update")
+            step = local[:, block.parameters].sum(axis=0)[:, np.newaxis]
+            noise = 0.1 * turn.rng.normal(size=3) + shared["total"]
+            block.values["w"] = np.tanh(block.values["w"] + step + noise)
+            return {"total": block.values["w"].sum(axis=0) / 1000}
+
+        def end_rotation(self, local, shared, turn):
+            if turn.rotation == 3:
+                self.strike("end")
+
+        def report(self, sums, shared):
+            return {"total": float(shared["total"].sum())}
+
+    return Doomed()
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return run(make_program(), X, **OPTIONS)
+
+
+def check(result, undisturbed):
+    """The same bits, and every rotation counted once."""
+    for name, value in undisturbed.model.items():
+        np.testing.assert_array_equal(result.model[name], value)
+    assert [r["round"] for r in result.history] == [1, 2, 3, 4, 5, 6]
+    totals = [r["total"] for r in undisturbed.history]
+    assert [r["total"] for r in result.history] == totals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("phase", ["update", "push", "end", "copy"])
+def test_one_of_four(client, undisturbed, tmp_path, phase, rank):
+    program = make_program([rank], phase, tmp_path)
+    result = run(program, X, **OPTIONS)
+    assert len(list(tmp_path.iterdir())) == 1
+    check(result, undisturbed)
+    # No more than the rotation in which it has gone was made twice.
+    assert [r["restarts"] for r in result.history][:3] == [0, 0, 0]
+    assert result.history[-1]["restarts"] == 1
+
+
+@pytest.mark.slow
+def test_two_that_are_no_neighbours(client, undisturbed, tmp_path):
+    result = run(make_program([0, 2], "update", tmp_path), X, **OPTIONS)
+    check(result, undisturbed)
+    assert [r["restarts"] for r in result.history][:3] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_two_neighbours_without_a_checkpoint(client, undisturbed, tmp_path):
+    with pytest.warns(UserWarning, match="only copies of a part .* begins anew"):
+        result = run(make_program([1, 2], "update", tmp_path), X, **OPTIONS)
+    check(result, undisturbed)
+    assert result.history[0]["restarts"] >= 1
+
+
+@pytest.mark.slow
+def test_two_neighbours_go_back_to_the_checkpoint(client, undisturbed, tmp_path):
+    (tmp_path / "marks").mkdir()
+    saved = {
+        "dask-ma.checkpoint.path": str(tmp_path / "fits"),
+        "dask-ma.checkpoint.every": 2,
+    }
+    program = make_program([1, 2], "end", tmp_path / "marks")
+    with (
+        dask.config.set(saved),
+        pytest.warns(UserWarning, match="only copies .* goes on from the last check"),
+    ):
+        result = run(program, X, **OPTIONS)
+    check(result, undisturbed)
+    assert [r["restarts"] for r in result.history][:2] == [0, 0]
+    assert result.history[2]["restarts"] >= 1
+
+
+@pytest.mark.slow
+def test_one_after_the_other(client, undisturbed, tmp_path):
+    """The second goes in the next rotation, when copies have been made again."""
+
+    class Twice(type(make_program([2], "update", tmp_path))):
+        def update(self, block, local, shared, turn):
+            if turn.rotation == 4 and self.rank == 1:
+                mark = tmp_path / "second"
+                if not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return super().update(block, local, shared, turn)
+
+    result = run(Twice(), X, **OPTIONS)
+    assert (tmp_path / "second").exists()
+    check(result, undisturbed)
+    assert [r["restarts"] for r in result.history][:3] == [0, 0, 0]
+    assert result.history[-1]["restarts"] == 2

@@ -1,0 +1,34 @@
+"""Blocks on their way: what is mostly zeros travels sparse, bit for bit."""
+
+import numpy as np
+import pytest
+
+from dask_ma.comm._group import payload_nbytes
+from dask_ma.schmp.runtime._parcels import unwrap, wrap
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8", "u2", "?"])
+@pytest.mark.parametrize("filled", [0.0, 0.05, 0.9])
+def test_the_same_bits_arrive(dtype, filled):
+    rng = np.random.default_rng(0)
+    array = (rng.integers(1, 100, (200, 30)) * (rng.random((200, 30)) < filled)).astype(
+        dtype
+    )
+    if array.dtype.kind == "f":
+        array[3, 4], array[5, 6], array[7, 8] = -0.0, np.nan, np.inf
+    parcel = wrap({"a": array, "b": array[:, :2].T})
+    found = unwrap(parcel)
+    for name, expected in (("a", array), ("b", array[:, :2].T)):
+        assert found[name].dtype == expected.dtype
+        assert found[name].shape == expected.shape
+        assert found[name].tobytes() == np.ascontiguousarray(expected).tobytes()
+        assert found[name].flags.writeable
+        assert not np.shares_memory(found[name], array)
+
+
+def test_few_elements_cost_few_bytes():
+    counts = np.zeros((1000, 100), dtype=np.int32)
+    counts[:, 3] = 7
+    assert payload_nbytes(wrap({"counts": counts})) == 1000 * 8
+    dense = counts + 1
+    assert payload_nbytes(wrap({"counts": dense})) == dense.nbytes
