@@ -1,7 +1,9 @@
 """Runs of rotation programs that are saved: a file for each rank, and a manifest."""
 
 import json
+import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -134,6 +136,36 @@ def test_files_are_written_while_the_run_goes_on(saving, tmp_path, monkeypatch):
     [seen] = [names for names in rounds_while_writing if names is not None]
     assert not any(name.endswith(".json") for name in seen)
     assert "round-00000007.json" in files(tmp_path)
+
+
+def test_files_of_the_next_checkpoint_stay_while_one_is_completed(
+    saving, tmp_path, monkeypatch
+):
+    """Rank 0 tidies up when others may be at their next files."""
+    rename, waiting = os.replace, threading.Event()
+
+    def late(source, target):
+        if "-1.npz" in target and "round-00000002" in target:
+            assert waiting.wait(30)  # its part of the file is there
+        rename(source, target)
+
+    save = Store.save
+
+    def saving_late(self, series, saved, keep):
+        if saved.round == 1:
+            deadline = time.monotonic() + 30
+            while not list(tmp_path.glob("*/.round-00000002-*-1.npz-*")):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        save(self, series, saved, keep)
+        if saved.round == 1:
+            waiting.set()
+
+    monkeypatch.setattr("dask_ma.engine.recovery._checkpoint.os.replace", late)
+    monkeypatch.setattr(Store, "save", saving_late)
+    with saving():
+        run(Wandering(), X, n_iterations=2, **OPTIONS)
+    assert "round-00000002.json" in files(tmp_path)
 
 
 def test_a_disk_that_is_full(saving, monkeypatch):

@@ -354,8 +354,11 @@ class Store:
             self._fs.makedirs(folder, exist_ok=True)
             names = self._names(folder)
             rounds = _rounds_of(names)
+            writers = _writers_of(saved)
             for name in filter(_is_orphan, names):
-                self._fs.rm_file(f"{folder}/{name}")
+                # A rank may be at its file of the next checkpoint.
+                if not any(f"-{writer}-" in name for writer in writers):
+                    self._fs.rm_file(f"{folder}/{name}")
             self._remove(series, [n for n in rounds if n >= saved.round])
             self._write(f"{stem}.npz", data)
             self._write(f"{stem}.json", manifest)
@@ -401,9 +404,7 @@ class Store:
 
         A rank may have begun with its file of the next one.
         """
-        files = [str(entry.get("file", "")) for entry in saved.own]
-        own = {file.rpartition("/")[2] for file in files}
-        writers = {match[2] for match in map(_RANK_FILE.fullmatch, own) if match}
+        own, writers = _rank_files(saved), _writers_of(saved)
         for name in names:
             match = _RANK_FILE.fullmatch(name)
             if match is None or name in own or int(match[1]) in rounds:
@@ -432,6 +433,17 @@ class Store:
             f"cannot read the checkpoints in {self._path}: "
             f"{type(error).__name__}: {error}"
         )
+
+
+def _rank_files(saved: Saved) -> set[str]:
+    """Names of the files of ranks in a checkpoint."""
+    files = [str(entry.get("file", "")) for entry in saved.own]
+    return {file.rpartition("/")[2] for file in files}
+
+
+def _writers_of(saved: Saved) -> set[str]:
+    """Who has written these files, as their names say."""
+    return {m[2] for m in map(_RANK_FILE.fullmatch, _rank_files(saved)) if m}
 
 
 def _rounds_of(names: list[str]) -> list[int]:
