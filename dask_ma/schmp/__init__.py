@@ -11,6 +11,8 @@ which travel from rank to rank while the data stay.
 from dask_ma.schmp import losses, schedules
 from dask_ma.schmp.coordinate._column_descent import ColumnDescent
 from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
+from dask_ma.schmp.factorization._estimator import SchMPMatrixFactorization
+from dask_ma.schmp.factorization._model import Recommendations
 from dask_ma.schmp.l1._classifier import SchMPLogisticRegression
 from dask_ma.schmp.l1._lasso import SchMPLasso
 from dask_ma.schmp.l1._lasso_cv import SchMPLassoCV
@@ -36,12 +38,14 @@ __all__ = [
     "ParameterBlock",
     "Program",
     "ProgramResult",
+    "Recommendations",
     "Request",
     "RotationEngine",
     "RotationProgram",
     "SchMPLasso",
     "SchMPLassoCV",
     "SchMPLogisticRegression",
+    "SchMPMatrixFactorization",
     "Schedule",
     "Schedulers",
     "Turn",

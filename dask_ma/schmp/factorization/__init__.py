@@ -1,0 +1,1 @@
+"""Matrix factorization: users and items as vectors, whose products are ratings."""

@@ -1,0 +1,50 @@
+"""What a rank does in a fit of a matrix factorization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cloudpickle
+
+from dask_ma.engine import RankContext
+from dask_ma.schmp.factorization._least_squares import LeastSquaresFactorization
+from dask_ma.schmp.factorization._params import FactorizationParams
+from dask_ma.schmp.factorization._sgd import SGDFactorization
+from dask_ma.schmp.runtime._run import ProgramResult, RunParams, run_program
+
+_SOLVERS = {"als": LeastSquaresFactorization, "sgd": SGDFactorization}
+
+
+def train(
+    context: RankContext, arguments: Any, params: FactorizationParams
+) -> ProgramResult:
+    """Agent: rotations until the objective stays where it is.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    arguments : object
+        Rows of user, item and rating, as the data layer lays them out.
+    params : FactorizationParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    result : ProgramResult
+        On rank 0; its model has the factors of all users and items.
+    """
+    rotations = params.rotations_per_round
+    program = _SOLVERS[params.solver](params)
+    return run_program(
+        context,
+        arguments,
+        RunParams(
+            program=cloudpickle.dumps(program),
+            n_iterations=params.max_iter * rotations,
+            pipeline_depth="auto",
+            n_schedulers=1,
+            report_every=rotations,
+            has_targets=False,
+        ),
+    )

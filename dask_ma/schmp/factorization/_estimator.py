@@ -1,0 +1,344 @@
+"""The estimator: users and items as vectors, whose products are ratings."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from dask_ma._callbacks import N_WRAPPERS, with_callbacks
+from dask_ma._inactive import Inactive, unless
+from dask_ma._sklearn import Interval, StrOptions, fit_context
+from dask_ma.data import describe, is_dask_collection, weight_per_row
+from dask_ma.schmp.factorization._agent import train
+from dask_ma.schmp.factorization._fitted import PASSED_ON, FittedFactorization
+from dask_ma.schmp.factorization._ids import find_ids
+from dask_ma.schmp.factorization._inputs import Encoded, encode, triples_of
+from dask_ma.schmp.factorization._params import FactorizationParams
+
+_MAX_SEED = np.iinfo(np.int32).max
+
+
+class SchMPMatrixFactorization(FittedFactorization):
+    """Matrix factorization by rotation of items past users [1]_.
+
+    A rating is the mean, the bias of the user, that of the item, and the product of
+    their vectors. Each rank has some of the users and of the items; the others travel
+    past them in blocks, so no rank ever has all. The objective is the sum of squared
+    errors and ``alpha`` times the squared lengths of biases and vectors.
+
+    With implicit feedback, such as plays or purchases, every pair counts: those that
+    have happened should be 1, with the weight ``1 + confidence * abs(value)``, all
+    others 0 with the weight 1 [2]_. Negative values should be 0 with that weight.
+
+    Parameters
+    ----------
+    n_components : int, default=32
+        Length of the vectors, at least 1.
+    feedback : {"explicit", "implicit"}, default="explicit"
+        Whether values are ratings, or how often something has happened.
+    solver : {"als", "sgd"}, default="als"
+        Alternating least squares: users are solved for with the items fixed, then items
+        with the users fixed. Or stochastic gradient descent, for ratings only.
+    alpha : float, default=0.1
+        Penalty, not negative.
+    weighted_alpha : bool, default=True
+        Whether the penalty of a user or item is multiplied by the sum of the weights of
+        its ratings.
+    confidence : float, default=1.0
+        Weight of implicit feedback, not negative.
+    fit_bias : bool, default=True
+        Whether users and items have biases, and the mean is taken from ratings.
+    eta0 : float, default=0.1
+        Length of steps of "sgd", above 0; each user and item has a rate of its own,
+        which falls (AdaGrad).
+    batch_size : int, default=2048
+        Ratings that make a step of "sgd" together, at least 1.
+    max_iter : int, default=20
+        Most rounds, at least 1. In a round every rating is gone over, with "als" twice.
+    tol : float, default=1e-4
+        The fit ends when the objective falls by less than this part of itself.
+    cold_start : {"mean", "nan", "raise"}, default="mean"
+        What is predicted for users and items that the fit has not seen: the mean and
+        what biases are known, NaN, or an error.
+    clip : bool, default=True
+        Whether predictions are kept between the least and the largest rating.
+    dtype : {"float32", "float64"}, default="float32"
+        Type of the factors.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the vectors to begin with, which do not depend on the number of ranks.
+    verbose : int, default=0
+        1 shows a progress bar, more a line for each round.
+    n_ranks : int, default=None
+        Number of ranks. None means one per worker thread, and one without a client.
+
+    Attributes
+    ----------
+    user_factors_, item_factors_ : ndarray of shape (n, n_components)
+        Vectors, in the order of the ids.
+    user_bias_, item_bias_ : ndarray of shape (n,)
+        Zeros without biases.
+    user_ids_, item_ids_ : ndarray
+        Sorted ids.
+    mean_ : float
+        Mean of the ratings; 0 with implicit feedback.
+    seen_ : csr_array of bool of shape (n_users, n_items)
+        Which pairs are rated; :meth:`recommend` leaves them out.
+    n_iter_ : int
+        Rounds made.
+    history_ : list of dict
+        One record for each round, with the `objective`, bytes, times and `imbalance`.
+        With "sgd" the objective is the sum of squared errors that the steps have met.
+    timeline_ : ndarray
+        What each rank has done when.
+
+    See Also
+    --------
+    dask_ma.schmp.RotationProgram : Programs of this kind.
+
+    References
+    ----------
+    .. [1] J. K. Kim, Q. Ho, S. Lee, X. Zheng, W. Dai, G. A. Gibson, E. P. Xing,
+       "STRADS: A distributed framework for scheduled model parallel machine learning",
+       EuroSys 2016.
+    .. [2] Y. Hu, Y. Koren, C. Volinsky, "Collaborative filtering for implicit feedback
+       datasets", ICDM 2008.
+
+    Examples
+    --------
+    >>> from dask_ma.schmp import SchMPMatrixFactorization
+    >>> pairs = [("ann", "tea"), ("ann", "milk"), ("bob", "tea"), ("cy", "milk")]
+    >>> model = SchMPMatrixFactorization(2, max_iter=50, random_state=0)
+    >>> model.fit(pairs, [5, 1, 4, 2]).predict([("cy", "tea")]).shape
+    (1,)
+    >>> model.recommend(["bob"], n=1).items.tolist()
+    [['milk']]
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "feedback": [StrOptions({"explicit", "implicit"})],
+        "solver": [StrOptions({"als", "sgd"})],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "weighted_alpha": ["boolean"],
+        "confidence": [Interval(Real, 0, None, closed="left")],
+        "fit_bias": ["boolean"],
+        "eta0": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "cold_start": [StrOptions({"mean", "nan", "raise"})],
+        "clip": ["boolean"],
+        "dtype": [StrOptions({"float32", "float64"})],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
+    }
+    _inactive: ClassVar[tuple[Inactive, ...]] = (
+        Inactive(("eta0", "batch_size"), unless("solver", "sgd"), "set solver='sgd'"),
+        Inactive(
+            ("confidence",), unless("feedback", "implicit"), "set feedback='implicit'"
+        ),
+        Inactive(
+            ("fit_bias", "clip"),
+            unless("feedback", "explicit"),
+            "set feedback='explicit'",
+        ),
+    )
+
+    def __init__(
+        self,
+        n_components: int = 32,
+        *,
+        feedback: str = "explicit",
+        solver: str = "als",
+        alpha: float = 0.1,
+        weighted_alpha: bool = True,
+        confidence: float = 1.0,
+        fit_bias: bool = True,
+        eta0: float = 0.1,
+        batch_size: int = 2048,
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        cold_start: str = "mean",
+        clip: bool = True,
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: int = 0,
+        n_ranks: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.feedback = feedback
+        self.solver = solver
+        self.alpha = alpha
+        self.weighted_alpha = weighted_alpha
+        self.confidence = confidence
+        self.fit_bias = fit_bias
+        self.eta0 = eta0
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.cold_start = cold_start
+        self.clip = clip
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_ranks = n_ranks
+
+    @fit_context(prefer_skip_nested_validation=True)
+    @with_callbacks
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the factors.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or Dask collection of shape (n, 2), or sparse matrix \
+                or dask.array of sparse blocks of shape (n_users, n_items)
+            Pairs of user and item, whose ids may be numbers, texts, dates or integers
+            of any size. Or all ratings as a matrix, whose rows are users and whose
+            columns are items, numbered from 0: stored zeros are ratings, what is not
+            stored is missing.
+        y : array-like or Dask column of shape (n,), default=None
+            Ratings of the pairs; None for a matrix, and for pairs that have happened
+            once. A pair that is rated twice has two ratings; with implicit feedback
+            they are added up.
+        sample_weight : array-like or Dask column of shape (n,), default=None
+            Weights of the ratings, not negative; not with a matrix.
+
+        Returns
+        -------
+        self : SchMPMatrixFactorization
+
+        Raises
+        ------
+        ValueError
+            For ratings that are not finite, ids that are missing, no ratings at all, or
+            steps of "sgd" that diverge.
+        """
+        self._check_parameters(is_partial=False)
+        with self._keep_fitted_state():
+            is_matrix = y is None and not _are_pairs(X)
+            if is_matrix and sample_weight is not None:
+                raise ValueError(
+                    "sample_weight cannot be used with a users x items matrix; pass "
+                    "pairs and ratings"
+                )
+            if y is None and not is_matrix and self.feedback == "explicit":
+                raise ValueError(
+                    "explicit feedback requires y to be passed, the ratings of the "
+                    "pairs in X; set feedback='implicit' for pairs that have happened"
+                )
+            encoded = encode(X, y)
+            if not encoded.n_ratings:
+                raise ValueError("there are no ratings in X, expected at least one")
+            params = self._params(encoded)
+            data = encoded.table, None, weight_per_row(sample_weight)
+            result = self._run(train, params, data, describe(encoded.table))
+            for name, value in self._to_attributes(result.model).items():
+                setattr(self, name, value)
+            self.user_ids_, self.item_ids_ = encoded.user_ids, encoded.item_ids
+            self.seen_ = encoded.seen
+            self.history_, self.timeline_ = result.history, result.timeline
+            self.n_iter_ = len(result.history)
+        if not result.converged:
+            warnings.warn(
+                f"the maximum of {self.max_iter} rounds was reached while the "
+                f"objective still fell by more than tol={self.tol} of itself; raise "
+                "max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=2 + N_WRAPPERS,
+            )
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add users and items that are new; those that are known stay as they are.
+
+        First the vectors of new items follow from the ratings of known users, then
+        those of new users from their ratings of all items. What is rated counts as seen
+        from then on. Without a fit before, this is :meth:`fit`.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, 2)
+            Pairs of user and item, in memory.
+        y : array-like of shape (n,), default=None
+            Ratings, as in :meth:`fit`.
+        sample_weight : array-like of shape (n,), default=None
+            Weights of the ratings.
+
+        Returns
+        -------
+        self : SchMPMatrixFactorization
+        """
+        if not hasattr(self, "item_factors_"):
+            return self.fit(X, y, sample_weight)
+        if is_dask_collection(X) or not _are_pairs(X):
+            raise ValueError("partial_fit takes pairs of user and item in memory")
+        triples = triples_of(X, y)
+        weights = np.ones(len(triples.values))
+        if sample_weight is not None:
+            weights = np.asarray(sample_weight, dtype=np.float64)
+        for side in (1, 0):
+            self._add_new(side, triples, weights)
+        users = find_ids(self.user_ids_, triples.users, "users")
+        items = find_ids(self.item_ids_, triples.items, "items")
+        more = sparse.csr_array(
+            (np.ones(len(users), dtype=bool), (users, items)), shape=self.seen_.shape
+        )
+        self.seen_ = sparse.csr_array(self.seen_ + more, dtype=bool)
+        return self
+
+    def _params(self, encoded: Encoded) -> FactorizationParams:
+        """Parameters of the ranks."""
+        return FactorizationParams(
+            n_users=len(encoded.user_ids),
+            n_items=len(encoded.item_ids),
+            n_ratings=encoded.n_ratings,
+            dtype=np.dtype(self.dtype).type,
+            seed=int(check_random_state(self.random_state).randint(_MAX_SEED)),
+            **{name: getattr(self, name) for name in PASSED_ON},
+        )
+
+    def _check_combinations(self) -> None:
+        if self.solver == "sgd" and self.feedback == "implicit":
+            raise ValueError(
+                "solver='sgd' cannot be used with feedback='implicit', for which every "
+                "pair counts; use solver='als'"
+            )
+
+    def _peer_type(self) -> type:
+        return BaseEstimator  # scikit-learn has no model of ratings
+
+    def _to_attributes(self, fitted: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Fitted attributes of a model of the ranks."""
+        users, items = np.split(fitted["factors"], [int(fitted["n_users"])])
+        explicit = self.feedback == "explicit"
+        has_bias, n = explicit and self.fit_bias, self.n_components
+        ends = (float(fitted["low"]), float(fitted["high"]))
+        attributes = {
+            "user_factors_": users[:, -n:].copy(),
+            "item_factors_": items[:, -n:].copy(),
+            "user_bias_": np.zeros(len(users), users.dtype),
+            "item_bias_": np.zeros(len(items), items.dtype),
+            "mean_": float(fitted["mean"]) if has_bias else 0.0,
+            "rating_range_": ends if explicit else (-np.inf, np.inf),
+        }
+        if has_bias:
+            attributes |= {"user_bias_": users[:, 0].copy()}
+            attributes |= {"item_bias_": items[:, 1].copy()}
+        return attributes
+
+
+def _are_pairs(X: Any) -> bool:
+    """Whether an input is rows of user and item, and not a matrix."""
+    if sparse.issparse(X):
+        return False
+    if hasattr(X, "chunks"):
+        return not sparse.issparse(X._meta) and X.shape[1] == 2
+    return True

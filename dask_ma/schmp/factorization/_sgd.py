@@ -1,0 +1,109 @@
+"""Stochastic gradient descent in rotations: the matrix factorization of the paper.
+
+Users stay on their rank, blocks of items travel. No two ranks ever have the same user
+or the same item, so steps are safe that are safe for one rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import Group
+from dask_ma.kernels import Side, sgd_step, step_batches
+from dask_ma.schmp.factorization._program import (
+    Factorization,
+    LocalRatings,
+    by_pairs,
+)
+from dask_ma.schmp.runtime._ring import ParameterBlock
+from dask_ma.schmp.runtime._rotation_program import Turn
+from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
+
+
+class SGDFactorization(Factorization):
+    """Steps on batches of ratings, with a rate for each user and item."""
+
+    def arrange(
+        self, local: LocalRatings, blocks: list[np.ndarray], group: Group
+    ) -> LocalRatings:
+        """Send the ratings to their users, and deal them out over batches."""
+        rank_of, block_of = self.place(local, blocks, group.size)
+        here = local.ratings.sent_to(group, rank_of[local.ratings.users])
+        dtype = np.dtype(self.params.dtype)
+        pairs = by_pairs(here, block_of[here.users], block_of[here.items])
+        for (home, visiting), found in pairs.items():
+            rows, columns = blocks[home], blocks[visiting]
+            local.batches[home, visiting] = step_batches(
+                np.searchsorted(rows, found.users),
+                np.searchsorted(columns, found.items),
+                (found.values - self.center(local)).astype(dtype),
+                found.weights.astype(dtype),
+                (len(rows), len(columns)),
+                self.params.batch_size,
+                np.random.default_rng([self.params.seed, home, visiting]),
+            )
+        return local
+
+    def initial_block(
+        self, parameters: np.ndarray, local: LocalRatings, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Factors, and sums of squared gradients."""
+        squares = np.ones(len(parameters), dtype=self.params.dtype)
+        return {**super().initial_block(parameters, local, rng), "squares": squares}
+
+    def schedule(self, request: RotationRequest) -> list[list[int]]:
+        """Blocks of items travel."""
+        return self.rotating(request, is_item=True)
+
+    def update(
+        self,
+        block: ParameterBlock,
+        local: LocalRatings,
+        shared: dict[str, Any],
+        turn: Turn,
+    ) -> dict[str, Any]:
+        """Steps on the ratings that the users here have given to a block of items."""
+        loss = 0.0
+        right = self._side_of(block, local, 1)
+        for home in turn.home:
+            batches = local.batches.get((home.number, block.number))
+            if batches is not None:
+                left = self._side_of(home, local, 0)
+                # What overflows is noticed when the rotation ends.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    for place in turn.rng.permutation(len(batches)):
+                        loss += sgd_step(batches[place], left, right, self.params.eta0)
+        return {"objective": loss}
+
+    def aggregate(
+        self, change: dict[str, np.ndarray], shared: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The errors that the steps of the rotation have met.
+
+        Raises
+        ------
+        ValueError
+            If they have become infinite.
+        """
+        if not np.isfinite(change["objective"]):
+            raise ValueError(
+                f"the factors have diverged with steps of eta0={self.params.eta0}; "
+                "choose a smaller eta0, or solver='als', which has no steps"
+            )
+        return {**shared, "objective": np.array(change["objective"])}
+
+    def _side_of(self, block: ParameterBlock, local: LocalRatings, side: int) -> Side:
+        """A block as the kernels see it."""
+        weights = local.totals.weights[block.parameters]
+        ridges = self.ridges(block.parameters, local)
+        alphas = np.divide(
+            ridges, weights, out=np.zeros_like(ridges), where=weights > 0
+        )
+        return Side(
+            block.values["factors"],
+            block.values["squares"],
+            alphas.astype(self.params.dtype),
+            self.params.fixed_columns[side],
+        )

@@ -1,0 +1,573 @@
+"""Matrix factorization against formulas, and what its users may do with it."""
+
+import pickle
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import cross_val_score
+
+from dask_ma.kernels import hashed_uniform
+from dask_ma.schmp import SchMPMatrixFactorization
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{ConvergenceWarning.__module__}.ConvergenceWarning"
+)
+
+RNG = np.random.default_rng(0)
+N_USERS, N_ITEMS, K = 30, 20, 3
+TRUTH = RNG.normal(size=(N_USERS, K)) @ RNG.normal(size=(K, N_ITEMS))
+SKEW = np.linspace(0.1, 0.9, N_ITEMS) * np.linspace(0.3, 1, N_USERS)[:, None]
+USERS, ITEMS = np.nonzero(RNG.random(TRUTH.shape) < SKEW)
+RATINGS = np.clip(np.round(2 * TRUTH[USERS, ITEMS]) / 2 + 3, 0, 6)
+WEIGHTS = RNG.uniform(0.5, 2, len(RATINGS))
+PAIRS = np.column_stack([USERS, ITEMS])
+EXACT = {"n_components": K, "dtype": "float64", "random_state": 0, "tol": 0}
+SEED = int(np.random.RandomState(0).randint(2**31 - 1))
+
+
+def start():
+    """Vectors of the items to begin with."""
+    rows = np.arange(N_USERS, N_USERS + N_ITEMS)
+    return hashed_uniform(SEED, rows, K) * 0.1 * np.sqrt(3 / K)
+
+
+def by_hand(n_rounds, alpha, *, weighted=True, weights=None, bias=True):
+    """Alternating least squares, one user and one item at a time."""
+    w = np.ones(len(RATINGS)) if weights is None else weights
+    mean = w @ RATINGS / w.sum() if bias else 0.0
+    Q, bi = start(), np.zeros(N_ITEMS)
+    P, bu = np.zeros((N_USERS, K)), np.zeros(N_USERS)
+
+    def solve(own, near, offsets):
+        near = np.column_stack([np.ones(len(near)), near]) if bias else near
+        ridge = alpha * (w[own].sum() if weighted else 1.0)
+        A = near.T @ (w[own][:, None] * near) + ridge * np.eye(near.shape[1])
+        x = np.linalg.solve(A, near.T @ (w[own] * (RATINGS[own] - mean - offsets)))
+        return (x[0], x[1:]) if bias else (0.0, x)
+
+    for _ in range(n_rounds):
+        for u in np.unique(USERS):
+            own = USERS == u
+            bu[u], P[u] = solve(own, Q[ITEMS[own]], bi[ITEMS[own]])
+        for i in np.unique(ITEMS):
+            own = ITEMS == i
+            bi[i], Q[i] = solve(own, P[USERS[own]], bu[USERS[own]])
+    errors = RATINGS - mean - bu[USERS] - bi[ITEMS] - (P[USERS] * Q[ITEMS]).sum(axis=1)
+    scale_u = np.bincount(USERS, w, N_USERS) if weighted else 1
+    scale_i = np.bincount(ITEMS, w, N_ITEMS) if weighted else 1
+    penalty = (scale_u * ((P**2).sum(axis=1) + bu**2)).sum()
+    penalty += (scale_i * ((Q**2).sum(axis=1) + bi**2)).sum()
+    return mean, bu, P, bi, Q, w @ errors**2 + alpha * penalty
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weighted": False}, {"bias": False}, {"weights": WEIGHTS}],
+    ids=lambda options: "-".join(options) or "plain",
+)
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_least_squares_by_hand(options, n_ranks):
+    mean, bu, P, bi, Q, objective = by_hand(3, 0.2, **options)
+    model = SchMPMatrixFactorization(
+        **EXACT,
+        alpha=0.2,
+        max_iter=3,
+        n_ranks=n_ranks,
+        weighted_alpha=options.get("weighted", True),
+        fit_bias=options.get("bias", True),
+    ).fit(PAIRS, RATINGS, options.get("weights"))
+    assert model.mean_ == pytest.approx(mean)
+    np.testing.assert_allclose(model.user_factors_, P, atol=1e-9)
+    np.testing.assert_allclose(model.item_factors_, Q, atol=1e-9)
+    np.testing.assert_allclose(model.user_bias_, bu, atol=1e-9)
+    np.testing.assert_allclose(model.item_bias_, bi, atol=1e-9)
+    assert model.history_[-1]["objective"] == pytest.approx(objective)
+    objectives = [record["objective"] for record in model.history_]
+    assert objectives == sorted(objectives, reverse=True)
+    assert model.n_iter_ == 3
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_implicit_feedback_by_hand(n_ranks):
+    """All pairs count, with weights; negative values are dislikes."""
+    values = np.where(RNG.random(len(USERS)) < 0.2, -1.0, np.round(RATINGS) + 1)
+    C, wanted = np.ones((2, N_USERS, N_ITEMS))
+    wanted[:] = 0
+    C[USERS, ITEMS] = 1 + 0.7 * np.abs(values)
+    wanted[USERS, ITEMS] = values > 0
+    Q, P = start(), np.zeros((N_USERS, K))
+    for _ in range(3):
+        for own, other, c, p in ((P, Q, C, wanted), (Q, P, C.T, wanted.T)):
+            for row in range(len(own)):
+                A = other.T @ (c[row][:, None] * other) + 0.3 * np.eye(K)
+                own[row] = np.linalg.solve(A, other.T @ (c[row] * p[row]))
+    objective = (C * (wanted - P @ Q.T) ** 2).sum() + 0.3 * (
+        (P**2).sum() + (Q**2).sum()
+    )
+    model = SchMPMatrixFactorization(
+        **EXACT,
+        feedback="implicit",
+        confidence=0.7,
+        alpha=0.3,
+        weighted_alpha=False,
+        max_iter=3,
+        n_ranks=n_ranks,
+    ).fit(PAIRS, values)
+    np.testing.assert_allclose(model.user_factors_, P, atol=1e-8)
+    np.testing.assert_allclose(model.item_factors_, Q, atol=1e-8)
+    assert model.history_[-1]["objective"] == pytest.approx(objective)
+
+
+def test_a_full_matrix_without_penalty_is_a_truncated_svd():
+    full = sparse.csr_array(TRUTH + 0.1 * RNG.normal(size=TRUTH.shape))
+    model = SchMPMatrixFactorization(
+        **EXACT, alpha=0.0, fit_bias=False, clip=False, max_iter=200, n_ranks=2
+    ).fit(full)
+    U, s, V = np.linalg.svd(full.toarray())
+    best = U[:, :K] * s[:K] @ V[:K]
+    found = model.user_factors_ @ model.item_factors_.T
+    np.testing.assert_allclose(found, best, atol=1e-6)
+    assert model.history_[-1]["objective"] == pytest.approx((s[K:] ** 2).sum())
+
+
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+def test_several_rotations_for_one_side_change_nothing(monkeypatch, solver, feedback):
+    """Where not all equations fit into memory."""
+    if (solver, feedback) == ("sgd", "implicit"):
+        return
+    options = {**EXACT, "solver": solver, "feedback": feedback, "max_iter": 3}
+    whole = SchMPMatrixFactorization(**options, n_ranks=2).fit(PAIRS, RATINGS)
+    monkeypatch.setattr("dask_ma.schmp.factorization._params._MOST_SUMS", 1500)
+    parts = SchMPMatrixFactorization(**options, n_ranks=2).fit(PAIRS, RATINGS)
+    np.testing.assert_allclose(parts.user_factors_, whole.user_factors_, atol=1e-9)
+    pairs = zip(parts.history_, whole.history_, strict=True)
+    assert all(a["objective"] == pytest.approx(b["objective"]) for a, b in pairs)
+
+
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+def test_the_cluster_does_not_change_a_bit(any_client, solver):
+    model = SchMPMatrixFactorization(
+        K, solver=solver, max_iter=4, n_ranks=4, random_state=0
+    )
+    here = clone(model).fit(PAIRS, RATINGS)
+    with any_client.as_current():
+        there = clone(model).fit(PAIRS, RATINGS)
+    np.testing.assert_array_equal(there.item_factors_, here.item_factors_)
+    np.testing.assert_array_equal(there.user_bias_, here.user_bias_)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 4])
+def test_stochastic_gradients_come_near(n_ranks):
+    options = {**EXACT, "alpha": 0.05}
+    best = SchMPMatrixFactorization(**options, max_iter=50).fit(PAIRS, RATINGS)
+    model = SchMPMatrixFactorization(
+        **options, solver="sgd", eta0=0.3, batch_size=64, max_iter=60, n_ranks=n_ranks
+    ).fit(PAIRS, RATINGS)
+    rmse = [np.sqrt(np.mean((m.predict(PAIRS) - RATINGS) ** 2)) for m in (best, model)]
+    assert rmse[1] < rmse[0] + 0.1  # the ratings' deviation is 1.6
+    assert model.history_[-1]["objective"] < model.history_[0]["objective"] / 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"eta0": 0.2}, {"batch_size": 32}, {"n_components": 2}, {"alpha": 1.0}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_parameters_act(changed):
+    options = {**EXACT, "solver": "sgd", "batch_size": 64, "max_iter": 3}
+    before = SchMPMatrixFactorization(**options).fit(PAIRS, RATINGS)
+    after = SchMPMatrixFactorization(**{**options, **changed}).fit(PAIRS, RATINGS)
+    assert np.abs(before.predict(PAIRS) - after.predict(PAIRS)).max() > 1e-4
+
+
+def test_steps_that_are_too_long():
+    model = SchMPMatrixFactorization(
+        3, solver="sgd", eta0=1e20, max_iter=50, random_state=0
+    )
+    with pytest.raises(ValueError, match="smaller eta0"):
+        model.fit(PAIRS, RATINGS)
+
+
+# Input ------------------------------------------------------------------------------
+
+
+def forms():
+    names = np.array([f"user {u:02d}" for u in range(N_USERS)])
+    dates = np.arange("2020-01-01", "2020-01-21", dtype="datetime64[D]")
+    matrix = sparse.csr_array((RATINGS, (USERS, ITEMS)), shape=(N_USERS, N_ITEMS))
+    big = 2**70
+    frame = pd.DataFrame({"user": names[USERS], "item": dates[ITEMS]})
+    return {
+        "list": (PAIRS.tolist(), RATINGS.tolist()),
+        "frame": (frame, pd.Series(RATINGS)),
+        "big": ([(big + int(u), -big + int(i)) for u, i in PAIRS], RATINGS),
+        "csr": (matrix, None),
+        "coo": (sparse.coo_matrix(matrix), None),
+        "array": (da.from_array(PAIRS, (50, 2)), da.from_array(RATINGS, 50)),
+        "blocks": (
+            da.from_array(matrix.toarray(), (7, 20)).map_blocks(
+                _sparse_block, matrix, dtype=float, meta=sparse.csr_array((0, 0))
+            ),
+            None,
+        ),
+    }
+
+
+def _sparse_block(block, matrix, block_info=None):
+    (start, stop), _ = block_info[0]["array-location"]
+    return matrix[start:stop]
+
+
+@pytest.mark.parametrize(
+    "form", ["list", "frame", "big", "csr", "coo", "array", "blocks"]
+)
+def test_forms_of_input(form):
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(PAIRS, RATINGS)
+    X, y = forms()[form]
+    found = clone(model).fit(X, y)
+    np.testing.assert_allclose(found.user_factors_, expected.user_factors_, atol=1e-10)
+    np.testing.assert_allclose(found.item_bias_, expected.item_bias_, atol=1e-10)
+    np.testing.assert_array_equal(found.seen_.toarray(), expected.seen_.toarray())
+    if form in ("list", "frame", "big", "array"):
+        np.testing.assert_allclose(found.predict(X), expected.predict(PAIRS))
+    best = found.recommend(found.user_ids_[:2], 3).items
+    numbers = expected.recommend(expected.user_ids_[:2], 3).items
+    np.testing.assert_array_equal(best, found.item_ids_[numbers])
+
+
+def test_dask_frames(cluster):
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(
+        {"user": [f"u{u:02d}" for u in USERS], "item": ITEMS, "r": RATINGS}
+    )
+    lazy = dd.from_pandas(frame, npartitions=3)
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3, n_ranks=2)
+    expected = clone(model).fit(PAIRS, RATINGS)
+    found = clone(model).fit(lazy[["user", "item"]], lazy["r"])
+    np.testing.assert_allclose(found.user_factors_, expected.user_factors_, atol=1e-10)
+    predicted = found.predict(lazy[["user", "item"]])
+    np.testing.assert_allclose(predicted.compute(), expected.predict(PAIRS))
+    assert found.score(lazy[["user", "item"]], lazy["r"]) == pytest.approx(
+        expected.score(PAIRS, RATINGS)
+    )
+
+
+def test_zeros_that_are_stored_are_ratings():
+    X = sparse.csr_array(([0.0, 4, 2], ([0, 0, 1], [0, 1, 1])), shape=(2, 2))
+    model = SchMPMatrixFactorization(1, random_state=0).fit(X)
+    assert model.mean_ == 2
+    assert model.seen_.nnz == 3
+
+
+def test_users_and_items_without_ratings():
+    X = sparse.csr_array(([1.0, 4, 2], ([0, 0, 2], [0, 1, 1])), shape=(4, 3))
+    for solver in ("als", "sgd"):
+        model = SchMPMatrixFactorization(
+            2, solver=solver, random_state=0, n_ranks=2
+        ).fit(X)
+        assert not model.user_factors_[[1, 3]].any()
+        assert not model.user_bias_[[1, 3]].any()
+        assert not model.item_factors_[2].any()
+        assert model.predict([(1, 2)])[0] == pytest.approx(model.mean_)
+
+
+def test_pairs_that_are_rated_twice():
+    """Two ratings are their mean with the weight 2; interactions are added up."""
+    twice = np.r_[np.arange(len(PAIRS)), 0]
+    ratings = np.r_[RATINGS, RATINGS[0] + 1]
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    a = clone(model).fit(PAIRS[twice], ratings)
+    means, weights = RATINGS.copy(), np.ones(len(RATINGS))
+    means[0], weights[0] = RATINGS[0] + 0.5, 2
+    b = clone(model).fit(PAIRS, means, weights)
+    np.testing.assert_allclose(a.user_factors_, b.user_factors_, atol=1e-10)
+    model.set_params(feedback="implicit", weighted_alpha=False)
+    a = clone(model).fit(PAIRS[twice], ratings, np.ones(len(ratings)))
+    means[0] = 2 * RATINGS[0] + 1
+    b = clone(model).fit(PAIRS, means)
+    ends = a.user_factors_ @ a.item_factors_.T, b.user_factors_ @ b.item_factors_.T
+    np.testing.assert_allclose(*ends, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "match"),
+    [
+        (
+            PAIRS,
+            np.where(np.arange(len(RATINGS)) == 5, np.nan, RATINGS),
+            "rating 5 is nan",
+        ),
+        (PAIRS, RATINGS[:-1], "one rating for each"),
+        (PAIRS[:, :1], RATINGS, "must have two columns, user and item, got 1"),
+        (TRUTH, None, "X must have two columns|explicit feedback requires y"),
+        (PAIRS, None, "explicit feedback requires y"),
+        (sparse.csr_array(TRUTH), RATINGS, "y must be None where X is a users x items"),
+        ([("a", 1.0), (None, 2.0)], [1, 2], "users has no id in row 1"),
+        ([(1, np.nan)], [1], "items has no id in row 0"),
+        (sparse.csr_array((3, 4)), None, "no ratings in X"),
+    ],
+)
+def test_what_are_no_ratings(X, y, match):
+    with pytest.raises(ValueError, match=match):
+        SchMPMatrixFactorization(2).fit(X, y)
+
+
+def test_ids_that_cannot_be_compared():
+    with pytest.raises(TypeError, match="users mixes ids that cannot be compared"):
+        X = pd.DataFrame({"user": ["a", 1], "item": [1, 2]})
+        SchMPMatrixFactorization(2).fit(X, [1, 2])
+    model = SchMPMatrixFactorization(2).fit(PAIRS, RATINGS)
+    with pytest.raises(TypeError, match="users are of type <U1, but those of the fit"):
+        model.predict(
+            pd.DataFrame({"user": np.array(["a"]).astype("<U1"), "item": [1]}).to_numpy(
+                "<U1"
+            )
+        )
+
+
+def test_a_matrix_has_no_weights():
+    with pytest.raises(ValueError, match="cannot be used with a users x items matrix"):
+        SchMPMatrixFactorization(2).fit(sparse.csr_array(TRUTH), None, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"eta0": 0.3}, "eta0.*solver='als'|solver"),
+        ({"batch_size": 3}, "batch_size"),
+        ({"confidence": 3.0}, "confidence"),
+        ({"feedback": "implicit", "clip": False}, "clip"),
+        ({"feedback": "implicit", "fit_bias": False}, "fit_bias"),
+        ({"feedback": "implicit", "solver": "sgd"}, "cannot be used with"),
+        ({"n_components": 0}, "n_components"),
+        ({"alpha": -1}, "alpha"),
+    ],
+)
+def test_parameters_that_cannot_act_or_be(params, match):
+    with pytest.raises(ValueError, match=match):
+        SchMPMatrixFactorization(**params).fit(PAIRS, RATINGS)
+
+
+# What a model can be asked ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SchMPMatrixFactorization(
+        **{**EXACT, "tol": 1e-4}, alpha=0.02, max_iter=60
+    ).fit(PAIRS, RATINGS)
+
+
+def scores_of(model):
+    scores = model.user_factors_ @ model.item_factors_.T + model.mean_
+    return scores + model.user_bias_[:, None] + model.item_bias_
+
+
+def test_predictions(fitted):
+    scores = scores_of(fitted)
+    every = np.array([(u, i) for u in range(N_USERS) for i in range(N_ITEMS)])
+    clipped = np.clip(scores, RATINGS.min(), RATINGS.max())
+    np.testing.assert_allclose(fitted.predict(every), clipped.ravel())
+    free = clone(fitted).set_params(clip=False).fit(PAIRS, RATINGS)
+    np.testing.assert_allclose(free.predict(every), scores.ravel(), atol=1e-6)
+    assert (clipped != scores).any()
+    lazy = fitted.predict(da.from_array(every, (100, 2)))
+    np.testing.assert_allclose(lazy.compute(), clipped.ravel())
+
+
+def test_strangers(fitted):
+    pairs = [(3, 999), (999, 3), (999, 999)]
+    expected = [
+        fitted.mean_ + fitted.user_bias_[3],
+        fitted.mean_ + fitted.item_bias_[3],
+        fitted.mean_,
+    ]
+    np.testing.assert_allclose(fitted.predict(pairs), expected)
+    model = clone(fitted).set_params(cold_start="nan").fit(PAIRS, RATINGS)
+    assert np.isnan(model.predict(pairs)).all()
+    assert (model.recommend([999], 3).items == -1).all()
+    model.set_params(cold_start="raise")
+    with pytest.raises(ValueError, match="users has 999, which the fit has not seen"):
+        model.predict(pairs)
+    popular = np.argsort(-fitted.item_bias_, kind="stable")[:4]
+    np.testing.assert_array_equal(fitted.recommend([999], 4).items[0], popular)
+
+
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_recommendations(fitted, exclude_seen):
+    found = fitted.recommend(n=N_ITEMS, exclude_seen=exclude_seen)
+    scores = scores_of(fitted)
+    seen = fitted.seen_.toarray()
+    for user in range(N_USERS):
+        order = np.argsort(-scores[user], kind="stable")
+        if exclude_seen:
+            order = order[~seen[user][order]]
+        n = len(order)
+        np.testing.assert_array_equal(found.items[user, :n], order)
+        clipped = np.clip(scores[user, order], RATINGS.min(), RATINGS.max())
+        np.testing.assert_allclose(found.scores[user, :n], clipped)
+        assert (found.items[user, n:] == -1).all()
+        assert (found.scores[user, n:] == -np.inf).all()
+    assert found.items.shape == (N_USERS, N_ITEMS)
+    more = fitted.recommend([0, 1], N_ITEMS + 5, exclude_seen=exclude_seen)
+    assert more.items.shape == (2, N_ITEMS + 5)
+    assert (more.items[:, N_ITEMS:] == -1).all()
+
+
+def test_recommendations_of_some_items(fitted):
+    found = fitted.recommend([2], 4, items=[7, 3, 11, 999], exclude_seen=False)
+    order = np.array([3, 7, 11])[
+        np.argsort(-scores_of(fitted)[2, [3, 7, 11]], kind="stable")
+    ]
+    np.testing.assert_array_equal(found.items[0], [*order, -1])
+
+
+def test_recommendations_block_by_block(fitted, monkeypatch):
+    whole = fitted.recommend(n=5)
+    monkeypatch.setattr("dask_ma.schmp.factorization._model._SCORES", 3 * N_ITEMS)
+    np.testing.assert_array_equal(fitted.recommend(n=5).items, whole.items)
+
+
+@pytest.mark.parametrize("kind", ["items", "users"])
+def test_neighbours(fitted, kind):
+    vectors = fitted.item_factors_ if kind == "items" else fitted.user_factors_
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = getattr(fitted, f"similar_{kind}")([4, 2], 3)
+    for row, own in enumerate((4, 2)):
+        cosines = unit @ unit[own]
+        cosines[own] = -np.inf
+        np.testing.assert_array_equal(found.items[row], np.argsort(-cosines)[:3])
+        np.testing.assert_allclose(found.scores[row], np.sort(cosines)[::-1][:3])
+    with pytest.raises(ValueError, match=f"{kind} has 77, which the fit has not seen"):
+        getattr(fitted, f"similar_{kind}")([77])
+
+
+@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+def test_a_user_of_the_fit_folded_in_is_itself(feedback):
+    """At the optimum the vectors of users follow from those of the items."""
+    model = SchMPMatrixFactorization(
+        **{**EXACT, "tol": 1e-13}, feedback=feedback, alpha=0.1, max_iter=400
+    ).fit(PAIRS, RATINGS)
+    X = sparse.csr_array((RATINGS, (USERS, ITEMS)), shape=(N_USERS, N_ITEMS))
+    np.testing.assert_allclose(model.transform(X), model.user_factors_, atol=1e-3)
+    assert not model.transform(sparse.csr_array((1, N_ITEMS))).any()
+    with pytest.raises(ValueError, match="a column for each of the 20 items"):
+        model.transform(X[:, :3])
+
+
+def test_new_users_and_items():
+    """Those held out come back where they would have been, near enough to predict."""
+    old = (USERS != 17) & (ITEMS != 12)
+    options = {**EXACT, "alpha": 0.02, "max_iter": 60, "tol": 1e-5}
+    model = SchMPMatrixFactorization(**options).fit(PAIRS[old], RATINGS[old])
+    before = model.predict(PAIRS[old])
+    n_seen = model.seen_.nnz
+    model.partial_fit(PAIRS[~old], RATINGS[~old], WEIGHTS[~old])
+    np.testing.assert_array_equal(model.user_ids_, np.unique(USERS))
+    np.testing.assert_array_equal(model.item_ids_, np.unique(ITEMS))
+    np.testing.assert_allclose(model.predict(PAIRS[old]), before)
+    errors = model.predict(PAIRS[~old]) - RATINGS[~old]
+    assert np.sqrt(np.mean(errors**2)) < 0.5 * RATINGS.std()
+    assert model.seen_.nnz == n_seen + (~old).sum()
+    seen_by_17 = model.seen_.toarray()[np.flatnonzero(model.user_ids_ == 17)[0]]
+    assert seen_by_17.sum() == (USERS == 17).sum()
+    assert not set(model.recommend([17], 5).items[0]) & set(ITEMS[USERS == 17])
+
+
+def test_partial_fit_without_a_fit():
+    model = SchMPMatrixFactorization(**EXACT, max_iter=2)
+    a, b = clone(model).partial_fit(PAIRS, RATINGS), clone(model).fit(PAIRS, RATINGS)
+    np.testing.assert_array_equal(a.user_factors_, b.user_factors_)
+
+
+def test_ranking_metrics(fitted):
+    held_out = np.array([(0, 1), (0, 5), (1, 2), (999, 3), (2, 999), (3, 4)])
+    values = np.array([1.0, 1, 1, 1, 1, 0])
+    k = 4
+    found = fitted.ranking_metrics(held_out, values, k=k, exclude_seen=False)
+    best = fitted.recommend([0, 1], k, exclude_seen=False).items
+    precision, recall, ndcg = [], [], []
+    for row, taken in enumerate(({1, 5}, {2})):
+        hits = np.array([item in taken for item in best[row]])
+        gains = 1 / np.log2(np.arange(2, k + 2))
+        precision.append(hits.mean())
+        recall.append(hits.sum() / len(taken))
+        ndcg.append(hits @ gains / gains[: len(taken)].sum())
+    expected = [np.mean(part) for part in (precision, recall, ndcg)]
+    assert [found[n] for n in ("precision", "recall", "ndcg")] == pytest.approx(
+        expected
+    )
+    everything = fitted.ranking_metrics(PAIRS, k=N_ITEMS, exclude_seen=False)
+    assert everything["recall"] == 1
+    assert np.isnan(fitted.ranking_metrics([(999, 1)])["ndcg"])
+
+
+def test_scores_and_scikit_learn(fitted):
+    predicted = fitted.predict(PAIRS)
+    r2 = (
+        1 - ((predicted - RATINGS) ** 2).sum() / ((RATINGS - RATINGS.mean()) ** 2).sum()
+    )
+    assert fitted.score(PAIRS, RATINGS) == pytest.approx(r2)
+    model = SchMPMatrixFactorization(
+        **{**EXACT, "n_components": 1}, alpha=0.1, max_iter=10
+    )
+    assert cross_val_score(model, PAIRS, RATINGS, cv=3).shape == (3,)
+    implicit = SchMPMatrixFactorization(**EXACT, feedback="implicit", max_iter=5).fit(
+        PAIRS
+    )
+    assert implicit.score(PAIRS) == implicit.ranking_metrics(PAIRS)["ndcg"]
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(PAIRS), predicted)
+
+
+def test_a_seed_is_a_model():
+    model = SchMPMatrixFactorization(3, max_iter=2)
+    a, b, c = (
+        clone(model).set_params(random_state=s).fit(PAIRS, RATINGS) for s in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(a.user_factors_, b.user_factors_)
+    assert np.abs(a.user_factors_ - c.user_factors_).max() > 1e-3
+    assert a.user_factors_.dtype == np.float32
+
+
+def test_the_end_of_a_fit():
+    model = SchMPMatrixFactorization(**{**EXACT, "tol": 1e-3}, max_iter=200).fit(
+        PAIRS, RATINGS
+    )
+    before, now = (record["objective"] for record in model.history_[-2:])
+    assert 0 <= before - now <= 1e-3 * before
+    assert 2 <= model.n_iter_ < 200
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_fit_that_was_cut_short_says_so():
+    with pytest.warns(ConvergenceWarning, match="the maximum of 2 rounds was reached"):
+        SchMPMatrixFactorization(3, max_iter=2, tol=1e-9).fit(PAIRS, RATINGS)
+
+
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+def test_a_fit_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, solver):
+    def make(max_iter, n_ranks=3):
+        return SchMPMatrixFactorization(
+            **EXACT, solver=solver, max_iter=max_iter, n_ranks=n_ranks
+        )
+
+    whole = make(6).fit(PAIRS, RATINGS)
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        make(3).fit(PAIRS, RATINGS)
+        rest = make(6).fit(PAIRS, RATINGS)
+        with pytest.warns(UserWarning, match="written by 3 ranks and goes on with 2"):
+            other = make(8, n_ranks=2).fit(PAIRS, RATINGS)
+    np.testing.assert_array_equal(rest.item_factors_, whole.item_factors_)
+    np.testing.assert_array_equal(rest.user_bias_, whole.user_bias_)
+    assert [r["objective"] for r in other.history_[:6]] == [
+        r["objective"] for r in whole.history_
+    ]
+    assert other.history_[-1]["objective"] < whole.history_[-1]["objective"]
