@@ -2,13 +2,22 @@
 
 import os
 import signal
+import threading
 import time
+from contextlib import ExitStack
 
 import dask
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
-from dask_ma.schmp import RotationProgram, run, schedules
+from dask_ma.schmp import (
+    RotationProgram,
+    SchMPMatrixFactorization,
+    run,
+    schedules,
+)
 
 N_WORKERS = 4
 RNG = np.random.default_rng(0)
@@ -167,3 +176,102 @@ def test_one_after_the_other(client, undisturbed, tmp_path):
     check(result, undisturbed)
     assert [r["restarts"] for r in result.history][:3] == [0, 0, 0]
     assert result.history[-1]["restarts"] == 2
+
+
+def doomed_agent(mark):
+    """The agent of a factorization, whose rank 2 dies as it sends a block."""
+
+    def agent(context, arguments, params):
+        from dask_ma.schmp.factorization import _agent
+
+        push = context.group.push
+
+        def striking_push(payload, dest, tag=0, **options):
+            push(payload, dest, tag, **options)
+            is_due = isinstance(tag, tuple) and tag[:3] == ("block", 5, 2)
+            if is_due and context.group.rank == 2 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        context.group.push = striking_push
+        return _agent.train(context, arguments, params)
+
+    return agent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+def test_a_factorization(client, monkeypatch, tmp_path, solver):
+    users, items = np.nonzero(X)
+    pairs, ratings = np.column_stack([users, items]), X[users, items]
+    model = SchMPMatrixFactorization(
+        4, solver=solver, max_iter=8, tol=0, n_ranks=4, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning):
+        undisturbed = clone(model).fit(pairs, ratings)
+        mark = tmp_path / "struck"
+        monkeypatch.setattr(
+            "dask_ma.schmp.factorization._estimator.train", doomed_agent(mark)
+        )
+        model.fit(pairs, ratings)
+    assert mark.exists()
+    np.testing.assert_array_equal(model.item_factors_, undisturbed.item_factors_)
+    np.testing.assert_array_equal(model.user_bias_, undisturbed.user_bias_)
+    assert model.history_[-1]["restarts"] == 1
+
+
+@pytest.mark.slow
+def test_workers_join(cluster_client, bare_workers, tmp_path):
+    """Blocks are cut anew for more ranks, and keep their values."""
+
+    class Counting(RotationProgram):
+        rotation = schedules.Rotation(2)
+
+        def prepare(self, shard, group):
+            self.n_ranks, self.rank = group.size, group.rank
+            rows = [np.empty((0, shard.n_features)), *(b.X for b in shard.blocks)]
+            return np.vstack(rows)
+
+        def weights(self, local):
+            return np.count_nonzero(local, axis=0)
+
+        def initial_block(self, parameters, local, rng):
+            return {"rotations": np.zeros(len(parameters)), "own": parameters * 1.0}
+
+        def initial_shared(self, local, group):
+            return {"rotations_of_all": np.zeros(())}
+
+        def update(self, block, local, shared, turn):
+            block.values["rotations"] += 1 / self.n_ranks
+            if self.rank == 0 and turn.iteration == 0:
+                (tmp_path / "begun").touch()
+                time.sleep(0.05)
+
+        def aggregate(self, change, shared):
+            return {"rotations_of_all": shared["rotations_of_all"] + 1}
+
+        def report(self, sums, shared):
+            return {"n_ranks": self.n_ranks}
+
+        def has_converged(self, records):
+            return records[-1]["n_ranks"] == 3 and len(records) > 5
+
+    def add_worker():
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        stack.enter_context(bare_workers(cluster_client, 1))
+
+    with ExitStack() as stack, cluster_client.as_current():
+        stack.enter_context(bare_workers(cluster_client, 2))
+        stack.enter_context(dask.config.set({"dask-ma.elastic": True}))
+        adding = threading.Thread(target=add_worker)
+        adding.start()
+        result = run(Counting(), X, n_iterations=2000, random_state=0)
+        adding.join()
+    n_rotations = len(result.history)
+    assert result.converged
+    assert result.model["rotations_of_all"] == n_rotations
+    np.testing.assert_allclose(result.model["rotations"], n_rotations)
+    np.testing.assert_array_equal(result.model["own"], np.arange(X.shape[1]))
+    assert [r["round"] for r in result.history] == [*range(1, n_rotations + 1)]
+    assert {r["n_ranks"] for r in result.history} == {2, 3}
