@@ -251,10 +251,9 @@ class Trainer:
 
     def _keep(self, epoch: int) -> None:
         """Keep the state after an epoch."""
-        shared, own, settled = self.state_dict()
-        leave = self._strategy.leave
+        state, leave = self.state_dict(), self._strategy.leave
         self._context.save_state(
-            epoch, shared, own, settled=settled, done=self.is_done, leave=leave
+            epoch, state.shared, state.own, done=self.is_done, leave=leave
         )
 
     def state_dict(self) -> Snapshot:
