@@ -191,6 +191,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
             is_labelled=tags.required,
             is_multi_output=tags.multi_output,
             deal=self._deal,
+            row_dtypes=self._row_dtypes,
+            copies=self._copies,
         )
         max_rounds = self._max_rounds(params, info)
         follow = partial(fit_listener, self, max_rounds, data, self._to_attributes)
@@ -211,6 +213,11 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
     def _deal(self) -> Deal:
         """Which rows are dealt out to the ranks in short runs."""
         return "never"
+
+    @property
+    def _copies(self) -> float:
+        """Bytes that a fit keeps in memory for each byte of rows, beside them."""
+        return 1.0 if getattr(self, "early_stopping", False) else 0.0
 
     @property
     def _may_end_early(self) -> bool:

@@ -10,6 +10,7 @@ __all__ = [
     "FitFailedError",
     "FitTerminatedError",
     "GroupClosedError",
+    "InsufficientMemoryError",
     "NoWorkersError",
     "PeerLostError",
     "RoundsLostWarning",
@@ -54,6 +55,10 @@ class PeerLostError(FitFailedError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class InsufficientMemoryError(MemoryError):
+    """The workers have too little memory for what a fit has to keep there."""
 
 
 class RowsLostError(PeerLostError):

@@ -197,7 +197,7 @@ def sum_moments(group: Group, problem: Problem, before: Moments | None) -> Momen
     moments : Moments
     """
     sums, total = np.zeros((2, problem.shard.n_features)), problem.total_weight
-    for block in problem.shard.blocks:
+    for block in problem.shard.read():
         sums += feature_moments(block.X, block.sample_weight)
     sums = allreduce(group, sums)
     if before is not None:

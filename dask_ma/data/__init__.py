@@ -23,6 +23,7 @@ from dask_ma.data._labels import (
     unique_labels_of,
 )
 from dask_ma.data._lazy import apply_blockwise
+from dask_ma.data._mapped import hand_back
 from dask_ma.data._memory import (
     checked_rows,
     checked_vector,
@@ -56,6 +57,7 @@ __all__ = [
     "digest_shard",
     "drop_shards",
     "encode_labels",
+    "hand_back",
     "is_dask_collection",
     "join_groups",
     "join_shard",

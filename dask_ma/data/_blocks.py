@@ -167,7 +167,17 @@ def take_rows(block: Any, start: int, stop: int) -> Any:
     """Rows `start` to `stop` of a block, as a view where the block allows it."""
     if start == 0 and stop == block.shape[0]:
         return block
+    if scipy.sparse.issparse(block) and block.format == "csr":
+        return _csr_rows(block, start, stop)
     return block.iloc[start:stop] if is_frame(block) else block[start:stop]
+
+
+def _csr_rows(block: Any, start: int, stop: int) -> Any:
+    """Rows of a CSR that share its elements; SciPy would copy them."""
+    first, last = block.indptr[start], block.indptr[stop]
+    parts = block.data[first:last], block.indices[first:last]
+    pointers = block.indptr[start : stop + 1] - first
+    return type(block)((*parts, pointers), shape=(stop - start, block.shape[1]))
 
 
 def join_rows(blocks: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> np.ndarray:

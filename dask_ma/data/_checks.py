@@ -16,6 +16,7 @@ from dask_ma.data._blocks import (
     take_rows,
     words_in_block,
 )
+from dask_ma.data._mapped import CachedRows
 
 __all__: list[str] = []
 
@@ -33,6 +34,8 @@ class RawBlock(NamedTuple):
 def open_block(source: Any, rows: int, index: int) -> RawBlock:
     """Check that the parts of one block fit together; `rows` is its expected length."""
     X, y, sample_weight = source
+    if isinstance(X, CachedRows):
+        X = X.open()
     refuse_masked(X, f"Block {index} of X")
     if scipy.sparse.issparse(X):
         check_pointers(X, f"Block {index} of X")

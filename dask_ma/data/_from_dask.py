@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._blocks import join_rows, n_bytes
-from dask_ma.data._checks import cut_rows
 from dask_ma.data._frames import as_arrays
 from dask_ma.data._inputs import (
     InputInfo,
@@ -21,15 +21,15 @@ from dask_ma.data._inputs import (
     no_rows,
     row_lengths,
 )
+from dask_ma.data._moves import bytes_followed, firsts_of, move, piece_of, settle
 from dask_ma.data._placement import (
-    Plan,
-    Segment,
     main_ranks,
     plan_contiguous,
     plan_dealt,
     plan_in_place,
 )
 from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
+from dask_ma.data._stream import RowCache, exceed_memory, is_little, persists
 from dask_ma.exceptions import PeerLostError
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def from_dask(
     *,
     multi_output: bool,
     deals: bool,
+    dtypes: Sequence[Any],
+    copies: float,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
     X = check_features(X, info)
@@ -73,9 +75,12 @@ def from_dask(
     here = client is None or addresses is None
     X, *lazy = as_arrays([X, *columns.lazy], keep_persisted=not here)
     columns = columns._replace(lazy=lazy)
+    cache = None if persists() else RowCache(dtypes, copies)
+    if persists() is None and is_little(info):
+        cache = None
     if client is None or addresses is None:
-        return _compute_here(info, X, columns, n_ranks, deals)
-    return _use_workers(info, X, columns, addresses, client, deals)
+        return _compute_here(info, X, columns, n_ranks, deals, cache)
+    return _use_workers(info, X, columns, addresses, client, deals, cache)
 
 
 def _sort_columns(y: Any, sample_weight: Any) -> _Columns:
@@ -100,24 +105,54 @@ def _sources(blocks: list[list[Any]], columns: _Columns) -> list[tuple[Any, ...]
 
 
 def _compute_here(
-    info: InputInfo, X: Any, columns: _Columns, n_ranks: int, deals: bool
+    info: InputInfo,
+    X: Any,
+    columns: _Columns,
+    n_ranks: int,
+    deals: bool,
+    cache: RowCache | None,
 ) -> Partition:
-    """Blocks computed by the local scheduler."""
-    blocks = cluster.compute_locally([X, *columns.lazy])
+    """Blocks computed by the local scheduler; in memory unless that is not wanted."""
+    if persists() is not False:
+        cache = None  # there are no workers whose memory has a limit
+    try:
+        return _place_here(info, X, columns, n_ranks, deals, cache)
+    except BaseException:
+        if cache is not None:
+            cache.remove(None, ())
+        raise
+
+
+def _place_here(
+    info: InputInfo,
+    X: Any,
+    columns: _Columns,
+    n_ranks: int,
+    deals: bool,
+    cache: RowCache | None,
+) -> Partition:
+    """Blocks of this process, given out as the placement says."""
+    if cache is None:
+        blocks = cluster.compute_locally([X, *columns.lazy])
+    else:
+        stored = cache.store_here(X)
+        blocks = cluster.compute_locally([*stored, *columns.lazy])
+        blocks = [[block for [block] in blocks[: len(stored)]], *blocks[len(stored) :]]
     lengths = [block.shape[0] for block in blocks[0]]
     _check_total(info, lengths, columns)
     for name, column in zip(columns.names, blocks[1:], strict=True):
         column[:] = _match_here(name, column, lengths)
     plan = (plan_dealt if deals else plan_contiguous)(lengths, n_ranks)
-    firsts = _firsts(lengths)
+    firsts = firsts_of(lengths)
     sources = _sources(blocks, columns)
     pieces = [
-        [_piece(sources[s.block], s, lengths, firsts) for s in segments]
+        [piece_of(sources[s.block], s, lengths, firsts) for s in segments]
         for segments in plan
     ]
     result = make_partition(info, sum(lengths), pieces)
     for shard in result.shards:
         shard.aligned = _cut_columns(columns.arrays, shard.pieces)
+    result.remove_files = None if cache is None else partial(cache.remove, None, ())
     return result
 
 
@@ -137,13 +172,16 @@ def _use_workers(
     addresses: Sequence[str],
     client: Client,
     deals: bool,
+    cache: RowCache | None,
 ) -> Partition:
-    """Blocks in worker memory, given out as the placement says."""
+    """Blocks of the workers, given out as the placement says."""
     owned: list[Future] = []
     try:
-        return _place_blocks(info, X, columns, addresses, client, owned, deals)
+        return _place_blocks(info, X, columns, addresses, client, owned, deals, cache)
     except BaseException:
         cluster.release(owned)
+        if cache is not None and cache.is_used:
+            cache.remove(client, addresses)
         raise
 
 
@@ -155,6 +193,7 @@ def _place_blocks(
     client: Client,
     owned: list[Future],
     deals: bool,
+    cache: RowCache | None,
 ) -> Partition:
     """Compute what is not computed, plan, move; `owned` gets all new futures."""
     in_place = cluster.rests_on_futures(X)
@@ -162,6 +201,13 @@ def _place_blocks(
     if not in_place:
         pins = [addresses[rank] for rank in _planned_ranks(X, len(addresses))]
     blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
+    if cache is not None:
+        if persists() is None and not exceed_memory(
+            client, blocks[0], addresses, cache.copies
+        ):
+            cache = None
+        else:
+            blocks[0] = _to_disks(client, cache, X, blocks[0], pins, addresses, owned)
     held = _locate(client, blocks, addresses)
     counts = _known_lengths(client, [X, *columns.lazy], blocks, held)
     lengths = counts[0]
@@ -182,14 +228,42 @@ def _place_blocks(
     else:
         plan = plan_contiguous(lengths, len(addresses))
     sources = _sources(blocks, columns)
-    pieces, moved = _move(client, plan, sources, held[0], lengths, addresses, owned)
+    pieces, moved = move(
+        client, plan, sources, held[0], lengths, addresses, owned, cache
+    )
     result = make_partition(info, sum(lengths), pieces)
     result.bytes_moved = moved
-    result.bytes_followed = _bytes_followed(plan, held, lengths, addresses, columns)
+    if cache is not None:
+        result.remove_files = partial(cache.remove, client, list(addresses))
+        result.settle = partial(settle, client, cache)
+    result.bytes_followed = bytes_followed(plan, held, lengths, addresses, columns.lazy)
     result.bytes_scattered = _scatter_columns(client, result, columns, addresses)
     result.owned += owned
     result.resend = _resend_columns(client, columns)
     return result
+
+
+def _to_disks(
+    client: Client,
+    cache: RowCache,
+    X: Any,
+    blocks: list[Future],
+    pins: Sequence[str] | None,
+    addresses: Sequence[str],
+    owned: list[Future],
+) -> list[Future]:
+    """Blocks of X as files, in place of those in memory, which are given up."""
+    cache.is_used = True
+    if pins is None:
+        [held] = _locate(client, [blocks], addresses)
+        stored = cache.store_futures(client, blocks, [places[0] for places in held])
+    else:
+        stored = cache.store_blocks(client, X, pins)
+    given_up = {block.key for block in blocks}
+    mine = [future for future in owned if future.key in given_up]
+    owned[:] = [future for future in owned if future.key not in given_up] + stored
+    cluster.release(mine)
+    return stored
 
 
 # -- Plans and places ----------------------------------------------------------------
@@ -285,94 +359,7 @@ def _check_rows(name: str, found: Sequence[int], expected: Sequence[int]) -> Non
     )
 
 
-def _firsts(lengths: Sequence[int]) -> list[int]:
-    """Number of the first row of each block in the whole input."""
-    return [0, *np.cumsum(lengths).tolist()]
-
-
-def _piece(
-    source: Any, segment: Segment, lengths: Sequence[int], firsts: Sequence[int]
-) -> Piece:
-    """Rows of a block that its rank slices by itself."""
-    block, start, stop = segment
-    return Piece(source, start, stop, lengths[block], block, firsts[block] + start)
-
-
-# -- Moving --------------------------------------------------------------------------
-
-
-def _move(
-    client: Client,
-    plan: Plan,
-    sources: list[tuple[Any, ...]],
-    held: list[list[str]],
-    lengths: list[int],
-    addresses: Sequence[str],
-    owned: list[Future],
-) -> tuple[list[list[Piece]], int]:
-    """Pieces of each rank, and the bytes that change workers.
-
-    A whole block moves as it is; part of one is cut where it lies, so that no more than
-    the part travels. Nothing is submitted when nothing moves.
-    """
-    firsts = _firsts(lengths)
-    pieces: list[list[Piece]] = []
-    moving: list[tuple[Any, str]] = []
-    for address, segments in zip(addresses, plan, strict=True):
-        own: list[Piece] = []
-        pieces.append(own)
-        for segment in segments:
-            block, start, stop = segment
-            piece = _piece(sources[block], segment, lengths, firsts)
-            holders = held[block]
-            if address not in holders and stop - start < lengths[block]:
-                piece = _cut(client, piece, holders[0])
-                owned.append(piece.source)
-            if address not in holders:
-                moving.append((piece.source, holders[0]))
-            own.append(piece)
-    return pieces, _count_bytes(client, moving)
-
-
-def _cut(client: Client, piece: Piece, holder: str) -> Piece:
-    """The same rows, as a future of their own on the worker that holds the block."""
-    source, start, stop, rows, index, first = piece
-    arguments = (source, start, stop, rows, index)
-    [cut] = cluster.run_together(client, [(cut_rows, arguments, holder)], strict=False)
-    return Piece(cut, 0, stop - start, stop - start, index, first)
-
-
-def _count_bytes(client: Client, moving: list[tuple[Any, str]]) -> int:
-    """Bytes of data that are to leave their workers, measured there."""
-    if not moving:
-        return 0
-    calls = [(n_bytes, (source,), holder) for source, holder in moving]
-    return sum(cluster.call_now(client, calls))
-
-
-def _bytes_followed(
-    plan: Plan,
-    held: list[list[list[str]]],
-    lengths: list[int],
-    addresses: Sequence[str],
-    columns: _Columns,
-) -> int:
-    """Bytes of y and weights that lie elsewhere than their block of X."""
-    total = 0
-    for column, places in zip(columns.lazy, held[1:], strict=True):
-        width = int(getattr(column.dtype, "itemsize", 8))
-        wanted = {
-            (address, segment.block)
-            for address, segments in zip(addresses, plan, strict=True)
-            for segment in segments
-            if address in held[0][segment.block]
-        }
-        total += sum(
-            lengths[block] * width
-            for address, block in wanted
-            if address not in places[block]
-        )
-    return total
+# -- Columns of this process ---------------------------------------------------------
 
 
 def _cut_columns(

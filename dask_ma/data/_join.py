@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from dask_ma.data._blocks import n_bytes
+from dask_ma.data._mapped import hand_back
 from dask_ma.data._shard import Block, Shard
 
 __all__ = ["join_groups", "join_shard"]
@@ -78,8 +79,7 @@ def _join(blocks: Sequence[Block]) -> Block:
         None if column[0] is None else np.concatenate(column)
         for column in zip(*((b.y, b.sample_weight) for b in blocks), strict=True)
     ]
-    return first._replace(
-        X=scipy.sparse.vstack(parts, format="csr") if sparse else np.concatenate(parts),
-        y=columns[0],
-        sample_weight=columns[1],
-    )
+    X = scipy.sparse.vstack(parts, format="csr") if sparse else np.concatenate(parts)
+    for part in parts:
+        hand_back(part)
+    return first._replace(X=X, y=columns[0], sample_weight=columns[1])

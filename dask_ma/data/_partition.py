@@ -53,6 +53,8 @@ def partition(
     multi_output: bool = False,
     deal: Deal = "never",
     info: InputInfo | None = None,
+    dtypes: Sequence[Any] = (np.float64, np.float32),
+    copies: float = 0.0,
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -77,11 +79,15 @@ def partition(
         Of these all but one part in `n_ranks` changes workers.
     info : InputInfo, default=None
         What X is; None looks at it.
+    dtypes : sequence of dtypes, default=(float64, float32)
+        Types that rows may have where they go to disks; any other becomes the first.
+    copies : float, default=0.0
+        Bytes that the fit is going to keep in memory for each byte of the rows.
 
     Returns
     -------
     Partition
-        When it is returned, every block is in memory.
+        When it is returned, every block is in memory, or on the disk of its worker.
 
     Raises
     ------
@@ -91,6 +97,8 @@ def partition(
         If the client is closed.
     PeerLostError
         If a worker goes while its blocks are computed or sent.
+    InsufficientMemoryError
+        If the copies alone are too much for the workers.
     """
     if y is None and not allow_unlabelled:
         raise ValueError("requires y to be passed, but the target y is None.")
@@ -115,6 +123,8 @@ def partition(
             client,
             multi_output=multi_output,
             deals=deal == "always",
+            dtypes=dtypes,
+            copies=copies,
         )
     return _from_memory(
         info,

@@ -115,6 +115,8 @@ def recover_shards(
         if there:
             _resend(shards, rank, addresses)
     shards.n_rows -= n_lost
+    if shards.settle is not None:
+        shards.settle(shards, addresses)
     return n_lost
 
 

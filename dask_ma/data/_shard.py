@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from dask_ma.data._checks import (
     open_block,
     without_duplicates,
 )
+from dask_ma.data._mapped import hand_back
 
 __all__ = ["Block", "Shard", "build_shard"]
 
@@ -79,6 +80,17 @@ class Shard:
     n_features: int
     dtype: np.dtype
     n_weightless: int = 0
+
+    def read(self) -> Iterator[Block]:
+        """Go over all rows; of those on disks, one block at a time is in memory.
+
+        Yields
+        ------
+        block : Block
+        """
+        for block in self.blocks:
+            yield block
+            hand_back(block.X)
 
     @property
     def n_rows(self) -> int:
@@ -230,6 +242,7 @@ def _finish(piece: _Piece, dtype: np.dtype, drop_weightless: bool) -> Block:
         check_weights(weights, index, start)
     if weights is not None and drop_weightless:
         X, y, weights = _drop_weightless(X, y, weights)
+    hand_back(X)
     return Block(X, y, weights, index, start)
 
 

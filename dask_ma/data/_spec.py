@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +81,9 @@ class ShardSpec:
 #: Sends what the client has of the rows of a rank to the rank's new worker.
 Resend = Callable[[int, ShardSpec, str], tuple[ShardSpec, "list[Future]"]]
 
+#: Has rows in files on the disks of the workers that the ranks are on now.
+Settle = Callable[["Partition", Sequence[str]], None]
+
 
 @dataclass
 class Partition:
@@ -106,6 +109,10 @@ class Partition:
         a rank; returns the new spec of the rank, and the futures that it has made.
     is_resendable : bool
         Whether `resend` sends all that a rank has, X among it.
+    remove_files : callable or None
+        Removes the files of rows that lie on local disks.
+    settle : callable or None
+        ``settle(partition, addresses)`` has such rows on the disk of their rank again.
     """
 
     shards: list[ShardSpec]
@@ -118,6 +125,8 @@ class Partition:
     owned: list[Future] = field(default_factory=list, repr=False)
     resend: Resend | None = field(default=None, repr=False)
     is_resendable: bool = False
+    remove_files: Callable[[], None] | None = field(default=None, repr=False)
+    settle: Settle | None = field(default=None, repr=False)
 
     def release(self) -> None:
         """Give up the data on the cluster at once; what the user persisted stays.
@@ -128,6 +137,8 @@ class Partition:
         for future in self.owned:
             future.release()
         self.owned.clear()
+        if self.remove_files is not None:
+            self.remove_files()
 
 
 def make_partition(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+import numpy as np
 from distributed import Client
 
 from dask_ma import _config
@@ -88,6 +89,10 @@ class Job:
         Whether every row needs a label.
     deal : {"never", "memory", "always"}
         Which rows are dealt out to the ranks in short runs.
+    row_dtypes : sequence of dtypes
+        Types that the agent takes rows in.
+    copies : float
+        Bytes that it keeps in memory for each byte of the rows, beside them.
     """
 
     agent: Agent
@@ -103,6 +108,8 @@ class Job:
     is_labelled: bool = True
     is_multi_output: bool = False
     deal: Deal = "never"
+    row_dtypes: Sequence[Any] = (np.float64, np.float32)
+    copies: float = 0.0
 
 
 def run_fit(
@@ -305,6 +312,8 @@ class _Fit:
             multi_output=job.is_multi_output,
             deal=job.deal,
             info=job.info,
+            dtypes=job.row_dtypes,
+            copies=job.copies,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",

@@ -205,7 +205,7 @@ class Evaluator:
         """Weighted sums of the losses on this rank's rows, one per problem."""
         sums = np.zeros(len(model.coef))
         coef = model.coef if model.coef.any() else model.coef[:, :0]
-        for block in self._problem.shard.blocks:
+        for block in self._problem.shard.read():
             sums += loss_sums(
                 # Zeros need no look at X.
                 block.X if coef.shape[1] else np.empty((len(block.y), 0)),

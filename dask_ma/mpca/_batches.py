@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.data import Block, Shard
+from dask_ma.data import Block, Shard, hand_back
 from dask_ma.mpca.strategies._base import Batch
 
 
@@ -55,6 +55,7 @@ class Sampler:
             block, order = self._current()
             rows = order[self._row : self._row + wanted]
             pieces.append(_rows_of(block, rows, self._random_state is None))
+            hand_back(block.X)
             wanted -= len(rows)
             self._n_left -= len(rows)
             self._row += len(rows)

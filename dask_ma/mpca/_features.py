@@ -34,7 +34,7 @@ def agree_on_center(group: Group, shard: Shard) -> np.ndarray | None:
     n_features = shard.n_features
     sums = np.zeros(1 + 2 * n_features)
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in shard.blocks:
+        for block in shard.read():
             weight = block.weights()
             sums[0] += weight.sum()
             sums[1 : 1 + n_features] += column_sums(block.X, weight)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.data import Block, Shard
+from dask_ma.data import Block, Shard, hand_back
 from dask_ma.engine import RankContext
 from dask_ma.kernels import one_vs_rest_targets, row_slice
 
@@ -121,6 +121,7 @@ def _chunks(
             stop = min(start + size, n_rows)
             chunk = _chunk(block, start, stop, rows, n_problems)
             yield chunk._replace(rows=chunk.rows + first)
+            hand_back(block.X)
 
 
 def _chunk(

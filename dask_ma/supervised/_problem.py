@@ -180,7 +180,7 @@ def _inspect(
             drop_weightless=drop_weightless,
             n_targets=params.n_targets,
         )
-        for block in shard.blocks:
+        for block in shard.read():
             _check_size(block.X, "X", block.index, "the features")
         labels = weights = None
         if params.has_classes:

@@ -57,7 +57,7 @@ def spread_of(group: Group, shard: Shard, n_targets: int) -> Spread:
     spread : Spread
     """
     sums = np.zeros((3, n_targets))
-    for block in shard.blocks:
+    for block in shard.read():
         weight = block.weights()
         sums[0] += weight.sum()
         sums[1] += weight @ block.y
@@ -100,7 +100,7 @@ def score_sums(
         variation of all rows 1.
     """
     sums = np.zeros(4)
-    for block in shard.blocks:
+    for block in shard.read():
         weights = block.weights()
         for rows, outputs in predict(block.X):
             y, weight = block.y[rows], weights[rows]

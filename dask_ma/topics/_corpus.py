@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import allgather
-from dask_ma.data import Block, Shard, build_shard
+from dask_ma.data import Block, Shard, build_shard, hand_back
 from dask_ma.engine import RankContext
 from dask_ma.kernels import row_slice
 
@@ -107,6 +107,7 @@ class Corpus:
         for i in np.flatnonzero(np.diff(bounds)):
             rows = documents[bounds[i] : bounds[i + 1]] - self._starts[i]
             parts.append(self._blocks[i][rows])
+            hand_back(self._blocks[i])
         if not parts:
             parts.append(sparse.csr_array((0, self.n_features), dtype=self._dtype))
         return self._narrow(parts[0] if len(parts) == 1 else sparse.vstack(parts))

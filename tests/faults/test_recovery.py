@@ -205,14 +205,20 @@ def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
     assert_same_course(model, undisturbed)
 
 
+@pytest.mark.parametrize("size", [250, 400])
+@pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("kind", ["lazy", "persisted"])
-def test_blocks_are_computed_again(client, rows, undisturbed, strike, kind):
-    X, y = (da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
+def test_blocks_are_computed_again(
+    client, rows, undisturbed, strike, kind, persist, size
+):
+    """And written again, where they go to disks; blocks of 400 rows are cut."""
+    X, y = (da.from_array(part, chunks=(size, *part.shape[1:])) for part in rows)
     if kind == "persisted":
         X, y = client.persist([X, y])
         wait([X, y])
     strike("computing", [1])
-    model = MASGDClassifier(**PARAMS).fit(X, y)
+    with dask.config.set({"dask-ma.data.persist": persist}):
+        model = MASGDClassifier(**PARAMS).fit(X, y)
     assert_same_course(model, undisturbed)
     assert model.history_[-1]["n_samples"] == 2000
 

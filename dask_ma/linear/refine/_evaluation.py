@@ -81,7 +81,7 @@ class Rows:
         """Coordinates for these rows; takes a pass over them."""
         sums, targets = np.zeros((2, self._problem.shard.n_features)), np.zeros(2)
         with self._log.computing():
-            for block in self._problem.shard.blocks:
+            for block in self._problem.shard.read():
                 sums += moment_sums(block.X, block.sample_weight)
                 if not self._params.is_classifier:
                     y = block.y[:, np.newaxis]
@@ -141,7 +141,7 @@ class Rows:
             intercept=np.zeros(n_asked),
             hessian=np.zeros((n_second, n_features + 1, n_features + 1)),
         )
-        for block in shard.blocks:
+        for block in shard.read():
             sums = descent_sums(
                 block.X,
                 block.y,

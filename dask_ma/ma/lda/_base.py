@@ -39,6 +39,11 @@ class TopicEstimator(FittedTopics):
     def _may_end_early(self) -> bool:
         return bool(self.evaluate_every > 0)
 
+    @property
+    def _copies(self) -> float:
+        """Documents that are held out are copied, and so are the others."""
+        return 0.0 if self.validation_fraction is None else 1.0
+
     def _check_combinations(self) -> None:
         check_combinations(self)
 

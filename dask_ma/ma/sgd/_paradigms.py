@@ -255,7 +255,7 @@ class SendGradient(Paradigm):
         coef, intercept = np.zeros(model.coef.shape), np.zeros(model.intercept.shape)
         weight, n_rows = 0.0, 0
         rng = np.random.default_rng(self._sample_seed())
-        for block in self._problem.shard.blocks:
+        for block in self._problem.shard.read():
             rows = self._draw(len(block.y), rng)
             sums = gradient_sums(
                 block.X,

@@ -183,7 +183,7 @@ def _sample(shard: Shard) -> Shard:
     n_rows = min(shard.n_rows, _ROWS, max(1, affordable))
     chosen = np.arange(n_rows) * shard.n_rows // max(1, n_rows)
     blocks, start = [], 0
-    for block in shard.blocks:
+    for block in shard.read():
         stop = start + len(block.y)
         rows = chosen[np.searchsorted(chosen, start) : np.searchsorted(chosen, stop)]
         if len(rows):

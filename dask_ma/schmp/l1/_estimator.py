@@ -67,6 +67,11 @@ class L1Estimator(LinearEstimator):
     _inactive: ClassVar[tuple[Inactive, ...]] = INACTIVE
 
     @property
+    def _copies(self) -> float:
+        """The columns, and those that working sets take."""
+        return 1.5
+
+    @property
     def _agent(self) -> Any:
         return train
 

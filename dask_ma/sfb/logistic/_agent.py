@@ -53,7 +53,7 @@ def with_mean_weight(problem: Problem) -> Problem:
         return problem
     blocks = [
         block._replace(sample_weight=block.sample_weight * block.X.dtype.type(factor))
-        for block in problem.shard.blocks
+        for block in problem.shard.read()
     ]
     return replace(
         problem,

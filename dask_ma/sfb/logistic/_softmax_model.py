@@ -129,7 +129,7 @@ def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
     # Rows of one class may lie together.
     picked = np.linspace(0, shard.n_rows - 1, n_sampled).astype(np.int64)
     parts, first = [], 0
-    for block in shard.blocks:
+    for block in shard.read():
         inside = picked[(picked >= first) & (picked < first + len(block.y))] - first
         first += len(block.y)
         if not len(inside):

@@ -132,7 +132,7 @@ def add_up(
 def _mean(problem: Problem, group: Group) -> np.ndarray:
     """Weighted mean of the rows of all ranks; a collective call."""
     total = np.zeros(problem.shard.n_features)
-    for block in problem.shard.blocks:
+    for block in problem.shard.read():
         if block.sample_weight is None:
             total += block.X.sum(axis=0, dtype=np.float64)
         else:

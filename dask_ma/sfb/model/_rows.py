@@ -29,7 +29,7 @@ def row_batches(shard: Shard, n_outputs: int) -> Iterator[tuple[slice, Batch]]:
     batch : Batch
     """
     first, size = 0, max(64, _CHUNK // n_outputs)
-    for block in shard.blocks:
+    for block in shard.read():
         n_rows = block.X.shape[0]
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))

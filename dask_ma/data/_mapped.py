@@ -1,0 +1,203 @@
+"""Rows in files of the local disk, mapped into memory where they are used.
+
+A rank that maps its blocks needs no memory for them: the system reads what is looked
+at, and drops it again. What has been looked at counts as memory of the process as long
+as it is mapped, also for the limit of a Dask worker, so pages are handed back once
+there are many.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.sparse
+
+from dask_ma import _config
+
+__all__ = ["hand_back"]
+
+SPARSE, DENSE = ("data", "indices", "indptr"), ("rows",)
+_LOOK = 0.02  # seconds between looks at how much is mapped
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of the bytes of a contiguous array."""
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """Rows in files of this host.
+
+    Attributes
+    ----------
+    folder : str
+        Where the files are.
+    shape : tuple of int
+    dtype : numpy.dtype
+    is_csr : bool
+        Whether they are a CSR, else an ndarray.
+    nbytes : int
+        Of all arrays.
+    checksums : dict of str to int
+        CRC-32 of the bytes of each array.
+    """
+
+    folder: str
+    shape: tuple[int, int]
+    dtype: np.dtype
+    is_csr: bool
+    nbytes: int
+    checksums: dict[str, int]
+
+    @property
+    def ndim(self) -> int:
+        """Two, as of every block of X."""
+        return 2
+
+    def open(self) -> Any:
+        """The rows, mapped; nobody can write to them.
+
+        Returns
+        -------
+        rows : ndarray or csr_array of shape (n_rows, n_features)
+
+        Raises
+        ------
+        OSError
+            If a file is missing, or holds other bytes than were written.
+        """
+        arrays = [self._map(name) for name in (SPARSE if self.is_csr else DENSE)]
+        if not self.is_csr:
+            return arrays[0]
+        return scipy.sparse.csr_array(tuple(arrays), shape=self.shape)
+
+    def _map(self, name: str) -> np.ndarray:
+        path = Path(self.folder, f"{name}.npy")
+        try:
+            array, pages = _mapped(path)
+        except (OSError, ValueError) as error:
+            raise OSError(
+                f"the cached rows {path} cannot be read: {error}; files of the cache "
+                "must stay until the fit has ended (dask-ma.data.cache)"
+            ) from error
+        if checksum(array) != self.checksums[name]:
+            raise OSError(
+                f"the cached rows {path} are not those that were written; something "
+                "else writes there, or the disk is faulty (dask-ma.data.cache)"
+            )
+        _drop(pages)
+        return array
+
+
+def _mapped(path: Path) -> tuple[np.ndarray, mmap.mmap | None]:
+    """The array in a ``.npy`` file, and the map that it lies in."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, _, dtype = read(file)
+        size = int(np.prod(shape))
+        if not size:
+            return np.empty(shape, dtype), None
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start = file.tell()
+    residency.add(pages, path)
+    return np.frombuffer(pages, dtype, size, start).reshape(shape), pages
+
+
+def hand_back(X: Any) -> None:
+    """Take rows from a disk out of this process's memory, until they are looked at.
+
+    To be called after work on single rows, of which each brings in its neighbours.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+        Rows of a block; those that are in memory stay there.
+    """
+    for array in (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,):
+        owner = array
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        _drop(owner.obj if isinstance(owner, memoryview) else owner)
+
+
+def _drop(pages: Any) -> None:
+    """Have the system drop what this process has of a map, or keep it by itself."""
+    if isinstance(pages, mmap.mmap) and hasattr(pages, "madvise"):
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
+class _Residency:
+    """Hands pages of mapped files back to the system once there are many."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._maps: WeakKeyDictionary[mmap.mmap, Path] = WeakKeyDictionary()
+        self._limit = 0
+        self._thread: threading.Thread | None = None
+
+    def add(self, pages: mmap.mmap, path: Path) -> None:
+        """Look after a map of a file as long as it is used."""
+        if _mapped_bytes() is None or not hasattr(pages, "madvise"):
+            return  # no other system than Linux tells how much is mapped
+        with self._lock:
+            self._maps[pages] = path
+            self._limit = _config.get_bytes("data.mapped-limit")
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="dask_ma-pages", daemon=True
+                )
+                self._thread.start()
+
+    def forget(self, folder: Path) -> None:
+        """Look no more after files in a folder; errors may keep arrays for long."""
+        with self._lock:
+            for pages, path in list(self._maps.items()):
+                if folder in path.parents:
+                    del self._maps[pages]
+
+    def _watch(self) -> None:
+        before = _mapped_bytes() or 0  # such as libraries
+        while self._is_needed():
+            time.sleep(_LOOK)
+            if (_mapped_bytes() or 0) - before > self._limit:
+                self._drop_all()
+
+    def _is_needed(self) -> bool:
+        """Whether anything is mapped; otherwise the thread ends."""
+        with self._lock:
+            if not self._maps:
+                self._thread = None
+            return self._thread is not None
+
+    def _drop_all(self) -> None:
+        # In a call of its own, after which nothing here keeps the maps.
+        with self._lock:
+            maps = list(self._maps)
+        for pages in maps:
+            _drop(pages)
+
+
+residency = _Residency()
+
+
+def _mapped_bytes() -> int | None:
+    """Bytes of files that this process has in memory; None if nobody tells."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return None
+    return int(fields[2]) * os.sysconf("SC_PAGE_SIZE")

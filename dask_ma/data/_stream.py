@@ -1,0 +1,207 @@
+"""Rows that workers cannot hold: when they go to local disks, and which way."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dask
+import numpy as np
+from dask.utils import format_bytes
+from distributed import as_completed, futures_of
+
+from dask_ma import _config
+from dask_ma.data import _collections as cluster
+from dask_ma.data._cache import remove_rows, store_rows, store_source
+from dask_ma.data._inputs import InputInfo
+from dask_ma.exceptions import InsufficientMemoryError, PeerLostError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+logger = logging.getLogger("dask_ma.data")
+
+__all__: list[str] = []
+
+# Less needs no look at the workers.
+_LITTLE = 64 * 2**20
+_MOST_BYTES = 16  # of an element: a CSR's, with its index
+# Of the limits, what a fit may keep: Dask pauses a worker at 80 %.
+_MOST = 0.7
+# Before tasks that make more blocks: one that is written frees its memory.
+_PRIORITY = 1000
+
+
+def persists() -> bool | None:
+    """Whether blocks stay in memory; None where that depends on their size."""
+    chosen = _config.get("data.persist")
+    if chosen == "auto":
+        return None
+    if not isinstance(chosen, bool):
+        raise ValueError(
+            f"The configuration dask-ma.data.persist is {chosen!r}, expected true, "
+            "false or 'auto'."
+        )
+    return chosen
+
+
+def is_little(info: InputInfo) -> bool:
+    """Whether metadata say that rows take little memory, whatever they are."""
+    if info.n_rows is None or info.n_features is None:
+        return False
+    return _MOST_BYTES * info.n_rows * info.n_features < _LITTLE
+
+
+@dataclass
+class RowCache:
+    """Files of the rows of one fit.
+
+    Parameters
+    ----------
+    dtypes : sequence of dtypes
+        Types that rows may have.
+    copies : float
+        Bytes that the fit keeps in memory for each byte of the rows.
+
+    Attributes
+    ----------
+    is_used : bool
+        Whether anything has been written.
+    """
+
+    dtypes: Sequence[Any]
+    copies: float
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    base: str | None = field(default_factory=lambda: _config.get("data.cache"))
+    is_used: bool = False
+
+    def store_here(self, X: Any) -> Any:
+        """A dask.array as delayed blocks on the disk."""
+        store = dask.delayed(store_rows, pure=False)
+        arguments = self.run, self.base, self.dtypes
+        name = f"dask_ma-rows-{self.run}"
+        return [
+            store(block, *arguments, dask_key_name=(name, number))
+            for number, block in enumerate(X.to_delayed().ravel())
+        ]
+
+    def store_blocks(
+        self, client: Client, X: Any, pins: Sequence[str], priority: int = _PRIORITY
+    ) -> list[Future]:
+        """Compute each block on its worker and write it there."""
+        stored = self.store_here(X)
+        places: defaultdict[Any, list[str]] = defaultdict(list)
+        keys = [*cluster.block_keys(X), *(block.key for block in stored)]
+        places.update(
+            {key: [pin] for key, pin in zip(keys, [*pins, *pins], strict=True)}
+        )
+        with dask.annotate(workers=places.__getitem__, allow_other_workers=True):
+            persisted = client.persist(stored, priority=priority)
+        return [future for block in persisted for future in futures_of(block)]
+
+    def store_futures(
+        self, client: Client, blocks: Sequence[Future], places: Sequence[str]
+    ) -> list[Future]:
+        """Write blocks that are in the memory of workers, each on its worker."""
+        arguments = self.run, self.base, self.dtypes
+        calls = [
+            (store_rows, (block, *arguments), place)
+            for block, place in zip(blocks, places, strict=True)
+        ]
+        return cluster.run_together(client, calls, strict=False)
+
+    def store_at(self, client: Client, source: Future, address: str) -> Future:
+        """Write the rows of a (X, y, sample_weight) on another worker."""
+        arguments = source, self.run, self.base, self.dtypes
+        [stored] = cluster.run_together(
+            client, [(store_source, arguments, address)], strict=False
+        )
+        return stored
+
+    def remove(self, client: Client | None, addresses: Sequence[str]) -> None:
+        """Remove the files, as far as their workers are there."""
+        if client is None:
+            remove_rows(self.run, self.base)
+            return
+        if client.status != "running":
+            return
+        there = client.sync(client.scheduler.ncores, workers=list(set(addresses)))
+        calls = [(remove_rows, (self.run, self.base), worker) for worker in there]
+        try:
+            cluster.call_now(client, calls)
+        except PeerLostError as error:  # its folder goes with the worker
+            logger.info("cached rows of a worker that has gone: %s", error)
+
+
+def exceed_memory(
+    client: Client, blocks: Sequence[Future], addresses: Sequence[str], copies: float
+) -> bool:
+    """Whether blocks under way are going to take too much of the workers' memory.
+
+    Waits for the first few of them, whose mean size is taken for that of all.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    blocks : sequence of Future
+        Of X.
+    addresses : sequence of str
+        Worker of each rank.
+    copies : float
+        Bytes that the fit keeps in memory for each byte of the rows, beside them.
+
+    Raises
+    ------
+    InsufficientMemoryError
+        If these alone are too much.
+    """
+    first = _wait_for_some(client, blocks, 2 * len(set(addresses)), addresses)
+    sizes = client.nbytes([block.key for block in first], summary=False)
+    expected = int(np.mean(list(sizes.values()))) * len(blocks) if sizes else 0
+    if expected < _LITTLE:
+        return False
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    limits = [workers[a]["memory_limit"] for a in set(addresses) if a in workers]
+    if not limits or not all(limits):
+        return False
+    texts = format_bytes(expected), format_bytes(sum(limits))
+    if copies * expected > _MOST * sum(limits):
+        raise InsufficientMemoryError(
+            f"X has about {texts[0]}, of which the fit keeps {copies:g} times as much "
+            "in memory (columns of SchMP, rows that early stopping has split), and the "
+            f"workers have {texts[1]} together; take more or larger workers, fewer "
+            "columns, or a fit that reads the rows from disks, such as one of "
+            "MASGDClassifier or MASGDRegressor without early stopping"
+        )
+    part = float(_config.get("data.memory-fraction"))
+    if (1 + copies) * expected <= part * sum(limits):
+        return False
+    logger.info(
+        "about %s of rows for workers with %s of memory: they go to local disks "
+        "(dask-ma.data.persist, dask-ma.data.memory-fraction)",
+        *texts,
+    )
+    return True
+
+
+def _wait_for_some(
+    client: Client, blocks: Sequence[Future], wanted: int, addresses: Sequence[str]
+) -> list[Future]:
+    """The first blocks to be finished; none once something has gone wrong."""
+    poll = _config.get_timeout("launch.poll-interval")
+    while True:
+        if any(block.status not in ("pending", "finished") for block in blocks):
+            return []
+        finished = [block for block in blocks if block.status == "finished"]
+        if len(finished) >= min(wanted, len(blocks)):
+            return finished
+        pending = [block for block in blocks if block.status == "pending"]
+        try:
+            for _ in as_completed(pending, loop=client.loop, timeout=poll):
+                break
+        except TimeoutError:
+            cluster.check_workers(client, addresses)

@@ -1,0 +1,309 @@
+"""Rows that go to local disks: when, where they are read, and what is left of them."""
+
+import warnings
+from pathlib import Path
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster, wait
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from dask_ma import (
+    MALDA,
+    ButterflySGDClassifier,
+    MASGDClassifier,
+    MPCAClassifier,
+    SchMPLasso,
+    SFBLogisticRegression,
+)
+from dask_ma.data import _stream, partition
+from dask_ma.exceptions import InsufficientMemoryError
+
+N_ROWS, N_COLUMNS, N_BLOCKS = 240, 6, 4
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.poisson(0.7, size=(N_ROWS, N_COLUMNS)).astype(float)
+    return X, (X[:, 0] > X[:, 1]).astype(int)
+
+
+@pytest.fixture
+def on_disks(configured, tmp_path):
+    """All rows of Dask collections go to one folder."""
+    values = {"dask-ma.data.persist": False, "dask-ma.data.cache": str(tmp_path)}
+    with configured(values):
+        yield tmp_path
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Numbers of the fits' blocks that have been written, as paths."""
+    seen = []
+    save = np.save
+
+    def noted(path, array, **options):
+        seen.append(Path(path).name)
+        save(path, array, **options)
+
+    monkeypatch.setattr("dask_ma.data._cache.np.save", noted)
+    return seen
+
+
+def lazy(X, y, kind="array", size=N_ROWS // N_BLOCKS):
+    """The rows as a collection that is not computed, or is."""
+    if kind == "frame":
+        names = [f"x{i}" for i in range(X.shape[1])]
+        frame = dd.from_pandas(
+            pd.DataFrame(X, columns=names).assign(y=y), npartitions=5
+        )
+        return frame[names], frame["y"]
+    given = da.from_array(X, chunks=(size, X.shape[1])), da.from_array(y, chunks=size)
+    if kind == "csr":
+        X = given[0].map_blocks(sparse.csr_array, meta=sparse.csr_array((0, 0)))
+        given = X, given[1]
+    if kind == "persisted":
+        given = dask.persist(*given)
+    return given
+
+
+ESTIMATORS = [
+    lambda: MASGDClassifier(max_iter=4, random_state=0),
+    lambda: ButterflySGDClassifier(max_iter=4, random_state=0, batch_size=8),
+    lambda: SFBLogisticRegression(random_state=0, communication="factors"),
+    lambda: MPCAClassifier((4,), random_state=0, strategy="synchronous", max_iter=3),
+    lambda: SchMPLasso(alpha=0.01),
+    lambda: MALDA(2, max_iter=2, random_state=0),
+]
+
+
+@pytest.fixture
+def fitted():
+    """``fitted(make, X, y)``: parameters of the fitted model."""
+
+    def fit(make, X, y):
+        model = make()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a few passes
+            model.fit(X) if isinstance(model, MALDA) else model.fit(X, y)
+        if hasattr(model, "components_"):
+            return model.components_
+        return model.coefs_[0] if hasattr(model, "coefs_") else model.coef_
+
+    return fit
+
+
+@pytest.mark.parametrize("make", ESTIMATORS, ids=lambda make: type(make()).__name__)
+@pytest.mark.parametrize("kind", ["array", "csr"])
+def test_bits_are_those_of_rows_in_memory(rows, cluster, on_disks, fitted, make, kind):
+    X, y = lazy(*rows, kind)
+    with dask.config.set({"dask-ma.data.persist": True}):
+        expected = fitted(make, X, y)
+    assert not list(on_disks.iterdir())
+    np.testing.assert_array_equal(fitted(make, X, y), expected)
+    assert not list(on_disks.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["array", "csr", "frame", "persisted"])
+@pytest.mark.parametrize("where", ["here", "cluster", "processes"])
+def test_any_collection_anywhere(request, rows, on_disks, written, fitted, kind, where):
+    if where != "here":
+        request.getfixturevalue(where)
+    X, y = lazy(*rows, kind)
+    found = fitted(ESTIMATORS[0], X, y)
+    if where != "processes" and kind != "frame":  # whose partitions are cut for ranks
+        assert sorted(set(written)) == (
+            ["data.npy", "indices.npy", "indptr.npy"] if kind == "csr" else ["rows.npy"]
+        )
+        assert len(written) == N_BLOCKS * (3 if kind == "csr" else 1)
+    assert not list(on_disks.iterdir())
+    with dask.config.set({"dask-ma.data.persist": True}):
+        np.testing.assert_array_equal(found, fitted(ESTIMATORS[0], X, y))
+
+
+@pytest.mark.parametrize("persist", [False, "auto"])
+def test_each_block_is_computed_once(
+    rows, cluster, small_workers, configured, fitted, written, tmp_path, persist
+):
+    """Also those that the fit has begun to keep in memory."""
+    counts = tmp_path / "counts"
+
+    def block(X, number):
+        with counts.open("a") as file:
+            file.write(f"{number} ")
+        return X
+
+    X, y = rows
+    parts = [
+        da.from_delayed(
+            dask.delayed(block, pure=False)(part, number), part.shape, float
+        )
+        for number, part in enumerate(np.split(X, 12))
+    ]
+    values = {"dask-ma.data.persist": persist, "dask-ma.data.memory-fraction": 1e-9}
+    with configured(values):
+        fitted(ESTIMATORS[0], da.concatenate(parts), da.from_array(y, chunks=20))
+    assert len(written) == 12
+    assert sorted(map(int, counts.read_text().split())) == list(range(12))
+
+
+@pytest.mark.parametrize("deal", ["never", "always"])
+def test_rows_are_on_the_disk_of_their_rank(rows, cluster, on_disks, deal):
+    """What moves is written again where it is to be, cut to what is wanted."""
+    X, y = lazy(*rows, "persisted", size=100)
+    addresses = sorted(cluster.nthreads())
+    shared = partition(X, y, n_ranks=4, addresses=addresses, client=cluster, deal=deal)
+    try:
+        assert shared.bytes_moved > 0
+        everything = []
+        for spec, address in zip(shared.shards, addresses, strict=True):
+            for piece in spec.pieces:
+                source = piece.source
+                main = source[0] if isinstance(source, tuple) else source
+                assert address in cluster.who_has([main])[main.key]
+                found = main.result()
+                found = found[0] if isinstance(found, tuple) else found
+                part = found.open()[piece.start : piece.stop]
+                assert found.shape[0] == piece.rows
+                everything.append((piece.first, part))
+        everything.sort(key=lambda pair: pair[0])
+        np.testing.assert_array_equal(
+            np.concatenate([part for _, part in everything]), rows[0]
+        )
+        del everything, found, part, main, source
+    finally:
+        shared.release()
+    assert not list(on_disks.iterdir())
+
+
+def test_rows_follow_a_rank_that_moves(rows, cluster, on_disks):
+    """As after a loss: its files are on the disk of another worker."""
+    X, y = lazy(*rows)
+    addresses = sorted(cluster.nthreads())
+    shared = partition(X, y, n_ranks=4, addresses=addresses, client=cluster)
+    try:
+        before = {path.name for path in next(on_disks.iterdir()).iterdir()}
+        shared.settle(shared, addresses)  # nothing is elsewhere
+        assert {path.name for path in next(on_disks.iterdir()).iterdir()} == before
+        shared.settle(shared, addresses[::-1])
+        for rank, address in enumerate(addresses[::-1]):
+            [piece] = shared.shards[rank].pieces
+            wait([piece.source])
+            assert cluster.who_has([piece.source])[piece.source.key] == [address]
+            found, labels, _ = piece.source.result()
+            start = 60 * rank
+            np.testing.assert_array_equal(found.open(), rows[0][start : start + 60])
+            np.testing.assert_array_equal(labels, rows[1][start : start + 60])
+            assert (piece.start, piece.stop, piece.rows) == (0, 60, 60)
+        del found
+    finally:
+        shared.release()
+    assert not list(on_disks.iterdir())
+
+
+# When --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_workers(configured, monkeypatch, tmp_path):
+    """Whatever takes a byte for each MiB that workers have goes to disks."""
+    monkeypatch.setattr(_stream, "_LITTLE", 0)
+    with configured({"dask-ma.data.cache": str(tmp_path)}):
+        yield
+
+
+def test_much_goes_to_disks_by_itself(
+    rows, cluster, small_workers, configured, written, fitted, caplog
+):
+    X, y = lazy(*rows)
+    with caplog.at_level("INFO", "dask_ma.data"):
+        fitted(ESTIMATORS[0], X, y)
+        assert not written and "disks" not in caplog.text
+        with configured({"dask-ma.data.memory-fraction": 1e-9}):
+            fitted(ESTIMATORS[0], X, y)
+    assert len(written) == N_BLOCKS
+    assert "of rows for workers with" in caplog.text
+    assert "they go to local disks" in caplog.text
+
+
+def test_little_is_not_looked_at(rows, cluster, configured, written, fitted):
+    with configured({"dask-ma.data.memory-fraction": 1e-9}):
+        fitted(ESTIMATORS[0], *lazy(*rows))
+    assert not written
+
+
+def test_copies_of_an_estimator_count(rows, cluster, small_workers, monkeypatch):
+    """Columns are kept in memory: what they take is asked for first."""
+    X, y = lazy(*rows)
+    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
+    with pytest.raises(InsufficientMemoryError, match=r"X has about .* 1.5 times as"):
+        SchMPLasso(alpha=0.1).fit(X, y)
+    with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
+        MASGDClassifier(early_stopping=True).fit(X, y)
+    with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
+        MALDA(2, validation_fraction=0.5).fit(X)
+    MALDA(2, max_iter=1).fit(X)
+
+
+def test_workers_without_a_limit_take_all(rows, small_workers, configured, written):
+    X, y = lazy(*rows)
+    with (
+        LocalCluster(
+            n_workers=1, processes=False, memory_limit=0, dashboard_address=":0"
+        ) as unlimited,
+        Client(unlimited),
+        configured({"dask-ma.data.memory-fraction": 1e-9}),
+    ):
+        MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
+    assert not written
+
+
+def test_other_values_are_refused(rows, cluster):
+    with dask.config.set({"dask-ma.data.persist": "sometimes"}):
+        with pytest.raises(ValueError, match="data.persist is 'sometimes', expected"):
+            MASGDClassifier().fit(*lazy(*rows))
+
+
+# What goes wrong ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["here", "cluster"])
+def test_wrong_blocks_are_named_and_files_removed(request, rows, on_disks, where):
+    if where != "here":
+        request.getfixturevalue(where)
+    X, y = rows[0].copy(), rows[1]
+    X[150, 3] = np.nan
+    with pytest.raises(ValueError, match=r"NaN in block 2, row 150 of the whole input"):
+        MASGDClassifier().fit(*lazy(X, y))
+    assert not list(on_disks.iterdir())
+
+
+@pytest.mark.parametrize("where", ["here", "cluster"])
+def test_an_error_of_a_block_leaves_no_files(request, rows, on_disks, where):
+    if where != "here":
+        request.getfixturevalue(where)
+
+    def fail(block, block_info=None):
+        if block_info and block_info[0]["chunk-location"][0] == 3:
+            raise ZeroDivisionError("no such file")
+        return block
+
+    X, y = lazy(*rows)
+    with pytest.raises(ZeroDivisionError, match="no such file"):
+        MASGDClassifier().fit(X.map_blocks(fail, dtype=X.dtype), y)
+    assert not list(on_disks.iterdir())
+
+
+def test_a_full_disk_is_named(rows, cluster, configured, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    values = {"dask-ma.data.persist": False, "dask-ma.data.cache": str(file)}
+    with configured(values), pytest.raises(OSError, match="cannot be written"):
+        MASGDClassifier().fit(*lazy(*rows))
