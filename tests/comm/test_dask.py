@@ -138,14 +138,19 @@ def test_threads_of_a_worker_add_no_traffic(wide_client):
     assert sum(sent for sent, _ in shared) == sum(sent for sent, _ in alone)
 
 
-def test_bytes_of_an_allreduce_between_processes(process_client):
+@pytest.mark.parametrize(("config", "parts"), [({}, 8), (IN_PARTS, 6)])
+def test_bytes_of_an_allreduce_between_processes(
+    process_client, configured, config, parts
+):
+    """Whole in two steps, or three quarters of it there and back."""
+
     def program(group):
         allreduce(group, np.ones(24_000))
         return group.counters.bytes_sent, group.counters.bytes_received
 
-    nbytes = 24_000 * 8
-    expected = 2 * 3 * nbytes // 4
-    assert run_spmd(program, client=process_client) == [(expected, expected)] * 4
+    expected = parts * 24_000 * 8 // 4
+    with configured(config, process_client):
+        assert run_spmd(program, client=process_client) == [(expected, expected)] * 4
 
 
 def test_ranks_in_one_process_send_nothing(inproc_client):
