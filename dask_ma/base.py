@@ -267,8 +267,9 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         if not is_dask_collection(X):
             X, y = self._validate_memory(checked_rows(X), y, reset=reset)
             return X, y, describe(X)
+        _check_two_dimensional(X)
         info = describe(X)
-        stand_in = _stand_in(X, info)
+        stand_in = _stand_in(info)
         validate_data(self, stand_in, reset=reset, skip_check_array=True)
         return X, y, info
 
@@ -479,13 +480,17 @@ def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:
     return wanted if n_rows is None else max(1, min(wanted, n_rows))
 
 
-def _stand_in(X: Any, info: InputInfo) -> Any:
-    """Something without rows that has the columns of a Dask collection."""
+def _check_two_dimensional(X: Any) -> None:
+    """Refuse a Dask Series, Index or array of another number of dimensions."""
     if getattr(X, "ndim", 2) != 2:
         raise ValueError(
             f"Expected 2D array, got {X.ndim}D array instead: X must have the shape "
             "(n_samples, n_features); reshape it"
         )
+
+
+def _stand_in(info: InputInfo) -> Any:
+    """Something without rows that has the columns of a Dask collection."""
     if info.feature_names is not None:
         import pandas as pd  # a Dask DataFrame cannot be without it
 
