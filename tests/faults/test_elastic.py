@@ -349,7 +349,7 @@ def test_the_dynamic_engine(grow):
 
 def test_as_many_ranks_with_other_rows(grow, four_classes):
     """Dual variables of a rank's rows are not taken for those of its new rows."""
-    estimator = broadcasting(solver="sdca", alpha=0.01).set_params(max_iter=40)
+    estimator = broadcasting("sdca").set_params(alpha=0.01, max_iter=40)
     model, sizes = grow(estimator, four_classes, 3, 4, dies_in=4)
     assert sizes == [3, 4, 4]
     whole = alone(estimator, four_classes, 3)
