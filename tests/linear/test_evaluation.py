@@ -159,14 +159,18 @@ def test_followed_fits_end_where_others_end(binary, capsys):
     assert all(np.isfinite(record["objective"]) for record in verbose.history_)
 
 
-def test_bytes_of_a_round_are_those_of_an_allreduce(processes):
-    """2 (P - 1) / P models per rank, of which there are P."""
+@pytest.mark.parametrize(("overhead", "models"), [(0, 6), ("256 KiB", 8)])
+def test_bytes_of_a_round_are_those_of_an_allreduce(
+    processes, configured, overhead, models
+):
+    """2 (P - 1) / P models per rank, of which there are P; or two, in two messages."""
     rng = np.random.default_rng(0)
     n_features = 100_000
     X = sparse.random(400, n_features, 0.0005, "csr", random_state=rng)
     params = {**PARAMS, "max_iter": 3, "local_epochs": 1}
-    model = MASGDClassifier(**params).fit(X, rng.integers(0, 2, 400))
-    expected = 2 * (4 - 1) * 8 * (n_features + 1)
+    with configured({"dask-ma.comm.message-overhead": overhead}, processes):
+        model = MASGDClassifier(**params).fit(X, rng.integers(0, 2, 400))
+    expected = models * 8 * (n_features + 1)
     for record in model.history_[1:]:
         assert record["bytes_shared"] == 0
         assert expected <= record["bytes_sent"] < 1.02 * expected
