@@ -161,9 +161,10 @@ def wide_rows():
     ],
     ids=str,
 )
-def test_bytes_of_a_round(wide_rows, params, models, processes):
+def test_bytes_of_a_round(wide_rows, params, models, processes, configured):
     params = {"max_iter": 2, "batch_size": 8, **params}
-    model = MALDA(K, **acting(**params)).fit(wide_rows)
+    with configured({"dask-ma.comm.message-overhead": 0}, processes):
+        model = MALDA(K, **acting(**params)).fit(wide_rows)
     size = K * 4000 * model.components_.itemsize
     sent = [record["bytes_sent"] / size for record in model.history_]
     n_rounds = 1 if "learning_method" in params else 3

@@ -125,7 +125,7 @@ class RotationProgram(ABC):
     def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
         """Cut the parameters into blocks; the same on all ranks.
 
-        Unless overridden, as :attr:`rotation` does.
+        Unless overridden, as `rotation` does.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class RotationProgram(ABC):
     def schedule(self, request: RotationRequest) -> list[list[int]]:
         """Blocks that each rank works on in a sub-iteration; called on every rank.
 
-        Unless overridden, what :attr:`rotation` says.
+        Unless overridden, what `rotation` says.
 
         Parameters
         ----------
