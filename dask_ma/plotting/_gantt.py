@@ -132,7 +132,7 @@ class GanttDisplay:
         ----------
         estimator : estimator
             A fitted estimator of this package. Rank 0 is called the driver if its
-            `aggregation` is "driver" or "tree".
+            `paradigm` has the aggregation "driver" or "tree".
         ax : matplotlib.axes.Axes, default=None
             Axes to draw on; None makes a new figure.
         ranks : sequence of int, default=None
@@ -157,7 +157,8 @@ class GanttDisplay:
             If there is no span to show, as with ``dask-ma.trace.max-spans`` 0.
         """
         check_is_fitted(estimator, "timeline_")
-        aggregation = getattr(estimator, "aggregation", None)
+        paradigm = getattr(estimator, "paradigm", None)
+        aggregation = getattr(paradigm, "aggregation", None)
         display = cls(
             estimator.timeline_,
             ranks=ranks,

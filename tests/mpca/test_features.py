@@ -1,7 +1,6 @@
 """Features far from zero: which they are, and that networks learn from them."""
 
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
 from dask_ma import MPCAClassifier, MPCARegressor
-from dask_ma.data import Block
+from dask_ma.data import Block, Shard
 from dask_ma.mpca._features import agree_on_center
 
 N_ROWS, SHIFT = 240, np.array([0.0, 300.0, -2000.0, 4.0, 60.0])
@@ -44,7 +43,7 @@ def center_of(rows, weight, n_ranks, run_ranks):
         mine = parts[group.rank]
         given = None if weight is None else weight[mine]
         blocks = [Block(rows[mine], np.zeros(len(mine)), given, 0, None)]
-        shard = SimpleNamespace(blocks=blocks, n_features=rows.shape[1])
+        shard = Shard(blocks, rows.shape[1], rows.dtype)
         return agree_on_center(group, shard)
 
     first, *others = run_ranks(program, n_ranks)
