@@ -175,6 +175,17 @@ def documented(docstring, section):
     return {name.strip("* ") for head in heads for name in head.split(",")}
 
 
+def documented_arguments(function):
+    """Those of a method may be in the docstring of the one that it overrides."""
+    owner = inspect.getmodule(function)
+    for part in function.__qualname__.split(".")[:-1]:
+        owner = getattr(owner, part)
+    bases = owner.__mro__ if inspect.isclass(owner) else ()
+    overridden = [vars(base).get(function.__name__) for base in bases]
+    docstrings = [found.__doc__ or "" for found in [function, *overridden] if found]
+    return set().union(*(documented(each, "Parameters") for each in docstrings))
+
+
 def arguments(function):
     names = set(inspect.signature(function).parameters)
     return names - {"self", "cls"}
@@ -224,7 +235,7 @@ def test_the_package_shows_its_estimators():
 def test_function_is_documented_and_annotated(name):
     function = FUNCTIONS[name]
     assert inspect.getdoc(function)
-    missing = arguments(function) - documented(function.__doc__, "Parameters")
+    missing = arguments(function) - documented_arguments(function)
     assert not missing, f"{name} does not document {missing}"
     unannotated = arguments(function) - set(function.__annotations__)
     assert not unannotated

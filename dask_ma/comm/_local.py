@@ -74,10 +74,8 @@ class LocalGroup(Group):
         return [cls(rank, layout, mailboxes, delay) for rank in range(n_ranks)]
 
     def flush(self) -> None:
-        """Return at once: a message is in its mailbox as soon as it is sent.
-
-        With a delay it lies there, but cannot be received yet.
-        """
+        """Return at once: a message is in its mailbox as soon as it is sent."""
+        # With a delay it lies there, but cannot be received yet.
         self.raise_if_closed()
 
     def abort(self, error: BaseException) -> None:

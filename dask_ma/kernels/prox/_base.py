@@ -70,25 +70,6 @@ class ColumnwiseProx(Prox):
     is_columnwise: ClassVar[bool] = True
 
     def __call__(self, matrix: np.ndarray, step: float) -> np.ndarray:
-        """Apply the proximal operator of ``step * h``.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-            Not changed.
-        step : float
-            Step of the update before, finite and not negative.
-
-        Returns
-        -------
-        matrix : ndarray of shape (n_outputs, n_features)
-            A new array of the same dtype; float64 for integers.
-
-        Raises
-        ------
-        ValueError
-            If `step` is negative or not finite.
-        """
         amount = self.amount(step)
         columns = np.array(floating(matrix).T, order="C")
         self.shrink(columns, amount)

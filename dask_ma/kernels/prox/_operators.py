@@ -23,43 +23,15 @@ class NoPenalty(ColumnwiseProx):
     """``h(W) = 0``: nothing is done."""
 
     def amount(self, step: float) -> float:
-        """Zero.
-
-        Parameters
-        ----------
-        step : float
-            Step of the update, finite and not negative.
-
-        Returns
-        -------
-        amount : float
-        """
+        """Zero."""
         checked_step(step)
         return 0.0
 
     def shrink(self, columns: np.ndarray, amounts: np.ndarray | float) -> None:
-        """Leave the columns as they are.
-
-        Parameters
-        ----------
-        columns : ndarray of shape (n, n_outputs)
-            Not looked at.
-        amounts : ndarray of shape (n,) or float
-            Not looked at.
-        """
+        """Leave the columns as they are."""
 
     def value(self, matrix: np.ndarray) -> float:
-        """Zero.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-            Not looked at.
-
-        Returns
-        -------
-        value : float
-        """
+        """Zero."""
         return 0.0
 
 
@@ -84,44 +56,16 @@ class L1(ColumnwiseProx):
         check_alpha(self.alpha)
 
     def amount(self, step: float) -> float:
-        """``step * alpha``, by which elements move towards zero.
-
-        Parameters
-        ----------
-        step : float
-            Step of the update, finite and not negative.
-
-        Returns
-        -------
-        amount : float
-        """
+        """``step * alpha``, by which elements move towards zero."""
         return checked_step(step) * self.alpha
 
     def shrink(self, columns: np.ndarray, amounts: np.ndarray | float) -> None:
-        """Move elements towards zero, and not beyond it.
-
-        Parameters
-        ----------
-        columns : ndarray of floating dtype of shape (n, n_outputs)
-            Columns of the parameter matrix, lying as rows. Overwritten.
-        amounts : ndarray of shape (n,) or float
-            How far.
-        """
+        """Move elements towards zero, and not beyond it."""
         bounds = _per_column(amounts, columns)
         columns -= np.clip(columns, -bounds, bounds)
 
     def value(self, matrix: np.ndarray) -> float:
-        """``alpha * sum |W_jd|``.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-
-        Returns
-        -------
-        value : float
-            Summed in float64.
-        """
+        """``alpha * sum |W_jd|``."""
         return self.alpha * float(np.abs(matrix).sum(dtype=np.float64))
 
 
@@ -146,43 +90,15 @@ class L2(ColumnwiseProx):
         check_alpha(self.alpha)
 
     def amount(self, step: float) -> float:
-        """``log(1 + step * alpha)``: divisors multiply, so their logarithms add up.
-
-        Parameters
-        ----------
-        step : float
-            Step of the update, finite and not negative.
-
-        Returns
-        -------
-        amount : float
-        """
+        """``log(1 + step * alpha)``: divisors multiply, so their logarithms add up."""
         return log1p(checked_step(step) * self.alpha)
 
     def shrink(self, columns: np.ndarray, amounts: np.ndarray | float) -> None:
-        """Divide the columns by the exponentials of the amounts.
-
-        Parameters
-        ----------
-        columns : ndarray of floating dtype of shape (n, n_outputs)
-            Columns of the parameter matrix, lying as rows. Overwritten.
-        amounts : ndarray of shape (n,) or float
-            Logarithms of the divisors.
-        """
+        """Divide the columns by the exponentials of the amounts."""
         columns *= _per_column(np.exp(np.negative(amounts)), columns)
 
     def value(self, matrix: np.ndarray) -> float:
-        """``alpha / 2 * ||W||_F^2``.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-
-        Returns
-        -------
-        value : float
-            Summed in float64.
-        """
+        """``alpha / 2 * ||W||_F^2``."""
         square = np.einsum("jd,jd->", matrix, matrix, dtype=np.float64)
         return 0.5 * self.alpha * float(square)
 
@@ -212,49 +128,20 @@ class ElasticNet(ColumnwiseProx):
             raise ValueError("l2 must be above 0, got 0; use L1(alpha) without it")
 
     def amount(self, step: float) -> float:
-        """``log(1 + step * l2)``, as of :class:`L2`.
-
-        Parameters
-        ----------
-        step : float
-            Step of the update, finite and not negative.
-
-        Returns
-        -------
-        amount : float
-        """
+        """``log(1 + step * l2)``, as of :class:`L2`."""
         return log1p(checked_step(step) * self.l2)
 
     def shrink(self, columns: np.ndarray, amounts: np.ndarray | float) -> None:
-        """Move elements towards zero, and not beyond it, and divide the rest.
-
-        A step takes ``|w| + l1 / l2`` to a part of it: steps multiply, as of L2, until
-        an element is zero.
-
-        Parameters
-        ----------
-        columns : ndarray of floating dtype of shape (n, n_outputs)
-            Columns of the parameter matrix, lying as rows. Overwritten.
-        amounts : ndarray of shape (n,) or float
-            Logarithms of the divisors.
-        """
+        """Move elements towards zero, and not beyond it, and divide the rest."""
+        # A step takes ``|w| + l1 / l2`` to a part of it: steps multiply, as of L2,
+        # until an element is zero.
         falls = np.negative(amounts)
         columns *= _per_column(np.exp(falls), columns)
         bounds = _per_column(-self.l1 / self.l2 * np.expm1(falls), columns)
         columns -= np.clip(columns, -bounds, bounds)
 
     def value(self, matrix: np.ndarray) -> float:
-        """``l1 * sum |W_jd| + l2 / 2 * ||W||_F^2``.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-
-        Returns
-        -------
-        value : float
-            Summed in float64.
-        """
+        """``l1 * sum |W_jd| + l2 / 2 * ||W||_F^2``."""
         return L1(self.l1).value(matrix) + L2(self.l2).value(matrix)
 
 
@@ -285,47 +172,20 @@ class ColumnNormBall(ColumnwiseProx):
             )
 
     def amount(self, step: float) -> float:
-        """Zero: a projection depends on no step, and a second one changes nothing.
-
-        Parameters
-        ----------
-        step : float
-            Step of the update, finite and not negative.
-
-        Returns
-        -------
-        amount : float
-        """
+        """Zero: a projection depends on no step, and a second one changes nothing."""
         checked_step(step)
         return 0.0
 
     def shrink(self, columns: np.ndarray, amounts: np.ndarray | float) -> None:
-        """Shorten the columns that are too long.
-
-        Parameters
-        ----------
-        columns : ndarray of floating dtype of shape (n, n_outputs)
-            Columns of the parameter matrix, lying as rows. Overwritten.
-        amounts : ndarray of shape (n,) or float
-            Not looked at.
-        """
+        """Shorten the columns that are too long."""
         norms = _row_norms(columns)
         columns *= _per_column(self.radius / np.maximum(norms, self.radius), columns)
 
     def value(self, matrix: np.ndarray) -> float:
-        """Zero if no column is too long, else infinite.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-
-        Returns
-        -------
-        value : float
-            A column that is too long by what rounding explains counts as short enough.
-        """
+        """Zero if no column is too long, else infinite."""
         matrix = floating(matrix)
         longest = _row_norms(matrix.T).max(initial=0.0)
+        # A column that is too long by what rounding explains counts as short enough.
         margin = 8 * float(np.finfo(matrix.dtype).eps)
         return 0.0 if longest <= self.radius * (1 + margin) else float("inf")
 
@@ -356,18 +216,6 @@ class TraceNorm(Prox):
     def __call__(self, matrix: np.ndarray, step: float) -> np.ndarray:
         """Lower the singular values by ``step * alpha``, and not below zero.
 
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-            Not changed.
-        step : float
-            Step of the update before, finite and not negative.
-
-        Returns
-        -------
-        matrix : ndarray of shape (n_outputs, n_features)
-            A new array of the same dtype; float64 for integers.
-
         Raises
         ------
         ValueError
@@ -380,15 +228,6 @@ class TraceNorm(Prox):
 
     def value(self, matrix: np.ndarray) -> float:
         """``alpha`` times the sum of the singular values.
-
-        Parameters
-        ----------
-        matrix : ndarray of shape (n_outputs, n_features)
-
-        Returns
-        -------
-        value : float
-            Computed in float64.
 
         Raises
         ------

@@ -140,13 +140,11 @@ class TopicFit(Method):
         return self.n_iter >= self._params.max_iter
 
     def begin(self) -> None:
-        """Begin with the best of some attempts, where documents are few.
-
-        Batches of all documents end in one of many optima, which one the first topics
-        decide. After a few passes the bound tells good ones from bad ones.
-        """
+        """Begin with the best of some attempts, where documents are few."""
         if not self._tries or self._params.components is not None or self.is_complete:
             return
+        # Batches of all documents end in one of many optima, which one the first topics
+        # decide. After a few passes the bound tells good ones from bad ones.
         documents = np.arange(self._corpus.n_documents)
         bounds, ends = [], []
         for attempt in range(_N_ATTEMPTS):

@@ -138,13 +138,11 @@ class SendModel(Paradigm):
     def round(
         self, model: LinearModel, computing: Timer, *, is_last: bool
     ) -> tuple[LinearModel, int]:
-        """Train on the rank's rows, then average, weighted by the ranks' weights.
-
-        The L1 penalty of a pass, or of a longer round, is due at the mean: only there
-        are zeros that all ranks agree on.
-        """
+        """Train on the rank's rows, then average, weighted by the ranks' weights."""
         with computing():
             own, n_rows, threshold = self._solver.run(model, self.epochs)
+            # The L1 penalty of a pass, or of a longer round, is due at the mean: only
+            # there are zeros that all ranks agree on.
             share = self._problem.weight / self._problem.total_weight
             parts = [*own, np.array(threshold)] if self._has_l1 else list(own)
             shares = [array * share for array in parts]

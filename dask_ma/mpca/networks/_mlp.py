@@ -148,23 +148,7 @@ class MLPSpec(NetworkSpec):
     def attributes(
         self, vector: np.ndarray, n_features: int, n_classes: int | None
     ) -> dict[str, Any]:
-        """Parameters and shape of the network, as scikit-learn names them.
-
-        Parameters
-        ----------
-        vector : ndarray of shape (n_values,)
-            Values of the network; they are copied.
-        n_features : int
-            Columns of X.
-        n_classes : int or None
-            Number of classes, None for regression.
-
-        Returns
-        -------
-        attributes : dict
-            `coefs_` and `intercepts_`, lists with an array for each layer after the
-            inputs; `n_layers_`, `n_outputs_` and `out_activation_`.
-        """
+        """Parameters and shape of the network, as scikit-learn names them."""
         layout = self.layout(n_features, n_classes)
         coefs, intercepts = mlp_unpack(layout, vector.copy())
         return {
@@ -386,11 +370,9 @@ def fitted_sklearn(
 
 
 def _without_history(twin: MLPClassifier | MLPRegressor) -> None:
-    """Set what scikit-learn's networks look for when they train on.
-
-    Nothing public makes one of given weights, hence the names with an underscore here
-    and above.
-    """
+    """Set what scikit-learn's networks look for when they train on."""
+    # Nothing public makes one of given weights, hence the names with an underscore here
+    # and above.
     twin.n_iter_ = twin.t_ = twin._no_improvement_count = 0
     twin.loss_curve_ = []
     twin.loss_ = twin.best_loss_ = None if twin.early_stopping else np.inf

@@ -105,13 +105,6 @@ class SliceOptimizer(Optimizer):
     def step(
         self, values: np.ndarray, gradient: np.ndarray, learning_rate: float
     ) -> None:
-        """Make a step, in place; see :meth:`Optimizer.step`.
-
-        Raises
-        ------
-        ValueError
-            If the vectors do not have the length that the optimiser is made for.
-        """
         expected = tuple(self._values.shape)
         if values.shape != expected or gradient.shape != expected:
             raise ValueError(

@@ -165,14 +165,7 @@ class TorchSpec(NetworkSpec):
         return self._network(n_features, n_classes, random_state, _device(self.device))
 
     def forward(self, vector: np.ndarray, X: Any, n_classes: int | None) -> np.ndarray:
-        """Predictions of a trained network; see :meth:`NetworkSpec.forward`.
-
-        Returns
-        -------
-        predictions : ndarray of shape (n_rows, n_classes), (n_rows, n_targets) or \
-                (n_rows,)
-            Of float32.
-        """
+        """Predictions of a trained network, of float32."""
         device = _device(self.device)
         module = self.load(vector).to(device)
         objective = self._objective(n_classes, device)

@@ -51,64 +51,22 @@ class ColumnDescent(CoordinateDescent):
         return ColumnDesign(group, data)
 
     def announces(self) -> bool:
-        """Whether the schedule wants to know what other ranks work on.
-
-        Returns
-        -------
-        announces : bool
-            What the schedule says.
-        """
+        """Whether the schedule wants to know what other ranks work on."""
         return self._schedule.announces()
 
     def announce(self, job: np.ndarray) -> Any:
-        """What the schedules of other ranks are told of a job of this one.
-
-        Parameters
-        ----------
-        job : ndarray of int64 of shape (k,)
-            Coordinates; the intercept depends on no centred column.
-
-        Returns
-        -------
-        announcement : object
-            See :meth:`Schedule.announce`.
-        """
+        """What the schedules of other ranks are told of a job of this one."""
+        # The intercept depends on no centred column.
         return self._schedule.announce(job[job < len(self.l1)])
 
     def own_parameters(self, local: LocalRows, n_parameters: int) -> range:
-        """Coordinates of the columns of this rank; the last has the intercept, too.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Columns of this rank.
-        n_parameters : int
-            Number of coordinates, with the intercept.
-
-        Returns
-        -------
-        parameters : range
-        """
+        """Coordinates of the columns of this rank; the last has the intercept, too."""
         group, columns = local.design.group, local.design.shard
         is_last = group.rank == group.size - 1
         return range(columns.start, n_parameters if is_last else columns.stop)
 
     def update(self, job: np.ndarray, local: LocalRows, model: np.ndarray) -> Any:
-        """Best change of this rank's coordinates, and what it does to the rows.
-
-        Parameters
-        ----------
-        job : ndarray of int64 of shape (k,)
-            Coordinates.
-        local : LocalRows
-            Columns of this rank.
-        model : ndarray
-            The model.
-
-        Returns
-        -------
-        change : Change
-        """
+        """Best change of this rank's coordinates, and what it does to the rows."""
         outcome = self.outcome(job, self._rows.gradient_sums(local, job), model)
         change = outcome.values
         moved = has_nonzero(change)
@@ -119,21 +77,7 @@ class ColumnDescent(CoordinateDescent):
         return outcome._replace(extra=[_packed(effect), offset])
 
     def aggregate(self, results: list[Any], jobs: Jobs, model: np.ndarray) -> Any:
-        """What the only rank that has worked on the job says.
-
-        Parameters
-        ----------
-        results : list of Change
-            One.
-        jobs : ndarray of int64 of shape (k,)
-            Coordinates.
-        model : ndarray
-            The model.
-
-        Returns
-        -------
-        change : Change
-        """
+        """What the only rank that has worked on the job says."""
         [change] = results
         return change
 
@@ -145,21 +89,7 @@ class ColumnDescent(CoordinateDescent):
         model: np.ndarray,
         extra: Any = None,
     ) -> None:
-        """Bring the values of the rows up to date.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Columns of this rank.
-        index : ndarray of int64 of shape (k,)
-            Coordinates that have changed.
-        change : ndarray of float64 of shape (k, ...)
-            Their changes.
-        model : ndarray
-            The model.
-        extra : list, default=None
-            What that does to the values and their offset; None if nothing.
-        """
+        """Bring the values of the rows up to date."""
         if extra is not None:
             (rows, effect), offset = extra
             if rows is None:
@@ -169,15 +99,7 @@ class ColumnDescent(CoordinateDescent):
             local.offset += offset
 
     def refresh(self, local: LocalRows, model: np.ndarray) -> None:
-        """Work the values of the rows out anew; a collective call.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Columns of this rank.
-        model : ndarray
-            The model.
-        """
+        """Work the values of the rows out anew; a collective call."""
         own = self.own_parameters(local, len(model))
         index = own.start + np.flatnonzero(has_nonzero(model[own.start : own.stop]))
         local.values = self._rows.at_zero(local, model)

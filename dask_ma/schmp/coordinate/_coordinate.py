@@ -152,31 +152,13 @@ class CoordinateDescent(Program):
     def prepare_schedule(
         self, shard: Any, group: Group, schedulers: Schedulers
     ) -> None:
-        """Have the schedule look at the columns as the loss does.
-
-        Parameters
-        ----------
-        shard, group, schedulers
-            As in :meth:`Program.prepare_schedule`.
-        """
+        """Have the schedule look at the columns as the loss does."""
         self._schedule.prepare(
             self._data, group, schedulers, centered=self.fit_intercept
         )
 
     def initial_model(self, local: LocalRows, group: Group) -> np.ndarray:
-        """Model to begin with.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Rows of this rank.
-        group : Group
-            This rank among the others.
-
-        Returns
-        -------
-        model : ndarray of float64
-        """
+        """Model to begin with."""
         shape = self._rows.model_shape(local.design.n_features)
         if self.start is None:
             return np.zeros(shape)
@@ -186,19 +168,7 @@ class CoordinateDescent(Program):
         return self._rows.centred(start)
 
     def schedule(self, model: np.ndarray, request: Request) -> Jobs:
-        """Coordinates to update.
-
-        Parameters
-        ----------
-        model : ndarray
-            The model.
-        request : Request
-            What is asked for.
-
-        Returns
-        -------
-        job : ndarray of int64
-        """
+        """Coordinates to update."""
         job = self._schedule(model, request.restricted(len(self.l1)))
         intercept = len(self.l1)
         if intercept in request.parameters and self.fit_intercept:
@@ -209,42 +179,13 @@ class CoordinateDescent(Program):
     def update(
         self, job: np.ndarray, local: LocalRows, model: np.ndarray
     ) -> np.ndarray:
-        """This rank's part of the gradient.
-
-        Parameters
-        ----------
-        job : ndarray of int64 of shape (k,)
-            Coordinates.
-        local : LocalRows
-            Rows of this rank.
-        model : ndarray
-            The model.
-
-        Returns
-        -------
-        sums : ndarray of float64 of shape (k, ...)
-        """
+        """This rank's part of the gradient."""
         return self._rows.gradient_sums(local, job)
 
     def aggregate(
         self, results: list[np.ndarray], jobs: Jobs, model: np.ndarray
     ) -> Change:
-        """Change that minimises the bound of the objective along each coordinate.
-
-        Parameters
-        ----------
-        results : list of ndarray of shape (k, ...)
-            Parts of the gradient.
-        jobs : ndarray of int64 of shape (k,)
-            Coordinates.
-        model : ndarray
-            The model.
-
-        Returns
-        -------
-        change : Change
-            With sizes and delays.
-        """
+        """Change that minimises the bound of the objective along each coordinate."""
         return self.outcome(np.asarray(jobs), np.sum(results, axis=0), model)
 
     def outcome(self, job: np.ndarray, sums: np.ndarray, model: np.ndarray) -> Change:
@@ -316,21 +257,7 @@ class CoordinateDescent(Program):
         model: np.ndarray,
         extra: Any = None,
     ) -> None:
-        """Bring the values of the rows up to date.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Rows of this rank.
-        index : ndarray of int64 of shape (k,)
-            Coordinates that have changed.
-        change : ndarray of float64 of shape (k, ...)
-            Their changes.
-        model : ndarray
-            The model.
-        extra : None
-            Without meaning here.
-        """
+        """Bring the values of the rows up to date."""
         moved = has_nonzero(change)
         if moved.any():
             local.offset += self._rows.add_effect(
@@ -338,51 +265,18 @@ class CoordinateDescent(Program):
             )
 
     def refresh(self, local: LocalRows, model: np.ndarray) -> None:
-        """Work the values of the rows out anew.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Rows of this rank.
-        model : ndarray
-            The model.
-        """
+        """Work the values of the rows out anew."""
         index = np.flatnonzero(has_nonzero(model))
         local.values = self._rows.at_zero(local, model)
         local.offset = self._rows.add_effect(local.values, local, index, model[index])
 
     def measure(self, local: LocalRows, model: np.ndarray) -> np.ndarray:
-        """Sum of the losses of this rank's rows; where all have all rows, of one rank.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Rows of this rank.
-        model : ndarray
-            The model.
-
-        Returns
-        -------
-        sums : ndarray of float64 of shape (1,)
-        """
+        """Sum of the losses of this rank's rows; of one rank if all have all rows."""
         is_counted = local.design.is_counted()
         return np.array([self._rows.loss_sum(local) if is_counted else 0.0])
 
     def report(self, sums: np.ndarray, model: np.ndarray) -> dict[str, float]:
-        """Objective, and the number of coordinates that are not zero.
-
-        Parameters
-        ----------
-        sums : ndarray of float64 of shape (1,)
-            Sum of the losses of all rows.
-        model : ndarray
-            The model.
-
-        Returns
-        -------
-        report : dict
-            "objective" and "n_nonzero".
-        """
+        """Objective, and the number of coordinates that are not zero."""
         coef = model[: len(self.l1)]
         l1, l2 = (as_column(p, coef.ndim) for p in (self.l1, self.l2))
         penalty = (l1 * np.abs(coef)).sum() + (l2 * coef**2).sum() / 2
@@ -392,17 +286,7 @@ class CoordinateDescent(Program):
         }
 
     def n_touched(self, local: LocalRows) -> int:
-        """Stored elements read so far, in gradients and in values of the rows.
-
-        Parameters
-        ----------
-        local : LocalRows
-            Rows of this rank.
-
-        Returns
-        -------
-        n_touched : int
-        """
+        """Stored elements read so far, in gradients and in values of the rows."""
         return local.store.n_touched
 
     def intercept(self, model: np.ndarray) -> np.ndarray:

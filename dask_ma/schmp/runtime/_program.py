@@ -162,7 +162,20 @@ class Schedule(ABC):
 
     @abstractmethod
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
-        """Parameters to update in an iteration, the most important first."""
+        """Parameters to update in an iteration, the most important first.
+
+        Parameters
+        ----------
+        model : ndarray of shape (n_parameters, ...), read-only
+            The model as far as the scheduler knows it.
+        request : Request
+            What is asked for.
+
+        Returns
+        -------
+        job : ndarray of int64 of shape (k,)
+            Each at most once, among ``request.parameters``; it may be empty.
+        """
 
 
 class Program(ABC):

@@ -145,13 +145,7 @@ class Dynamic(Priority):
         *,
         centered: bool = False,
     ) -> None:
-        """Draw the sample of rows; a collective call.
-
-        Parameters
-        ----------
-        shard, group, schedulers, centered
-            As in :meth:`dask_ma.schmp.Schedule.prepare`.
-        """
+        """Draw the sample of rows; a collective call."""
         self.check()
         self._is_centered = centered if self.centered is None else self.centered
         if isinstance(shard, ColumnShard):
@@ -161,17 +155,6 @@ class Dynamic(Priority):
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
         """Independent parameters to update, those of the highest priority first.
-
-        Parameters
-        ----------
-        model : ndarray
-            Not looked at.
-        request : Request
-            What is asked for.
-
-        Returns
-        -------
-        job : ndarray of int64
 
         Raises
         ------
@@ -210,31 +193,14 @@ class Dynamic(Priority):
         return job
 
     def announces(self) -> bool:
-        """Whether other ranks have to know of a job while it is under way.
-
-        Returns
-        -------
-        announces : bool
-            The value of `check_pending`.
-        """
+        """Whether other ranks have to know of a job while it is under way."""
         return self.check_pending
 
     def announce(self, job: np.ndarray) -> Any:
-        """Columns of a job on the sample, for the schedules of other ranks.
-
-        Parameters
-        ----------
-        job : ndarray of int64 of shape (k,)
-            What was returned last.
-
-        Returns
-        -------
-        announcement : dict
-            "directions", ndarray of float16 of shape (k, n_rows), and "is_loose". Half
-            precision tells whether a correlation is above a threshold of 0.1 or so.
-        """
+        """Columns of a job on the sample, for the schedules of other ranks."""
         assert self._sample is not None
         directions = self._sample.directions(job, centered=self._is_centered)
+        # Half precision tells whether a correlation is above a threshold of 0.1 or so.
         return {
             "directions": directions.astype(np.float16),
             "is_loose": bool(self._is_loose),

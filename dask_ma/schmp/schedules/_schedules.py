@@ -43,13 +43,7 @@ class CandidateSchedule(Settings, Schedule):
         *,
         centered: bool = False,
     ) -> None:
-        """Check the parameters; a collective call.
-
-        Parameters
-        ----------
-        shard, group, schedulers, centered
-            As in :meth:`dask_ma.schmp.Schedule.prepare`.
-        """
+        """Check the parameters; a collective call."""
         self.check()
 
 
@@ -87,19 +81,7 @@ class Random(CandidateSchedule):
         self.n_schedulers = n_schedulers
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
-        """Parameters to update in an iteration.
-
-        Parameters
-        ----------
-        model : ndarray
-            Not looked at.
-        request : Request
-            What is asked for.
-
-        Returns
-        -------
-        job : ndarray of int64
-        """
+        """Parameters to update in an iteration."""
         parameters, n = request.parameters, self.n_candidates
         wanted = min(n + len(request.pending), len(parameters))
         drawn = request.rng.choice(len(parameters), wanted, replace=False)
@@ -134,19 +116,7 @@ class Cyclic(CandidateSchedule):
         self.n_schedulers = n_schedulers
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
-        """Parameters to update in an iteration.
-
-        Parameters
-        ----------
-        model : ndarray
-            Not looked at.
-        request : Request
-            What is asked for.
-
-        Returns
-        -------
-        job : ndarray of int64
-        """
+        """Parameters to update in an iteration."""
         parameters = request.parameters
         if not len(parameters):
             return np.empty(0, dtype=np.int64)
@@ -199,19 +169,7 @@ class Priority(CandidateSchedule):
         self._parameters = range(0)
 
     def __call__(self, model: np.ndarray, request: Request) -> np.ndarray:
-        """Parameters to update in an iteration, those that have moved most first.
-
-        Parameters
-        ----------
-        model : ndarray
-            Not looked at.
-        request : Request
-            What is asked for.
-
-        Returns
-        -------
-        job : ndarray of int64
-        """
+        """Parameters to update in an iteration, those that have moved most first."""
         return self._candidates(request)
 
     def _candidates(self, request: Request) -> np.ndarray:

@@ -99,13 +99,7 @@ class Exchange(Settings):
         self.wire_dtype = wire_dtype
 
     def check(self) -> None:
-        """Refuse what cannot be, before anything is started.
-
-        Raises
-        ------
-        ValueError
-            With the name of the parameter.
-        """
+        """Refuse what cannot be, before anything is started."""
         super().check()
         if self.content not in _WHOLE:
             return

@@ -156,13 +156,7 @@ class DualModel(LogisticModel):
         return self._alpha / 2 * _squared_norm(matrix.whole())
 
     def begin_pass(self, matrix: ParameterMatrix) -> None:
-        """Move the intercepts towards what the constraint asks for.
-
-        Parameters
-        ----------
-        matrix : ParameterMatrix
-            Changed.
-        """
+        """Move the intercepts towards what the constraint asks for."""
         if matrix.intercept is not None:
             step = self.learning_rate * self.intercept_scale
             matrix.intercept -= (step * self._excess).astype(self._dtype)
