@@ -148,13 +148,10 @@ class _RoundCallbacks:
             self._root.call_on_fit_task_end(estimator=self._estimator, **self._data)
 
     def __call__(self, record: Record, fetch: Callable[[], Model]) -> bool:
-        """Tell the callbacks of a round; whether one of them wants to stop.
-
-        A round's beginning is told together with its end: only then is it certain that
-        there is such a round.
-        """
+        """Tell the callbacks of a round; whether one of them wants to stop."""
         self._history.append(record)
         context = self._root.subcontext(task_name="round")
+        # Together with its end: only then is it certain that there is such a round.
         context.call_on_fit_task_begin(estimator=self._estimator, **self._data)
         return bool(
             context.call_on_fit_task_end(

@@ -54,12 +54,10 @@ def progress_bar(
 
 
 def _can_draw(console: Any) -> bool:
-    """Whether what a console draws can move.
-
-    The environment can have rich take a file for a terminal, for the sake of colours.
-    """
+    """Whether what a console draws can move."""
     if console.is_jupyter:
         return find_spec("ipywidgets") is not None
+    # The environment can have rich take a file for a terminal, for the sake of colours.
     return bool(console.file.isatty()) and not console.is_dumb_terminal
 
 

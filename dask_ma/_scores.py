@@ -75,14 +75,10 @@ def _check_total(total: float) -> None:
 
 
 def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """Predictions, labels and weights as dask.arrays with the same chunks.
-
-    Predictions and labels may have several columns. Where the chunks of the predictions
-    are not known, nothing can be laid beside them before they are computed; they are
-    few values per row.
-    """
+    """Predictions, labels and weights as dask.arrays with the same chunks."""
     import dask.array as da  # loads numba, which not every session needs
 
+    # Nothing can be laid beside chunks of unknown lengths; all are few values per row.
     predicted, y, sample_weight = _with_known_lengths(predicted, y, sample_weight)
     if not is_dask_collection(predicted):
         predicted = da.from_array(predicted, chunks=-1)
@@ -95,12 +91,10 @@ def _columns(predicted: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]
 
 
 def _with_known_lengths(*columns: Any) -> list[Any]:
-    """The same columns; those of unknown length computed, all at once.
-
-    Series are turned into arrays together, so that their rows belong together.
-    """
+    """The same columns; those of unknown length computed, all at once."""
     known = list(columns)
     lazy = [place for place, c in enumerate(columns) if is_dask_collection(c)]
+    # Together, so that the rows of several Series belong together.
     arrays = as_arrays([columns[place] for place in lazy])
     for place, array in zip(lazy, arrays, strict=True):
         known[place] = array

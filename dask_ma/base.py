@@ -69,19 +69,16 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         is_partial: bool = False,
         **changes: Any,
     ) -> Self:
-        """Check what was given, run the agent on all ranks, and take over the result.
-
-        A step of `partial_fit` goes on from the model so far, and has no checkpoints:
-        the second is not the first that goes on. `changes` are parameters of the agent
-        that are not those of the estimator.
-        """
+        """Check what was given, run the agent on all ranks, take over the result."""
         self._check_parameters(is_partial=is_partial)
         with self._keep_fitted_state():
             start = self._partial_changes() if is_partial else self._warm_changes()
             is_first = not is_partial or not hasattr(self, "n_features_in_")
             X, y, info = self._validate_rows(X, y, reset=is_first)
+            # `changes` are parameters of the agent that are not those of the estimator.
             params = self._make_params(info, **{**start, **changes})
             data = X, y, weight_per_row(sample_weight)
+            # No step of `partial_fit` is saved: the second is not the first resumed.
             agent, is_saved = self._agent, not is_partial
             result = self._run(agent, params, data, info, is_saved=is_saved)
             self._take_over(result, params)
@@ -225,15 +222,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
         return self.tol is not None
 
     def _identity(self, params: Any, seed: int) -> Identity:
-        """What tells this fit from others that are saved in the same directory.
-
-        Parameters
-        ----------
-        params : object
-            Parameters of the agent, with the model that the fit starts from.
-        seed : int
-            Seed of the fit.
-        """
+        """What tells this fit from others that are saved in the same directory."""
         chosen = self.get_params(deep=False)
         parameters = {
             name: as_text(value)

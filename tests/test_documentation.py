@@ -1,7 +1,8 @@
-"""The examples in docstrings and pages, and the programs in examples/."""
+"""The examples in docstrings and pages, the programs in examples/, private names."""
 
 from __future__ import annotations
 
+import ast
 import csv
 import doctest
 import importlib
@@ -33,6 +34,9 @@ MODULES = sorted(
     info.name for info in pkgutil.walk_packages(dask_ma.__path__, prefix="dask_ma.")
 )
 GALLERY = sorted(ROOT.glob("examples/plot_*.py"))
+# Authors of estimators call it; the page about extending has an example.
+FOR_SUBCLASSES = {"DistributedEstimator._apply"}
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def has_example(text):
@@ -59,6 +63,28 @@ def test_docstrings(name):
         pytest.importorskip("torch", reason="modules need torch")
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0
+
+
+def long_private_docstrings(node, owner="", *, is_private=False):
+    """Names with an underscore, or inside of one, with more than a line."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, DEFINITIONS):
+            yield from long_private_docstrings(child, owner, is_private=is_private)
+            continue
+        name = f"{owner}.{child.name}".strip(".")
+        own = child.name.startswith("_") and not child.name.endswith("__")
+        if (is_private or own) and "\n" in (ast.get_docstring(child) or ""):
+            yield name
+        yield from long_private_docstrings(child, name, is_private=is_private or own)
+
+
+def test_private_names_have_one_line():
+    found = {
+        name
+        for path in sorted((ROOT / "dask_ma").rglob("*.py"))
+        for name in long_private_docstrings(ast.parse(path.read_text()))
+    }
+    assert found == FOR_SUBCLASSES
 
 
 def test_scaling_on_the_page_about_files():

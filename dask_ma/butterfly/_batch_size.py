@@ -245,13 +245,11 @@ def _noise_scale(
     batches: Iterator[list[Piece]],
     rule: StepRule,
 ) -> float:
-    """Compare the gradients of the ranks with their mean.
-
-    In the metric of the preconditioner: the steps follow ``H g``, not `g`.
-    """
+    """Noise scale of the gradients: those of the ranks compared with their mean."""
     weights = allreduce(group, state.weights) / group.size
     trace = square = 0.0
     for batch in islice(batches, _N_GRADIENTS):
+        # In the metric of the preconditioner: the steps follow ``H g``, not `g`.
         gradient, n_rows = _mean_gradient(weights, batch, state, rule)
         own = np.array([np.vdot(gradient, gradient), n_rows, n_rows > 0], np.float64)
         total, (squares, n_rows, n_filled) = allreduce(group, [gradient, own])

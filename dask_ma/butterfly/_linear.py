@@ -67,11 +67,7 @@ class LinearButterfly(LinearEstimator):
         check_combinations(self)
 
     def _partial_changes(self) -> dict[str, Any]:
-        """Parameters of the one pass of `partial_fit`.
-
-        The objectives of calls with other rows say nothing about the steps: they keep
-        the length that they have.
-        """
+        """Parameters of the one pass of `partial_fit`."""
         for name in ("early_stopping", "average"):
             if getattr(self, name):
                 raise ValueError(
@@ -86,6 +82,7 @@ class LinearButterfly(LinearEstimator):
         return {
             **self._warm_model(),
             "t": getattr(self, "t_", 1.0),
+            # Objectives of other rows say nothing about steps: they keep their length.
             "learning_rate": "invscaling",
             "eta0": getattr(self, "eta_", self.eta0),
             "moments": getattr(self, "moments_", None),

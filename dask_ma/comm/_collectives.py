@@ -342,17 +342,15 @@ def _allreduce_direct(
 def _reduce_scatter_flat(
     group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
 ) -> np.ndarray:
-    """Return this rank's part of the combined vector; it may share memory with `flat`.
-
-    Each rank adds up, over the ranks of its process, the parts that it is the delegate
-    for, sends those to their owners, and completes its own part.
-    """
+    """This rank's part of the combined vector; it may share memory with `flat`."""
     layout, inputs = group.layout, ("inputs", tag)
     push_to_local_peers(group, flat, inputs, copy=False)
     local = {
         rank: flat if rank == group.rank else group.recv(rank, inputs)
         for rank in group.local_ranks
     }
+    # Each rank adds up, over the ranks of its process, the parts that it is the
+    # delegate for, sends those to their owners, and completes its own part.
     reducer = LocalReducer(layout, combine, local)
     node = layout.node_of(group.rank)
     for owner in others(range(group.size), group.rank):

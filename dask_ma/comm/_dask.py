@@ -176,11 +176,9 @@ class DaskGroup(Group):
             self.trace.add(SEND, start, stop, dest)
 
     def _is_delivered(self, future: Future[None]) -> bool:
-        """Wait a while for a delivery, or raise what ended it or the run.
-
-        A message to a worker that hangs would be waited for after the run has ended.
-        """
+        """Wait a while for a delivery, or raise what ended it or the run."""
         try:
+            # Not longer: a worker that hangs would be waited for after the run.
             future.result(_LOOK)
         except FutureTimeoutError:
             if future.done():  # the time-out of the other side

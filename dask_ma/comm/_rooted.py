@@ -184,14 +184,12 @@ _ALGORITHMS: dict[str, Callable[[Group, _Flats, Op, int], _Flats]] = {
 def _combine_tree(
     take: Callable[[int], _Flats], low: int, high: int, combine: np.ufunc
 ) -> _Flats:
-    """Combine what `take` gives for ``low..high-1``, taken when its turn comes.
-
-    New arrays; a worker holds no more than ``log2(high - low)`` sums at a time.
-    """
+    """Combine what `take` gives for ``low..high-1`` into new arrays."""
     if high - low == 1:
         return [np.array(flat) for flat in take(low)]
     middle = tree_split(low, high)
     left = _combine_tree(take, low, middle, combine)
+    # Taken when its turn comes: no more than ``log2(high - low)`` sums at a time.
     right = (
         take(middle)
         if high - middle == 1

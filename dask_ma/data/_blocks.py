@@ -129,11 +129,9 @@ def to_csr(block: Any) -> Any:
 
 
 def _from_foreign(block: Any) -> Any:
-    """SciPy form of a block of the package ``sparse``, which shares its data.
-
-    Read from the public attributes: most methods of that package compile with numba
-    when they are first called, which takes seconds.
-    """
+    """SciPy form of a block of the package ``sparse``, which shares its data."""
+    # Read from the public attributes: most methods of that package compile with numba
+    # when they are first called, which takes seconds.
     if block.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got {block.ndim}D array instead: a sparse block of X "

@@ -79,10 +79,8 @@ def as_array(collection: Any) -> Any:
 
 
 def _keeps_partitions(frame: Any) -> bool:
-    """Whether a frame has as many partitions when it is lowered.
-
-    A filter on Parquet files can leave whole files out.
-    """
+    """Whether a frame has as many partitions when it is lowered."""
+    # A filter on Parquet files can leave whole files out.
     return bool(frame.optimize(fuse=False).npartitions == frame.npartitions)
 
 

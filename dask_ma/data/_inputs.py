@@ -117,13 +117,10 @@ def _describe_memory(X: Any) -> InputInfo:
 
 
 def _column_dtypes(X: Any) -> dict[int, Any]:
-    """Dtype of each column of a dask.dataframe, by its number.
-
-    Categories that only the files know count as numbers; what they are shows when the
-    blocks are read.
-    """
+    """Dtype of each column of a dask.dataframe, by its number."""
     if X.ndim != 2:
         return {0: np.dtype(object)}
+    # Categories that only the files know show when blocks are read: numbers so far.
     return {
         place: dtype if has_known_categories(dtype) else np.dtype(np.float64)
         for place, dtype in enumerate(X.dtypes)

@@ -155,10 +155,7 @@ def _sources(source: Any) -> list[Future]:
 def _wait(
     client: Client, futures: Sequence[Future], timeout: float
 ) -> tuple[set[Any], set[Any]]:
-    """Wait for blocks; return keys of those that are lost, and of those still to come.
-
-    The scheduler is asked who holds them: a future may not know yet of its loss.
-    """
+    """Wait for blocks; return keys of those lost, and of those still to come."""
     deadline = monotonic() + timeout
     pending = list(futures)
     gone: set[Any] = set()
@@ -168,6 +165,7 @@ def _wait(
                 future.result()
         gone |= {future.key for future in pending if future.status == "cancelled"}
         pending = [future for future in pending if future.key not in gone]
+        # The scheduler is asked: a future may not know yet of its loss.
         try:
             places = client.who_has(pending)
         except FuturesCancelledError:

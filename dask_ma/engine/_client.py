@@ -183,11 +183,9 @@ def _checked(client: Client | None) -> Client | None:
 
 
 def _wait_until_connected(client: Client) -> None:
-    """Give a client that is being made the time it may take.
-
-    Tasks that start together on one worker share its client, and all but the first get
-    it while the first is still making it.
-    """
+    """Give a client that is being made the time it may take."""
+    # Tasks that start together on one worker share its client, and all but the first
+    # get it while the first is still making it.
     deadline = monotonic() + _config.get_dask_timeout(
         "distributed.comm.timeouts.connect"
     )

@@ -437,10 +437,8 @@ class _Fit:
         self._partition()
 
     def _forget(self, shards: Partition) -> None:
-        """Let go of shards, so that the next ones may have the same names.
-
-        Otherwise Dask would take the new tasks for the old ones, and their workers.
-        """
+        """Let go of shards, so that the next ones may have the same names."""
+        # Otherwise Dask would take the new tasks for the old ones, and their workers.
         shards.release()
         self.trail.release()
         if self.client is not None:

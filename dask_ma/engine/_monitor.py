@@ -166,10 +166,7 @@ class RunMonitor:
         ]
 
     def _gather(self, poll: float) -> list[Outcome]:
-        """Fetch the outcomes that are wanted, as long as their workers are there.
-
-        A result that is lost with its worker would be waited for in vain.
-        """
+        """Fetch the outcomes that are wanted, as long as their workers are there."""
         awaited = self._awaited()
         n_wanted = len(awaited) if self._run.collect == "all" else 1
         wanted = awaited[:n_wanted]
@@ -183,6 +180,7 @@ class RunMonitor:
 
         fetch = self._client.sync(start)
         try:
+            # A result that is lost with its worker would be waited for in vain.
             while not self._client.sync(wait, fetch):
                 self._check_workers(finished=False)
             outcomes: list[Outcome] = fetch.result()
@@ -239,10 +237,7 @@ class RunMonitor:
             sleep(_SHORT_WAIT)
 
     def _check_workers(self, *, finished: bool = True) -> None:
-        """Raise if a worker that carries a rank has gone.
-
-        A rank that has ended needs its worker no more, unless `finished` is False.
-        """
+        """Raise if a worker that carries a rank has gone."""
         addresses = sorted(set(self._run.addresses))
         try:
             alive = self._client.nthreads(addresses)
@@ -255,6 +250,7 @@ class RunMonitor:
         self._note_leaving(gone - set(self._leaving))
         now = monotonic()
         gone -= {a for a, deadline in self._leaving.items() if now < deadline}
+        # A rank that has ended needs its worker no more, unless `finished` is False.
         self._raise_if_lost(sorted(gone), finished=finished)
 
     def _note_leaving(self, gone: set[str]) -> None:

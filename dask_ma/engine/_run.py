@@ -154,11 +154,9 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
 
 
 def _is_wanted(worker: Worker) -> bool:
-    """Whether the scheduler still knows the task of this thread.
-
-    It forgets the tasks of a client that has gone without a word, so that nobody will
-    ask for what the ranks have kept.
-    """
+    """Whether the scheduler still knows the task of this thread."""
+    # It forgets the tasks of a client that has gone without a word, so that nobody will
+    # ask for what the ranks have kept.
     key = worker.get_current_task()
 
     async def ask() -> bool:

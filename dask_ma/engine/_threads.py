@@ -17,14 +17,7 @@ def _controller() -> ThreadpoolController:
 
 
 class _SharedLimit:
-    """One limit for all ranks of a process, set by the first and lifted by the last.
-
-    Most libraries have one limit per process. Were each rank to restore what it found,
-    a rank that began second and ended last would restore the limit of the first.
-
-    A thread that lives as long as the limit sets and lifts it: threadpoolctl lets only
-    the thread that set such a limit change it, and no rank lives that long.
-    """
+    """One limit for all ranks of a process, set by the first and lifted by the last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,9 +25,13 @@ class _SharedLimit:
 
     def acquire(self, threads: int) -> None:
         with self._lock:
+            # Were each rank to restore what it found, one that began second and ended
+            # last would restore the limit of the first.
             if self._users == 0:
                 self._lift = threading.Event()
                 is_set = threading.Event()
+                # threadpoolctl lets only the thread that set a limit change it, and no
+                # rank lives as long as the limit.
                 self._states = threading.Thread(
                     target=_keep_limit,
                     args=(threads, is_set, self._lift),

@@ -116,12 +116,10 @@ def _in_chunks(x: np.ndarray, threshold: float, fill: _Fill) -> np.ndarray:
 
 
 def _raise(x: np.ndarray, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Raise arguments by an even number; return them and log - digamma.
-
-    The reciprocals of the recurrence are added in pairs from both ends,
-    ``1 / (x + i) + 1 / (x + m - i) = (2 x + m) / (x (x + m) + i (m - i))``, which takes
-    half the divisions.
-    """
+    """Raise arguments by an even number; return them and log - digamma."""
+    # The reciprocals of the recurrence are added in pairs from both ends,
+    # 1 / (x + i) + 1 / (x + m - i) = (2 x + m) / (x (x + m) + i (m - i)), which takes
+    # half the divisions.
     last = 2 * n_pairs - 1
     term = x + last
     term *= x

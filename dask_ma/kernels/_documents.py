@@ -283,11 +283,9 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
 
 
 def _most_topics_left(gamma: np.ndarray, prior: np.ndarray) -> int:
-    """Most topics that a document still needs, which are those with the largest gamma.
-
-    A topic whose words have vanished beside its prior could come back if the topics
-    that are left were less likely in the document: it is needed, too.
-    """
+    """Most topics that a document still needs: those with the largest gamma."""
+    # A topic whose words have vanished beside its prior could come back if the topics
+    # that are left were less likely in the document: it is needed, too.
     lowest = np.where(gamma > prior, gamma, np.inf).min(axis=1, keepdims=True)
     return max(1, int((gamma >= lowest).sum(axis=1).max()))
 

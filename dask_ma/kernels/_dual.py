@@ -201,27 +201,12 @@ def _move_block(
 def _proximal_moves(
     m: np.ndarray, q: np.ndarray, c: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps of single rows towards ``argmax_p entropy(p) + p.m - c/2 ||p - q||^2``.
-
-    Newton's method on ``v = log p - m``: at the solution, ``v = c (q - p)`` up to a
-    constant. Near the optimum of the whole problem one iteration is enough.
-
-    Parameters
-    ----------
-    m, q : ndarray of shape (n_rows, n_columns)
-        Margins and probabilities, of two columns at least.
-    c : ndarray of shape (n_rows, 1)
-        Not negative.
-
-    Returns
-    -------
-    move : ndarray of shape (n_rows, n_columns)
-        ``p - q``.
-    gains : ndarray of shape (n_rows,)
-        Lower bounds of ``entropy(p) - entropy(q) + (p - q).m``, not negative.
-    """
+    """Steps to ``argmax_p entropy(p) + p.m - c/2 ||p - q||^2`` by row, and gains."""
+    # Newton's method on v = log p - m, where v = c (q - p) up to a constant at the
+    # solution. Near the optimum of the whole problem one iteration is enough.
     log_start, p = log_softmax(m)
     v = np.zeros(1, m.dtype)
+    # One `c`, not negative, for each row of `m` and `q`: a column.
     cq = c * q
     noise = m.shape[1] * np.finfo(m.dtype).eps ** 2
     for _ in range(_MAX_NEWTON):
@@ -236,6 +221,7 @@ def _proximal_moves(
         p /= totals
         move = p - q
         squares = np.einsum("ij,ij->i", move, move)
+        # Lower bounds of entropy(p) - entropy(q) + (p - q).m, not negative.
         # The entropy is strongly concave: entropy(q) is below its tangent at p by
         # half of the squared norm, in the 1-norm, at least.
         gains = squares - np.einsum("ij,ij->i", move, v)

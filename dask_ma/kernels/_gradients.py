@@ -147,13 +147,11 @@ def _chunks(
 
 
 def _chunk_size(X: Any, n_problems: int) -> int:
-    """Rows of a chunk.
-
-    The product of a chunk is as large as the model, so there are as many elements in a
-    chunk as there are features, at least: to add the product up is cheap then.
-    """
+    """Rows of a chunk."""
     n_rows, n_features = X.shape
     n_stored = X.nnz if sparse.issparse(X) else X.size
+    # The product of a chunk is as large as the model, and cheap to add up where a chunk
+    # has as many elements as there are features, at least.
     n_elements = max(_CHUNK_ELEMENTS, n_features)
     by_elements = n_elements * n_rows // max(1, n_stored)
     return max(1, min(_CHUNK_PREDICTIONS // n_problems, by_elements))

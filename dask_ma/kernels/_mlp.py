@@ -322,10 +322,7 @@ def _propagate_back(
     gradient: np.ndarray,
     workspace: MLPWorkspace,
 ) -> None:
-    """Gradient of the loss, from its slopes by the outputs in the last of `layers`.
-
-    The values of the hidden layers are lost.
-    """
+    """Gradient of the loss, from its slopes by the outputs in the last of `layers`."""
     coef_slots, intercept_slots = mlp_unpack(layout, gradient)
     buffers = workspace.slopes(X.shape[0])
     slopes = layers[-1]
@@ -337,6 +334,7 @@ def _propagate_back(
         np.matmul(layers[i - 1].T, slopes, out=coef_slots[i])
         np.matmul(slopes, coefs[i].T, out=buffers[i - 1])
         slopes = buffers[i - 1]
+        # The values of the hidden layers are lost.
         DERIVATIVES[layout.activation](layers[i - 1], slopes)
 
 

@@ -359,19 +359,10 @@ class _DenseCollector:
 
 
 class _SparseCollector:
-    """Rows of some columns as a CSC, of which it is known who has how many elements.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows of all ranks.
-    counts : list of ndarray of shape (n_columns,)
-        Elements of each column in the rows of each rank.
-    dtype : numpy.dtype
-        Type of the elements.
-    """
+    """Rows of some columns as a CSC, of which it is known who has how many elements."""
 
     def __init__(self, n_rows: int, counts: list[Any], dtype: np.dtype) -> None:
+        # A vector of each rank: elements of each column in its rows.
         per_column = np.sum(counts, axis=0)
         n_stored = int(per_column.sum())
         index_dtype = _index_dtype(n_rows, n_stored)

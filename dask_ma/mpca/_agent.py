@@ -470,12 +470,10 @@ class Trainer:
         return agree_on_targets(self._context.group, problem.shard, params.n_targets)
 
     def _find_center(self, kept: State | None) -> np.ndarray | None:
-        """What the network takes from each row; a collective call.
-
-        The parts that `partial_fit` gets tell too little about the features.
-        """
+        """What the network takes from each row; a collective call."""
         if kept is not None:
             return kept.shared.get("center")
+        # The parts that `partial_fit` gets tell too little about the features.
         if not self._params.spec.has_center or self._params.keep_optimizer:
             return None
         return agree_on_center(self._context.group, self._problem.shard)

@@ -104,17 +104,14 @@ def moments_of(shard: Shard, n_targets: int) -> Moments:
 def _describe_uneven(
     found: list[Moments], mean: np.ndarray, spread: np.ndarray
 ) -> str | None:
-    """Say which rank is furthest from the others, if that is no matter of chance.
-
-    The mean of n rows that are drawn at random is a standard deviation divided by the
-    root of n away from that of all.
-    """
+    """Say which rank is furthest from the others, if that is no matter of chance."""
     filled = [(rank, each) for rank, each in enumerate(found) if each.weight]
     varies = spread > 0
     if len(filled) < 2 or not varies.any():
         return None
     scale = np.where(varies, spread, 1.0)
     distances = np.array([abs(each.mean - mean) / scale for _, each in filled])
+    # The mean of n random rows is a standard deviation / sqrt(n) away from that of all.
     chance = np.array([1 / np.sqrt(each.n_rows) for _, each in filled])
     excess = distances * varies - np.maximum(_FAR, _UNLIKELY * chance)[:, None]
     worst, column = np.unravel_index(excess.argmax(), excess.shape)

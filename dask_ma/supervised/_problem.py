@@ -209,10 +209,8 @@ def _inspect(
 
 
 def _check_size(values: Any, name: str, index: int, what: str) -> None:
-    """Refuse finite numbers whose squares are not finite in their type.
-
-    Every solver multiplies features with features, or residuals with residuals.
-    """
+    """Refuse finite numbers whose squares are not finite in their type."""
+    # Every solver multiplies features with features, or residuals with residuals.
     flat = values.data if hasattr(values, "indptr") else values.ravel()
     with np.errstate(over="ignore"):
         # One pass by BLAS; only a suspicious sum costs a second look.
@@ -414,11 +412,7 @@ def _scale(
 
 
 def _uneven_classes(summaries: list[Summary], classes: np.ndarray | None) -> str | None:
-    """Say so if the classes of some rank are not a random draw from those of all.
-
-    Measured by the total variation distance between the shares of the classes, which
-    grows with the root of classes per row if nothing but chance is at work.
-    """
+    """Say so if the classes of some rank are not a random draw from those of all."""
     filled = [(rank, s) for rank, s in enumerate(summaries) if s.n_rows]
     if classes is None or len(filled) < 2:
         return None
@@ -427,6 +421,7 @@ def _uneven_classes(summaries: list[Summary], classes: np.ndarray | None) -> str
         row[encode_labels(summary.labels, classes)] = summary.label_weights
     shares = sums / np.maximum(sums.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     common = sums.sum(axis=0) / sums.sum()
+    # Total variation, which grows with the root of classes per row by chance alone.
     distance = np.abs(shares - common).sum(axis=1) / 2
     chance = np.sqrt([len(classes) / summary.n_rows for _, summary in filled])
     excess = distance - np.maximum(_UNEVEN, _UNLIKELY * chance)

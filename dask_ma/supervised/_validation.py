@@ -84,10 +84,7 @@ def _keep_classes(
     *,
     may_be_small: bool,
 ) -> None:
-    """Leave each class a row to train on, on some rank; a collective call.
-
-    The first rank that holds out a row of a class without any takes its first one back.
-    """
+    """Leave each class a row to train on, on some rank; a collective call."""
     group = context.group
     codes = [block.y for block in shard.blocks]
     labels = np.concatenate([np.zeros(0, dtype=np.intp), *codes])
@@ -101,6 +98,7 @@ def _keep_classes(
     lost = (all_trained == 0) & (all_held > 0)
     if not lost.any():
         return
+    # The first rank that holds out a row of a class without any takes one back.
     owners = np.where(held > 0, group.rank, group.size)
     owners = allreduce(group, owners, "min")
     for code in np.flatnonzero(lost & (owners == group.rank)):

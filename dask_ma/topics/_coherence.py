@@ -112,10 +112,8 @@ def _mean(
 
 
 def _u_mass(both: float, first: float, second: float, n_documents: float) -> float:
-    """Logarithm of the share of a word's documents that have a less probable one, too.
-
-    One is added to the number of documents that have both.
-    """
+    """Logarithm of the share of a word's documents with a less probable one, too."""
+    # One more document has both: there is no logarithm of none.
     return float(np.log((both + 1) / first))
 
 

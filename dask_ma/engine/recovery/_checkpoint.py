@@ -400,15 +400,13 @@ class Store:
     def _remove_parts(
         self, folder: str, names: list[str], rounds: list[int], saved: Saved
     ) -> None:
-        """Remove files of ranks that belong to no checkpoint that stays.
-
-        A rank may have begun with its file of the next one.
-        """
+        """Remove files of ranks that belong to no checkpoint that stays."""
         own, writers = _rank_files(saved), _writers_of(saved)
         for name in names:
             match = _RANK_FILE.fullmatch(name)
             if match is None or name in own or int(match[1]) in rounds:
                 continue
+            # A rank may have begun with its file of the next one.
             if int(match[1]) > saved.round and match[2] in writers:
                 continue
             with suppress(FileNotFoundError):
@@ -453,11 +451,9 @@ def _rounds_of(names: list[str]) -> list[int]:
 
 
 def _write_beside(path: str, data: bytes) -> None:
-    """Write a local file under another name in its folder, and rename it.
-
-    A transaction of fsspec writes it in the folder for temporary files. To move it from
-    another file system means to copy it, and who is killed then leaves half of it.
-    """
+    """Write a local file under another name in its folder, and rename it."""
+    # A transaction of fsspec writes it in the folder for temporary files. Moving it
+    # from another file system means copying, and who is killed then leaves half of it.
     folder, name = os.path.split(path)
     beside = f"{folder}/.{name}-{uuid.uuid4().hex}{_PART}"
     try:

@@ -150,16 +150,14 @@ class _Choosing:
         return Choice(series, note="; ".join(notes) or None)
 
     def _newest(self, name: str, number: int, read: Callable[[str, int], T]) -> T:
-        """Read the newest round of a series.
-
-        The fit that it belongs to may be under way: then a newer round takes its place.
-        """
+        """Read the newest round of a series."""
         for _ in range(_MOST_TRIES - 1):
             try:
                 return read(name, number)
             except CheckpointError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
+            # The fit may be under way: then a newer round has taken its place.
             number = next(reversed(self._store.rounds(name)), number)
         return read(name, number)
 
@@ -195,11 +193,8 @@ class _Choosing:
         return None
 
     def _take_a_name(self) -> str:
-        """The first name that no other fit saves under, from now on that of this one.
-
-        Fits that are meant to differ do not share a name that one of them has ended
-        under, either.
-        """
+        """The first name that no other fit saves under, from now on this one's."""
+        # Fits that are meant to differ share no name that one of them has ended under.
         return next(name for name in self._names() if self._take(name))
 
     def _take(self, name: str) -> bool:
@@ -226,13 +221,11 @@ class _Choosing:
         return self._session.is_under_way(owner["writer"], owner["fit_id"])
 
     def _is_free(self, name: str) -> bool:
-        """Whether a series that has been taken may be used; if not, it is given back.
-
-        The result of a fit that is done is for all that are to have the same.
-        """
+        """Whether a series that has been taken may be used; else it is given back."""
         manifest = self._newest_manifest(name)
         if manifest is None or manifest["fit_id"] == self._fit_id:
             return True
+        # The result of a fit that is done is for all that are to have the same.
         if manifest["done"] and not self._identity.is_random:
             if self._settings.resume:
                 self._store.release(name)  # it will not be saved again

@@ -202,11 +202,9 @@ class StateStore:
         shared: dict[str, Any],
         replica_of: ReplicaOf,
     ) -> dict[str, Any] | None:
-        """This rank's own state, or that of the rank that stands in for it.
-
-        Own states fit the number of ranks, so `replica_of` knows them all.
-        """
+        """This rank's own state, or that of the rank that stands in for it."""
         for rank in range(self._group.size):
+            # Own states fit the number of ranks, so it knows them all.
             source = replica_of(rank, shared)
             if has_own[rank] or not has_own[source]:
                 continue
@@ -344,13 +342,11 @@ class StateStore:
         return _any(group, is_asked or group.is_leaving)
 
     def _leave(self, leave: Callable[[], None] | None) -> None:
-        """Come to an end together with all ranks; a collective call.
-
-        A rank that is ahead may not go while others have yet to send to it, or wait for
-        what a second thread of it answers.
-        """
+        """Come to an end together with all ranks; a collective call."""
         if leave is not None:
             leave()
+        # Others may have yet to send to a rank that is ahead, or wait for what a second
+        # thread of it answers.
         self._group.flush()
         barrier(self._group)
         self._group.flush()

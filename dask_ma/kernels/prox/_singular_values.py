@@ -39,12 +39,9 @@ def lower_singular_values(matrix: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def _lower_by_gram(wide: np.ndarray, threshold: float) -> np.ndarray | None:
-    """Lower singular values by way of the smaller Gram matrix, where that is accurate.
-
-    Several times faster than a decomposition of the matrix itself. The squaring costs
-    digits of small singular values: if one that stays, or may stay, is too small beside
-    the largest one, the result is None.
-    """
+    """Lower singular values by the smaller Gram matrix; None if not accurate."""
+    # Several times faster than a decomposition of the matrix itself, but the squaring
+    # costs digits of singular values that are small beside the largest one.
     square = np.matmul(wide, wide.T, dtype=np.float64)
     if not np.isfinite(square).all():
         return None

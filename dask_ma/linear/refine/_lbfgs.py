@@ -103,12 +103,10 @@ class LBFGS:
         return result
 
     def _gain_left(self) -> float:
-        """What is left to gain, from what the last third of the steps has gained.
-
-        Where the excess falls like the inverse of the number of steps, as it does for
-        badly scaled columns, it is twice that gain; where it falls faster, less.
-        """
+        """What is left to gain, from what the last third of the steps has gained."""
         window = max(_WINDOW, len(self._values) // 3)
         if len(self._values) <= window:
             return np.inf
+        # All of it where the excess falls like the inverse of the number of steps, as
+        # for badly scaled columns; too much where it falls faster.
         return 2 * max(0.0, self._values[-1 - window] - self._values[-1])

@@ -185,13 +185,11 @@ class Refinement(Method):
         return describe(before.current, before.problem, self._t, self.n_rounds)
 
     def _start(self) -> Best:
-        """Look at the rows, and at where to begin; a collective call.
-
-        A refinement that was interrupted goes on from its best model. If the rounds
-        have only made the model worse, it begins at that from which the fit started.
-        """
+        """Look at the rows, and at where to begin; a collective call."""
         before = self._before
         problem, params, model = before.problem, before.params, before.output
+        # If the rounds have only made the model worse, from where the fit started; a
+        # refinement that was interrupted goes on from its best model.
         if before.is_worse and not before.n_refined:
             model = initial_model(problem, params)
         coordinates = self._rows.coordinates(model)

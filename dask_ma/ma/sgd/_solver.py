@@ -161,15 +161,13 @@ class LocalSGD:
         self._intercept = np.array(model.intercept, dtype=dtype)
 
     def _take_steps(self, block: Block, t: float) -> None:
-        """Go over a block once for each problem; the first step has the number `t`.
-
-        One class at a time, with the random numbers that scikit-learn has for several:
-        its own loop changes the filters of warnings, which ranks in threads share.
-        """
+        """Go over a block once for each problem; the first step has the number `t`."""
         n_problems, sgd = len(self._coef), self._estimator
         seeds: Any = [self._random_state]
         if n_problems > 1:
             seeds = self._random_state.randint(_MAX_SEED, size=n_problems)
+        # One class at a time, with scikit-learn's random numbers for several: its own
+        # loop changes the filters of warnings, which ranks in threads share.
         for k, seed in enumerate(seeds):
             row = self._coef[k : k + 1]
             sgd.coef_ = row if self._classes else row[0]
@@ -219,10 +217,7 @@ class LocalSGD:
             done += taken
 
     def _endless_segments(self, n_before: int) -> Iterator[Block]:
-        """The blocks over and over, in a new order each time if shuffled.
-
-        Begins after `n_before` rows.
-        """
+        """Blocks over and over, in new orders if shuffled, after `n_before` rows."""
         number, skipped = divmod(n_before, self._shard.n_rows)
         while True:
             for segment in self._segments_of_pass(number):
@@ -243,10 +238,8 @@ class LocalSGD:
             yield from self._cut(group, rng)
 
     def _cut(self, block: Block, rng: np.random.Generator) -> Iterator[Block]:
-        """A block, from a random row on and round, if rounds end within blocks.
-
-        Rounds that always see the same rows together need up to a fifth more passes.
-        """
+        """A block, from a random row on and round, if rounds end within blocks."""
+        # Rounds that always see the same rows together need up to a fifth more passes.
         start = int(rng.integers(len(block.y))) if self._rotate else 0
         yield _rows(block, start, len(block.y))
         if start:

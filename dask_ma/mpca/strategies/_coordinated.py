@@ -210,15 +210,13 @@ class Coordinated(Strategy):
         return self._share.is_due(counters.seconds_computing)
 
     def _let_others_run(self) -> None:
-        """Let other threads of this process take the interpreter after a short step.
-
-        They are the other ranks, if there are any here, and the one that sends and
-        receives. It would otherwise change hands every 5 ms only, which may be a
-        hundred steps of a small network. Large operations let go of it anyway, and a
-        yield may cost the rest of a time slice.
-        """
+        """Let other threads of this process take the interpreter after a short step."""
+        # Ranks, and the thread of messages, would otherwise get it every 5 ms, or a
+        # hundred steps of a small network. Large operations let go of it anyway, and a
+        # yield may cost the rest of a time slice.
         if perf_counter() - self._last_step < _SHORT_STEP:
             if self._is_far_ahead():
+                # Who only yields has it again before another thread wakes up.
                 sleep(_MOMENT)
             elif hasattr(os, "sched_yield"):
                 os.sched_yield()
@@ -227,10 +225,7 @@ class Coordinated(Strategy):
         self._last_step = perf_counter()
 
     def _is_far_ahead(self) -> bool:
-        """Whether an exchange is overdue, maybe as others do not get to theirs.
-
-        Who only yields the interpreter has it again before another thread wakes up.
-        """
+        """Whether an exchange is overdue, maybe as others do not get to theirs."""
         lead = self._counters.n_steps - max(self._sent_at)
         return self._n_sent > self._n_received and 0 < self._most_lead <= lead
 

@@ -116,12 +116,10 @@ class Server:
             self._n_open -= 1
 
     def _blend(self, others: np.ndarray, share: float) -> None:
-        """Draw values that are no parameters towards those of a rank.
-
-        The result lies between the two, whatever has come from other ranks meanwhile: a
-        running variance does not become negative.
-        """
+        """Draw values that are no parameters towards those of a rank."""
         untrained = self.values[self._n_trained :]
+        # Between the two, whatever has come from other ranks meanwhile: a running
+        # variance does not become negative.
         untrained += share * (others - untrained)
 
     def _reply(self, rank: int) -> None:

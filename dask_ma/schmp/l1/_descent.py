@@ -175,10 +175,7 @@ class Descent(Solver):
         engine.load_state_dict({**state, "last_change": self._next_changes().size})
 
     def _next_changes(self) -> Change:
-        """Changes that all parameters would make, each alone, at the last check.
-
-        A collective call.
-        """
+        """Changes of all parameters at the last check, each alone; collective."""
         program, model = self._program, self._engine.model
         slopes = np.zeros((len(model), self.objective.n_outputs))
         for features, values in allgather(self._group, tuple(self._part)):
@@ -225,13 +222,11 @@ class _Finish(WorkingSets):
 
 
 def _extended(model: Sparse, new: np.ndarray, changes: np.ndarray) -> Sparse:
-    """A model with some new coefficients, of value zero: those of the largest changes.
-
-    Where updates made at the same time have moved too far together, nearly all that
-    were touched are not zero, and their values say nothing of what is needed.
-    """
+    """A model with new coefficients, of value zero, for the largest changes."""
     new = np.setdiff1d(new, model.coordinates, assume_unique=True)
     order = np.argsort(-np.abs(changes.ravel()[new]), kind="stable")
+    # Where updates made at the same time have moved too far together, nearly all that
+    # were touched are not zero, and their values say nothing of what is needed.
     new = new[order[: max(_FEWEST_NEW, 2 * len(model.coordinates))]]
     coordinates = np.union1d(model.coordinates, new)
     coef = np.zeros(len(coordinates))
@@ -240,12 +235,9 @@ def _extended(model: Sparse, new: np.ndarray, changes: np.ndarray) -> Sparse:
 
 
 def _iterations_at_once(n_candidates: int, depth: int) -> int:
-    """Iterations after which no coefficient has grown beyond the most allowed.
-
-    Columns that are alike move `n` times too far together, so that errors grow by the
-    factor `n` in an iteration, and by its root where changes come `depth` iterations
-    late.
-    """
+    """Iterations after which no coefficient has grown beyond the most allowed."""
+    # n columns that are alike move n times too far together: errors grow n-fold in
+    # an iteration, and by its root where changes come `depth` iterations late.
     growth = np.log1p(n_candidates ** (1 / depth))
     return max(1, min(_MOST_AT_ONCE, int(np.log(_MOST_GROWTH) / growth)))
 

@@ -205,33 +205,15 @@ def _sweep(even: _Even, coef: np.ndarray) -> np.ndarray:
 def _newton(
     even: _Even, slope: np.ndarray, coef: np.ndarray, active: np.ndarray
 ) -> tuple[np.ndarray, bool, np.ndarray]:
-    """Go towards the minimum for the present signs, as far as the objective falls.
-
-    Parameters
-    ----------
-    even : _Even
-        The problem.
-    slope, coef : ndarray of shape (k,)
-        Slope of the quadratic, and values, of the coefficients that are not zero.
-    active : ndarray of int of shape (k,)
-        Which they are.
-
-    Returns
-    -------
-    values : ndarray of shape (k,)
-        New values.
-    is_whole : bool
-        Whether the step went all the way.
-    rise : ndarray of shape (m,)
-        What is added to the slopes of all coefficients.
-    """
+    """Go towards the minimum for the present signs, as far as the objective falls."""
+    # `slope` and `coef` are of the `active` coefficients, those that are not zero.
     signs = even.l1 * np.sign(coef)
     rows = even.gram[active]
     step = _newton_direction(rows, active, slope + signs)
-    rise = step @ rows
+    rise = step @ rows  # of the slopes of all coefficients
     crossing = np.flatnonzero((coef + step) * coef < 0)
     if not len(crossing):
-        return coef + step, True, rise
+        return coef + step, True, rise  # True: all of the step
     # The objective along the step is quadratic between the places where a coefficient
     # passes zero; its slope jumps there.
     curvature = max(0.0, float(rise[active] @ step))

@@ -152,13 +152,10 @@ class Solver(ABC):
         return part
 
     def _dual_ridge(self, features: np.ndarray) -> float:
-        """Twice what the ridge penalty takes from the dual objective, at scale 1.
-
-        Where there is L1, the gradient is kept within its bound, and the coefficient is
-        its own dual. Elsewhere the conjugate of the penalty is finite at any gradient
-        of the loss.
-        """
+        """Twice what the ridge penalty takes from the dual objective, at scale 1."""
         penalty = self.objective.penalty
+        # With L1, the gradient is kept within its bound and the coefficient is its own
+        # dual; elsewhere the conjugate of the penalty is finite at any gradient.
         bound = ~penalty.without_l1[features]
         ridge = penalty.l2[features[bound]] @ self.model.coef[bound] ** 2
         if (penalty.without_l1 & (penalty.l2 > 0)).any():

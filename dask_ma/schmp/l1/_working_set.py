@@ -203,10 +203,7 @@ class WorkingSets(Solver):
         self.objective.learn_means(coordinates // K)
 
     def _solve(self, target: float, cache: HessianCache | None = None) -> float:
-        """Solve the quadratic model of the objective; a collective call.
-
-        Returns how much the objective was expected to fall.
-        """
+        """Solve the quadratic model; the fall that it promises. A collective call."""
         objective = self.objective
         inside = np.flatnonzero(self._inside)
         coordinates = self.model.coordinates[inside]
@@ -322,11 +319,7 @@ class WorkingSets(Solver):
         return float(broadcast(self._group, float(best)))
 
     def _screen(self) -> None:
-        """Rule out features whose coefficients are zero at every optimum.
-
-        The dual optimum lies in a ball around the dual point, whose radius follows from
-        the gap (the gap safe rule).
-        """
+        """Rule out features whose coefficients are zero at every optimum."""
         objective, design = self.objective, self._design
         if self._squares is None:
             weight = objective.loss.weight
@@ -335,6 +328,7 @@ class WorkingSets(Solver):
         features = self._part.features
         rows = np.searchsorted(self._squares.features, features)
         spread = self._squares.values[rows, 0] + penalty.l2[features]
+        # Gap safe rule: the gap gives the radius of a ball with the dual optimum in it.
         # The ball belongs to the point in its middle, which may not be the best so far.
         gap = max(self._certificate.gap_of_point, 1e-14 * objective.null)
         radius = np.sqrt(2 * objective.loss.smoothness * gap * np.maximum(spread, 0))

@@ -127,10 +127,7 @@ def compress(factors: Factors, tolerance: float) -> Factors | Compressed:
 
 
 def _used_columns(v: Any) -> tuple[Any, np.ndarray | None]:
-    """The columns of sparse rows that have elements, and their numbers.
-
-    Dense rows are taken as they are.
-    """
+    """Columns of sparse rows that have elements, and their numbers, or dense rows."""
     if not sparse.issparse(v):
         return v, None
     columns, places = np.unique(v.indices, return_inverse=True)
@@ -154,21 +151,9 @@ def _largest_rank(factors: Factors, columns: np.ndarray | None) -> int:
 def _basis(
     mix: np.ndarray, v: Any, tolerance: float, largest: int
 ) -> np.ndarray | None:
-    """Leading left singular vectors of ``mix @ v``; None if too many are needed.
-
-    Parameters
-    ----------
-    mix : ndarray of float64 of shape (k, K)
-    v : ndarray or CSR of float64 of shape (K, n)
-    tolerance : float
-        Bound of the error of the projection on the vectors, relative to the norm.
-    largest : int
-        Most vectors.
-
-    Returns
-    -------
-    basis : ndarray of shape (k, r), or None
-    """
+    """Leading left singular vectors of ``mix @ v``; None if too many are needed."""
+    # `mix` (k, K) and `v` (K, n) are of float64; `tolerance` bounds the error of the
+    # projection, relative to the norm.
     gram = _dense(v @ v.T)
     square = mix @ gram @ mix.T
     if not np.isfinite(square).all():
@@ -187,13 +172,11 @@ def _basis(
 
 
 def _rank(squares: np.ndarray, tolerance: float, noise: float = 0.0) -> int:
-    """How many of some squared singular values, the largest first, are needed.
-
-    The others may add up to the square of the tolerance, relative to the sum of all,
-    and to `noise` each, by which the values may be too large.
-    """
+    """How many of some squared singular values, the largest first, are needed."""
     # Added up from the smallest, so that small ones are not lost in the large ones.
     dropped = np.cumsum(squares[::-1])
+    # Of the squared tolerance relative to the sum of all, and `noise` for each, by
+    # which the values may be too large.
     allowed = tolerance**2 * dropped[-1:] + noise * np.arange(1, len(squares) + 1)
     return len(squares) - int(np.count_nonzero(dropped <= allowed))
 

@@ -118,11 +118,7 @@ class GradientModel(LogisticModel):
 
 
 def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
-    """Largest eigenvalue of the second moments of the features in batches of rows.
-
-    That of a small batch is larger than that of all rows, and decides which steps are
-    stable.
-    """
+    """Largest eigenvalue of the second moments of the features in batches of rows."""
     n_sampled = min(shard.n_rows, _MOST_SAMPLED)
     if not n_sampled:
         return 0.0
@@ -144,6 +140,7 @@ def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
     gram = gram.toarray() if sparse.issparse(gram) else gram
     if not np.isfinite(gram).all():
         return np.inf
+    # A small batch has a larger one than all rows; it decides which steps are stable.
     gram, n_batches = gram.astype(np.float64), max(1, n_sampled // n_wanted)
     # One batch alone may have none but short rows.
     batches = [gram[i::n_batches, i::n_batches] for i in range(n_batches)]

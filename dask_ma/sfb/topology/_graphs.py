@@ -115,10 +115,8 @@ def partial_line(n_ranks: int, n_peers: int) -> Links:
 
 
 def _links_into_each(links: Links, n_links: int) -> list[tuple[int, int]]:
-    """Some links (from, to) of a network, about as many into one rank as into another.
-
-    One into each rank comes first, so there are some into every one of them.
-    """
+    """Some links (from, to) of a network, about as many into each rank."""
+    # One into each rank comes first, so there are some into every one of them.
     rounds: list[list[tuple[int, int]]] = []
     n_sources = [0] * len(links)
     for head, tail in sorted((int(q), p) for p, row in enumerate(links) for q in row):
