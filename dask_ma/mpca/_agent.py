@@ -43,8 +43,7 @@ from dask_ma.supervised import (
 
 _DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one
 _ELASTICITY = 0.9  # of all ranks together (section 6.3)
-_LEAST_EXCHANGES = 10  # of an epoch
-_PERIOD = 10  # steps
+_LEAST_EXCHANGES, _PERIOD = 10, 10  # of an epoch; in steps
 _SERVED = (ElasticAveraging, ParameterServer)
 _ASYNCHRONOUS = (MPCA, *_SERVED)
 

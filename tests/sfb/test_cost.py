@@ -56,8 +56,8 @@ def test_wrong_numbers_of_peers_are_refused(n_peers):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_bytes_that_groups_count(run_ranks, size):
-    # 60 x 100 numbers, above the limit for a single step, divisible by all sizes
+def test_bytes_that_groups_count(run_ranks, configured, size):
+    # 60 x 100 numbers, divisible by all sizes
     u, v, matrix = np.ones((10, 60)), np.ones((10, 100)), np.ones((60, 100))
 
     def program(group):
@@ -66,6 +66,9 @@ def test_bytes_that_groups_count(run_ranks, size):
         allreduce(group, matrix)
         return factors, group.counters.bytes_sent - factors
 
-    factors, whole = np.sum(run_ranks(program, size, 1), axis=0)
-    assert factors == iteration_bytes(factor_bytes(10, 60, 100), size)
+    with configured({"dask-ma.comm.message-overhead": 0}):
+        factors, whole = np.sum(run_ranks(program, size, 1), axis=0)
+    # An allgather packs what it hands on.
+    expected = iteration_bytes(factor_bytes(10, 60, 100), size)
+    assert expected <= factors <= 1.05 * expected
     assert whole == full_matrix_bytes(size, 60, 100)
