@@ -52,12 +52,12 @@ print(f"{model.n_iter_} rounds, held-out error {np.sqrt(np.mean(errors**2)):.2f}
 order = np.argsort(kind_of[[int(name.split()[1]) for name in model.item_ids_]])
 vectors = model.item_factors_[order]
 unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-fig, ax = plt.subplots()
+figure, ax = plt.subplots()
 image = ax.imshow(unit @ unit.T, vmin=-1, vmax=1, cmap="RdBu_r")
 bounds = np.cumsum(np.bincount(kind_of))
 ax.set_xticks(bounds - np.bincount(kind_of) / 2, kinds)
 ax.set_yticks(bounds - np.bincount(kind_of) / 2, kinds)
-fig.colorbar(image, label="cosine of the vectors of two films")
+figure.colorbar(image, label="cosine of the vectors of two films")
 
 # %%
 # Recommendations leave out what a user has rated.

@@ -10,6 +10,7 @@ ORDER = (
     "plot_gantt.py",
     "plot_butterfly.py",
     "plot_sparse_regression.py",
+    "plot_recommendations.py",
     "plot_factor_broadcast.py",
     "plot_topics.py",
     "plot_mpca_images.py",

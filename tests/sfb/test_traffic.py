@@ -19,7 +19,6 @@ def make_equal_shards(make_shards, X):
     for number, shard in enumerate(shards):
         rows = X[4 * number : 4 * number + 4]
         shard.blocks = [blocks[0]._replace(X=rows, y=np.zeros(4, dtype=int))]
-        shard.n_rows, shard.is_sparse = 4, sparse.issparse(X)
     return shards
 
 
