@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sklearn.base import BaseEstimator
 
-_Kind = TypeVar("_Kind", bound="Settings")
+from dask_ma._sklearn import StrOptions
+
+_Held = TypeVar("_Held")  # a kind of settings; or None, which some names stand for
 
 
 class Settings(BaseEstimator):
@@ -19,7 +21,7 @@ class Settings(BaseEstimator):
     ``communication__staleness``. A fit checks the object along with its estimator.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {}
 
     def check(self) -> None:
         """Refuse parameters that are out of their ranges.
@@ -32,20 +34,117 @@ class Settings(BaseEstimator):
         self._validate_params()
 
 
-def named(value: Any, kinds: Mapping[str, type[_Kind]]) -> _Kind:
-    """The object that a name stands for; an object stands for itself.
+class Named(StrOptions, Generic[_Held]):
+    """Range of a parameter that is an object of some classes, or the name of one.
+
+    Goes into `_parameter_constraints`. Errors name the classes by where users find
+    them.
 
     Parameters
     ----------
-    value : str or Settings
-    kinds : mapping of str to type
-        What each name stands for, with the defaults of its class.
-
-    Returns
-    -------
-    settings : Settings
+    parameter : str
+        Its name.
+    kinds : mapping of str to callable
+        What makes the object that each name stands for, or None where that has no
+        parameters.
+    where : str
+        The public module of the classes.
     """
-    return kinds[value]() if isinstance(value, str) else value
+
+    def __init__(
+        self,
+        parameter: str,
+        kinds: Mapping[str, Callable[[], _Held]],
+        where: str,
+    ) -> None:
+        super().__init__(set(kinds))
+        self._parameter, self._kinds = parameter, kinds
+        made = [make() for make in kinds.values()]
+        self._types = tuple(dict.fromkeys(type(m) for m in made if m is not None))
+        self._paths = [f"{where}.{kind.__name__}" for kind in self._types]
+
+    def is_satisfied_by(self, value: Any) -> bool:
+        """Whether a value is one of the names, or an object of one of the classes.
+
+        Parameters
+        ----------
+        value : object
+
+        Returns
+        -------
+        is_satisfied : bool
+        """
+        return isinstance(value, self._types) or super().is_satisfied_by(value)
+
+    def __str__(self) -> str:
+        names, paths = (", ".join(map(repr, of)) for of in (self._kinds, self._paths))
+        return f"a str among {{{names}}} or an instance of {paths}"
+
+    def as_object(self, value: Any) -> _Held:
+        """The object that a name stands for; an object stands for itself.
+
+        Parameters
+        ----------
+        value : str or Settings
+
+        Returns
+        -------
+        settings : Settings or None
+            None for a name without an object.
+
+        Raises
+        ------
+        ValueError
+            For another name, or another object.
+        """
+        if not self.is_satisfied_by(value):
+            raise ValueError(f"{self._parameter} must be {self}, got {value!r}")
+        made: _Held = self._kinds[value]() if isinstance(value, str) else value
+        return made
+
+
+class SettingsMixin:
+    """Objects as parameters of an estimator; goes before its base.
+
+    A name and an equal object are the same to ranks and checkpoints.
+    """
+
+    # What makes the object of what was given for a parameter, or None of what has none.
+    _to_object: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of this estimator, or of objects that it holds.
+
+        Parameters
+        ----------
+        **params
+            By name, as ``get_params`` gives them. Where one of an object is set, such
+            as ``communication__staleness``, and the estimator has a name, the object
+            takes its place.
+
+        Returns
+        -------
+        self : estimator
+
+        Raises
+        ------
+        ValueError
+            For names of parameters that there are not.
+        """
+        for name, to_object in self._to_object.items():
+            if not any(key.startswith(f"{name}__") for key in params):
+                continue
+            given = params.get(name, getattr(self, name))
+            params[name] = to_object(given)
+            if params[name] is None:
+                raise ValueError(f"{name}={given!r} has no parameters; give an object")
+        super().set_params(**params)  # type: ignore[misc]
+        return self
+
+    def _objects(self) -> dict[str, Any]:
+        """Parameters that are objects, or were given by the names of such."""
+        made = {name: to(getattr(self, name)) for name, to in self._to_object.items()}
+        return {name: each for name, each in made.items() if each is not None}
 
 
 def find_parameter(owner: Any, name: str) -> tuple[Any, inspect.Parameter] | None:

@@ -23,7 +23,7 @@ from sklearn.utils.validation import validate_data
 from dask_ma._callbacks import N_WRAPPERS, CallbackSupportMixin, fit_listener
 from dask_ma._inactive import Inactive, check_inactive
 from dask_ma._scores import blockwise_accuracy, blockwise_r2
-from dask_ma._settings import Settings
+from dask_ma._settings import SettingsMixin
 from dask_ma.data import (
     Deal,
     InputInfo,
@@ -45,7 +45,7 @@ _Params = TypeVar("_Params")
 _WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fit
 
 
-class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
+class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     """Base of all estimators: rows go to ranks, an agent runs on each.
 
     A subclass has the parameters `n_ranks` and `verbose`. It gives the agent
@@ -105,7 +105,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _params_of(self, kind: type[_Params], **changes: Any) -> _Params:
         """Those parameters of the estimator that a kind has, but for changes."""
-        known = {"is_classifier": is_classifier(self), **self.get_params(deep=False)}
+        own = {**self.get_params(deep=False), **self._objects()}
+        known = {"is_classifier": is_classifier(self), **own}
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         return kind(**{**{n: v for n, v in known.items() if n in names}, **changes})
 
@@ -155,9 +156,8 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_parameters(self, *, is_partial: bool) -> None:
         """Look at all parameters together; the first thing that a fit does."""
-        for value in self.get_params(deep=False).values():
-            if isinstance(value, Settings):
-                value.check()
+        for held in self._objects().values():
+            held.check()
         self._check_combinations()
         rules = self._rules(is_partial=is_partial)
         check_inactive(self, rules, self._peer_type(), stacklevel=4 + N_WRAPPERS)
@@ -223,7 +223,7 @@ class DistributedEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _identity(self, params: Any, seed: int) -> Identity:
         """What tells this fit from others that are saved in the same directory."""
-        chosen = self.get_params(deep=False)
+        chosen = {**self.get_params(deep=False), **self._objects()}
         parameters = {
             name: as_text(value)
             for name, value in chosen.items()

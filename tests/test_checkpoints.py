@@ -27,6 +27,8 @@ from dask_ma import (
     SchMPLassoCV,
     SchMPLogisticRegression,
     SFBLogisticRegression,
+    ma,
+    mpca,
     schmp,
     sfb,
 )
@@ -148,7 +150,8 @@ def run_estimator(name):
 
 def run_model(y=None, X=X, **changes):
     options = {"n_passes": 6, "batch_size": 20, "random_state": 0, "n_ranks": 2}
-    result = sfb.run(LowRank(), X, y, communication="factors", **options, **changes)
+    options |= {"communication": "factors", **changes}
+    result = sfb.run(LowRank(), X, y, **options)
     return {"matrix": result.matrix, "intercept": result.intercept}, result.history
 
 
@@ -329,6 +332,45 @@ def test_what_may_change_before_a_fit_goes_on(path, interrupted):
         whole, _ = fit(max_iter=9)
     assert [record["round"] for record in history] == [*range(1, 10)]
     assert whole["n_iter_"] == 9
+
+
+def one_layer():
+    from torch import nn
+
+    return nn.Linear(D, 1)
+
+
+NAMES = [
+    ("SchMPLasso", "schedule", "dynamic", schmp.schedules.Dynamic()),
+    ("SFBLogisticRegression", "communication", "auto", sfb.Exchange()),
+    ("sfb.run", "communication", "auto", sfb.Exchange()),
+    ("MASGDClassifier", "paradigm", "model", ma.Models()),
+    ("MALDA", "paradigm", "gradient", ma.Gradients()),
+    ("MPCAClassifier", "strategy", "mpca", strategies.MPCA()),
+    ("MPCARegressor", "module", one_layer, mpca.Torch(one_layer)),
+]
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["object", "name"])
+@pytest.mark.parametrize(("name", "parameter", "by_name", "held"), NAMES, ids=str)
+def test_an_object_goes_on_where_its_name_was_left(
+    path, interrupted, name, parameter, by_name, held, turned
+):
+    fit = FITS[name]
+    if parameter == "module":  # it has its own layers
+        pytest.importorskip("torch", reason="modules need torch")
+        fit = functools.partial(fit, hidden_layer_sizes=(100,))
+    first, second = (held, by_name) if turned else (by_name, held)
+    with saving(path, on_mismatch="raise"):
+        with interrupted(STOP):
+            fit(**{parameter: first})
+        [rounds] = saved_rounds(path).values()
+        assert rounds[-1] == STOP
+        _, history = fit(**{parameter: second})
+        [rounds] = saved_rounds(path).values()
+    numbers = [record["round"] for record in history]
+    assert numbers == [*range(1, len(numbers) + 1)]
+    assert rounds[-1] > STOP
 
 
 # Fits that have nothing to do with each other -----------------------------------------

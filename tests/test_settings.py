@@ -1,5 +1,7 @@
 """Objects that hold parameters of an estimator which belong together."""
 
+import re
+from importlib import import_module
 from numbers import Integral
 
 import numpy as np
@@ -7,12 +9,22 @@ import pytest
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import GridSearchCV
 
-from dask_ma import MASGDClassifier, SchMPLogisticRegression, SFBLogisticRegression
+import dask_ma
+from dask_ma import (
+    MALDA,
+    MASGDClassifier,
+    MPCAClassifier,
+    MPCARegressor,
+    SchMPLasso,
+    SchMPLogisticRegression,
+    SFBLogisticRegression,
+)
 from dask_ma._inactive import Inactive, check_inactive, is_set, unless
-from dask_ma._settings import Settings, find_parameter, named
+from dask_ma._settings import Named, Settings, SettingsMixin, find_parameter
 from dask_ma._sklearn import Interval
 from dask_ma.engine import as_text
-from dask_ma.ma import Gradients
+from dask_ma.ma import Gradients, Models
+from dask_ma.mpca import Torch, strategies
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -25,17 +37,52 @@ class Pace(Settings):
         self.table = table
 
 
-class Walker(BaseEstimator):
+class Walk(Pace):
+    pass
+
+
+PACE = Named("pace", {"slow": Pace, "still": lambda: None}, "walks")
+
+
+class Walker(SettingsMixin, BaseEstimator):
+    _to_object = {"pace": PACE.as_object}
+
     def __init__(self, pace="slow", place="here"):
         self.pace = pace
         self.place = place
 
 
 def test_a_name_or_an_object():
-    kinds = {"slow": Pace}
-    own = Pace(3)
-    assert named(own, kinds) is own
-    assert named("slow", kinds).get_params() == {"steps": 1, "table": None}
+    for own in (Pace(3), Walk()):
+        assert PACE.as_object(own) is own
+    assert PACE.as_object("slow").get_params() == {"steps": 1, "table": None}
+    assert PACE.as_object("slow") is not PACE.as_object("slow")
+    assert PACE.as_object("still") is None
+
+
+@pytest.mark.parametrize("wrong", ["fast", None, 3, Pace, Walker()], ids=str)
+def test_no_name_and_no_object(wrong):
+    message = r"^pace must be a str among \{'slow', 'still'\} or an instance of "
+    with pytest.raises(ValueError, match=rf"{message}'walks\.Pace', got "):
+        PACE.as_object(wrong)
+    assert not PACE.is_satisfied_by(wrong)
+
+
+def test_a_name_becomes_its_object_where_a_parameter_of_it_is_set():
+    walker = Walker().set_params(pace__steps=4)
+    assert walker.pace.get_params() == {"steps": 4, "table": None}
+    own = Walk()
+    assert walker.set_params(pace=own, pace__steps=5).pace is own
+    assert own.steps == 5
+    assert walker.set_params(pace="slow", pace__steps=2).pace.steps == 2
+    assert walker.set_params(pace="slow", place="there").pace == "slow"
+    with pytest.raises(ValueError, match="pace='still' has no parameters; give an obj"):
+        walker.set_params(pace="still", pace__steps=2)
+    with pytest.raises(ValueError, match="pace must be a str among .*, got 'fast'"):
+        walker.set_params(pace="fast", pace__steps=2)
+    assert walker.pace == "slow"
+    with pytest.raises(ValueError, match="Invalid parameter 'speed' for estimator Pa"):
+        walker.set_params(pace__speed=2)
 
 
 def test_parameters_of_an_object_are_within_reach():
@@ -137,3 +184,111 @@ def test_checkpoints_tell_objects_apart(name):
         for v in (value, value, other)
     ]
     assert texts[0] == texts[1] != texts[2]
+
+
+# Names and objects --------------------------------------------------------------------
+
+
+def dense():
+    from torch import nn
+
+    return nn.Linear(8, 2)
+
+
+# What each name stands for.
+SCHEDULES = {
+    "dynamic": schedules.Dynamic(),
+    "priority": schedules.Priority(),
+    "random": schedules.Random(),
+    "cyclic": schedules.Cyclic(),
+}
+CONTENTS = {
+    "auto": Exchange(),
+    "factors": Exchange("factors"),
+    "full_matrix": Exchange("full_matrix"),
+    "server": Exchange("server"),
+}
+PARADIGMS = {"model": Models(), "gradient": Gradients()}
+STRATEGIES = {
+    "mpca": strategies.MPCA(),
+    "synchronous": strategies.Synchronous(),
+    "easgd": strategies.ElasticAveraging(),
+    "parameter_server": strategies.ParameterServer(),
+    "local": strategies.Local(),
+}
+SAME = [
+    (cls, parameter, name, held)
+    for cls, parameter, kinds in (
+        (SchMPLasso, "schedule", SCHEDULES),
+        (SchMPLogisticRegression, "schedule", SCHEDULES),
+        (SFBLogisticRegression, "communication", CONTENTS),
+        (MASGDClassifier, "paradigm", PARADIGMS),
+        (MALDA, "paradigm", PARADIGMS),
+        (MPCAClassifier, "strategy", STRATEGIES),
+        (MPCARegressor, "strategy", STRATEGIES),
+    )
+    for name, held in kinds.items()
+]
+RANGES = {
+    (cls, parameter): constraint
+    for cls in (getattr(dask_ma, name) for name in dask_ma.__all__)
+    if isinstance(cls, type)
+    for parameter, constraints in cls._parameter_constraints.items()
+    for constraint in constraints
+    if isinstance(constraint, Named)
+}
+
+
+def identity_of(model):
+    return model._identity(None, 0)
+
+
+@pytest.mark.parametrize(("cls", "parameter", "name", "held"), SAME, ids=str)
+def test_a_name_and_its_object_are_one_fit(cls, parameter, name, held):
+    by_name = identity_of(cls(**{parameter: name}))
+    assert identity_of(cls(**{parameter: held})) == by_name
+    assert identity_of(cls(**{parameter: clone(held)})) == by_name
+    (inner, value), *_ = (*held.get_params().items(), (None, None))
+    if inner is not None:
+        other = clone(held).set_params(**{inner: 7 if value is None else f"{value}!"})
+        assert identity_of(cls(**{parameter: other})) != by_name
+
+
+def test_a_bare_module_and_a_wrapped_one_are_one_fit():
+    bare = identity_of(MPCAClassifier(module=dense))
+    assert identity_of(MPCAClassifier(module=Torch(dense))) == bare
+    assert identity_of(MPCAClassifier(module=Torch(dense, device="cpu"))) != bare
+    assert identity_of(MPCAClassifier()).parameters["module"] == "None"
+
+
+def test_no_name_is_left_out():
+    """All that have an object are above, and the estimators know their objects."""
+    for (cls, parameter), constraint in RANGES.items():
+        tried = {name for _, of, name, _ in SAME if of == parameter}
+        assert tried == constraint.options - {"working_set"}
+        assert cls._to_object[parameter] == constraint.as_object
+
+
+def test_settings_that_estimators_hold_are_public():
+    """Errors say where users find them."""
+    found = set()
+    for constraint in RANGES.values():
+        for path in re.findall(r"'(dask_ma[^']*)'", str(constraint)):
+            where, _, name = path.rpartition(".")
+            assert name in import_module(where).__all__
+            assert constraint.is_satisfied_by(getattr(import_module(where), name)())
+            assert "._" not in path
+            found.add(name)
+    kinds = {type(held).__name__ for *_, held in SAME}
+    assert found == kinds
+
+
+@pytest.mark.parametrize(("cls", "parameter"), RANGES, ids=str)
+def test_the_error_of_a_wrong_value(cls, parameter):
+    X, y = rows()
+    message = f"The '{parameter}' parameter of {cls.__name__} must be a str among "
+    for wrong in ("gossip", 3, Pace()):
+        with pytest.raises(ValueError, match=message) as error:
+            cls(**{parameter: wrong}).fit(np.abs(X), y)
+        allowed, _, _ = str(error.value).partition(" Got ")
+        assert "._" not in allowed

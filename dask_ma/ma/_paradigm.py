@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any, ClassVar
 
-from dask_ma._settings import Settings, named
+from dask_ma._settings import Named, Settings
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.ma._aggregation import AGGREGATIONS
 
@@ -77,23 +77,15 @@ class Gradients(Settings):
         self.aggregation = aggregation
 
 
-#: What the names stand for.
-PARADIGMS: dict[str, type[Models] | type[Gradients]] = {
-    "model": Models,
-    "gradient": Gradients,
-}
 #: What the parameter can be.
-PARADIGM = [StrOptions(set(PARADIGMS)), Models, Gradients]
-
-
-def as_paradigm(paradigm: str | Models | Gradients) -> Models | Gradients:
-    """The object that a user has given, or named."""
-    return named(paradigm, PARADIGMS)
+PARADIGM: Named[Models | Gradients] = Named(
+    "paradigm", {"model": Models, "gradient": Gradients}, "dask_ma.ma"
+)
 
 
 def is_gradient(paradigm: str | Models | Gradients) -> bool:
     """Whether ranks send sums for one update."""
-    return isinstance(as_paradigm(paradigm), Gradients)
+    return isinstance(PARADIGM.as_object(paradigm), Gradients)
 
 
 def by_gradients(estimator: Any) -> tuple[str, ...]:

@@ -73,8 +73,9 @@ def _without_hidden_layers(estimator: Any) -> tuple[str, ...]:
 
 def _with_own_step(estimator: Any) -> tuple[str, ...]:
     """The optimiser of a module may be told its step size."""
-    told = as_torch(estimator.module).optimizer_params or {}
-    return ("module__optimizer__lr",) if "lr" in told else ()
+    chosen = as_torch(estimator.module)
+    told = chosen is not None and "lr" in (chosen.optimizer_params or {})
+    return ("module__optimizer__lr",) if told else ()
 
 
 def _without_end(estimator: Any) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy, deepcopy
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -19,7 +19,6 @@ from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, InputInfo, is_dask_collection, refuse_unfinished
-from dask_ma.engine import Identity, as_text
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import INACTIVE, OF_MLP, check_class_weight, check_rate
 from dask_ma.mpca._module import ModuleMixin, has_no_module
@@ -28,11 +27,7 @@ from dask_ma.mpca._rows import flat_rows, n_targets_of
 from dask_ma.mpca._torch import as_torch
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
-from dask_ma.mpca.strategies._parameters import (
-    BY_NAME,
-    StrategyParameters,
-    as_strategy,
-)
+from dask_ma.mpca.strategies._parameters import STRATEGY
 
 _LITTLE = 0.05  # of the variance of the targets, explained on the training rows
 
@@ -97,40 +92,18 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "beta_2": [Interval(Real, 0, 1, closed="left")],
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "strategy": [StrOptions(set(BY_NAME)), StrategyParameters],
+        "strategy": [STRATEGY],
         **ModuleMixin._parameter_constraints,
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _to_object = {"strategy": STRATEGY.as_object, "module": as_torch}
     _inactive = INACTIVE
 
     n_targets_: int | None
 
     # A fit ----------------------------------------------------------------------------
 
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters of this estimator, its strategy or its module.
-
-        Parameters
-        ----------
-        **params
-            By name, as ``get_params`` gives them. Where one of the strategy or the
-            module is set, such as ``strategy__extrapolation`` or
-            ``module__optimizer__lr``, the name of a strategy becomes its object, and a
-            bare module is wrapped as a :class:`~dask_ma.mpca.Torch`.
-
-        Returns
-        -------
-        self : estimator
-        """
-        for name, to_object in (("strategy", as_strategy), ("module", as_torch)):
-            if any(key.startswith(f"{name}__") for key in params):
-                params[name] = to_object(params.get(name, getattr(self, name)))
-        super().set_params(**params)
-        return self
-
     def _check_combinations(self) -> None:
-        as_strategy(self.strategy)._validate_params()
-        as_torch(self.module)._validate_params()
         check_rate(self)
 
     def _peer_type(self) -> type:
@@ -143,12 +116,6 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _identity(self, params: Any, seed: int) -> Identity:
-        """What tells this fit from others; a name of a strategy is its object."""
-        identity = super()._identity(params, seed)
-        identity.parameters["strategy"] = as_text(params.strategy)
-        return identity
-
     @property
     def _agent(self) -> Any:
         return train
@@ -159,7 +126,6 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         chosen = {
             "n_targets": self.n_targets_,
             "spec": self._make_spec(),
-            "strategy": as_strategy(self.strategy),
             "random_state": deepcopy(check_random_state(self.random_state)),
             "join_limit": _config.get_bytes("data.join-limit"),
         }

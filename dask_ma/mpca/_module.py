@@ -8,8 +8,9 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dask_ma._settings import SettingsMixin
 from dask_ma.engine import Identity, as_text
-from dask_ma.mpca._torch import AddressFreeRepr, as_torch
+from dask_ma.mpca._torch import AddressFreeRepr
 
 
 def has_module(estimator: Any) -> bool:
@@ -26,7 +27,7 @@ def has_no_module(estimator: Any) -> bool:
     raise AttributeError("scikit-learn has no estimator of a module; use to_module()")
 
 
-class ModuleMixin(AddressFreeRepr):
+class ModuleMixin(AddressFreeRepr, SettingsMixin):
     """Parameters of modules, and modules out; goes before the estimator's base."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {"module": "no_validation"}
@@ -44,8 +45,7 @@ class ModuleMixin(AddressFreeRepr):
         identity: Identity = super()._identity(params, seed)  # type: ignore[misc]
         if self.module is None:
             return identity
-        chosen = as_torch(self.module)
-        identity.parameters["module"] = as_text(chosen)
+        chosen = self._objects()["module"]
         for name, made in (("module", chosen.module), ("criterion", chosen.criterion)):
             if hasattr(made, "state_dict") and not isinstance(made, type):
                 values = made.state_dict()
@@ -64,7 +64,7 @@ class ModuleMixin(AddressFreeRepr):
         from dask_ma.mpca.torch._spec import TorchSpec
 
         return TorchSpec(
-            **as_torch(self.module).get_params(deep=False),
+            **self._objects()["module"].get_params(deep=False),
             learning_rate_init=self.learning_rate_init,
             input_shape=getattr(self, "input_shape_", None),
             n_targets=getattr(self, "n_targets_", None),

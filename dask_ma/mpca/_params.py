@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma._settings import Settings
 from dask_ma.mpca.networks._network import NetworkSpec
-from dask_ma.mpca.strategies._parameters import StrategyParameters
 from dask_ma.supervised import ValidationParams
 
 
@@ -35,7 +35,7 @@ class MPCAParams(ValidationParams):
 
     spec: NetworkSpec
     random_state: np.random.RandomState
-    strategy: StrategyParameters
+    strategy: Settings
     batch_size: int | str
     learning_rate: str
     learning_rate_init: float

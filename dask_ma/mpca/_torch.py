@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Self
 
-from sklearn.base import BaseEstimator
+from dask_ma._settings import Settings
 
 _MADE = ("module", "criterion", "optimizer")  # each with a dict of arguments
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -20,7 +20,7 @@ class AddressFreeRepr:
         return _ADDRESS.sub("", text)
 
 
-class Torch(AddressFreeRepr, BaseEstimator):
+class Torch(AddressFreeRepr, Settings):
     """A module of PyTorch with its arguments, its loss, its optimiser and its device.
 
     For the parameter `module` of :class:`~dask_ma.MPCAClassifier` and
@@ -153,6 +153,6 @@ def _is_entry(name: str) -> bool:
     return bool(delimiter) and kind in _MADE
 
 
-def as_torch(module: Any) -> Torch:
-    """A bare module with all the rest by default; what is wrapped already as it is."""
-    return module if isinstance(module, Torch) else Torch(module)
+def as_torch(module: Any) -> Torch | None:
+    """A bare module with all the rest by default; None is no module."""
+    return module if module is None or isinstance(module, Torch) else Torch(module)

@@ -28,7 +28,7 @@ from dask_ma.engine import (
 )
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine, Start
-from dask_ma.sfb.exchange._settings import Exchange, RunSettings, as_exchange
+from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.model._model import FactorModel
 from dask_ma.supervised import StopRule
 
@@ -185,7 +185,7 @@ def run(
         n_ranks=1 if n_ranks is None else n_ranks,
     )
     check_tol(tol)
-    exchange = as_exchange(communication)
+    exchange = COMMUNICATION.as_object(communication)
     exchange.check()
     settings = RunSettings(exchange=exchange, batch_size=batch_size, shuffle=shuffle)
     result: ModelResult = run_program_job(

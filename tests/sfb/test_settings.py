@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.sfb.exchange._settings import Exchange, as_exchange
+from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange
 from dask_ma.sfb.topology import Topology
 
 
@@ -84,8 +84,9 @@ def test_topologies_that_cannot_be():
 
 def test_a_name_is_an_exchange():
     own = Exchange("server")
-    assert as_exchange(own) is own
-    assert as_exchange("factors").get_params() == Exchange("factors").get_params()
+    assert COMMUNICATION.as_object(own) is own
+    for content in ("auto", "factors", "full_matrix", "server"):
+        assert COMMUNICATION.as_object(content).content == content
     for wrong in ("mail", None, Exchange):
-        with pytest.raises(ValueError, match="communication must be one of auto, fact"):
-            as_exchange(wrong)
+        with pytest.raises(ValueError, match="communication must be a str among"):
+            COMMUNICATION.as_object(wrong)

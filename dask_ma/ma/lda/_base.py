@@ -11,7 +11,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_ma.data import InputInfo
-from dask_ma.ma._paradigm import as_paradigm, is_gradient
+from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
 from dask_ma.ma.lda._params import TopicParams
@@ -33,6 +33,7 @@ class TopicEstimator(FittedTopics):
         "perp_tol",
         "total_samples",
     }
+    _to_object = {"paradigm": PARADIGM.as_object}
     _inactive = INACTIVE
 
     @property
@@ -92,7 +93,6 @@ class TopicEstimator(FittedTopics):
             setattr(self, f"{name}_", value)
         doc_topic_prior = np.broadcast_to(self.doc_topic_prior_, self.n_components)
         chosen = {
-            "paradigm": as_paradigm(self.paradigm),
             "batch_size": _chosen(self.batch_size),
             "local_batch_size": _chosen(self.local_batch_size),
             "learning_method": self._method(),

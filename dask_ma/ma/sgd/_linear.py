@@ -9,7 +9,7 @@ from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import Deal, InputInfo
 from dask_ma.linear import LinearEstimator
-from dask_ma.ma._paradigm import PARADIGM, as_paradigm
+from dask_ma.ma._paradigm import PARADIGM
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations, is_refined
 from dask_ma.ma.sgd._params import FitParams
@@ -53,12 +53,13 @@ class LinearMA(LinearEstimator):
             StrOptions({"auto"}),
             Interval(Real, 0, None, closed="neither"),
         ],
-        "paradigm": PARADIGM,
+        "paradigm": [PARADIGM],
         "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
         "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
         "refine_tol": [Interval(Real, 0, None, closed="left")],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _to_object = {"paradigm": PARADIGM.as_object}
     _inactive = INACTIVE
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
@@ -68,7 +69,6 @@ class LinearMA(LinearEstimator):
 
     def _make_params(self, info: InputInfo, **changes: Any) -> FitParams:
         chosen = {
-            "paradigm": as_paradigm(self.paradigm),
             "join_limit": _config.get_bytes("data.join-limit"),
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
         }

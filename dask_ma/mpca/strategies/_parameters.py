@@ -5,18 +5,11 @@ from __future__ import annotations
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.base import BaseEstimator
-
+from dask_ma._settings import Named, Settings
 from dask_ma._sklearn import Interval, StrOptions
 
 
-class StrategyParameters(BaseEstimator):
-    """Base of the strategies' parameters; every rank gets them."""
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
-
-
-class MPCA(StrategyParameters):
+class MPCA(Settings):
     """Models are exchanged in the background while the ranks compute.
 
     What the parameters do is in the :ref:`User Guide <mpca_sgd>`.
@@ -84,7 +77,7 @@ class MPCA(StrategyParameters):
         self.weighting = weighting
 
 
-class Synchronous(StrategyParameters):
+class Synchronous(Settings):
     """All ranks stop every `period` steps and go on from their mean.
 
     The same seed, blocks and ranks give the same result.
@@ -104,7 +97,7 @@ class Synchronous(StrategyParameters):
         self.period = period
 
 
-class ElasticAveraging(StrategyParameters):
+class ElasticAveraging(Settings):
     """Each rank and the joint model are drawn towards each other now and then.
 
     A rank stops every `period` of its steps. Parts of the joint model lie on all ranks.
@@ -130,7 +123,7 @@ class ElasticAveraging(StrategyParameters):
         self.elasticity = elasticity
 
 
-class ParameterServer(StrategyParameters):
+class ParameterServer(Settings):
     """Ranks send gradients, and get the model after a step made where it lies.
 
     Parts of the model lie on all ranks. There are no parameters: each step is an
@@ -138,7 +131,7 @@ class ParameterServer(StrategyParameters):
     """
 
 
-class Local(StrategyParameters):
+class Local(Settings):
     """Each rank trains alone, and the model is the mean after each pass.
 
     No rank goes on from the mean. The same seed, blocks and ranks give the same result.
@@ -146,23 +139,15 @@ class Local(StrategyParameters):
     """
 
 
-#: What the names stand for.
-BY_NAME: dict[str, type[StrategyParameters]] = {
-    "mpca": MPCA,
-    "synchronous": Synchronous,
-    "easgd": ElasticAveraging,
-    "parameter_server": ParameterServer,
-    "local": Local,
-}
-
-
-def as_strategy(strategy: Any) -> Any:
-    """The object that a name stands for; anything else as it is."""
-    if not isinstance(strategy, str):
-        return strategy
-    if strategy not in BY_NAME:
-        raise ValueError(
-            f"strategy={strategy!r} is none of {', '.join(map(repr, BY_NAME))}; give "
-            "one of these, or an object of dask_ma.mpca.strategies"
-        )
-    return BY_NAME[strategy]()
+#: What the parameter `strategy` can be.
+STRATEGY: Named[Settings] = Named(
+    "strategy",
+    {
+        "mpca": MPCA,
+        "synchronous": Synchronous,
+        "easgd": ElasticAveraging,
+        "parameter_server": ParameterServer,
+        "local": Local,
+    },
+    "dask_ma.mpca.strategies",
+)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma._inactive import Inactive, unless
-from dask_ma._settings import named
+from dask_ma._settings import Named
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo
 from dask_ma.linear import LinearEstimator
@@ -20,13 +20,18 @@ from dask_ma.schmp.schedules import Cyclic, Dynamic, Priority, Random
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
 from dask_ma.supervised import FitResult
 
-#: What the names of schedules stand for, but for "working_set".
-DESCENTS: dict[str, type[CandidateSchedule]] = {
-    "dynamic": Dynamic,
-    "priority": Priority,
-    "random": Random,
-    "cyclic": Cyclic,
-}
+#: What the parameter `schedule` can be. Working sets have no candidates to choose.
+SCHEDULE: Named[CandidateSchedule | None] = Named(
+    "schedule",
+    {
+        "working_set": lambda: None,
+        "dynamic": Dynamic,
+        "priority": Priority,
+        "random": Random,
+        "cyclic": Cyclic,
+    },
+    "dask_ma.schmp.schedules",
+)
 
 
 def _by_working_sets(estimator: Any) -> tuple[str, ...]:
@@ -57,13 +62,14 @@ class L1Estimator(LinearEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "feature_weights": ["array-like", None],
         "warm_start": ["boolean"],
-        "schedule": [StrOptions({"working_set", *DESCENTS}), *DESCENTS.values()],
+        "schedule": [SCHEDULE],
         "layout": [StrOptions({"auto", "rows", "columns"})],
         "polish": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _to_object = {"schedule": SCHEDULE.as_object}
     _inactive: ClassVar[tuple[Inactive, ...]] = INACTIVE
 
     @property
@@ -76,9 +82,8 @@ class L1Estimator(LinearEstimator):
         return train
 
     def _make_params(self, info: InputInfo, **changes: Any) -> SchMPParams:
-        by_name = self.schedule != "working_set"
         chosen = {
-            "schedule": named(self.schedule, DESCENTS) if by_name else None,
+            "schedule": self._objects().get("schedule"),
             "feature_weights": _checked_weights(self.feature_weights),
         }
         return self._params_of(SchMPParams, **{**chosen, **changes})

@@ -138,6 +138,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         "cv": ["cv_object"],
     }
     _sklearn_class = Lasso
+    _to_object = {}  # paths are made by working sets
     _inactive = (
         Inactive(
             ("eps",),

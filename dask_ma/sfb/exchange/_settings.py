@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dask_ma._settings import Settings
+from dask_ma._settings import Named, Settings
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.sfb.topology import Topology
 
@@ -140,22 +141,12 @@ class Exchange(Settings):
         return broadcast
 
 
-def as_exchange(communication: str | Exchange) -> Exchange:
-    """The exchange that a user has named, or given.
-
-    Raises
-    ------
-    ValueError
-        For another name, or another object.
-    """
-    if isinstance(communication, Exchange):
-        return communication
-    if not isinstance(communication, str) or communication not in CONTENTS:
-        raise ValueError(
-            f"communication must be one of {', '.join(CONTENTS)}, or a "
-            f"dask_ma.sfb.Exchange, got {communication!r}"
-        )
-    return Exchange(communication)
+#: What the parameter `communication` can be.
+COMMUNICATION: Named[Exchange] = Named(
+    "communication",
+    {content: partial(Exchange, content) for content in CONTENTS},
+    "dask_ma.sfb",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

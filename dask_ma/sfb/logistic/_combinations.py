@@ -6,7 +6,7 @@ from typing import Any
 
 from dask_ma._inactive import Inactive, is_set
 from dask_ma.linear import HELD_OUT, L1_RATIO
-from dask_ma.sfb.exchange._settings import as_exchange
+from dask_ma.sfb.exchange._settings import COMMUNICATION
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
@@ -44,7 +44,7 @@ def chosen_solver(estimator: Any) -> str:
     """
     if estimator.solver != "auto":
         return str(estimator.solver)
-    exchange = as_exchange(estimator.communication)
+    exchange = COMMUNICATION.as_object(estimator.communication)
     asks_for_steps = (
         exchange.staleness > 0
         or not exchange.relay
@@ -67,7 +67,7 @@ def _check_dual(estimator: Any) -> None:
             "solver='sgd'"
         )
     # The matrix must be that of the dual variables.
-    exchange = as_exchange(estimator.communication)
+    exchange = COMMUNICATION.as_object(estimator.communication)
     for name in ("relay", "compression", "wire_dtype"):
         if is_set(exchange, name):
             raise ValueError(
@@ -131,7 +131,7 @@ def _without_patience(estimator: Any) -> tuple[str, ...]:
 
 def _without_peers(estimator: Any) -> tuple[str, ...]:
     """Each rank sends to all others, and nothing is passed on."""
-    is_whole = as_exchange(estimator.communication).broadcast is None
+    is_whole = COMMUNICATION.as_object(estimator.communication).broadcast is None
     return ("communication__broadcast",) if is_whole else ()
 
 

@@ -10,12 +10,7 @@ from sklearn.linear_model import SGDClassifier
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo
 from dask_ma.linear import LinearEstimator
-from dask_ma.sfb.exchange._settings import (
-    CONTENTS,
-    Exchange,
-    RunSettings,
-    as_exchange,
-)
+from dask_ma.sfb.exchange._settings import COMMUNICATION, RunSettings
 from dask_ma.sfb.logistic._agent import train
 from dask_ma.sfb.logistic._combinations import (
     INACTIVE,
@@ -51,7 +46,7 @@ class SFBEstimator(LinearEstimator):
         ],
         "power_t": [Interval(Real, 0, None, closed="left")],
         "refine": [StrOptions({"auto"}), "boolean"],
-        "communication": [StrOptions(set(CONTENTS)), Exchange],
+        "communication": [COMMUNICATION],
         "shuffle": ["boolean"],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "early_stopping": ["boolean"],
@@ -62,6 +57,7 @@ class SFBEstimator(LinearEstimator):
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
+    _to_object = {"communication": COMMUNICATION.as_object}
     _inactive = INACTIVE
 
     def _check_combinations(self) -> None:
@@ -81,7 +77,7 @@ class SFBEstimator(LinearEstimator):
             "refine": self.refine is not False,
             "centre": self.fit_intercept,
             "settings": RunSettings(
-                exchange=as_exchange(self.communication),
+                exchange=self._objects()["communication"],
                 batch_size=self.batch_size,
                 shuffle=self.shuffle,
             ),

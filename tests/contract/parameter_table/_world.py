@@ -20,7 +20,7 @@ from dask_ma.comm import LocalGroup
 from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
 from dask_ma.mpca import _agent as mpca_agent
-from dask_ma.schmp.l1._estimator import DESCENTS
+from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
 ESTIMATORS = {
@@ -34,7 +34,12 @@ NESTED: dict[str, list[Any]] = {
     "module": [Torch],
     "communication": [Exchange],
     "paradigm": [Gradients, Models],
-    "schedule": list(DESCENTS.values()),
+    "schedule": [
+        schedules.Dynamic,
+        schedules.Priority,
+        schedules.Random,
+        schedules.Cyclic,
+    ],
 }
 _SGD = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 1}
 _SCHMP = {"alpha": 0.02, "tol": 1e-6, "random_state": 0, "n_ranks": 1}
