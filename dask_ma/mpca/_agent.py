@@ -12,7 +12,7 @@ from dask_ma.comm import Group, allgather, barrier
 from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.mpca._batches import Sampler
+from dask_ma.mpca._batches import Sampler, rows_of_batch
 from dask_ma.mpca._features import agree_on_center
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._state import part_of, prefixed
@@ -41,7 +41,6 @@ from dask_ma.supervised import (
     spread_of,
 )
 
-_DEFAULT_BATCH, _LEAST_BATCH = 200, 16  # rows, of all ranks and of one
 _ELASTICITY = 0.9  # of all ranks together (section 6.3)
 _LEAST_EXCHANGES, _PERIOD = 10, 10  # of an epoch; in steps
 _SERVED = (ElasticAveraging, ParameterServer)
@@ -449,10 +448,7 @@ class Trainer:
 
     def _batch_size(self) -> int:
         """Rows of a batch on each rank."""
-        batch_size = self._params.batch_size
-        if isinstance(batch_size, str):
-            return max(_LEAST_BATCH, _DEFAULT_BATCH // self._context.group.size)
-        return batch_size
+        return rows_of_batch(self._params.batch_size, self._context.group.size)
 
     def _find_spread(self) -> Spread | None:
         """How far several targets vary that are scored; a collective call then."""

@@ -10,6 +10,15 @@ from scipy import sparse
 from dask_ma.data import Block, Shard, hand_back
 from dask_ma.mpca.strategies._base import Batch
 
+_DEFAULT, _LEAST = 200, 16  # rows, of all ranks and of one
+
+
+def rows_of_batch(batch_size: int | str, n_ranks: int) -> int:
+    """Rows of a batch on each rank; those of "auto" are scikit-learn's, shared out."""
+    if isinstance(batch_size, str):
+        return max(_LEAST, _DEFAULT // n_ranks)
+    return batch_size
+
 
 class Sampler:
     """Gives the batches of one pass after another, without an end.
