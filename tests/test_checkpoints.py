@@ -352,7 +352,10 @@ NAMES = [
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["object", "name"])
-@pytest.mark.parametrize(("name", "parameter", "by_name", "held"), NAMES, ids=str)
+@pytest.mark.parametrize(
+    ("name", "parameter", "by_name", "held"),
+    [pytest.param(*case, id="-".join(case[:2])) for case in NAMES],
+)
 def test_an_object_goes_on_where_its_name_was_left(
     path, interrupted, name, parameter, by_name, held, turned
 ):
