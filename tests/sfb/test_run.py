@@ -291,7 +291,7 @@ def test_a_finished_run_is_not_run_again(tmp_path, configured, make_model, rows)
         ({"batch_size": 2.0}, TypeError, "batch_size must be an integer, got 2.0"),
         ({"n_ranks": 0}, ValueError, "n_ranks must be at least 1"),
         ({"communication": "mail"}, ValueError, "communication must be a str among"),
-        ({"communication": None}, ValueError, "or a dask_ma.sfb.Exchange, got None"),
+        ({"communication": None}, ValueError, "'dask_ma.sfb.Exchange', got None"),
         (
             {"communication": Exchange(staleness=-1)},
             ValueError,
