@@ -99,7 +99,11 @@ class CachedRows:
         return array
 
 
-def _mapped(path: Path) -> tuple[np.ndarray, mmap.mmap | None]:
+class Pages(mmap.mmap):
+    """A map of a file of ours; what others have mapped may hold changes of theirs."""
+
+
+def _mapped(path: Path) -> tuple[np.ndarray, Pages | None]:
     """The array in a ``.npy`` file, and the map that it lies in."""
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
@@ -111,7 +115,7 @@ def _mapped(path: Path) -> tuple[np.ndarray, mmap.mmap | None]:
         size = int(np.prod(shape))
         if not size:
             return np.empty(shape, dtype), None
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        pages = Pages(file.fileno(), 0, access=mmap.ACCESS_READ)
         start = file.tell()
     residency.add(pages, path)
     return np.frombuffer(pages, dtype, size, start).reshape(shape), pages
@@ -125,7 +129,8 @@ def hand_back(X: Any) -> None:
     Parameters
     ----------
     X : ndarray or CSR of shape (n_rows, n_features)
-        Rows of a block; those that are in memory stay there.
+        Rows of a block; those that are in memory stay there, and so do those that the
+        user has mapped.
     """
     for array in (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,):
         owner = array
@@ -136,7 +141,7 @@ def hand_back(X: Any) -> None:
 
 def _drop(pages: Any) -> None:
     """Have the system drop what this process has of a map, or keep it by itself."""
-    if isinstance(pages, mmap.mmap) and hasattr(pages, "madvise"):
+    if isinstance(pages, Pages) and hasattr(pages, "madvise"):
         pages.madvise(mmap.MADV_DONTNEED)
 
 
@@ -145,11 +150,11 @@ class _Residency:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._maps: WeakKeyDictionary[mmap.mmap, Path] = WeakKeyDictionary()
+        self._maps: WeakKeyDictionary[Pages, Path] = WeakKeyDictionary()
         self._limit = 0
         self._thread: threading.Thread | None = None
 
-    def add(self, pages: mmap.mmap, path: Path) -> None:
+    def add(self, pages: Pages, path: Path) -> None:
         """Look after a map of a file as long as it is used."""
         if _mapped_bytes() is None or not hasattr(pages, "madvise"):
             return  # no other system than Linux tells how much is mapped

@@ -18,7 +18,7 @@ from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
 from dask_ma.data._inputs import InputInfo
-from dask_ma.exceptions import InsufficientMemoryError, PeerLostError
+from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -129,12 +129,14 @@ class RowCache:
             return
         if client.status != "running":
             return
-        there = client.sync(client.scheduler.ncores, workers=list(set(addresses)))
-        calls = [(remove_rows, (self.run, self.base), worker) for worker in there]
         try:
+            there = client.sync(client.scheduler.ncores, workers=list(set(addresses)))
+            arguments = self.run, self.base
+            calls = [(remove_rows, arguments, worker) for worker in there]
             cluster.call_now(client, calls)
-        except PeerLostError as error:  # its folder goes with the worker
-            logger.info("cached rows of a worker that has gone: %s", error)
+        except (FitFailedError, OSError) as error:
+            # The fit has its result by then, and Dask removes folders of its workers.
+            logger.warning("files of rows could not be removed: %s", error)
 
 
 def exceed_memory(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from dask_ma import MASGDClassifier, MPCAClassifier
 from dask_ma.data import _mapped, hand_back
 from dask_ma.data._cache import files_of, remove_rows, store_rows, store_source
 from dask_ma.data._mapped import CachedRows
@@ -193,3 +194,18 @@ def test_nobody_looks_once_nothing_is_mapped(store):
     while _mapped.residency._thread is not None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_what_the_user_has_mapped_and_changed_stays(tmp_path):
+    """A map of the user's own may hold what no file has."""
+    path = tmp_path / "rows.npy"
+    np.save(path, np.zeros((500, 20)))
+    X = np.load(path, mmap_mode="c")
+    X[:] = 1
+    hand_back(X)
+    hand_back(X[5:50])
+    assert X.sum() == X.size
+    y = np.arange(500) % 2
+    MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
+    MPCAClassifier((2,), max_iter=1, tol=None).fit(X, y)
+    assert (X == 1).all()
