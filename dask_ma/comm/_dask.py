@@ -55,6 +55,7 @@ class Pace:
 
 
 _LOOK = 0.5  # seconds between looks whether a run has ended that waits for a delivery
+_FIRST_PAUSE = 0.01  # seconds after which a message that was not taken is sent again
 
 _paces: WeakKeyDictionary[Worker, tuple[int, Pace]] = WeakKeyDictionary()
 
@@ -219,13 +220,7 @@ class DaskGroup(Group):
             async with self._turns[dest]:
                 if self._pace is not None:
                     await self._pace.wait(payload_nbytes(payload))
-                await self._worker.rpc(address).dask_ma_receive(
-                    run_id=self.run_id,
-                    source=self.rank,
-                    dest=dest,
-                    tag=tag,
-                    payload=to_serialize(payload),
-                )
+                await self._post(payload, dest, tag)
         except FitFailedError as error:  # before OSError, which a time-out is, too
             self._mailbox.close(error)
             raise
@@ -240,3 +235,26 @@ class DaskGroup(Group):
         except Exception as error:
             self._mailbox.close(error)
             raise
+
+    async def _post(self, payload: Any, dest: int, tag: Hashable) -> None:
+        """Send a message until the worker at the other end takes it."""
+        timeout = _config.get_timeout("launch.start-timeout")
+        deadline = monotonic() + timeout
+        pause = _FIRST_PAUSE
+        # A scheduler says that the plugin is installed while it is still on its way to
+        # some workers for another run. Those answer None, and drop the message.
+        while not await self._worker.rpc(self._addresses[dest]).dask_ma_receive(
+            run_id=self.run_id,
+            source=self.rank,
+            dest=dest,
+            tag=tag,
+            payload=to_serialize(payload),
+        ):
+            if monotonic() >= deadline:
+                raise CommTimeoutError(
+                    f"worker {self._addresses[dest]} of rank {dest} has taken no "
+                    f"messages for {timeout:g} s (dask-ma.launch.start-timeout): the "
+                    "plugin dask_ma-comm is not there"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK)

@@ -187,12 +187,16 @@ def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
 
 async def receive(
     comm: Comm, run_id: str, source: int, dest: int, tag: Hashable, payload: Any
-) -> None:
-    """Handler: put a message into its mailbox; answer once it lies there."""
+) -> bool:
+    """Handler: put a message into its mailbox; answer True once it lies there.
+
+    A worker without this handler answers None, as Dask has it.
+    """
     mailbox = registry.find(run_id, dest)
     if mailbox is None:
         mailbox = await _mailbox_of(comm, run_id, source, dest, payload_nbytes(payload))
     mailbox.put(source, tag, payload)
+    return True
 
 
 async def _mailbox_of(

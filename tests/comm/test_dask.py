@@ -11,6 +11,7 @@ from distributed.security import Security
 from dask_ma import run_spmd
 from dask_ma.comm import allreduce, barrier
 from dask_ma.comm._dask import node_of
+from dask_ma.comm._plugin import HANDLER, receive
 from dask_ma.exceptions import CommTimeoutError, StaleRunError
 
 IN_PARTS = {"dask-ma.comm.message-overhead": 0}
@@ -380,3 +381,24 @@ def test_encrypted_and_without_ports_of_its_own(tls_client, assert_clean, run_ra
     assert all(sent > 0 for *_, sent in results)
     assert_same_bits([result for result, *_ in results], run_ranks(program, 2))
     assert_clean(tls_client)
+
+
+def test_a_run_that_starts_before_the_plugin_is_on_all_workers(process_client):
+    """As happens when another run has just had it installed."""
+
+    def program(group):
+        return int(allreduce(group, np.array(1)))
+
+    def forget(dask_worker):
+        return dask_worker.handlers.pop(HANDLER)
+
+    def learn(dask_worker):
+        dask_worker.handlers[HANDLER] = receive
+
+    run_spmd(program, client=process_client)
+    late = list(process_client.nthreads())[-1]
+    process_client.run(forget, workers=[late])
+    timer = threading.Timer(0.3, process_client.run, (learn,), {"workers": [late]})
+    timer.start()
+    assert run_spmd(program, client=process_client) == [4] * 4
+    timer.join()

@@ -17,9 +17,14 @@ from dask_ma.exceptions import (
     StaleRunError,
 )
 
+NO_HANDLER = object()
+
 
 class Sender:
-    """Stands in for a worker; `deliver(payload)` is the far end of its connections."""
+    """Stands in for a worker; `deliver(payload)` is the far end of its connections.
+
+    A far end that returns NO_HANDLER has not taken the message.
+    """
 
     address = "tcp://here:1"
 
@@ -31,7 +36,7 @@ class Sender:
 
     def rpc(self, address):
         async def dask_ma_receive(*, run_id, source, dest, tag, payload):
-            await self._deliver(payload.data)
+            return await self._deliver(payload.data) is not NO_HANDLER
 
         return SimpleNamespace(dask_ma_receive=dask_ma_receive)
 
@@ -69,6 +74,32 @@ def test_messages_to_a_rank_keep_their_order_on_the_way(sending_group):
         group.push(number, 1)
     group.flush()
     assert arrived == list(range(10))
+
+
+def test_a_message_is_sent_until_the_worker_knows_how_to_take_it(sending_group):
+    arrived = []
+    answers = iter([NO_HANDLER, NO_HANDLER, None, None])
+
+    async def take_the_third(payload):
+        if (answer := next(answers)) is None:
+            arrived.append(payload)
+        return answer
+
+    group = sending_group(take_the_third)
+    group.push("first", 1)
+    group.push("second", 1)
+    group.flush()
+    assert arrived == ["first", "second"]
+
+
+def test_a_worker_that_never_takes_messages_is_named(sending_group, configured):
+    async def drop(payload):
+        return NO_HANDLER
+
+    group = sending_group(drop)
+    with configured({"dask-ma.launch.start-timeout": "20 ms"}):
+        with pytest.raises(CommTimeoutError, match=r"there:2 of rank 1 .* 0\.02 s"):
+            group.send("x", 1)
 
 
 def refuse(error):
