@@ -32,12 +32,18 @@ Below them, a package imports only from those further down:
 ``plotting`` draws fits, collectives and networks.
 """
 
-from dask_ma.butterfly import ButterflySGDClassifier, ButterflySGDRegressor
-from dask_ma.engine import run_spmd
-from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
-from dask_ma.mpca import MPCAClassifier, MPCARegressor
-from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
-from dask_ma.sfb import SFBLogisticRegression
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dask_ma import _config as _config  # its defaults belong to Dask's configuration
+
+if TYPE_CHECKING:
+    from dask_ma.butterfly import ButterflySGDClassifier, ButterflySGDRegressor
+    from dask_ma.engine import run_spmd
+    from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
+    from dask_ma.mpca import MPCAClassifier, MPCARegressor
+    from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
+    from dask_ma.sfb import SFBLogisticRegression
 
 __all__ = [
     "ButterflySGDClassifier",
@@ -56,3 +62,50 @@ __all__ = [
 ]
 
 __version__ = "0.1.0.dev0"
+
+# What is imported when it is asked for: a worker needs one method only.
+_FOLDERS = (
+    "base",
+    "butterfly",
+    "comm",
+    "data",
+    "datasets",
+    "engine",
+    "exceptions",
+    "kernels",
+    "ma",
+    "mpca",
+    "plotting",
+    "schmp",
+    "sfb",
+    "topics",
+)
+_FOLDER_OF = {
+    "ButterflySGDClassifier": "butterfly",
+    "ButterflySGDRegressor": "butterfly",
+    "MALDA": "ma",
+    "MASGDClassifier": "ma",
+    "MASGDRegressor": "ma",
+    "MPCAClassifier": "mpca",
+    "MPCARegressor": "mpca",
+    "SFBLogisticRegression": "sfb",
+    "SchMPLasso": "schmp",
+    "SchMPLassoCV": "schmp",
+    "SchMPLogisticRegression": "schmp",
+    "run_spmd": "engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a folder, or what lies in it, when it is asked for."""
+    if name in _FOLDERS:
+        return import_module(f"dask_ma.{name}")
+    if name not in _FOLDER_OF:
+        raise AttributeError(f"module 'dask_ma' has no attribute {name!r}")
+    value = getattr(import_module(f"dask_ma.{_FOLDER_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_FOLDERS})

@@ -134,15 +134,33 @@ def test_kernels_need_numpy_and_scipy_only():
 def test_import_loads_nothing_heavy_besides_what_it_rests_on():
     """dask.array loads sparse, and that numba: half a second for nothing."""
     before = modules_after("import sklearn.linear_model, distributed")
-    added = modules_after("import dask_ma") - before
+    added = modules_after("from dask_ma import *") - before
     heavy = {"dask.array", "dask.dataframe", "matplotlib", "numba", "pandas", "sparse"}
     assert not added & (heavy | {"rich"})
 
 
-@pytest.mark.parametrize("first", ["dask.array", "dask_ma"])
+@pytest.mark.parametrize("first", ["dask.array", "dask_ma.base"])
 def test_import_in_any_order(first):
     """The entry point is loaded while Dask is half imported."""
-    assert "dask_ma.base" in modules_after(f"import {first}, dask_ma")
+    assert "dask_ma.base" in modules_after(f"import {first}, dask_ma.base")
+
+
+def test_a_method_is_imported_when_it_is_asked_for():
+    methods = {
+        f"dask_ma.{name}" for name in ("butterfly", "ma", "mpca", "schmp", "sfb")
+    }
+    none = modules_after("import dask_ma")
+    assert not none & {*methods, "sklearn", "scipy"}
+    one = modules_after("from dask_ma import MASGDClassifier")
+    assert one & methods == {"dask_ma.ma"}
+    assert "dask_ma.topics" in modules_after("import dask_ma; dask_ma.topics")
+
+
+def test_names_of_the_package_are_those_of_its_folders():
+    assert {*dask_ma._FOLDER_OF, "__version__"} == set(dask_ma.__all__)
+    assert set(dask_ma.__all__) | set(dask_ma._FOLDERS) <= set(dir(dask_ma))
+    with pytest.raises(AttributeError, match="no attribute 'MASGDRanker'"):
+        dask_ma.MASGDRanker  # noqa: B018
 
 
 def test_importing_dask_does_not_import_the_package():
