@@ -10,6 +10,7 @@ import pytest
 
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery._checkpoint import Store
+from dask_ma.engine.recovery._saving import Saver
 from dask_ma.exceptions import CheckpointError
 from dask_ma.schmp import RotationProgram, run, schedules
 
@@ -142,14 +143,20 @@ def test_files_of_the_next_checkpoint_stay_while_one_is_completed(
     saving, tmp_path, monkeypatch
 ):
     """Rank 0 tidies up when others may be at their next files."""
-    rename, waiting = os.replace, threading.Event()
+    rename, begin, save = os.replace, Saver.begin_parts, Store.save
+    second, waiting = threading.Event(), threading.Event()
 
     def late(source, target):
+        if "-1.npz" in target and "round-00000001" in target:
+            assert second.wait(30)  # the first is not complete before
         if "-1.npz" in target and "round-00000002" in target:
             assert waiting.wait(30)  # its part of the file is there
         rename(source, target)
 
-    save = Store.save
+    def beginning(self, series, rows, n_rounds, *args, **kwargs):
+        if n_rounds == 2:
+            second.set()
+        begin(self, series, rows, n_rounds, *args, **kwargs)
 
     def saving_late(self, series, saved, keep):
         if saved.round == 1:
@@ -162,6 +169,7 @@ def test_files_of_the_next_checkpoint_stay_while_one_is_completed(
             waiting.set()
 
     monkeypatch.setattr("dask_ma.engine.recovery._checkpoint.os.replace", late)
+    monkeypatch.setattr(Saver, "begin_parts", beginning)
     monkeypatch.setattr(Store, "save", saving_late)
     with saving():
         run(Wandering(), X, n_iterations=2, **OPTIONS)
