@@ -40,6 +40,13 @@ from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
 
 _MAX_SEED = np.iinfo(np.int32).max
 # Parts of the agents' parameters that hold a model to start from.
+#: Types of rows in memory that ranks make floating numbers of, block by block: as such
+#: they would take up to eight times the room here, and on the way.
+CAST_LATER = (
+    np.bool_,
+    *(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)),
+    np.float16,
+)
 _STARTS = ("coef", "intercept", "start", "vector")
 _Params = TypeVar("_Params")
 _WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fit
@@ -372,7 +379,7 @@ class DistributedClassifierMixin(ClassifierMixin):
             X,
             y,
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
-            dtype=list(self._row_dtypes),
+            dtype=[*self._row_dtypes, *CAST_LATER],
             order="C",
             multi_output=_has_columns(self, y),
             reset=reset,
@@ -444,7 +451,7 @@ class DistributedRegressorMixin(RegressorMixin):
             X,
             y,
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
-            dtype=list(self._row_dtypes),
+            dtype=[*self._row_dtypes, *CAST_LATER],
             order="C",
             y_numeric=True,
             multi_output=_has_columns(self, y),

@@ -1,6 +1,7 @@
 """What the estimators share: lazy predictions, scores, the way through a fit."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import dask
 import dask.array as da
@@ -9,12 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
-from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma import MALDA, MASGDClassifier, MASGDRegressor
 from dask_ma.base import DistributedEstimator
 from dask_ma.comm import allreduce
 from dask_ma.data import build_shard, describe
+from dask_ma.engine import _fit
 from dask_ma.supervised import FitResult
 
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 0}
@@ -412,3 +415,34 @@ def test_large_arrays_among_the_parameters_are_told_apart():
         Estimator(start)._identity(None, 0) for start in (first, first.copy(), second)
     )
     assert wanted == same != other
+
+
+@pytest.mark.parametrize(
+    ("dtype", "convert"),
+    [
+        *product([bool, np.int8, np.uint16, np.int64], [np.asarray, sparse.csr_array]),
+        (np.float16, np.asarray),  # SciPy has no sparse matrices of such numbers
+    ],
+)
+def test_small_numbers_are_cast_by_the_ranks(data, monkeypatch, convert, dtype):
+    """An array of bytes would take eight times its size as floating numbers."""
+    rows = np.abs(np.round(data[0])).astype(dtype)
+    found = []
+    partition = _fit.partition
+
+    def noting(X, *args, **kwargs):
+        found.append(X.dtype)
+        return partition(X, *args, **kwargs)
+
+    monkeypatch.setattr(_fit, "partition", noting)
+    for estimator in (MASGDRegressor(n_ranks=2, **PARAMS), MALDA(2, max_iter=2)):
+        estimator.set_params(random_state=0)
+        small = clone(estimator).fit(convert(rows), data[1])
+        large = clone(estimator).fit(convert(rows.astype(float)), data[1])
+        assert found == [dtype, float]
+        found.clear()
+        for name in ("coef_", "components_"):
+            if hasattr(small, name):
+                np.testing.assert_array_equal(
+                    getattr(small, name), getattr(large, name)
+                )

@@ -32,6 +32,8 @@ from dask_ma.exceptions import NoWorkersError, PeerLostError
 
 __all__: list[str] = []
 
+_UNDER_WAY = 1 << 25  # bytes of the objects that are being sent at a time
+
 _LOCAL_SCHEDULERS = {
     "threads",
     "threading",
@@ -338,32 +340,45 @@ def count_rows(blocks: list[Any]) -> list[int]:
 
 
 def scatter_each(
-    client: Client, objects: Sequence[Any], addresses: Sequence[str]
+    client: Client,
+    make: Callable[[int], Any],
+    addresses: Sequence[str],
+    *,
+    nbytes: int = 0,
 ) -> list[Future]:
-    """Send each object once, to its worker, all at the same time.
+    """Send each worker an object, once; together as many as fit into 32 MB.
+
+    An object takes its size twice until it has been sent, as a copy and as a message.
 
     Parameters
     ----------
     client : distributed.Client
-    objects : sequence of object
-        Not hashed and never part of a graph.
+    make : callable
+        ``make(place)`` gives the object for an address. Not hashed and never part of a
+        graph.
     addresses : sequence of str
         Worker that receives each object.
+    nbytes : int, default=0
+        Of all objects together.
 
     Returns
     -------
     list of Future
     """
 
-    async def send(item: Any, address: str) -> Future:
-        [future] = await client.scatter(
-            [item], workers=[address], hash=False, asynchronous=True
-        )
+    async def send(turns: asyncio.Semaphore, place: int, address: str) -> Future:
+        async with turns:
+            [future] = await client.scatter(
+                [make(place)], workers=[address], hash=False, asynchronous=True
+            )
         return future
 
     async def send_all() -> list[Future]:
-        pairs = zip(objects, addresses, strict=True)
-        return list(await asyncio.gather(*(send(*pair) for pair in pairs)))
+        at_once = _UNDER_WAY * len(addresses) // max(nbytes, 1)
+        turns = asyncio.Semaphore(max(at_once, 1))
+        return list(
+            await asyncio.gather(*(send(turns, *pair) for pair in enumerate(addresses)))
+        )
 
     try:
         # In a context of its own: inside a task, scatter would otherwise find the

@@ -380,7 +380,10 @@ def _scatter_columns(
         return 0
     ranks = [rank for rank, shard in enumerate(result.shards) if shard.pieces]
     cuts = [_cut_columns(columns.arrays, result.shards[r].pieces) for r in ranks]
-    futures = cluster.scatter_each(client, cuts, [addresses[r] for r in ranks])
+    holders = [addresses[rank] for rank in ranks]
+    futures = cluster.scatter_each(
+        client, cuts.__getitem__, holders, nbytes=n_bytes(cuts)
+    )
     for rank, future in zip(ranks, futures, strict=True):
         result.shards[rank].aligned = future
     result.owned += futures
@@ -396,7 +399,7 @@ def _resend_columns(client: Client, columns: _Columns) -> Resend:
         cut = _cut_columns(columns.arrays, spec.pieces) if spec.pieces else None
         if cut is None:
             return replace(spec, aligned=None), []
-        [future] = cluster.scatter_each(client, [cut], [address])
+        [future] = cluster.scatter_each(client, lambda _: cut, [address])
         return replace(spec, aligned=future), [future]
 
     return resend

@@ -211,16 +211,21 @@ def _scatter(
     ) -> tuple[ShardSpec, list[Future]]:
         if not spec.pieces:
             return spec, []
-        [future] = scatter_each(client, [rows_of(rank)], [address])
+        [future] = scatter_each(client, lambda _: rows_of(rank), [address])
         return replace(spec, pieces=pieces_of(rank, future)), [future]
 
-    shares = [rows_of(rank) for rank in ranks]
-    futures = scatter_each(client, shares, [addresses[r] for r in ranks])
+    nbytes = n_bytes(data)
+    futures = scatter_each(
+        client,
+        lambda place: rows_of(ranks[place]),
+        [addresses[rank] for rank in ranks],
+        nbytes=nbytes,
+    )
     pieces: list[list[Piece]] = [[] for _ in addresses]
     for rank, future in zip(ranks, futures, strict=True):
         pieces[rank] = pieces_of(rank, future)
     result = make_partition(info, n_rows, pieces)
-    result.bytes_scattered = n_bytes(shares)
+    result.bytes_scattered = nbytes
     result.owned += futures
     result.resend, result.is_resendable = resend, True
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -54,7 +55,10 @@ def test_processes_end_in_good_order_after_a_fit_of_each_family(tmp_path, nanny_
         file = folder / str(os.getpid())
         atexit.register(lambda: file.write_text(str(gc.get_freeze_count())))
 
+    # A process that is forked leaves without any of this.
+    spawned = {"distributed.worker.multiprocessing-method": "spawn"}
     with (
+        dask.config.set(spawned),
         LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,

@@ -15,7 +15,7 @@ import sparse
 from distributed import Client, LocalCluster, wait
 from sklearn.exceptions import DataConversionWarning
 
-from dask_ma.data import build_shard, partition
+from dask_ma.data import _collections, build_shard, partition
 from dask_ma.exceptions import NoWorkersError
 
 N, D = 103, 4
@@ -545,3 +545,42 @@ def test_without_client_although_there_is_one(client, Xy, stack):
     result = partition(X, y, n_ranks=1, addresses=None)
     [shard] = [build_shard(spec.arguments) for spec in result.shards]
     np.testing.assert_array_equal(stack([shard])[0], Xy[0])
+
+
+def test_shares_of_rows_are_made_when_they_are_sent(monkeypatch, client, workers):
+    """Together they would be a second copy of all rows in this process."""
+    made, most = [], []
+
+    def make(place):
+        made.append(place)
+        most.append(len(made) - len(sent))
+        return np.full(10, place)
+
+    sent = []
+    scatter = client.scatter
+
+    async def scattering(*args, **kwargs):
+        future = await scatter(*args, **kwargs)
+        sent.append(future)
+        return future
+
+    monkeypatch.setattr(client, "scatter", scattering)
+    monkeypatch.setattr(_collections, "_UNDER_WAY", 160)
+    for nbytes, together in ((4 * 80, 2), (4 * 1000, 1), (0, 4)):
+        made.clear(), most.clear(), sent.clear()
+        futures = _collections.scatter_each(client, make, workers, nbytes=nbytes)
+        assert [future.result()[0] for future in futures] == made == [0, 1, 2, 3]
+        assert max(most) == together
+        where = client.who_has(futures)
+        assert [where[f.key] for f in futures] == [[worker] for worker in workers]
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64])
+def test_small_numbers_are_sent_as_they_are(client, workers, clean, build, dtype):
+    X = np.arange(40).reshape(20, 2).astype(dtype)
+    result = partition(X, np.ones(20), n_ranks=4, addresses=workers, client=client)
+    assert result.bytes_scattered == X.nbytes + 20 * 8
+    shards = build(result, workers)
+    rows = np.concatenate([block.X for shard in shards for block in shard.blocks])
+    assert rows.dtype == np.float64
+    np.testing.assert_array_equal(rows, X)

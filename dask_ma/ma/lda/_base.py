@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dask_ma.base import CAST_LATER
 from dask_ma.data import InputInfo
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
@@ -204,7 +205,7 @@ class TopicEstimator(FittedTopics):
             self,
             X,
             accept_sparse="csr",
-            dtype=[np.float64, np.float32],
+            dtype=[*self._row_dtypes, *CAST_LATER],
             ensure_non_negative=True,
             reset=reset,
         )
