@@ -64,6 +64,7 @@ def least_log_loss(X, y):
     )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("n_ranks", [1, 4, 8])
 @pytest.mark.parametrize("name", ["cancer", "iris", "wine"])
@@ -130,6 +131,7 @@ def least_of_regression(name, X, y):
     return found.fun
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("n_ranks", [1, 4, 8])
 @pytest.mark.parametrize("loss", sorted(REGRESSIONS))
