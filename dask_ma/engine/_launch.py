@@ -6,9 +6,11 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from pickle import PickleBuffer
 from typing import Any
 
 from distributed import Client
+from distributed.protocol import pickle
 
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._allocator import kept_memory
@@ -21,6 +23,10 @@ from dask_ma.engine.recovery._identity import note_ended
 from dask_ma.exceptions import FitFailedError, GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")
+
+# Bytes of a model to start from with which it goes to one rank only, which broadcasts
+# it. In the task of each rank, all of them would pass through the scheduler.
+_MUCH = 1 << 16
 
 
 def launch(
@@ -93,6 +99,7 @@ def launch(
         addresses=tuple(addresses),
         agent=agent,
         params=params,
+        shares_params=len(addresses) > 1 and _nbytes(params) > _MUCH,
         seed=seed,
         blas_threads=blas_threads,
         listening=listener is not None,
@@ -111,7 +118,7 @@ def launch(
             [
                 client.submit(
                     run_rank,
-                    run,
+                    run.of_rank(rank),
                     rank,
                     shard,
                     key=run.key(rank),
@@ -178,6 +185,13 @@ def _launch_here(
     note_ended(contexts[0].series)
     tell(contexts[0].notes)
     return results if collect == "all" else results[0]
+
+
+def _nbytes(params: Any) -> int:
+    """Bytes of an object on its way to a rank."""
+    buffers: list[PickleBuffer] = []
+    pickled = pickle.dumps(params, buffer_callback=buffers.append)
+    return len(pickled) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
 def raise_first(errors: Sequence[BaseException | None]) -> None:

@@ -6,14 +6,14 @@ import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask.sizeof import sizeof
 from distributed import Worker, get_worker, secede
 
 from dask_ma import _config
-from dask_ma.comm import KEY_PREFIX, DaskGroup, is_aborted
+from dask_ma.comm import KEY_PREFIX, DaskGroup, broadcast, is_aborted
 from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
@@ -49,6 +49,8 @@ class Run:
         What each rank does.
     params : object
         What the agent gets besides its shard.
+    shares_params : bool
+        Whether only rank 0 is sent `params`, and passes them on.
     seed : int
         Seed of the ranks' random numbers.
     blas_threads : int
@@ -66,6 +68,7 @@ class Run:
     addresses: tuple[str, ...]
     agent: Agent
     params: Any
+    shares_params: bool
     seed: int
     blas_threads: int
     listening: bool
@@ -76,6 +79,12 @@ class Run:
     def size(self) -> int:
         """Number of ranks."""
         return len(self.addresses)
+
+    def of_rank(self, rank: int) -> Run:
+        """What the task of a rank is sent of this run."""
+        if rank == 0 or not self.shares_params:
+            return self
+        return replace(self, params=None)
 
     def key(self, rank: int) -> str:
         """Key of the task of a rank; its prefix is what the dashboard shows."""
@@ -196,7 +205,10 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             arguments=shard,
         )
         with context.blaming_checkpoint():
-            result = run.agent(context, shard, run.params)
+            params = run.params
+            if run.shares_params:
+                params = broadcast(group, params)
+            result = run.agent(context, shard, params)
         group.flush()
         if run.collect == "all" or rank == 0:
             return Outcome(result, context.notes, series=context.series)

@@ -5,8 +5,9 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
-from distributed import Future
+from distributed import Client, Future
 
 from dask_ma.comm import barrier
 from dask_ma.engine import launch, place_ranks
@@ -48,6 +49,25 @@ def test_each_rank_gets_its_shard_and_all_get_the_parameters(where):
         echo(), ["a", "b", "c"], {"p": 1}, name="Echo", collect="all", **where
     )
     assert results == [(0, "a", {"p": 1}), (1, "b", {"p": 1}), (2, "c", {"p": 1})]
+
+
+def test_a_large_model_to_start_from_passes_the_scheduler_once(where, monkeypatch):
+    def submit(self, function, run, *args, **kwargs):
+        sent.append(run.params is not None)
+        return original(self, function, run, *args, **kwargs)
+
+    def agent(context, shard, params):
+        return context.group.rank, params["coef"].sum(), params["names"]
+
+    sent, original = [], Client.submit
+    monkeypatch.setattr(Client, "submit", submit)
+    for size, expected in ((10, [True] * 3), (10_000, [True, False, False])):
+        params = {"coef": np.arange(size), "names": ["x"]}
+        found = launch(agent, "abc", params, name="Sum", collect="all", **where)
+        total = size * (size - 1) // 2
+        assert found == [(rank, total, ["x"]) for rank in range(3)]
+        assert sent == ([] if where["client"] is None else expected)
+        sent.clear()
 
 
 def test_the_first_ranks_result_is_returned(where):

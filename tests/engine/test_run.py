@@ -1,6 +1,7 @@
 """What one run consists of, and its part on a rank."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from distributed import get_worker
@@ -18,7 +19,8 @@ def run():
         run_id="abc",
         addresses=("tcp://a:1", "tcp://b:2"),
         agent=print,
-        params=None,
+        params={"p": 1},
+        shares_params=False,
         seed=0,
         blas_threads=1,
         listening=False,
@@ -30,6 +32,13 @@ def test_names_for_the_dashboard_and_for_errors(run):
     assert run.size == 2
     assert run.key(1) == "dask_ma-Model-abc-1"
     assert run.describe(1) == "rank 1 of 2 (worker tcp://b:2)"
+
+
+def test_what_a_rank_is_sent(run):
+    assert run.of_rank(0).params == run.of_rank(1).params == {"p": 1}
+    shared = replace(run, shares_params=True)
+    assert shared.of_rank(0) is shared
+    assert shared.of_rank(1) == replace(shared, params=None)
 
 
 def test_ranks_leave_the_thread_pool(inproc_client):
