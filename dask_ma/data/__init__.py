@@ -6,6 +6,7 @@ them ready for the kernels. X never passes through the client.
 
 from __future__ import annotations
 
+from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
 from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import (
     ShardDigest,

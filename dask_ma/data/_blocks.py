@@ -175,7 +175,17 @@ def _csr_rows(block: Any, start: int, stop: int) -> Any:
     first, last = block.indptr[start], block.indptr[stop]
     parts = block.data[first:last], block.indices[first:last]
     pointers = block.indptr[start : stop + 1] - first
-    return type(block)((*parts, pointers), shape=(stop - start, block.shape[1]))
+    return csr_of((*parts, pointers), (stop - start, block.shape[1]), type(block))
+
+
+def csr_of(arrays: Sequence[np.ndarray], shape: tuple[int, int], kind: type) -> Any:
+    """A CSR of these arrays themselves.
+
+    SciPy's constructor copies what is a small part of a large array.
+    """
+    made = kind(shape, dtype=arrays[0].dtype)
+    made.data, made.indices, made.indptr = arrays
+    return made
 
 
 def join_rows(blocks: Sequence[Any], ranges: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -198,8 +208,8 @@ def align(block: Any) -> Any:
     parts = block.data, block.indices, block.indptr
     if all(part.flags.aligned for part in parts):
         return block
-    aligned = tuple(np.require(part, requirements="A") for part in parts)
-    return type(block)(aligned, shape=block.shape)
+    aligned = [np.require(part, requirements="A") for part in parts]
+    return csr_of(aligned, block.shape, type(block))
 
 
 def n_bytes(block: Any) -> int:

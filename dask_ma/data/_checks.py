@@ -9,6 +9,7 @@ import scipy.sparse
 
 from dask_ma.data._blocks import (
     as_rows,
+    csr_of,
     frame_to_array,
     holds_numbers,
     is_frame,
@@ -133,7 +134,7 @@ def without_duplicates(X: Any) -> Any:
 
     Its flags are not believed: whoever sets the arrays of a matrix can forget them.
     """
-    head = type(X)((X.data, X.indices, X.indptr), shape=X.shape)
+    head = csr_of((X.data, X.indices, X.indptr), X.shape, type(X))
     if head.has_canonical_format:
         return X
     head = head.copy()

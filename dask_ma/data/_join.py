@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from dask_ma.data._blocks import n_bytes
+from dask_ma.data._blocks import csr_of, n_bytes
 from dask_ma.data._mapped import hand_back
 from dask_ma.data._shard import Block, Shard
 
@@ -79,7 +80,53 @@ def _join(blocks: Sequence[Block]) -> Block:
         None if column[0] is None else np.concatenate(column)
         for column in zip(*((b.y, b.sample_weight) for b in blocks), strict=True)
     ]
-    X = scipy.sparse.vstack(parts, format="csr") if sparse else np.concatenate(parts)
+    X = _stacked(parts) if sparse else _put_together(parts)
     for part in parts:
         hand_back(part)
     return first._replace(X=X, y=columns[0], sample_weight=columns[1])
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    """The rows of CSR matrices one below the other."""
+    lie_together = _view_of_all([part.data for part in parts]) is not None
+    if not lie_together:
+        return scipy.sparse.vstack(parts, format="csr")
+    data, indices = (
+        _put_together([getattr(part, name) for part in parts])
+        for name in ("data", "indices")
+    )
+    ends = np.cumsum([part.nnz for part in parts], dtype=parts[0].indptr.dtype)
+    starts = np.concatenate([[0], ends[:-1]]).astype(ends.dtype)
+    pointers = [p.indptr[1:] + start for p, start in zip(parts, starts, strict=True)]
+    indptr = np.concatenate([[0], *pointers]).astype(ends.dtype)
+    shape = sum(part.shape[0] for part in parts), parts[0].shape[1]
+    return csr_of((data, indices, indptr), shape, type(parts[0]))
+
+
+def _put_together(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays one behind the other; not copied where they lie like that already."""
+    whole = _view_of_all(arrays)
+    return np.concatenate(arrays) if whole is None else whole
+
+
+def _view_of_all(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """One array of neighbours in memory, as the shares of a rank are; None if not."""
+    owner, first = _owner(arrays[0]), arrays[0]
+    if isinstance(owner, np.memmap) or not owner.flags.c_contiguous:
+        return None
+    address = first.ctypes.data
+    for array in arrays:
+        is_next = array.ctypes.data == address and _owner(array) is owner
+        if not is_next or not array.flags.c_contiguous or array.dtype != first.dtype:
+            return None
+        address += array.nbytes
+    shape = (sum(len(array) for array in arrays), *first.shape[1:])
+    offset = first.ctypes.data - owner.ctypes.data
+    return np.ndarray(shape, first.dtype, owner.data, offset)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory an array is a part of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

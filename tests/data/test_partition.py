@@ -15,7 +15,14 @@ import sparse
 from distributed import Client, LocalCluster, wait
 from sklearn.exceptions import DataConversionWarning
 
-from dask_ma.data import _collections, build_shard, partition
+from dask_ma.data import (
+    Block,
+    Shard,
+    _collections,
+    build_shard,
+    join_shard,
+    partition,
+)
 from dask_ma.exceptions import NoWorkersError
 
 N, D = 103, 4
@@ -584,3 +591,48 @@ def test_small_numbers_are_sent_as_they_are(client, workers, clean, build, dtype
     rows = np.concatenate([block.X for shard in shards for block in shard.blocks])
     assert rows.dtype == np.float64
     np.testing.assert_array_equal(rows, X)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, sp.csr_array])
+def test_rows_of_the_client_lie_once_in_the_memory_of_their_worker(convert):
+    """Also where they have been dealt out in short runs, which are joined again."""
+    rng = np.random.default_rng(0)
+    X = convert(rng.random((4000, 30)) * (rng.random((4000, 30)) < 0.5))
+
+    def share(arguments):
+        shard = build_shard(arguments)
+        received = np.ravel(arguments["pieces"][0][0].X.data)
+        one = join_shard(shard, 1 << 30)
+        parts = [np.ravel(block.X.data) for block in (*shard.blocks, *one.blocks)]
+        alone = all(np.shares_memory(part, received) for part in parts)
+        rows = [arguments["pieces"][0][0].X, one.blocks[0].X]
+        dense = [r.toarray() if sp.issparse(r) else r for r in rows]
+        return alone, len(shard.blocks), len(one.blocks), np.array_equal(*dense)
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        where = list(client.nthreads())
+        result = partition(
+            X, np.ones(4000), n_ranks=2, addresses=where, client=client, deal="memory"
+        )
+        for spec, address in zip(result.shards, where, strict=True):
+            found = client.submit(
+                share, spec.arguments, workers=[address], pure=False
+            ).result()
+            assert found[0] and found[1] > 10 and found[2:] == (1, True)
+
+
+def test_blocks_that_do_not_lie_together_are_copied_together(build):
+    for convert in (np.asarray, sp.csr_array):
+        rows = np.arange(60.0).reshape(20, 3)
+        blocks = [Block(convert(rows[i : i + 5]), None, None, 0, i) for i in (0, 5, 10)]
+        apart = [blocks[0], blocks[2], blocks[1]]
+        for some in (blocks, apart):
+            one = join_shard(Shard(some, 3, np.dtype(float)), 1 << 20).blocks[0].X
+            expected = [b.X.toarray() if sp.issparse(b.X) else b.X for b in some]
+            found = one.toarray() if sp.issparse(one) else one
+            np.testing.assert_array_equal(found, np.concatenate(expected))

@@ -1,0 +1,118 @@
+"""Rows in a message whose arrays lie where the processor expects them.
+
+Dask reads a message into one buffer, and the arrays in it begin at any byte. To use
+them, each would be copied to an even address, and its rows would take their size twice.
+Here a few bytes that nobody needs go ahead, so that the one who receives the rows can
+move them to an even address within the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from distributed.protocol import dask_deserialize, dask_serialize
+
+from dask_ma.data._blocks import csr_of
+from dask_ma.data._checks import RawBlock
+
+__all__: list[str] = []
+
+_ROOM = bytes(8)  # as many as the largest elements have
+_AT_ONCE = 1 << 20  # bytes that are moved at a time
+_CSR = {"csr_array": scipy.sparse.csr_array, "csr_matrix": scipy.sparse.csr_matrix}
+_PLAIN = "biufSU"  # kinds of elements that are their bytes
+
+
+@dask_serialize.register(RawBlock)
+def to_frames(block: RawBlock) -> tuple[dict[str, Any], list[Any]]:
+    """Header and buffers of some rows; other kinds of rows are left to pickle."""
+    parts = [_describe(part) for part in block]
+    arrays = [array for part in block for array in _arrays_of(part)]
+    if not all(a.flags.c_contiguous and a.dtype.kind in _PLAIN for a in arrays):
+        raise NotImplementedError("these rows are not bytes in a row")
+    layout = [(array.dtype.str, array.shape) for array in arrays]
+    frames = [frame for array in arrays for frame in (_ROOM, _bytes_of(array))]
+    return {"parts": parts, "layout": layout}, frames
+
+
+@dask_deserialize.register(RawBlock)
+def from_frames(header: dict[str, Any], frames: list[Any]) -> RawBlock:
+    """The rows, in the buffer that they came in if it can be written to."""
+    arrays = [
+        _at_even_address(room, frame).view(np.dtype(dtype)).reshape(shape)
+        for (dtype, shape), room, frame in zip(
+            header["layout"], frames[::2], frames[1::2], strict=True
+        )
+    ]
+    found = iter(arrays)
+    return RawBlock(*(_rebuild(part, found) for part in header["parts"]))
+
+
+def _describe(part: Any) -> Any:
+    """What a part is: None, an array, or a CSR with its shape."""
+    if part is None or type(part) is np.ndarray:
+        return None if part is None else "array"
+    name = type(part).__name__
+    if type(part) is not _CSR.get(name):
+        raise NotImplementedError(f"{name} is left to pickle")
+    return name, part.shape
+
+
+def _arrays_of(part: Any) -> list[np.ndarray]:
+    """The arrays of a part."""
+    if part is None:
+        return []
+    is_array = isinstance(part, np.ndarray)
+    return [part] if is_array else [part.data, part.indices, part.indptr]
+
+
+def _rebuild(described: Any, arrays: Iterator[np.ndarray]) -> Any:
+    """The part that has been described, of the next arrays."""
+    if described is None:
+        return None
+    if described == "array":
+        return next(arrays)
+    name, shape = described
+    parts = [next(arrays), next(arrays), next(arrays)]
+    return csr_of(parts, tuple(shape), _CSR[name])
+
+
+def _bytes_of(array: np.ndarray) -> Any:
+    """The bytes of an array, not copied."""
+    return array.reshape(-1).view(np.uint8).data if array.size else b""
+
+
+def _at_even_address(room: Any, frame: Any) -> np.ndarray:
+    """The bytes of a frame, moved into the room before it if they must be."""
+    found = _as_array(frame)
+    shift = int(found.ctypes.data) % len(_ROOM)
+    if not shift or not found.size:
+        return found
+    if not _lies_before(room, frame):  # as after a compression
+        return found.copy()
+    whole = np.frombuffer(memoryview(frame).obj, np.uint8)  # type: ignore[call-overload]
+    first = int(found.ctypes.data - whole.ctypes.data)
+    last = first + found.size
+    for start in range(first, last, _AT_ONCE):
+        stop = min(start + _AT_ONCE, last)
+        whole[start - shift : stop - shift] = whole[start:stop]
+    return whole[first - shift : last - shift]
+
+
+def _lies_before(room: Any, frame: Any) -> bool:
+    """Whether a frame follows the room for it, in memory that can be changed."""
+    before, behind = memoryview(room), memoryview(frame)
+    if behind.readonly or before.obj is not behind.obj:
+        return False
+    end = _as_array(room).ctypes.data + before.nbytes
+    return before.nbytes == len(_ROOM) and end == _as_array(frame).ctypes.data
+
+
+def _as_array(frame: Any) -> np.ndarray:
+    """The bytes of a frame, not copied."""
+    if not memoryview(frame).nbytes:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(frame, np.uint8)
