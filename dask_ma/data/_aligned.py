@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 from distributed.protocol import dask_deserialize, dask_serialize
 
-from dask_ma.data._blocks import csr_of
+from dask_ma.data._blocks import as_whole, csr_of
 from dask_ma.data._checks import RawBlock
 
 __all__: list[str] = []
@@ -42,7 +42,7 @@ def to_frames(block: RawBlock) -> tuple[dict[str, Any], list[Any]]:
 def from_frames(header: dict[str, Any], frames: list[Any]) -> RawBlock:
     """The rows, in the buffer that they came in if it can be written to."""
     arrays = [
-        _at_even_address(room, frame).view(np.dtype(dtype)).reshape(shape)
+        as_whole(_at_even_address(room, frame).view(np.dtype(dtype)).reshape(shape))
         for (dtype, shape), room, frame in zip(
             header["layout"], frames[::2], frames[1::2], strict=True
         )

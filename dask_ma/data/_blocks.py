@@ -178,6 +178,20 @@ def _csr_rows(block: Any, start: int, stop: int) -> Any:
     return csr_of((*parts, pointers), (stop - start, block.shape[1]), type(block))
 
 
+class _Whole(np.ndarray):
+    """Stands between an array and the larger one that it is a part of."""
+
+
+def as_whole(array: np.ndarray) -> np.ndarray:
+    """The same array, which SciPy takes for a whole one.
+
+    Whenever it makes a CSR, SciPy copies what is a small part of a large array.
+    """
+    # NumPy goes back from view to view to the array that owns the memory, but not past
+    # two of another class.
+    return array.view(_Whole).view(_Whole).view(np.ndarray)
+
+
 def csr_of(arrays: Sequence[np.ndarray], shape: tuple[int, int], kind: type) -> Any:
     """A CSR of these arrays themselves.
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from dask_ma.data._blocks import csr_of, n_bytes
+from dask_ma.data._blocks import as_whole, csr_of, n_bytes
 from dask_ma.data._mapped import hand_back
 from dask_ma.data._shard import Block, Shard
 
@@ -120,9 +120,10 @@ def _view_of_all(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
         if not is_next or not array.flags.c_contiguous or array.dtype != first.dtype:
             return None
         address += array.nbytes
-    shape = (sum(len(array) for array in arrays), *first.shape[1:])
-    offset = first.ctypes.data - owner.ctypes.data
-    return np.ndarray(shape, first.dtype, owner.data, offset)
+    start = first.ctypes.data - owner.ctypes.data
+    stop = address - owner.ctypes.data
+    found = owner.reshape(-1).view(np.uint8)[start:stop].view(first.dtype)
+    return as_whole(found.reshape(-1, *first.shape[1:]))
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

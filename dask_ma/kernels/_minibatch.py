@@ -7,6 +7,7 @@ a column of a row of X meets its weights side by side.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dask_ma.kernels.losses import loss_slopes
 _SCATTER_COST = 6
 # Up to so many non-zeros, counting them into bins costs less than SciPy's transpose.
 _FEW_NONZEROS = 6_000
+_AT_ONCE = 1 << 18  # elements of which something of their own is made at a time
 
 #: What :func:`preconditioner_diagonal` can make.
 PRECONDITIONERS = ("bounded", "jacobi", "frequency")
@@ -210,14 +212,25 @@ def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         if not sparse.issparse(X):
             squares = np.einsum("i,ij,ij->j", weight, X, X, dtype=np.float64)
             return np.stack([weight @ (X != 0), squares])
-        weight = np.repeat(weight, np.diff(X.indptr))
-        values = X.data.astype(np.float64)
-        return np.stack(
-            [
-                np.bincount(X.indices, weight * part, X.shape[1])
-                for part in (values != 0, np.square(values))
-            ]
-        )
+        moments = np.zeros((2, X.shape[1]))
+        for first, last in _runs_of_rows(X.indptr, max(_AT_ONCE, X.shape[1])):
+            part = slice(X.indptr[first], X.indptr[last])
+            lengths = np.diff(X.indptr[first : last + 1])
+            weights = np.repeat(weight[first:last], lengths)
+            values = X.data[part].astype(np.float64)
+            for sums, of in zip(moments, (values != 0, np.square(values)), strict=True):
+                sums += np.bincount(X.indices[part], weights * of, X.shape[1])
+        return moments
+
+
+def _runs_of_rows(indptr: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """First and last row, excluded, of runs with some elements, or of one row."""
+    first = 0
+    while first < len(indptr) - 1:
+        beyond = np.searchsorted(indptr, indptr[first] + most, side="right") - 1
+        last = max(int(beyond), first + 1)
+        yield first, last
+        first = last
 
 
 def preconditioner_diagonal(

@@ -72,6 +72,15 @@ def test_arrays_come_to_even_addresses_within_the_message(name, offset):
         assert not array.size or np.shares_memory(array, message)
 
 
+def test_scipy_does_not_copy_them():
+    """It does when it finds a small part of a large array, such as a message."""
+    header, frames = to_frames(BLOCKS["CSR"])
+    X = from_frames(header, received(frames, 3)).X
+    for made in (X.T, sp.csr_array((X.data, X.indices, X.indptr), shape=X.shape)):
+        assert np.shares_memory(made.data, X.data)
+        assert np.shares_memory(made.indices, X.indices)
+
+
 def test_more_than_is_moved_at_a_time():
     X = np.arange(3 * _AT_ONCE // 8 + 5.0).reshape(-1, 1)
     header, frames = to_frames(RawBlock(X, None, None))

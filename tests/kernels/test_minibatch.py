@@ -5,6 +5,7 @@ import pytest
 from scipy import optimize, sparse
 
 from dask_ma.kernels import (
+    _minibatch,
     batch_slopes,
     descend,
     feature_moments,
@@ -230,6 +231,19 @@ def test_a_stored_zero_is_a_zero():
         (np.array([0.0, 2.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 3)
     )
     np.testing.assert_array_equal(feature_moments(X, None), [[0, 1, 0], [0, 4, 0]])
+
+
+def test_moments_of_many_elements(monkeypatch):
+    """Some rows at a time; one of them has more elements than are looked at at once."""
+    monkeypatch.setattr(_minibatch, "_AT_ONCE", 10)
+    X = sparse.random_array((40, 6), density=0.4, format="csr", rng=0)
+    X = sparse.vstack([X[:5] * 0, X, np.ones((2, 6)), sparse.csr_array((3, 6))], "csr")
+    s = np.random.default_rng(0).uniform(0.5, 2, X.shape[0])
+    dense = X.toarray()
+    expected = [s @ (dense != 0), s @ dense**2]
+    np.testing.assert_allclose(feature_moments(X, s), expected, rtol=1e-13)
+    empty = feature_moments(sparse.csr_array((4, 6)), None)
+    np.testing.assert_array_equal(empty, np.zeros((2, 6)))
 
 
 def test_moments_that_overflow():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from scipy.sparse import issparse
 
 from dask_ma.data import Shard
 from dask_ma.kernels import row_slice
 from dask_ma.sfb.model._model import Batch
 
-_CHUNK = 2**18  # values of linear functions at a time
+_CHUNK = 2**18  # values of linear functions, or elements of the rows, at a time
 
 
 def row_batches(shard: Shard, n_outputs: int) -> Iterator[tuple[slice, Batch]]:
@@ -28,9 +29,12 @@ def row_batches(shard: Shard, n_outputs: int) -> Iterator[tuple[slice, Batch]]:
     rows : slice
     batch : Batch
     """
-    first, size = 0, max(64, _CHUNK // n_outputs)
+    first = 0
     for block in shard.read():
         n_rows = block.X.shape[0]
+        # Neither the values nor what is made of the rows themselves takes much.
+        stored = block.X.nnz // n_rows if issparse(block.X) else block.X.shape[1]
+        size = max(64, _CHUNK // max(n_outputs, stored))
         for start in range(0, n_rows, size):
             part = slice(start, min(start + size, n_rows))
             rows = slice(first + part.start, first + part.stop)
