@@ -175,10 +175,13 @@ class _Residency:
                     del self._maps[pages]
 
     def _watch(self) -> None:
-        before = _mapped_bytes() or 0  # such as libraries
+        others = _mapped_bytes() or 0  # such as libraries
         while self._is_needed():
             time.sleep(_LOOK)
-            if (_mapped_bytes() or 0) - before > self._limit:
+            mapped = _mapped_bytes() or 0
+            # Rows that were being looked at when this began are none of the others.
+            others = min(others, mapped)
+            if mapped - others > self._limit:
                 self._drop_all()
 
     def _is_needed(self) -> bool:

@@ -209,3 +209,18 @@ def test_what_the_user_has_mapped_and_changed_stays(tmp_path):
     MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
     MPCAClassifier((2,), max_iter=1, tol=None).fit(X, y)
     assert (X == 1).all()
+
+
+@needs_proc
+def test_rows_that_are_mapped_when_watching_begins_count_like_others(monkeypatch):
+    """A thread that starts late finds some in memory, which are handed back soon."""
+    mapped, dropped = iter([50, 50, 10, 45, 10, 10]), []
+    watch = _mapped._Residency()
+    watch._limit = 30
+    monkeypatch.setattr(_mapped, "_mapped_bytes", lambda: next(mapped))
+    monkeypatch.setattr(_mapped, "_LOOK", 0.0)
+    rounds = iter([True] * 5 + [False])
+    monkeypatch.setattr(watch, "_is_needed", lambda: next(rounds))
+    monkeypatch.setattr(watch, "_drop_all", lambda: dropped.append(len(dropped)))
+    watch._watch()
+    assert len(dropped) == 1
