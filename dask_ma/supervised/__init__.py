@@ -2,7 +2,12 @@
 
 from dask_ma.supervised._batches import Piece, pass_batches, pass_generator
 from dask_ma.supervised._params import FitResult, ProblemParams, ValidationParams
-from dask_ma.supervised._problem import Problem, agree_on_problem, restore_state
+from dask_ma.supervised._problem import (
+    Problem,
+    agree_on_problem,
+    check_size,
+    restore_state,
+)
 from dask_ma.supervised._scores import Spread, score, score_sums, spread_of
 from dask_ma.supervised._stopping import StopRule
 from dask_ma.supervised._validation import hold_out
@@ -16,6 +21,7 @@ __all__ = [
     "StopRule",
     "ValidationParams",
     "agree_on_problem",
+    "check_size",
     "hold_out",
     "pass_batches",
     "pass_generator",

@@ -181,7 +181,7 @@ def _inspect(
             n_targets=params.n_targets,
         )
         for block in shard.read():
-            _check_size(block.X, "X", block.index, "the features")
+            check_size(block.X, "X", block.index, "the features")
         labels = weights = None
         if params.has_classes:
             labels = unique_labels_of(shard)
@@ -189,7 +189,7 @@ def _inspect(
         else:
             shard = replace(shard, blocks=[_float_target(b) for b in shard.blocks])
             for block in shard.blocks:
-                _check_size(block.y, "y", block.index, "y")
+                check_size(block.y, "y", block.index, "y")
                 if params.is_classifier:
                     _check_indicators(block)
     except (ValueError, TypeError) as error:
@@ -208,8 +208,24 @@ def _inspect(
     )
 
 
-def _check_size(values: Any, name: str, index: int, what: str) -> None:
-    """Refuse finite numbers whose squares are not finite in their type."""
+def check_size(values: Any, name: str, index: int, what: str) -> None:
+    """Refuse finite numbers whose squares are not finite in their type.
+
+    Parameters
+    ----------
+    values : ndarray or CSR
+    name : str
+        What they are, "X" or "y".
+    index : int
+        Block of the input.
+    what : str
+        What is to be scaled.
+
+    Raises
+    ------
+    ValueError
+        It names the block and the largest value.
+    """
     # Every solver multiplies features with features, or residuals with residuals.
     flat = values.data if hasattr(values, "indptr") else values.ravel()
     with np.errstate(over="ignore"):

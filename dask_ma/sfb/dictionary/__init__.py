@@ -1,0 +1,1 @@
+"""Dictionaries learned from rows: codes, atoms, what travels, the estimator."""
