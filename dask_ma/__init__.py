@@ -7,7 +7,8 @@ Folder        Method                           Estimators and programs
 ============= ================================ =========================================
 ``ma``        model averaging                  MASGDClassifier, MASGDRegressor, MALDA
 ``butterfly`` butterfly mixing                 ButterflySGDClassifier, -Regressor
-``sfb``       sufficient factor broadcasting   SFBLogisticRegression; ``sfb.run``
+``sfb``       sufficient factor broadcasting   SFBLogisticRegression,
+                                               SFBDictionaryLearning; ``sfb.run``
 ``schmp``     scheduled model parallelism      SchMPLasso, SchMPLassoCV,
                                                SchMPLogisticRegression; ``schmp.run``
 ``mpca``      MPCA SGD: extrapolated, partial  MPCAClassifier, MPCARegressor
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
     from dask_ma.mpca import MPCAClassifier, MPCARegressor
     from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
-    from dask_ma.sfb import SFBLogisticRegression
+    from dask_ma.sfb import SFBDictionaryLearning, SFBLogisticRegression
 
 __all__ = [
     "ButterflySGDClassifier",
@@ -53,6 +54,7 @@ __all__ = [
     "MASGDRegressor",
     "MPCAClassifier",
     "MPCARegressor",
+    "SFBDictionaryLearning",
     "SFBLogisticRegression",
     "SchMPLasso",
     "SchMPLassoCV",
@@ -88,6 +90,7 @@ _FOLDER_OF = {
     "MASGDRegressor": "ma",
     "MPCAClassifier": "mpca",
     "MPCARegressor": "mpca",
+    "SFBDictionaryLearning": "sfb",
     "SFBLogisticRegression": "sfb",
     "SchMPLasso": "schmp",
     "SchMPLassoCV": "schmp",

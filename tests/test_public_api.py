@@ -23,6 +23,7 @@ from dask_ma import (
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
 )
 from dask_ma.ma import Gradients, Models
@@ -62,6 +63,7 @@ PUBLIC = [
             "MASGDRegressor",
             "MPCAClassifier",
             "MPCARegressor",
+            "SFBDictionaryLearning",
             "SFBLogisticRegression",
             "SchMPLasso",
             "SchMPLassoCV",
@@ -135,6 +137,7 @@ ESTIMATORS = [
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
 ]
 # Objects that are a parameter of an estimator, and have some of their own.
@@ -209,6 +212,7 @@ def test_the_package_shows_its_estimators():
         "MASGDRegressor",
         "MPCAClassifier",
         "MPCARegressor",
+        "SFBDictionaryLearning",
         "SFBLogisticRegression",
         "SchMPLasso",
         "SchMPLassoCV",
@@ -228,7 +232,8 @@ def test_the_package_shows_its_estimators():
     for cls in (SchMPLasso, SchMPLassoCV, SchMPLogisticRegression):
         assert getattr(schmp, cls.__name__) is cls
     sfb = importlib.import_module("dask_ma.sfb")
-    assert sfb.SFBLogisticRegression is SFBLogisticRegression
+    for cls in (SFBDictionaryLearning, SFBLogisticRegression):
+        assert getattr(sfb, cls.__name__) is cls
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -255,6 +260,8 @@ def test_parameters_and_attributes_are_documented(cls):
     X, y = rng.poisson(1.0, size=(20, 2)), np.arange(20) % 2
     is_sgd = "tol" in names and not cls.__name__.startswith("SchMP")
     params = {"tol": None} if is_sgd else {}
+    if cls is SFBDictionaryLearning:
+        params = {"alpha": 0.1}
     if cls.__name__.startswith("SchMP"):
         params = {"cv": 2, "alphas": [9.0]} if cls is SchMPLassoCV else {"alpha": 9.0}
     model = cls(max_iter=1, **params).fit(X, y)

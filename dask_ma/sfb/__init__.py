@@ -6,6 +6,7 @@ keeps the whole matrix, sends the factors of its batch, and rebuilds the updates
 
 from dask_ma.sfb import prox, topology
 from dask_ma.sfb._run import ModelResult, run
+from dask_ma.sfb.dictionary._estimator import SFBDictionaryLearning
 from dask_ma.sfb.exchange._settings import Exchange
 from dask_ma.sfb.logistic._classifier import SFBLogisticRegression
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -17,6 +18,7 @@ __all__ = [
     "FactorModel",
     "ModelResult",
     "ParameterMatrix",
+    "SFBDictionaryLearning",
     "SFBLogisticRegression",
     "prox",
     "run",

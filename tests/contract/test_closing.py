@@ -15,6 +15,7 @@ from dask_ma import (
     MASGDClassifier,
     MPCAClassifier,
     SchMPLasso,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
 )
 
@@ -23,6 +24,7 @@ FAMILIES = [
     MALDA(n_components=2, max_iter=2),
     MASGDClassifier(max_iter=2),
     MPCAClassifier((4,), max_iter=2),
+    SFBDictionaryLearning(3, alpha=0.1, max_iter=2),
     SFBLogisticRegression(max_iter=2),
     SchMPLasso(alpha=0.01),
 ]

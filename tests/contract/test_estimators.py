@@ -19,6 +19,7 @@ from dask_ma import (
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
 )
 
@@ -53,6 +54,8 @@ ESTIMATORS = [
     SchMPLasso(alpha=0.01, n_ranks=2, layout="columns"),
     SchMPLassoCV(cv=3, alphas=5),
     SchMPLogisticRegression(),
+    SFBDictionaryLearning(3, alpha=0.05, max_iter=3),
+    SFBDictionaryLearning(3, alpha=0.05, max_iter=3, n_ranks=2, solver="sgd"),
     SFBLogisticRegression(max_iter=20),
     SFBLogisticRegression(max_iter=20, solver="sgd", refine=False),
     SFBLogisticRegression(max_iter=20, solver="sdca", alpha=0.05, n_ranks=2),
@@ -92,7 +95,14 @@ def expected_failed_checks(estimator):
     The rows of these checks make a single batch of a single rank. Least squares are
     refined to the optimum in two passes.
     """
-    exact = (MALDA, SchMPLasso, SchMPLassoCV, SchMPLogisticRegression)
+    # Some of these have no weights.
+    exact = (
+        MALDA,
+        SchMPLasso,
+        SchMPLassoCV,
+        SchMPLogisticRegression,
+        SFBDictionaryLearning,
+    )
     refined = (ButterflySGDRegressor, MASGDRegressor)
     if isinstance(estimator, exact + refined):
         return {}

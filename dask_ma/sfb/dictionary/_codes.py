@@ -180,9 +180,11 @@ class _Block:
     def solve(self, accuracy: Accuracy) -> int:
         """Number of rows that have not settled."""
         lengths = np.sqrt(self._squares)
-        self._n_left = accuracy.max_sweeps * self._codes.shape[1]
+        n_steps = accuracy.max_sweeps * self._codes.shape[1]
         step, wide = accuracy.step, np.ones(len(lengths), dtype=bool)
+        stuck = np.zeros_like(wide)
         while True:
+            self._n_left = n_steps
             # Rows that are good enough do not move by less than infinity.
             limits = np.where(wide, lengths * step, np.inf).astype(lengths.dtype)
             moving = self._descend(limits)
@@ -191,11 +193,12 @@ class _Block:
             # Rounding of many small steps has added up.
             np.matmul(self._codes, self._unit.gram, out=self._residuals)
             np.subtract(self._products, self._residuals, out=self._residuals)
-            wide = self.gaps() > accuracy.gap * self._squares
+            stuck |= moving
+            is_open = self.gaps() > accuracy.gap * self._squares
+            wide = is_open & ~stuck
             step *= _SHARPER
-            is_end = not self._n_left or step < np.finfo(lengths.dtype).eps
-            if is_end or not wide.any():
-                return int(np.count_nonzero(wide))
+            if not wide.any() or step < np.finfo(lengths.dtype).eps:
+                return int(np.count_nonzero(is_open))
 
     def objectives(self) -> np.ndarray:
         """Value of the lasso for each row."""
@@ -254,6 +257,7 @@ class _Block:
         firsts = np.arange(len(codes)) * codes.shape[1]
         flat_codes, flat_changes = codes.reshape(-1), changes.reshape(-1)
         moving = np.ones(len(codes), dtype=bool)
+        weights = np.ones(len(codes), dtype=codes.dtype)  # 0 for those that stay
         step = 0
         while self._n_left:
             step, self._n_left = step + 1, self._n_left - 1
@@ -269,12 +273,15 @@ class _Block:
             best = sizes.argmax(axis=1)
             places = firsts + best
             change = flat_changes.take(places)
+            change *= weights
             flat_codes[places] += change
             np.take(gram, best, axis=0, out=sizes, mode="clip")
             sizes *= change[:, None]
             residuals -= sizes
             if step % _CHECK == 0 or not self._n_left:
                 moving = np.abs(change) > limits
+                # The code of a row must not depend on what other rows there are.
+                weights[:] = moving
                 if np.count_nonzero(moving) < _KEPT * len(moving):
                     break
         return moving

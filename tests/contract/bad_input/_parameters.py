@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bad_input._cases import Call, Case, refused, trained, with_params
-from bad_input._world import ESTIMATORS, NETWORKS, TOPICS, Box, N
+from bad_input._world import ATOMS, ESTIMATORS, NETWORKS, TOPICS, Box, N
 
 # Parameters are looked at before the rows are, so that other containers say nothing.
 BEFORE_DATA = ("numpy", "array")
@@ -127,6 +127,24 @@ CASES = [
         with_params(doc_topic_prior=-1.0),
         refused("'doc_topic_prior' parameter of .* must be .*Got -1.0 instead"),
         TOPICS,
+    ),
+    Case(
+        "alpha=0 of codes",
+        with_params(alpha=0.0),
+        refused("'alpha' parameter of .* must be .*Got 0.0 instead"),
+        ATOMS,
+    ),
+    Case(
+        "dict_init of another shape",
+        with_params(dict_init=np.ones((2, 4))),
+        refused(r"dict_init has the shape \(2, 4\), expected \(2, 3\)"),
+        ATOMS,
+    ),
+    Case(
+        "dict_init with NaN",
+        with_params(dict_init=np.full((2, 3), np.nan)),
+        refused("Input dict_init contains NaN"),
+        ATOMS,
     ),
     Case(
         "alpha=0 where it sets the steps",

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from bad_input._cases import Call, Case, put, refused, trained
-from bad_input._world import CLASSIFIERS, ESTIMATORS, Box, N, good_rows
+from bad_input._world import CLASSIFIERS, ESTIMATORS, SUPERVISED, Box, N, good_rows
 
 PARTIAL = tuple(e for e, make in ESTIMATORS.items() if hasattr(make(), "partial_fit"))
 WITH_CLASSES = tuple(e for e in PARTIAL if e in CLASSIFIERS)
-WEIGHTED = tuple(e for e in PARTIAL if e != "MALDA")
+WEIGHTED = tuple(e for e in PARTIAL if e in SUPERVISED)
 
 
 def first(estimator: Any, box: Box) -> None:

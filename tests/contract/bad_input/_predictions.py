@@ -16,7 +16,7 @@ from bad_input._world import (
     CLASSIFIERS,
     NAMES,
     SUPERVISED,
-    TOPICS,
+    TRANSFORMERS,
     Box,
     N,
     good_rows,
@@ -37,7 +37,7 @@ def fitted_with_names(estimator: Any, box: Box) -> None:
 
 def method_of(box: Box) -> str:
     """What an estimator does with rows."""
-    return "transform" if box.estimator in TOPICS else "predict"
+    return "transform" if box.estimator in TRANSFORMERS else "predict"
 
 
 def predict(

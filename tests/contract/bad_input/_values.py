@@ -11,6 +11,7 @@ import pandas as pd
 
 from bad_input._cases import Call, Case, put, refused, rows_with, trained
 from bad_input._world import (
+    ATOMS,
     NAMES,
     SUPERVISED,
     TOPICS,
@@ -120,25 +121,25 @@ HUGE = [
         "huge",
         rows_with(lambda X: X * 1e200),
         refused(_HUGE.format(r"\de\+200", "float64")),
-        SUPERVISED,
+        (*SUPERVISED, *ATOMS),
     ),
     Case(
         "huge value",
         rows_with(put(-1e200)),
         refused(_HUGE.format(r"1e\+200", "float64")),
-        SUPERVISED,
+        (*SUPERVISED, *ATOMS),
     ),
     Case(
         "huge column",
         rows_with(lambda X: X * [1, 1e160, 1]),
         refused(_HUGE.format(r"\de\+160", "float64")),
-        SUPERVISED,
+        (*SUPERVISED, *ATOMS),
     ),
     Case(
         "huge float32",
         rows_with(lambda X: (X * 1e30).astype(np.float32)),
         refused(_HUGE.format(r"\de\+30", "float32")),
-        SUPERVISED,
+        (*SUPERVISED, *ATOMS),
     ),
 ]
 

@@ -24,6 +24,7 @@ from dask_ma import (
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
 )
 
@@ -42,6 +43,13 @@ _TOPICS = {
     "max_iter": 2,
     "random_state": 0,
 }
+_ATOMS = {
+    "n_components": 2,
+    "alpha": 0.1,
+    "max_iter": 2,
+    "batch_size": 8,
+    "random_state": 0,
+}
 # The strategy by which the same fit gives the same network.
 _NETWORK = {"hidden_layer_sizes": (4,), "strategy": "synchronous", "batch_size": 4}
 
@@ -57,6 +65,9 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "MASGDRegressor": lambda **p: MASGDRegressor(**{**_SGD, **p}),
     "MPCAClassifier": lambda **p: MPCAClassifier(**{**_SGD, **_NETWORK, **p}),
     "MPCARegressor": lambda **p: MPCARegressor(**{**_SGD, **_NETWORK, **p}),
+    "SFBDictionaryLearning": lambda **p: SFBDictionaryLearning(
+        **{**_ATOMS, "n_ranks": 2, **p}
+    ),
     "SFBLogisticRegression": lambda **p: SFBLogisticRegression(
         **{**_SGD, "batch_size": 4, "communication": "factors", **p}
     ),
@@ -76,7 +87,9 @@ REGRESSORS = (
     "SchMPLassoCV",
 )
 TOPICS = ("MALDA",)
-CLASSIFIERS = tuple(set(ESTIMATORS) - set(REGRESSORS) - set(TOPICS))
+ATOMS = ("SFBDictionaryLearning",)
+TRANSFORMERS = (*TOPICS, *ATOMS)
+CLASSIFIERS = tuple(set(ESTIMATORS) - set(REGRESSORS) - set(TRANSFORMERS))
 SUPERVISED = (*CLASSIFIERS, *REGRESSORS)
 NETWORKS = ("MPCAClassifier", "MPCARegressor")
 
@@ -114,7 +127,7 @@ class Box:
     @cached_property
     def good_y(self) -> np.ndarray | None:
         """Labels or targets that the estimator takes."""
-        if self.estimator in TOPICS:
+        if self.estimator in TRANSFORMERS:
             return None
         return good_targets() if self.estimator in REGRESSORS else good_labels()
 

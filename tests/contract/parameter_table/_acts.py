@@ -221,6 +221,28 @@ _MALDA = {
     "random_state": acts(1),
     "n_ranks": acts(3),
 }
+_ATOMS = {
+    "n_components": acts(4),
+    "alpha": acts(0.3),
+    "max_iter": acts(2),
+    "batch_size": acts(20),
+    "solver": acts("sgd"),
+    "eta0": acts(0.1, solver="sgd"),
+    "positive_code": acts(True),
+    "positive_dict": acts(True),
+    "resample_unused": acts(False, n_components=20, alpha=4.0),
+    "dict_init": acts(np.eye(3, 6)),
+    "transform_alpha": acts(1.0),
+    "transform_max_iter": acts(1, n_components=12, transform_alpha=1e-4),
+    "split_sign": acts(True),
+    "communication": acts("factors", "messages", n_ranks=3),
+    "shuffle": acts(False),
+    "tol": acts(0.5, "n_iter", max_iter=20),
+    "max_no_improvement": acts(1, "n_iter", max_iter=30),
+    "verbose": acts(2, "output"),
+    "random_state": acts(1),
+    "n_ranks": acts(3),
+}
 
 
 def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
@@ -262,6 +284,7 @@ ACTS: dict[str, dict[str, Acts]] = {
         "class_weight": acts("balanced"),
     },
     "MPCARegressor": {**_MPCA, **_of_module(1, "L1Loss")},
+    "SFBDictionaryLearning": _ATOMS,
     "SFBLogisticRegression": _SFB,
     "SchMPLasso": _SCHMP,
     "SchMPLassoCV": {

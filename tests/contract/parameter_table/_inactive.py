@@ -43,6 +43,7 @@ _SFB = ("SFBLogisticRegression",)
 _SCHMP = ("SchMPLasso", "SchMPLogisticRegression")
 _CV = ("SchMPLassoCV",)
 _MALDA = ("MALDA",)
+_ATOMS = ("SFBDictionaryLearning",)
 
 
 def warns(
@@ -151,6 +152,7 @@ INACTIVE = [
             ("power_t", 0.2),
         )
     ),
+    raises(_ATOMS, "eta0", 0.1, "solver"),
     warns(_SFB, "power_t", 0.2, "learning_rate"),
     warns(_SFB, "power_t", 0.2, "learning_rate", learning_rate="constant"),
     warns(_SFB, "power_t", 0.2, "learning_rate", "penalty", learning_rate="optimal"),

@@ -60,6 +60,16 @@ BASE: dict[str, dict[str, Any]] = {
     "MASGDRegressor": _SGD,
     "MPCAClassifier": _MPCA,
     "MPCARegressor": _MPCA,
+    "SFBDictionaryLearning": {
+        "n_components": 3,
+        "alpha": 0.2,
+        "max_iter": 3,
+        "batch_size": 10,
+        "tol": 0,
+        "max_no_improvement": None,
+        "random_state": 0,
+        "n_ranks": 1,
+    },
     "SFBLogisticRegression": _SGD,
     "SchMPLasso": _SCHMP,
     "SchMPLassoCV": {"cv": 3, "alphas": 3, "tol": 1e-6, "n_ranks": 1},
@@ -80,7 +90,8 @@ def parameters_of(name: str) -> dict[str, Any]:
     """Parameters of an estimator, and of objects that are some, with defaults."""
     declared = inspect.signature(ESTIMATORS[name]).parameters.items()
     found = {parameter: each.default for parameter, each in declared}
-    for parameter in set(found) & set(NESTED):
+    # A parameter of the same name need not be an object.
+    for parameter in set(found) & set(NESTED) & set(ESTIMATORS[name]._to_object):
         for kind in NESTED[parameter]:
             for inner, each in inspect.signature(kind).parameters.items():
                 found[f"{parameter}__{inner}"] = each.default
@@ -182,6 +193,8 @@ def rows_of(name: str) -> tuple[np.ndarray, ...]:
     scale = [1, 2, 0.5, 1, 3, 1] * (n_features // 6)
     X = rng.normal(size=(40, n_features)) * scale
     X[rng.random(X.shape) < 0.3] = 0
+    if name == "SFBDictionaryLearning":
+        return (X,)
     number = X[:, :4] @ [1, -1, 2, 0.5] + rng.normal(size=40)
     if not name.endswith(("Classifier", "Regression")):
         return X, number
@@ -202,9 +215,19 @@ def _model(estimator: Any) -> list[Any]:
     found = []
     for name in ("coef_", "intercept_", "components_", "vector_", "alphas_"):
         found.append(np.asarray(getattr(estimator, name, 0.0)).tobytes())
+    if hasattr(estimator, "inverse_transform"):
+        found.append(_codes(estimator).tobytes())
     for name in ("coefs_", "intercepts_"):
         found += [part.tobytes() for part in getattr(estimator, name, [])]
     return found
+
+
+def _codes(estimator: Any) -> np.ndarray:
+    """What rows are transformed to."""
+    X = 3 * np.random.default_rng(1).normal(size=(5, estimator.n_features_in_))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return np.asarray(estimator.transform(X))
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,256 @@
+"""Learning a dictionary as each rank carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from dask_ma.engine import (
+    Method,
+    Model,
+    RankContext,
+    Record,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
+from dask_ma.exceptions import CheckpointError
+from dask_ma.sfb.dictionary._atoms import Statistics, unused, within_ball
+from dask_ma.sfb.dictionary._codes import ROUGH, Codes, lasso_codes
+from dask_ma.sfb.dictionary._params import DictionaryParams, DictionaryResult
+from dask_ma.sfb.dictionary._progress import Progress, atom_change
+from dask_ma.sfb.dictionary._rows import (
+    Rows,
+    agree_on_rows,
+    first_atoms,
+    with_unit_length,
+    worst_rows,
+)
+from dask_ma.sfb.dictionary._solvers import SOLVERS
+from dask_ma.sfb.dictionary._sums import FactorsSender, Sender, StatisticsSender
+
+
+def train(
+    context: RankContext, arguments: Any, params: DictionaryParams
+) -> DictionaryResult:
+    """Learn a dictionary from the rows of all ranks.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    arguments : object
+        Data of the rank's shard as the data layer lays them out.
+    params : DictionaryParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    result : DictionaryResult
+        The same on every rank, but for the times in the history and the timeline, which
+        rank 0 has.
+    """
+    state = context.restore_state()
+    fit = DictionaryFit(context, agree_on_rows(context, arguments), params)
+    fit_rounds(context, fit, state)
+    fit.warn_of_nothing()
+    return DictionaryResult(
+        fit.model(), context.history, context.timeline(), context.notes
+    )
+
+
+class DictionaryFit(Method):
+    """Rounds over the rows of all ranks, a batch in each; several make a pass.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    rows : Rows
+        What the dictionary is learned from.
+    params : DictionaryParams
+        Parameters of the fit.
+
+    Attributes
+    ----------
+    n_iter : int
+        Passes made.
+    """
+
+    def __init__(
+        self, context: RankContext, rows: Rows, params: DictionaryParams
+    ) -> None:
+        super().__init__(context)
+        self.n_iter = 0
+        self._rows, self._params = rows, params
+        self._n_steps = -(-rows.n_total // params.batch_size)
+        self._next = 0  # batch of the pass
+        self._batches: Iterator[Any] | None = None
+        self._progress = Progress()
+        self._sender = self._make_sender()
+        shape = params.n_components, rows.n_features
+        self._atoms = np.zeros(shape, dtype=rows.dtype)
+        known = params.statistics
+        if known is None:
+            empty = Statistics.empty(*shape, rows.dtype)
+            known = empty.codes, empty.rows
+        codes, sums = (each.astype(rows.dtype, copy=False) for each in known)
+        self._solver = SOLVERS[params.solver](params, (codes, sums), params.n_seen)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_iter >= self._params.max_iter
+
+    def begin(self) -> None:
+        params, positive = self._params, self._params.positive_dict
+        if params.atoms is None:
+            self._atoms = first_atoms(
+                self.context, self._rows, params.n_components, positive=positive
+            )
+        else:
+            atoms = params.atoms.astype(self._rows.dtype)
+            self._atoms = within_ball(atoms, positive=positive)
+
+    def load_state_dict(self, state: State) -> None:
+        shared = state.shared
+        if shared["atoms"].shape != self._atoms.shape:
+            raise CheckpointError(
+                f"the atoms to go on from have the shape {shared['atoms'].shape}, "
+                f"expected {self._atoms.shape} for these data"
+            )
+        self._atoms = shared["atoms"]
+        self._solver.statistics = shared["codes"], shared["rows"]
+        self._solver.n_seen = shared["n_seen"]
+        self.n_iter = shared["n_iter"]
+        # Where rows were lost there may be fewer batches.
+        self._next = min(shared["next"], self._n_steps - 1)
+        self._progress = Progress(*shared["progress"])
+
+    def state_dict(self) -> Snapshot:
+        codes, rows = self._solver.statistics
+        shared = {
+            "atoms": self._atoms,
+            "codes": codes,
+            "rows": rows,
+            "n_seen": self._solver.n_seen,
+            "n_iter": self.n_iter,
+            "next": self._next,
+            "progress": list(self._progress),
+        }
+        return Snapshot(shared)
+
+    def round(self) -> Work:
+        params, solver, before = self._params, self._solver, self._atoms
+        X = self._next_batch()
+        with self.log.computing():
+            codes = self._codes(X)
+        total = float(codes.objectives.sum(dtype=np.float64))
+        sums = self._sender.add_up(X, codes.values, total)
+        self._check(sums.objective)
+        values = {"n_iter": self.n_iter, "objective": float("nan"), "n_replaced": 0}
+        if not sums.n_rows:  # each rank has fewer rows than there are batches
+            return Work(0, values)
+        with self.log.computing():
+            done = (self.n_iter * self._n_steps + self._next) / self._n_rounds
+            self._atoms = solver.step(before, sums, min(done, 1.0))
+        if params.resample_unused:
+            values["n_replaced"] = self._replace_unused(X, codes.objectives)
+        values["objective"] = sums.objective / sums.n_rows
+        self._progress = self._progress.after(
+            values["objective"],
+            atom_change(before, self._atoms),
+            share=params.batch_size / self._rows.n_total,
+            tol=params.tol,
+            patience=params.max_no_improvement,
+        )
+        return Work(X.shape[0], values)
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        """All ranks know the objective already."""
+
+    def is_done(self, record: Record) -> bool:
+        return self._progress.is_settled
+
+    def model(self) -> Model:
+        return {
+            "components": self._atoms,
+            "statistics": self._solver.statistics,
+            "n_seen": self._solver.n_seen,
+            "n_iter": self.n_iter,
+            "n_steps": self._params.n_steps + self.n_rounds,
+            "n_unused": self._n_unused,
+        }
+
+    def warn_of_nothing(self) -> None:
+        """Tell the user if no row has a code."""
+        if self.n_rounds and not self._solver.usage.any():
+            self.context.note(
+                f"all codes are 0, so nothing was learned: alpha={self._params.alpha} "
+                "is as large as the product of any row with any atom; lower alpha, or "
+                "scale the rows"
+            )
+
+    @property
+    def _n_rounds(self) -> int:
+        """Most rounds of the fit."""
+        return self._n_steps * self._params.max_iter
+
+    @property
+    def _n_unused(self) -> int:
+        """Atoms that hardly any row uses."""
+        usage = self._solver.usage
+        return len(unused(usage)) if usage.any() else len(usage)
+
+    def _make_sender(self) -> Sender:
+        """What the ranks send."""
+        group = self.context.group
+        if self._params.communication == "factors":
+            return FactorsSender(group, is_sparse=self._rows.is_sparse)
+        return StatisticsSender(group)
+
+    def _next_batch(self) -> Any:
+        """Rows of this rank, and the numbers of the next."""
+        if self._batches is None:
+            batches = self._rows.batches(
+                self.context, self._n_steps, self.n_iter, shuffle=self._params.shuffle
+            )
+            # A fit may go on within a pass.
+            self._batches = islice(batches, self._next, None)
+        X = next(self._batches)
+        self._next += 1
+        if self._next == self._n_steps:
+            self._next, self._batches = 0, None
+            self.n_iter += 1
+        return X
+
+    def _codes(self, X: Any) -> Codes:
+        """Codes of a batch."""
+        params = self._params
+        return lasso_codes(
+            X, self._atoms, params.alpha, ROUGH, positive=params.positive_code
+        )
+
+    def _check(self, objective: float) -> None:
+        """Refuse to go on with numbers that are none."""
+        if not np.isfinite(objective):
+            raise ValueError(
+                f"the objective is not finite in round {self.n_rounds}; are the "
+                "elements of X extremely large?"
+            )
+
+    def _replace_unused(self, X: Any, objectives: np.ndarray) -> int:
+        """Put the worst rows in the place of atoms without a use; a collective call."""
+        atoms = unused(self._solver.usage)
+        if not len(atoms):
+            return 0
+        found = worst_rows(self.context.group, X, objectives, len(atoms))
+        if self._params.positive_dict:
+            found = np.maximum(found, 0)
+        atoms = atoms[: len(found)]
+        self._atoms[atoms] = with_unit_length(found)
+        self._solver.forget(atoms)
+        return len(atoms)

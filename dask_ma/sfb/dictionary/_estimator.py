@@ -1,0 +1,376 @@
+"""SFBDictionaryLearning: atoms whose sparse combinations rows are."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.decomposition import MiniBatchDictionaryLearning
+from sklearn.utils.validation import check_array, validate_data
+
+from dask_ma._callbacks import with_callbacks
+from dask_ma._inactive import Inactive, unless
+from dask_ma._sklearn import Interval, StrOptions, fit_context
+from dask_ma.data import InputInfo
+from dask_ma.sfb.dictionary._agent import train
+from dask_ma.sfb.dictionary._fitted import FittedDictionary
+from dask_ma.sfb.dictionary._params import DictionaryParams
+from dask_ma.sfb.dictionary._solvers import SOLVERS
+
+_ABOVE_0 = Interval(Real, 0, None, closed="neither")
+_FROM_0 = Interval(Real, 0, None, closed="left")
+_FROM_1 = Interval(Integral, 1, None, closed="left")
+
+
+class SFBDictionaryLearning(FittedDictionary):
+    """Dictionary learning: rows as sums of few atoms, which are learned from them.
+
+    Minimises the mean over rows `x` of ``0.5 |x - c D|^2 + alpha |c|_1`` over the codes
+    `c` and the atoms, the rows of `D`, whose lengths are at most 1. Every rank finds
+    the codes of its part of a batch; from what the ranks send each other, each updates
+    the same atoms. Rows and codes stay on the workers, unless `communication` is
+    "factors".
+
+    Read more in the :ref:`User Guide <dictionary_learning>`.
+
+    Parameters
+    ----------
+    n_components : int or None, default=None
+        Number of atoms, at least 1. None takes as many as there are features.
+    alpha : float, default=1.0
+        Penalty of the codes, above 0. Where it is the length of the longest row or
+        more, all codes are 0.
+    max_iter : int, default=20
+        Most passes over the rows, at least 1.
+    batch_size : int, default=256
+        Rows of a batch, on all ranks together; at least 1.
+    solver : {"online", "sgd"}, default="online"
+        "online" gives each atom its best value for the codes of all batches, the latest
+        of which weigh most. "sgd" makes a step along the gradient of the newest batch,
+        divided for each atom by how much it is used; steps become shorter until
+        `max_iter`.
+    eta0 : float, default=0.2
+        Length of the first steps of "sgd", above 0.
+    positive_code : bool, default=False
+        Whether codes must not be negative.
+    positive_dict : bool, default=False
+        Whether elements of atoms must not be negative.
+    resample_unused : bool, default=True
+        Whether an atom that no row uses is replaced by a row of the batch, the one
+        whose objective is largest.
+    dict_init : array-like of shape (n_components, n_features), default=None
+        Atoms to start from; longer ones are divided by their lengths. None takes rows
+        at random.
+    transform_alpha : float or None, default=None
+        Penalty of :meth:`transform`, above 0; None is `alpha`.
+    transform_max_iter : int, default=1000
+        Most iterations of :meth:`transform`, at least 1; in one of them, as many
+        coefficients of a row may change as there are atoms.
+    split_sign : bool, default=False
+        Whether :meth:`transform` gives positive and negative codes in columns of their
+        own, the latter by their sizes.
+    communication : {"statistics", "factors"}, default="statistics"
+        What ranks send each other in a batch. "statistics": sums of products, which
+        takes ``n_components * (n_components + n_features)`` numbers whatever the batch.
+        "factors": the rows of the batch with their codes, from which every rank finds
+        the sums; less where there are many more atoms and features than rows in a
+        batch. Both give the same, but for rounding.
+    shuffle : bool, default=True
+        Whether each pass goes over the rows in another order.
+    tol : float, default=1e-3
+        The fit ends when atoms move by less in a batch, in the Frobenius norm divided
+        by `n_components`; 0 does not look at it.
+    max_no_improvement : int or None, default=10
+        The fit ends when so many batches in a row have not lowered the mean objective
+        of batches, in which later ones weigh more; None does not count them. The first
+        pass counts for neither, or the first hundred batches of a long one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the first atoms and of the order of the rows.
+    verbose : int, default=0
+        1 shows a progress bar, in a terminal or notebook and with rich installed; a
+        higher value, or 1 elsewhere, prints a line per round.
+    n_ranks : int or None, default=None
+        Number of ranks. None means one per worker thread of the current client, and one
+        without a client. Without a client the ranks are threads of this process.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        The atoms, in the type of the rows.
+    inner_stats_ : tuple of ndarray
+        What `partial_fit` goes on from, of shapes (n_components, n_components) and
+        (n_components, n_features): with "online", weighted means of ``c^T c`` and
+        ``c^T x`` over the rows seen.
+    n_samples_seen_ : int
+        Rows gone over, in all passes.
+    n_iter_ : int
+        Passes over the rows.
+    n_steps_ : int
+        Batches gone over.
+    n_unused_ : int
+        Atoms that no row has used lately.
+    history_ : list of dict
+        One record per batch: `round`; `n_iter`, passes completed; `time`, in seconds
+        since rank 0 started; `objective`, its mean over the rows of the batch, before
+        the update; `n_replaced`, unused atoms; over all ranks the sums `n_samples`
+        (rows gone over), `bytes_sent` and `messages_sent` between processes, and
+        `bytes_shared` within processes; and the means over ranks `seconds_computing`
+        and `seconds_waiting`. `restarts` counts how often the ranks have had to start
+        again until then.
+    timeline_ : ndarray of shape (n_spans,)
+        What each rank has done when; see
+        :class:`~dask_ma.plotting.GanttDisplay`.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X had names that are all strings.
+
+    See Also
+    --------
+    sklearn.decomposition.MiniBatchDictionaryLearning : The same model on one machine.
+
+    Notes
+    -----
+    The atoms depend on `random_state`, on the blocks of `X` and on the number of ranks,
+    and on nothing else.
+
+    References
+    ----------
+    P. Xie, J. K. Kim, Y. Zhou, Q. Ho, A. Kumar, Y. Yu, E. Xing. "Lighter-communication
+    distributed machine learning via sufficient factor broadcasting." UAI 2016.
+
+    J. Mairal, F. Bach, J. Ponce, G. Sapiro. "Online learning for matrix factorization
+    and sparse coding." Journal of Machine Learning Research 11, 2010.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import SFBDictionaryLearning
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 4)) * (rng.random((200, 4)) < 0.3) @ np.eye(4, 8)
+    >>> model = SFBDictionaryLearning(4, alpha=0.1, random_state=0).fit(X)
+    >>> codes = model.transform(X)
+    >>> codes.shape, model.inverse_transform(codes).shape
+    ((200, 4), (200, 8))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [_FROM_1, None],
+        "alpha": [_ABOVE_0],
+        "max_iter": [_FROM_1],
+        "batch_size": [_FROM_1],
+        "solver": [StrOptions(set(SOLVERS))],
+        "eta0": [_ABOVE_0],
+        "positive_code": ["boolean"],
+        "positive_dict": ["boolean"],
+        "resample_unused": ["boolean"],
+        "dict_init": ["array-like", None],
+        "transform_alpha": [_ABOVE_0, None],
+        "transform_max_iter": [_FROM_1],
+        "split_sign": ["boolean"],
+        "communication": [StrOptions({"statistics", "factors"})],
+        "shuffle": ["boolean"],
+        "tol": [_FROM_0],
+        "max_no_improvement": [_FROM_1, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "n_ranks": [_FROM_1, None],
+    }
+    # What ends a fit, and what it has no use for, may change between two of them.
+    _free_to_change = FittedDictionary._free_to_change | {
+        "max_no_improvement",
+        "split_sign",
+        "transform_alpha",
+        "transform_max_iter",
+    }
+    _inactive: ClassVar[tuple[Inactive, ...]] = (
+        Inactive(("eta0",), unless("solver", "sgd"), "set solver='sgd'"),
+    )
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        alpha: float = 1.0,
+        max_iter: int = 20,
+        batch_size: int = 256,
+        solver: str = "online",
+        eta0: float = 0.2,
+        positive_code: bool = False,
+        positive_dict: bool = False,
+        resample_unused: bool = True,
+        dict_init: Any = None,
+        transform_alpha: float | None = None,
+        transform_max_iter: int = 1000,
+        split_sign: bool = False,
+        communication: str = "statistics",
+        shuffle: bool = True,
+        tol: float = 1e-3,
+        max_no_improvement: int | None = 10,
+        random_state: Any = None,
+        verbose: int = 0,
+        n_ranks: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.solver = solver
+        self.eta0 = eta0
+        self.positive_code = positive_code
+        self.positive_dict = positive_dict
+        self.resample_unused = resample_unused
+        self.dict_init = dict_init
+        self.transform_alpha = transform_alpha
+        self.transform_max_iter = transform_max_iter
+        self.split_sign = split_sign
+        self.communication = communication
+        self.shuffle = shuffle
+        self.tol = tol
+        self.max_no_improvement = max_no_improvement
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_ranks = n_ranks
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn atoms from rows.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Rows. Sparse ones are never made dense.
+        y : object
+            Not used, there for scikit-learn's conventions.
+
+        Returns
+        -------
+        self : SFBDictionaryLearning
+
+        Raises
+        ------
+        ValueError
+            For rows that are not finite, or too large to be squared, for no rows, and
+            for parameters that do not fit the data or each other.
+        FitFailedError
+            If a worker is lost or a wait takes longer than configured.
+
+        Warns
+        -----
+        UserWarning
+            If `alpha` is so large that all codes are 0.
+        """
+        return self._fit(X)
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Go over rows once, starting from the atoms so far.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Rows, as many as there are at the time: each counts alike.
+        y : object
+            Not used, there for scikit-learn's conventions.
+
+        Returns
+        -------
+        self : SFBDictionaryLearning
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`fit`, and for another number of columns, or of atoms, than
+            before.
+        """
+        return self._fit(X, is_partial=True)
+
+    @property
+    def _agent(self) -> Any:
+        return train
+
+    @property
+    def _may_end_early(self) -> bool:
+        return self.tol > 0 or self.max_no_improvement is not None
+
+    def _peer_type(self) -> type:
+        return MiniBatchDictionaryLearning
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=list(self._row_dtypes),
+            order="C",
+            reset=reset,
+        )
+        return X, None
+
+    def _make_params(self, info: InputInfo, **changes: Any) -> DictionaryParams:
+        start = changes.pop("atoms", None)
+        if start is None and self.dict_init is not None:
+            start = self._first_atoms()
+        n_components = self.n_components
+        if n_components is None:
+            n_components = self.n_features_in_ if start is None else len(start)
+        chosen = {"n_components": n_components, "atoms": start}
+        return self._params_of(DictionaryParams, **{**chosen, **changes})
+
+    def _first_atoms(self) -> np.ndarray:
+        """Atoms that the user wants to start from."""
+        atoms: np.ndarray = check_array(
+            self.dict_init, dtype=[np.float64, np.float32], input_name="dict_init"
+        )
+        n_components = self.n_components or len(atoms)
+        expected = n_components, self.n_features_in_
+        if atoms.shape != expected:
+            raise ValueError(
+                f"dict_init has the shape {atoms.shape}, expected {expected}: "
+                "(n_components, n_features)"
+            )
+        return atoms
+
+    def _partial_changes(self) -> dict[str, Any]:
+        """Parameters of the one pass of `partial_fit`."""
+        changes: dict[str, Any] = {
+            "max_iter": 1,
+            "tol": 0.0,
+            "max_no_improvement": None,
+            "decays": False,
+        }
+        if not hasattr(self, "components_"):
+            return changes
+        n_components = self.n_components
+        if n_components not in (None, len(self.components_)):
+            raise ValueError(
+                f"n_components is {n_components}, but the atoms to go on from are "
+                f"{len(self.components_)}; set it back, or call fit"
+            )
+        return changes | {
+            "atoms": self.components_,
+            "statistics": self.inner_stats_,
+            "n_seen": self.n_samples_seen_,
+            "n_steps": self.n_steps_,
+        }
+
+    def _max_rounds(self, params: DictionaryParams, info: InputInfo) -> int | None:
+        """Most rounds that there can be, if the number of rows is known."""
+        if info.n_rows is None:
+            return None
+        return params.max_iter * -(-info.n_rows // params.batch_size)
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "components_": fitted["components"],
+            "inner_stats_": fitted["statistics"],
+            "n_samples_seen_": fitted["n_seen"],
+            "n_iter_": fitted["n_iter"],
+            "n_steps_": fitted["n_steps"],
+            "n_unused_": fitted["n_unused"],
+        }

@@ -1,0 +1,68 @@
+"""Parameters of a dictionary's fit, as sent to every rank, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class DictionaryParams:
+    """Parameters of the fit of a dictionary.
+
+    The names are those of the estimator; the rest is listed here.
+
+    Parameters
+    ----------
+    atoms : ndarray of shape (n_components, n_features) or None
+        Atoms to begin with, of any length; None takes rows.
+    statistics : tuple of ndarray or None
+        What a fit before has known of batches, to go on with.
+    n_seen, n_steps : int
+        Rows that it has seen, and updates that it has made.
+    decays : bool
+        Whether steps of "sgd" shorten towards the last pass.
+    """
+
+    n_components: int
+    alpha: float
+    max_iter: int
+    batch_size: int
+    solver: str
+    eta0: float
+    positive_code: bool
+    positive_dict: bool
+    resample_unused: bool
+    shuffle: bool
+    tol: float
+    max_no_improvement: int | None
+    communication: str
+    atoms: np.ndarray | None = field(default=None, repr=False)
+    statistics: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    n_seen: int = 0
+    n_steps: int = 0
+    decays: bool = True
+
+
+class DictionaryResult(NamedTuple):
+    """What rank 0 returns to the client.
+
+    Attributes
+    ----------
+    fitted : dict
+        `components`; `statistics`, two arrays; `n_seen`, rows; `n_iter`, passes;
+        `n_steps`, updates; `n_unused`, atoms without a use.
+    history : list of dict
+        One record per round.
+    timeline : ndarray or None
+        What all ranks have done when, on rank 0.
+    notes : list of str
+        What the user is to be told.
+    """
+
+    fitted: dict[str, Any]
+    history: list[dict[str, Any]]
+    timeline: np.ndarray | None
+    notes: list[str]

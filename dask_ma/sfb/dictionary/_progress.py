@@ -1,0 +1,93 @@
+"""Whether batches still bring something: a smoothed objective, and its best value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+_WARM_UP = 100  # batches, or a pass, that say little of where a fit will end
+
+
+class Progress(NamedTuple):
+    """What the objectives of batches have shown.
+
+    Attributes
+    ----------
+    n_batches : int
+        Batches made.
+    smoothed : float or None
+        Mean objective, the latest weighing most; None before there is one.
+    best : float or None
+        Least of those.
+    n_worse : int
+        Batches since then.
+    is_settled : bool
+        Whether the fit may end.
+    """
+
+    n_batches: int = 0
+    smoothed: float | None = None
+    best: float | None = None
+    n_worse: int = 0
+    is_settled: bool = False
+
+    def after(
+        self,
+        objective: float,
+        change: float,
+        *,
+        share: float,
+        tol: float,
+        patience: int | None,
+    ) -> Progress:
+        """What there is to say after one more batch.
+
+        Parameters
+        ----------
+        objective : float
+            Mean over its rows.
+        change : float
+            Of the atoms: the Frobenius norm, divided by their number.
+        share : float
+            Part of all rows that a batch has.
+        tol : float
+            A smaller change ends the fit; 0 looks at none.
+        patience : int or None
+            So many batches without a lower mean end it; None does not count them.
+
+        Returns
+        -------
+        progress : Progress
+        """
+        n_batches = self.n_batches + 1
+        if n_batches <= min(_WARM_UP, 1 / share):
+            return Progress(n_batches)
+        smoothed = objective
+        if self.smoothed is not None:
+            weight = min(share, 1.0)
+            smoothed = (1 - weight) * self.smoothed + weight * objective
+        is_better = self.best is None or smoothed < self.best
+        n_worse = 0 if is_better else self.n_worse + 1
+        ends = patience is not None and n_worse >= patience
+        return Progress(
+            n_batches,
+            smoothed,
+            smoothed if is_better else self.best,
+            n_worse,
+            ends or (tol > 0 and change <= tol),
+        )
+
+
+def atom_change(before: np.ndarray, after: np.ndarray) -> float:
+    """How far atoms have moved: the Frobenius norm, divided by their number.
+
+    Parameters
+    ----------
+    before, after : ndarray of shape (n_components, n_features)
+
+    Returns
+    -------
+    change : float
+    """
+    return float(np.linalg.norm(after - before)) / len(after)
