@@ -71,6 +71,7 @@ ON_CLUSTER = [
     MASGDRegressor(max_iter=5, n_ranks=5),
     MPCAClassifier(**MPCA_ON_TWO_RANKS),
     SchMPLogisticRegression(n_ranks=2),
+    SFBDictionaryLearning(3, alpha=0.05, max_iter=3, communication="factors"),
     SFBLogisticRegression(max_iter=5, n_ranks=2, communication="factors"),
 ]
 _STOCHASTIC = (
