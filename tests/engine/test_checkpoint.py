@@ -120,6 +120,17 @@ def test_what_is_saved_is_loaded(any_path):
     assert found.history == [{"round": r, "bytes_sent": 3} for r in (1, 2, 3)]
 
 
+def test_a_state_may_hold_named_values(path):
+    """Also by the names that stand for something else in the file."""
+    wanted = {"array": np.arange(3), "named": {"float": math.inf, "n": 2}, "none": {}}
+    saved = saved_after(1)._replace(shared={"more": wanted}, own=[{"x": wanted}] * 3)
+    Store(str(path)).save(SERIES, saved, 2)
+    loaded = load(path)
+    for found in (loaded.shared["more"], *(own["x"] for own in loaded.own)):
+        np.testing.assert_array_equal(found.pop("array"), np.arange(3))
+        assert found == {"named": {"float": math.inf, "n": 2}, "none": {}}
+
+
 def test_a_state_says_what_it_lacks(path):
     save(path, 1)
     with pytest.raises(CheckpointError, match=r"round-00000001.*'more' is missing"):

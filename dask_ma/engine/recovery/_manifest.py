@@ -21,6 +21,7 @@ from dask_ma.exceptions import CheckpointError
 _FORMAT = "dask_ma checkpoint"
 _VERSION = 2
 _ARRAY, _OBJECTS, _FLOAT = "array", "objects", "float"  # what JSON cannot hold
+_NAMED = "named"  # a dict of the state's own, which is none of these
 _SCALARS = (bool, int, float, str, type(None))
 _CURE = (
     "remove it to go on from an older one, or set dask-ma.checkpoint.resume to False "
@@ -338,6 +339,8 @@ def _flatten(state: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, 
     def convert(value: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             return {_FLOAT: str(value)}
+        if isinstance(value, dict):
+            return {_NAMED: {key: convert(item) for key, item in value.items()}}
         if not isinstance(value, np.ndarray):
             return value
         if value.dtype.hasobject:
@@ -359,6 +362,8 @@ def _unflatten(
             return value
         if _FLOAT in value:
             return float(value[_FLOAT])
+        if _NAMED in value:
+            return {key: convert(item) for key, item in value[_NAMED].items()}
         if _OBJECTS in value:
             objects = value[_OBJECTS]
             if not all(isinstance(item, _SCALARS) for item in objects):
