@@ -1,0 +1,271 @@
+"""Draws of topics against their distributions, and likelihoods against sums."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import sparse, special
+
+from dask_ma.kernels import (
+    DocumentWeights,
+    TermWeights,
+    TileSampler,
+    TokenRun,
+    TopicCounts,
+    accept_topics,
+    cut_runs,
+    cut_tiles,
+    document_groups,
+    draw_by_rows,
+    left_to_right,
+    offer_of_documents,
+    offer_of_words,
+    polya_slopes,
+    polya_sum,
+    tokens_of_tile,
+    without_itself,
+)
+
+
+def assert_frequencies(drawn, expected, n_sigmas=5):
+    """That draws are as frequent as expected, within the noise."""
+    n = len(drawn)
+    found = np.bincount(drawn, minlength=len(expected)) / n
+    assert found.shape == expected.shape
+    noise = np.sqrt(expected * (1 - expected) / n) + 1 / n
+    assert (np.abs(found - expected) < n_sigmas * noise).all()
+
+
+def counted(rng, documents, words, topics, n_topics, beta=0.3):
+    """Counts of some tokens."""
+    sampler = TileSampler(n_topics)
+    of = []
+    for owners in (documents, words):
+        counts = np.zeros((owners.max() + 1, sampler.width), dtype=np.float32)
+        np.add.at(counts, (owners, topics), 1)
+        of.append(counts)
+    of[1][:, :n_topics] += beta
+    alpha = np.zeros(sampler.width, dtype=np.float32)
+    alpha[:n_topics] = rng.uniform(0.1, 1, n_topics)
+    totals = np.bincount(topics, minlength=n_topics)
+    sums = np.full(n_topics, beta * len(of[1]))
+    return sampler, TopicCounts(topics, *of, totals, alpha, sums)
+
+
+@pytest.mark.parametrize("n_topics", [1, 3, 8, 100, 130, 300])
+@pytest.mark.parametrize("count", [1, 2])
+def test_tokens_are_drawn_from_the_distribution_given_all_others(n_topics, count):
+    """Documents that are all alike, each with the same word in the tile."""
+    rng = np.random.default_rng(n_topics)
+    n = 20_000 // count
+    own = np.tile(rng.integers(0, n_topics), n * count).astype(np.int32)
+    others = rng.integers(0, n_topics, 12)  # tokens of each document, of other words
+    documents = np.r_[np.repeat(np.arange(n), count), np.repeat(np.arange(n), 12)]
+    words = np.r_[np.zeros(n * count, int), np.tile(np.arange(1, 13), n)]
+    topics = np.r_[own, np.tile(others, n)].astype(np.int32)
+    sampler, counts = counted(rng, documents, words, topics, n_topics)
+    nd, nw = counts.documents[0].copy(), counts.words[0].copy()
+    nd += counts.document_prior
+    nk = counts.totals + counts.prior_sums
+    for values in (nd, nw, nk):
+        values[own[0]] -= 1
+    expected = (nd * nw)[:n_topics] / nk
+    [tile] = cut_tiles(
+        documents[: n * count],
+        words[: n * count],
+        np.arange(n * count),
+        np.array([0, n]),
+        n * count,
+    )
+    n_changed = sampler.draw(tile, counts, rng)
+    drawn = counts.topics[: n * count]
+    assert n_changed == (drawn != own).sum()
+    assert_frequencies(drawn, expected / expected.sum())
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_tiles_have_every_token_once_and_counts_follow(size):
+    rng = np.random.default_rng(0)
+    n, n_topics = 900, 11
+    documents = np.sort(rng.integers(0, 40, n))
+    words = rng.integers(0, 15, n)
+    topics = rng.integers(0, n_topics, n).astype(np.int32)
+    lengths = np.bincount(documents)
+    bounds = document_groups(lengths, size)
+    assert bounds[0] == 0
+    assert bounds[-1] == 40
+    order = rng.permutation(n)
+    tiles = cut_tiles(documents[order], words[order], order, bounds, size)
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([tile.tokens for tile in tiles])), np.arange(n)
+    )
+    before = topics.copy()
+    sampler, counts = counted(rng, documents, words, topics, n_topics)
+    for tile in tiles:
+        assert 0 < len(tile.tokens) <= size
+        cell = np.r_[np.arange(tile.n_single), tile.repeats]
+        np.testing.assert_array_equal(
+            tile.documents[cell] + tile.first, documents[tile.tokens]
+        )
+        np.testing.assert_array_equal(tile.words[cell], words[tile.tokens])
+        assert (documents[tile.tokens] < tile.last).all()
+        sampler.draw(tile, counts, rng)
+    _, fresh = counted(rng, documents, words, counts.topics, n_topics)
+    assert (topics != before).any()
+    np.testing.assert_array_equal(counts.documents, fresh.documents)
+    np.testing.assert_allclose(counts.words, fresh.words, rtol=1e-5)
+    np.testing.assert_array_equal(counts.totals, fresh.totals)
+
+
+def test_small_corpora_are_drawn_one_token_at_a_time():
+    assert tokens_of_tile(200, 5) == 1
+    assert tokens_of_tile(10_000, 5) < 100
+    assert tokens_of_tile(10**9, 10_000) * 10_000 < 2**20
+
+
+RUN = TokenRun(
+    4,
+    7,
+    np.arange(60_000, dtype=np.int32),
+    np.repeat([0, 1, 2], [20_000, 10_000, 30_000]).astype(np.int32),
+)
+
+
+def topics_of_run(rng, n_topics):
+    """Topics of which some are rare in each owner."""
+    weights = rng.dirichlet(np.full(n_topics, 0.5), 3)
+    return draw_by_rows(RUN.owners, weights, rng)
+
+
+def counts_of_run(topics, n_topics):
+    cells = RUN.owners * n_topics + topics
+    return np.bincount(cells, minlength=3 * n_topics).reshape(3, n_topics)
+
+
+def test_documents_offer_what_they_have():
+    rng = np.random.default_rng(0)
+    topics, prior = topics_of_run(rng, 6), 10_000 * rng.uniform(0.1, 1, 6)
+    offered = offer_of_documents(RUN, topics, prior, 2, rng)
+    assert offered.shape == (2, 60_000)
+    assert (offered[0] != offered[1]).any()
+    expected = counts_of_run(topics, 6) + prior
+    for owner in range(3):
+        own = offered[:, RUN.owners == owner].ravel()
+        assert_frequencies(own, expected[owner] / expected[owner].sum())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("by_topic", [False, True])
+def test_words_offer_what_they_have_on_all_ranks(elsewhere, by_topic):
+    rng = np.random.default_rng(1)
+    topics = topics_of_run(rng, 6)
+    counts = counts_of_run(topics, 6)
+    if elsewhere:
+        counts += rng.integers(0, 9000, counts.shape) * (rng.random(counts.shape) < 0.6)
+    prior = 3000 * rng.uniform(0.1, 1, (3, 6) if by_topic else 3)
+    offered = offer_of_words(RUN, topics, counts, prior, 2, rng)
+    expected = counts + (prior if by_topic else prior[:, np.newaxis])
+    for owner in range(3):
+        own = offered[:, RUN.owners == owner].ravel()
+        assert_frequencies(own, expected[owner] / expected[owner].sum())
+
+
+@pytest.mark.parametrize("kind", ["documents", "words", "words by topic"])
+def test_what_is_accepted_has_the_product_as_its_distribution(kind):
+    """Proposals of one side, accepted by the other, in a long chain."""
+    rng = np.random.default_rng(2)
+    n_topics, topics = 5, topics_of_run(rng, 5)
+    counts, inverse = counts_of_run(topics, 5), rng.uniform(0.5, 1, 5)
+    inverse = inverse.astype(np.float32)
+    proposing = rng.dirichlet(np.ones(n_topics))
+    offered = rng.choice(n_topics, (60, 60_000), p=proposing).astype(np.int32)
+    if kind == "documents":
+        prior = rng.uniform(0.1, 1, 5).astype(np.float32)
+        weights = DocumentWeights(RUN, counts, prior, inverse)
+        added = np.tile(prior, (3, 1))
+    else:
+        shape = (3, 5) if kind == "words by topic" else (3,)
+        prior = rng.uniform(0.1, 1, shape).astype(np.float32)
+        weights = TermWeights(RUN, counts, prior, inverse)
+        added = prior.reshape(3, -1)
+    moved = accept_topics(topics, offered, np.ones(60_000, np.float32), weights, rng)
+    expected = (counts + added) * inverse * proposing  # one token of thousands: own
+    for owner in range(3):
+        own = moved[RUN.owners == owner]
+        assert_frequencies(own, expected[owner] / expected[owner].sum())
+
+
+def test_the_token_itself_does_not_accept():
+    """The only token of its word has no reason but the prior to keep its topic."""
+    rng = np.random.default_rng(3)
+    n = 20_000
+    run = TokenRun(0, n, np.arange(n), np.arange(n, dtype=np.int32))
+    topics = np.zeros(n, dtype=np.int32)
+    counts = np.zeros((n, 2), dtype=np.int32)
+    counts[:, 0] = 1
+    ones = np.ones(2, dtype=np.float32)
+    weights = TermWeights(run, counts, np.full(n, 0.1, dtype=np.float32), ones)
+    offered = rng.integers(0, 2, (20, n)).astype(np.int32)
+    whole = np.ones(n, dtype=np.float32)
+    moved = accept_topics(topics, offered, whole, weights, rng)
+    assert_frequencies(moved, np.full(2, 0.5))
+    # Documents that propose its topic twice as often because of it.
+    offered = rng.choice(2, (20, n), p=[2 / 3, 1 / 3]).astype(np.int32)
+    half = without_itself(np.full(n, 2.0))
+    moved = accept_topics(topics, offered, half, weights, rng)
+    assert_frequencies(moved, np.full(2, 0.5))
+
+
+def test_runs_are_of_whole_owners():
+    owners = np.repeat([0, 2, 3, 9], [30_000, 10, 9000, 5])
+    tokens = np.arange(len(owners))[::-1]
+    runs = cut_runs(owners, tokens, 12, 100)
+    assert [(run.first, run.last) for run in runs] == [(0, 1), (1, 12)]
+    np.testing.assert_array_equal(np.concatenate([r.tokens for r in runs]), tokens)
+    for run in runs:
+        part = owners[len(owners) - 1 - run.tokens]
+        np.testing.assert_array_equal(run.owners + run.first, part)
+    assert len(cut_runs(owners, tokens, 12, 200_000)) == 4  # two owners at a time
+    assert cut_runs(owners[:0], tokens[:0], 12, 100) == []
+
+
+def test_columns_are_drawn_by_the_weights_of_the_row():
+    rng = np.random.default_rng(4)
+    weights = np.array([[0, 2.0, 1], [5, 0, 0], [1, 1, 2]])
+    rows = np.repeat([2, 0, 1], 20_000)
+    drawn = draw_by_rows(rows, weights, rng)
+    for row in range(3):
+        assert_frequencies(drawn[rows == row], weights[row] / weights[row].sum())
+
+
+def test_likelihood_of_counts_and_its_slopes():
+    rng = np.random.default_rng(5)
+    counts = rng.poisson(1.0, (7, 4))
+    prior = rng.uniform(0.1, 2, 4)
+    expected = special.gammaln(counts + prior) - special.gammaln(prior)
+    assert polya_sum(counts, prior) == pytest.approx(expected.sum())
+    for column in range(4):
+        step = 1e-5 * (np.arange(4) == column)
+        rise = polya_sum(counts, prior + step) - polya_sum(counts, prior - step)
+        slope = polya_slopes(counts, prior)[column]
+        assert slope == pytest.approx(rise / 2e-5, rel=1e-6)
+
+
+def test_left_to_right_against_the_sum_over_all_topics():
+    rng = np.random.default_rng(6)
+    topics = rng.dirichlet(np.ones(5), 3).T
+    prior = np.array([0.2, 0.7, 0.4])
+    X = sparse.csr_array(np.array([[2, 0, 1, 1, 0], [0, 0, 0, 0, 0], [0, 1, 0, 0, 3]]))
+    expected = []
+    for row in X.toarray():
+        words = np.repeat(np.arange(5), row)
+        total = 0.0
+        for z in product(range(3), repeat=len(words)):
+            counts = np.bincount(np.array(z, dtype=int), minlength=3)
+            log = polya_sum(counts, prior) - polya_sum(np.array(len(z)), prior.sum())
+            total += np.exp(log) * topics[words, list(z)].prod()
+        expected.append(np.log(total))
+    found = left_to_right(X, topics, prior, 5000, rng)
+    np.testing.assert_allclose(found, expected, atol=0.06)
+    one = [left_to_right(X, topics, prior, 1, rng) for _ in range(1500)]
+    np.testing.assert_allclose(np.exp(one).mean(axis=0), np.exp(expected), rtol=0.15)
