@@ -9,7 +9,7 @@ Folder        Method                           Estimators and programs
 ``butterfly`` butterfly mixing                 ButterflySGDClassifier, -Regressor
 ``sfb``       sufficient factor broadcasting   SFBLogisticRegression,
                                                SFBDictionaryLearning; ``sfb.run``
-``schmp``     scheduled model parallelism      SchMPLasso, SchMPLassoCV,
+``schmp``     scheduled model parallelism      SchMPLasso, SchMPLassoCV, SchMPLDA,
                                                SchMPLogisticRegression; ``schmp.run``
 ``mpca``      MPCA SGD: extrapolated, partial  MPCAClassifier, MPCARegressor
               averages of networks
@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from dask_ma.engine import run_spmd
     from dask_ma.ma import MALDA, MASGDClassifier, MASGDRegressor
     from dask_ma.mpca import MPCAClassifier, MPCARegressor
-    from dask_ma.schmp import SchMPLasso, SchMPLassoCV, SchMPLogisticRegression
+    from dask_ma.schmp import (
+        SchMPLasso,
+        SchMPLassoCV,
+        SchMPLDA,
+        SchMPLogisticRegression,
+    )
     from dask_ma.sfb import SFBDictionaryLearning, SFBLogisticRegression
 
 __all__ = [
@@ -56,6 +61,7 @@ __all__ = [
     "MPCARegressor",
     "SFBDictionaryLearning",
     "SFBLogisticRegression",
+    "SchMPLDA",
     "SchMPLasso",
     "SchMPLassoCV",
     "SchMPLogisticRegression",
@@ -92,6 +98,7 @@ _FOLDER_OF = {
     "MPCARegressor": "mpca",
     "SFBDictionaryLearning": "sfb",
     "SFBLogisticRegression": "sfb",
+    "SchMPLDA": "schmp",
     "SchMPLasso": "schmp",
     "SchMPLassoCV": "schmp",
     "SchMPLogisticRegression": "schmp",

@@ -22,6 +22,7 @@ from dask_ma import (
     MPCARegressor,
     SchMPLasso,
     SchMPLassoCV,
+    SchMPLDA,
     SchMPLogisticRegression,
     SFBDictionaryLearning,
     SFBLogisticRegression,
@@ -65,6 +66,7 @@ PUBLIC = [
             "MPCARegressor",
             "SFBDictionaryLearning",
             "SFBLogisticRegression",
+            "SchMPLDA",
             "SchMPLasso",
             "SchMPLassoCV",
             "SchMPLogisticRegression",
@@ -136,6 +138,7 @@ ESTIMATORS = [
     MPCARegressor,
     SchMPLasso,
     SchMPLassoCV,
+    SchMPLDA,
     SchMPLogisticRegression,
     SFBDictionaryLearning,
     SFBLogisticRegression,
@@ -214,6 +217,7 @@ def test_the_package_shows_its_estimators():
         "MPCARegressor",
         "SFBDictionaryLearning",
         "SFBLogisticRegression",
+        "SchMPLDA",
         "SchMPLasso",
         "SchMPLassoCV",
         "SchMPLogisticRegression",
@@ -229,7 +233,7 @@ def test_the_package_shows_its_estimators():
     for cls in (MPCAClassifier, MPCARegressor):
         assert getattr(mpca, cls.__name__) is cls
     schmp = importlib.import_module("dask_ma.schmp")
-    for cls in (SchMPLasso, SchMPLassoCV, SchMPLogisticRegression):
+    for cls in (SchMPLasso, SchMPLassoCV, SchMPLDA, SchMPLogisticRegression):
         assert getattr(schmp, cls.__name__) is cls
     sfb = importlib.import_module("dask_ma.sfb")
     for cls in (SFBDictionaryLearning, SFBLogisticRegression):
@@ -264,6 +268,8 @@ def test_parameters_and_attributes_are_documented(cls):
         params = {"alpha": 0.1}
     if cls.__name__.startswith("SchMP"):
         params = {"cv": 2, "alphas": [9.0]} if cls is SchMPLassoCV else {"alpha": 9.0}
+    if cls is SchMPLDA:
+        params = {"keep_tokens": True}
     model = cls(max_iter=1, **params).fit(X, y)
     fitted = fitted_attributes(model)
     if cls is SFBLogisticRegression:  # each solver has an attribute of its own

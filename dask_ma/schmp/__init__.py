@@ -28,6 +28,8 @@ from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._run import ProgramResult, run
+from dask_ma.schmp.topics._documents import TokenTopics
+from dask_ma.schmp.topics._estimator import SchMPLDA
 
 __all__ = [
     "Change",
@@ -42,12 +44,14 @@ __all__ = [
     "Request",
     "RotationEngine",
     "RotationProgram",
+    "SchMPLDA",
     "SchMPLasso",
     "SchMPLassoCV",
     "SchMPLogisticRegression",
     "SchMPMatrixFactorization",
     "Schedule",
     "Schedulers",
+    "TokenTopics",
     "Turn",
     "losses",
     "run",

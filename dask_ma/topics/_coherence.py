@@ -73,8 +73,8 @@ def occurrences(words: np.ndarray, X: Any) -> np.ndarray:
     X = sparse.csr_array(X)
     if len(X.data) and not (np.isfinite(X.data).all() and X.data.min() >= 0):
         raise ValueError(
-            "Negative values in data passed to MALDA, or NaN or infinity: counts must "
-            "be finite and 0 or more"
+            "Negative values in data passed to a topic model, or NaN or infinity: "
+            "counts must be finite and 0 or more"
         )
     found = np.zeros((X.shape[0], len(words) + 1), dtype=np.float32)
     found[:, :-1] = X[:, words].toarray() > 0

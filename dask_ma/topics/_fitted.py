@@ -42,7 +42,7 @@ DIGAMMA_THRESHOLD: float | None = 9
 class FittedTopics(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
 ):
-    """Base of MALDA: documents worked out with fitted topics."""
+    """Base of topic models: documents worked out with fitted topics."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -330,14 +330,8 @@ class FittedTopics(
                 )
         known = LatentDirichletAllocation().get_params()
         params = {k: v for k, v in self.get_params().items() if k in known}
-        method = self._method()
-        params["learning_method"] = "batch" if method == "auto" else method
         params |= {name: float(values[0]) for name, values in priors.items()}
-        # With one rank, this is what scikit-learn's batches are.
-        if isinstance(self.local_batch_size, str):
-            del params["batch_size"]
-        else:
-            params["batch_size"] = self.local_batch_size
+        self._adapt_to_sklearn(params)
         twin = LatentDirichletAllocation(**params)
         twin.components_ = self.components_.copy()
         twin.exp_dirichlet_component_ = self.exp_dirichlet_component_
@@ -351,9 +345,21 @@ class FittedTopics(
         twin.random_state_ = np.random.RandomState(0)
         return twin
 
-    def _sum(self, X: Any, function: Any, *, count: bool = False) -> list[float]:
+    def _adapt_to_sklearn(self, params: dict[str, Any]) -> None:
+        """Change parameters that mean something else in scikit-learn."""
+        method = self._method()
+        params["learning_method"] = "batch" if method == "auto" else method
+        # With one rank, this is what scikit-learn's batches are.
+        if isinstance(self.local_batch_size, str):
+            del params["batch_size"]
+        else:
+            params["batch_size"] = self.local_batch_size
+
+    def _sum(
+        self, X: Any, function: Any, *, count: bool = False, model: Any = None
+    ) -> list[float]:
         """Sums over documents of what a function gives for each of them."""
-        columns = self._apply(X, function, n_outputs=2, dtype=np.float64)
+        columns = self._apply(X, function, model=model, n_outputs=2, dtype=np.float64)
         sums = blockwise_sum(columns)
         return [*sums.sum[:2], sums.n_rows] if count else list(sums.sum)
 

@@ -33,11 +33,15 @@ class TopicModel(NamedTuple):
         Parameters of the topics.
     doc_topic_prior : ndarray of float64, shape (n_components,)
     inference : InferenceSettings
+    is_known : bool
+        Whether the topics are what the parameters say on average, rather than all that
+        they allow.
     """
 
     components: np.ndarray
     doc_topic_prior: np.ndarray
     inference: InferenceSettings
+    is_known: bool = False
 
 
 class _Part(NamedTuple):
@@ -189,8 +193,8 @@ def _narrow_parts(model: TopicModel, X: Any) -> Iterator[tuple[Any, np.ndarray]]
         X = sparse.csr_array(X)
     if len(X.data) and X.data.min() < 0:
         raise ValueError(
-            "Negative values in data passed to MALDA: counts must be 0 or more, got "
-            f"{X.data.min():g}"
+            "Negative values in data passed to a topic model: counts must be 0 or "
+            f"more, got {X.data.min():g}"
         )
     if not np.isfinite(X.data).all():
         raise ValueError("X contains NaN or infinity: counts must be finite")
@@ -206,9 +210,20 @@ def _work_out(model: TopicModel, X: Any, words: np.ndarray) -> _Part:
     """Topics of some documents."""
     totals = model.components.sum(axis=1, dtype=np.float64)
     parameters = np.ascontiguousarray(model.components[:, words].T)
-    weights = word_weights(parameters, totals, model.inference.threshold)
+    if model.is_known:
+        weights = _expected_weights(parameters, totals)
+    else:
+        weights = word_weights(parameters, totals, model.inference.threshold)
     found = infer_documents(X, weights.weights, model.doc_topic_prior, model.inference)
     return _Part(X, found, weights, words)
+
+
+def _expected_weights(parameters: np.ndarray, totals: np.ndarray) -> WordWeights:
+    """Probabilities of words in topics, each word's divided by the largest."""
+    weights = parameters / totals.astype(parameters.dtype)
+    largest = weights.max(axis=1, initial=0)
+    weights /= largest[:, np.newaxis]
+    return WordWeights(weights, np.log(largest))
 
 
 def _likelihoods(model: TopicModel, part: _Part, X: Any) -> np.ndarray:

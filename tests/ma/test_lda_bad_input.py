@@ -221,7 +221,7 @@ def test_other_columns(model, method, lazy):
 def test_negative_counts_of_new_documents(model, method, convert):
     X = with_value(-2)
     for counts in (convert(X), blocks(X, convert)):
-        with pytest.raises(ValueError, match="Negative values in data passed to MALDA"):
+        with pytest.raises(ValueError, match="Negative values in data passed to a"):
             np.asarray(getattr(model, method)(counts))
 
 

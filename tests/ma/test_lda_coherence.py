@@ -154,7 +154,7 @@ def test_wrong_arguments(model, X):
     for counts in (0 * X, da.from_array(0 * X, chunks=(10, -1))):
         with pytest.raises(ValueError, match="X has no words: the coherence"):
             model.coherence(counts)
-    with pytest.raises(ValueError, match="Negative values in data passed to MALDA"):
+    with pytest.raises(ValueError, match="Negative values in data passed to a topic"):
         model.coherence(-X)
     with pytest.raises(ValueError, match="X has 5 features, but MALDA is expecting 12"):
         model.coherence(X[:, :5])

@@ -221,7 +221,7 @@ CASES.append(
         "sparse: negative counts",
         rows_as(value(-1.0)),
         refused(
-            csr="Negative values in data passed to X in MALDA",
+            csr="Negative values in data passed to X in (MALDA|SchMPLDA)",
             array="counts must be 0 or more, but row 4 of block 0 has -1 in column 0",
         ),
         TOPICS,

@@ -324,7 +324,7 @@ COUNTS = [
         "negative counts",
         rows_with(put(-2.0)),
         refused(
-            memory="Negative values in data passed to X in MALDA",
+            memory="Negative values in data passed to X in (MALDA|SchMPLDA)",
             lazy="counts must be 0 or more, but row 3 of block 2 has -2 in column 1",
         ),
         TOPICS,

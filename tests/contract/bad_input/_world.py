@@ -23,6 +23,7 @@ from dask_ma import (
     MPCARegressor,
     SchMPLasso,
     SchMPLassoCV,
+    SchMPLDA,
     SchMPLogisticRegression,
     SFBDictionaryLearning,
     SFBLogisticRegression,
@@ -71,6 +72,9 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "SFBLogisticRegression": lambda **p: SFBLogisticRegression(
         **{**_SGD, "batch_size": 4, "communication": "factors", **p}
     ),
+    "SchMPLDA": lambda **p: SchMPLDA(
+        **{"n_components": 2, "max_iter": 2, "random_state": 0, "n_ranks": 2, **p}
+    ),
     "SchMPLasso": lambda **p: SchMPLasso(**{"alpha": 0.01, "n_ranks": 2, **p}),
     "SchMPLassoCV": lambda **p: SchMPLassoCV(
         **{"cv": 2, "alphas": 3, "n_ranks": 2, **p}
@@ -86,7 +90,7 @@ REGRESSORS = (
     "SchMPLasso",
     "SchMPLassoCV",
 )
-TOPICS = ("MALDA",)
+TOPICS = ("MALDA", "SchMPLDA")
 ATOMS = ("SFBDictionaryLearning",)
 TRANSFORMERS = (*TOPICS, *ATOMS)
 CLASSIFIERS = tuple(set(ESTIMATORS) - set(REGRESSORS) - set(TRANSFORMERS))

@@ -244,6 +244,30 @@ _ATOMS = {
     "n_ranks": acts(3),
 }
 
+_GIBBS = {
+    "n_components": acts(4),
+    "doc_topic_prior": acts(0.9),
+    "topic_word_prior": acts(0.9),
+    "sampler": acts("exact"),
+    "n_proposals": acts(3),
+    "max_iter": acts(5),
+    "burn_in": acts(2, doc_topic_prior="auto", learn_every=1),
+    "n_samples": acts(2, max_iter=14),
+    "thin": acts(4, n_samples=2, max_iter=14),
+    "learn_every": acts(2, doc_topic_prior="auto"),
+    "evaluate_every": acts(1, "history"),
+    "fractions": acts("raise", "error"),
+    "synchronize": acts("iteration", n_ranks=3),
+    "keep_tokens": acts(True),
+    "mean_change_tol": acts(0.1),
+    "max_doc_update_iter": acts(2),
+    "components_init": acts(np.random.default_rng(0).gamma(2.0, 1.0, (3, 8))),
+    "warm_start": acts(True, n_fits=2),
+    "verbose": acts(2, "output"),
+    "random_state": acts(1),
+    "n_ranks": acts(3),
+}
+
 
 def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
     """Parameters of modules; without torch there are none to try."""
@@ -286,6 +310,7 @@ ACTS: dict[str, dict[str, Acts]] = {
     "MPCARegressor": {**_MPCA, **_of_module(1, "L1Loss")},
     "SFBDictionaryLearning": _ATOMS,
     "SFBLogisticRegression": _SFB,
+    "SchMPLDA": _GIBBS,
     "SchMPLasso": _SCHMP,
     "SchMPLassoCV": {
         **_PATH,

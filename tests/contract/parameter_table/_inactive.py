@@ -44,6 +44,7 @@ _SCHMP = ("SchMPLasso", "SchMPLogisticRegression")
 _CV = ("SchMPLassoCV",)
 _MALDA = ("MALDA",)
 _ATOMS = ("SFBDictionaryLearning",)
+_GIBBS = ("SchMPLDA",)
 
 
 def warns(
@@ -217,6 +218,10 @@ INACTIVE = [
         local_batch_size="auto",
     ),
     warns(_MALDA, "perp_tol", 5.0, "evaluate_every"),
+    raises(_GIBBS, "n_proposals", 3, "sampler", sampler="exact"),
+    raises(_GIBBS, "burn_in", 2, "n_samples"),
+    raises(_GIBBS, "thin", 2, "n_samples"),
+    raises(_GIBBS, "learn_every", 2, "doc_topic_prior", "topic_word_prior"),
     # Networks
     warns(_MPCA, "momentum", 0.2, "solver"),
     warns(_MPCA, "nesterovs_momentum", False, "solver"),
@@ -304,6 +309,8 @@ EXEMPT = [
     exempt(_SCHMP + _CV, "layout", "rows", _RANKS),
     exempt(_MALDA, "mixing", "butterfly", _RANKS),
     exempt(_MALDA, "total_samples", 500, _LATER),
+    exempt(_GIBBS, "synchronize", "iteration", _RANKS),
+    exempt(_GIBBS, "warm_start", True, _LATER),
     exempt(_MASGD, "penalty", "l1", _WEIGHT, alpha=0, learning_rate="constant"),
     exempt(
         _MASGD,

@@ -71,6 +71,14 @@ BASE: dict[str, dict[str, Any]] = {
         "n_ranks": 1,
     },
     "SFBLogisticRegression": _SGD,
+    "SchMPLDA": {
+        "n_components": 3,
+        "max_iter": 4,
+        "sampler": "metropolis",
+        "fractions": "round",
+        "random_state": 0,
+        "n_ranks": 1,
+    },
     "SchMPLasso": _SCHMP,
     "SchMPLassoCV": {"cv": 3, "alphas": 3, "tol": 1e-6, "n_ranks": 1},
     "SchMPLogisticRegression": _SCHMP,
@@ -187,8 +195,9 @@ def observe(
 def rows_of(name: str) -> tuple[np.ndarray, ...]:
     """Rows, and targets if there are any, for an estimator."""
     rng = np.random.default_rng(0)
-    if name == "MALDA":
-        return (rng.poisson(1.0, (24, 8)).astype(float),)
+    if name in ("MALDA", "SchMPLDA"):
+        counts = rng.poisson(1.0, (24, 8)).astype(float)
+        return (counts + 0.2 if name == "SchMPLDA" else counts,)
     n_features = 60 if name.startswith("SchMP") else 6
     scale = [1, 2, 0.5, 1, 3, 1] * (n_features // 6)
     X = rng.normal(size=(40, n_features)) * scale
@@ -219,6 +228,9 @@ def _model(estimator: Any) -> list[Any]:
         found.append(_codes(estimator).tobytes())
     for name in ("coefs_", "intercepts_"):
         found += [part.tobytes() for part in getattr(estimator, name, [])]
+    if isinstance(estimator, dask_ma.SchMPLDA):  # new documents have parameters, too
+        found.append(estimator.transform(rows_of("SchMPLDA")[0]).tobytes())
+        found.append(hasattr(estimator, "token_topics_"))
     return found
 
 

@@ -1,0 +1,1 @@
+"""Topic models by Gibbs sampling, whose words travel past the documents."""

@@ -1,0 +1,288 @@
+"""Gibbs sampling of topics as a rotation program (section 4.2 of the paper).
+
+Words are the parameters: the counts of a word travel with its block past the documents,
+which stay with the topics of their tokens. No two ranks ever have the same word, so the
+only counts that a rank does not know exactly are the totals of the topics: it knows its
+own changes at once, those of others when the rotation ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import Group
+from dask_ma.data import Shard
+from dask_ma.engine import State
+from dask_ma.kernels import polya_slopes, polya_sum
+from dask_ma.schmp.runtime._ring import ParameterBlock
+from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
+from dask_ma.schmp.runtime._rotation_schedule import Rotation
+from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._moves import ExactMoves, MetropolisMoves, Moves, Priors
+from dask_ma.schmp.topics._params import GibbsParams
+
+_PER_BLOCK = 100_000  # tokens of a rank and block that are worth a message
+_MOST_BLOCKS = 4  # of a rank, for the sake of overlap
+_LOWEST_PRIOR, _HIGHEST_PRIOR = 1e-5, 1e5
+
+
+@dataclass
+class LocalTopics:
+    """What a rank keeps of its documents.
+
+    Attributes
+    ----------
+    documents : Documents
+        Tokens and their topics.
+    moves : Moves
+        The sampler, with the tokens laid out for the blocks.
+    totals : ndarray of int64 of shape (n_topics,)
+        Tokens of each topic, with this rank's own changes.
+    known : ndarray
+        The totals of all ranks that they were made from.
+    rotation : int
+        The rotation that has begun here.
+    """
+
+    documents: Documents
+    moves: Moves
+    totals: np.ndarray
+    known: np.ndarray | None = None
+    rotation: int = 0
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What only this rank knows: copies."""
+        return self.documents.state_dict(self.moves.kept())
+
+    def load(self, group: Group, state: State) -> None:
+        """Take over what :meth:`state_dict` has given; a collective call."""
+        self.documents.load(group, state, self.moves.kept())
+
+
+class GibbsTopics(RotationProgram):
+    """Topics of the tokens of all documents, drawn in rotations.
+
+    In rotation 0 tokens get their first topics.
+
+    Parameters
+    ----------
+    params : GibbsParams
+        What is to be fitted.
+    """
+
+    def __init__(self, params: GibbsParams) -> None:
+        self.params = params
+        self.rotation = Rotation(_MOST_BLOCKS, synchronize=params.synchronize)
+
+    def prepare(self, shard: Shard, group: Group) -> LocalTopics:
+        """Read the rows as tokens; a collective call."""
+        p = self.params
+        documents = Documents.of_shard(shard, group, fractions=p.fractions)
+        moves: Moves
+        if p.sampler == "exact":
+            moves = ExactMoves(documents, p.n_components)
+        else:
+            moves = MetropolisMoves(documents, p.n_components, p.n_proposals)
+        return LocalTopics(documents, moves, np.zeros(p.n_components, dtype=np.int64))
+
+    def weights(self, local: LocalTopics) -> np.ndarray:
+        """Tokens of each word."""
+        return np.bincount(local.documents.words, minlength=self.params.n_features)
+
+    def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
+        """Blocks of about the same number of tokens; few where there are few tokens."""
+        wanted = int(work.sum()) // (n_ranks**2 * _PER_BLOCK)
+        n_blocks = min(max(wanted, 1), _MOST_BLOCKS)
+        return Rotation(n_blocks).blocks(work, n_ranks)
+
+    def arrange(
+        self, local: LocalTopics, blocks: list[np.ndarray], group: Group
+    ) -> LocalTopics:
+        """Sort the tokens by the blocks of their words."""
+        n_features, words = self.params.n_features, local.documents.words
+        block_of = np.empty(n_features, dtype=np.int32)
+        place_of = np.empty(n_features, dtype=np.int32)
+        for number, parameters in enumerate(blocks):
+            block_of[parameters] = number
+            place_of[parameters] = np.arange(len(parameters))
+        found, place = block_of[words], place_of[words]
+        order = np.lexsort((place, found)).astype(np.int32)
+        ends = np.cumsum(np.bincount(found, minlength=len(blocks)))
+        for number, tokens in enumerate(np.split(order, ends[:-1])):
+            local.moves.add_block(number, tokens, place[tokens])
+        return local
+
+    def initial_block(
+        self, parameters: np.ndarray, local: LocalTopics, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """No counts yet."""
+        shape = len(parameters), self.params.n_components
+        return {"counts": np.zeros(shape, dtype=np.int32)}
+
+    def initial_shared(self, local: LocalTopics, group: Group) -> dict[str, np.ndarray]:
+        """No totals yet, the priors, and room for what priors are learned from."""
+        p = self.params
+        prior = p.topic_word_prior
+        return {
+            "totals": np.zeros(p.n_components, dtype=np.int64),
+            "rotation": np.array(0),
+            "changed": np.array(0),  # tokens in the last rotation, and in this one
+            "so_far": np.array(0),
+            "doc_topic_prior": p.doc_topic_prior,
+            "topic_word_prior": np.array(0.0 if prior.ndim else float(prior)),
+            "slopes": np.zeros(p.n_components + 2),
+            "samples": np.array(0),
+            "n_documents": np.array(local.documents.n_total),
+        }
+
+    def update(
+        self,
+        block: ParameterBlock,
+        local: LocalTopics,
+        shared: dict[str, Any],
+        turn: Turn,
+    ) -> dict[str, Any]:
+        """Draw the topics of the tokens here that are words of a block."""
+        counts = block.values["counts"]
+        if turn.rotation == 0:
+            weights = self._start_weights(block.parameters)
+            return {
+                "totals": local.moves.place(block.number, counts, weights, turn.rng)
+            }
+        priors = self._priors(block.parameters, shared)
+        if local.known is not shared["totals"]:
+            local.known = shared["totals"]
+            local.totals = shared["totals"] + local.moves.unreported
+        if local.rotation != turn.rotation:
+            local.rotation = turn.rotation
+            local.moves.begin_rotation(priors, local.totals, turn.rng)
+        change, n_changed = local.moves.visit(
+            block.number, counts, priors, local.totals, turn.rng
+        )
+        return {"totals": change, "so_far": n_changed}
+
+    def end_rotation(
+        self, local: LocalTopics, shared: dict[str, Any], turn: Turn
+    ) -> dict[str, Any]:
+        """Add to the samples; sums from which priors are learned."""
+        p = self.params
+        if p.samples(turn.rotation):
+            for block in turn.home:
+                counts = block.values["counts"]
+                before = block.values.get("sums", np.zeros(counts.shape, np.int64))
+                block.values["sums"] = before + counts
+        found: dict[str, Any] = {"rotation": 1}
+        if p.learns(turn.rotation):
+            found["slopes"] = self._slopes(local, shared, turn.home)
+        return found
+
+    def aggregate(
+        self, change: dict[str, np.ndarray], shared: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The totals of all ranks, and with the end of a rotation other priors."""
+        p, rotation = self.params, int(shared["rotation"])
+        totals = shared["totals"] + change["totals"]
+        known = {
+            **shared,
+            "totals": totals,
+            "so_far": shared["so_far"] + change["so_far"],
+        }
+        if change["rotation"]:
+            known["changed"], known["so_far"] = known["so_far"], np.array(0)
+            known["rotation"] = np.array(rotation + 1)
+            known["samples"] = shared["samples"] + p.samples(rotation)
+            if p.learns(rotation):
+                known |= self._learn(change["slopes"], totals, shared)
+        return known
+
+    def measure(
+        self,
+        home: tuple[ParameterBlock, ...],
+        local: LocalTopics,
+        shared: dict[str, Any],
+    ) -> np.ndarray:
+        """This rank's part of the log likelihood, where that is due."""
+        p = self.params
+        if not p.is_evaluated(int(shared["rotation"]) - 1):
+            return np.array([np.nan])
+        alpha, lengths = shared["doc_topic_prior"], local.documents.lengths
+        value = -polya_sum(lengths, alpha.sum())
+        for counts in local.documents.counts(p.n_components):
+            value += polya_sum(counts, alpha)
+        for block in home:
+            prior = self._priors(block.parameters, shared).words
+            counts = block.values["counts"]
+            value += polya_sum(counts, p.as_table(prior))
+        return np.array([value])
+
+    def report(self, sums: np.ndarray, shared: dict[str, Any]) -> dict[str, float]:
+        """Log likelihood and changes per token."""
+        totals, n_tokens = shared["totals"], int(shared["totals"].sum())
+        of_words = self.params.prior_sums(float(shared["topic_word_prior"]))
+        value = (float(sums[0]) - polya_sum(totals, of_words)) / n_tokens
+        return {
+            "log_likelihood": value,
+            "objective": -value,
+            "changed": float(shared["changed"]) / n_tokens,
+        }
+
+    def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
+        """Weights by which first topics are drawn."""
+        p = self.params
+        if p.start is not None:
+            return p.start[parameters]
+        if p.topic_word_prior.ndim == 2:
+            return p.topic_word_prior[parameters]
+        return None
+
+    def _priors(self, parameters: np.ndarray, shared: dict[str, Any]) -> Priors:
+        """Priors as a block sees them."""
+        scalar = float(shared["topic_word_prior"])
+        return Priors(
+            shared["doc_topic_prior"],
+            self.params.word_prior(parameters, scalar),
+            self.params.prior_sums(scalar),
+        )
+
+    def _slopes(
+        self,
+        local: LocalTopics,
+        shared: dict[str, Any],
+        home: tuple[ParameterBlock, ...],
+    ) -> np.ndarray:
+        """Slopes of the likelihood: by topics, of the documents, and of the words."""
+        p, alpha = self.params, shared["doc_topic_prior"]
+        slopes = np.zeros(p.n_components + 2)
+        if p.learn_doc_prior:
+            for counts in local.documents.counts(p.n_components):
+                slopes[:-2] += polya_slopes(counts, alpha)
+            lengths = local.documents.lengths[:, np.newaxis]
+            slopes[-2] = polya_slopes(lengths, alpha.sum())[0]
+        if p.learn_word_prior:
+            beta = shared["topic_word_prior"]
+            slopes[-1] = sum(
+                polya_slopes(block.values["counts"], beta).sum() for block in home
+            )
+        return slopes
+
+    def _learn(
+        self, slopes: np.ndarray, totals: np.ndarray, shared: dict[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """A step of Minka's fixed-point iteration for each prior."""
+        p, learned = self.params, {}
+        if p.learn_doc_prior:
+            ratio = slopes[:-2] / slopes[-2]
+            learned["doc_topic_prior"] = np.clip(
+                shared["doc_topic_prior"] * ratio, _LOWEST_PRIOR, _HIGHEST_PRIOR
+            )
+        if p.learn_word_prior:
+            beta = shared["topic_word_prior"]
+            total = beta * p.n_features
+            below = p.n_features * polya_slopes(totals[:, np.newaxis], total)[0]
+            learned["topic_word_prior"] = np.clip(
+                np.asarray(beta * slopes[-1] / below), _LOWEST_PRIOR, _HIGHEST_PRIOR
+            )
+        return learned

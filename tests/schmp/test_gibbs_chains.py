@@ -1,0 +1,162 @@
+"""Chains of topics against exact posteriors, a joint test, and a plain sampler."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import special
+
+from dask_ma.kernels import polya_sum
+from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._moves import ExactMoves, Priors
+
+
+def chain_of(tokens, n_words, topics, alpha, beta):
+    """Documents and their sampler, with counts of the words."""
+    lengths = [len(words) for words in tokens]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    words = np.concatenate(tokens).astype(np.int32)
+    documents = Documents(
+        np.arange(len(tokens)), starts, words, topics, len(tokens), len(words)
+    )
+    moves = ExactMoves(documents, len(alpha))
+    order = np.argsort(words, kind="stable")
+    moves.add_block(0, order.astype(np.int32), words[order])
+    counts = np.zeros((n_words, len(alpha)), dtype=np.int32)
+    np.add.at(counts, (words, topics), 1)
+    totals = counts.sum(axis=0).astype(np.int64)
+    full = np.broadcast_to(beta, (n_words, len(alpha))).astype(np.float32)
+    priors = Priors(alpha, full, full.sum(axis=0, dtype=np.float64))
+    moves.begin_rotation(priors, totals, np.random.default_rng(0))
+    return documents, moves, counts, totals, priors
+
+
+def joint(tokens, n_words, topics, alpha, beta):
+    """Log probability of words and topics."""
+    K = len(alpha)
+    full = np.broadcast_to(beta, (n_words, K))
+    of_words, value, first = np.zeros((n_words, K), int), 0.0, 0
+    for words in tokens:
+        own = topics[first : first + len(words)]
+        first += len(words)
+        counts = np.bincount(own, minlength=K)
+        value += polya_sum(counts, alpha) - polya_sum(counts.sum(), alpha.sum())
+        np.add.at(of_words, (words, own), 1)
+    value += polya_sum(of_words, full)
+    return value - polya_sum(of_words.sum(axis=0), full.sum(axis=0))
+
+
+TINY = [np.array([0, 1]), np.array([0, 0, 2])]
+ALPHA = np.array([0.3, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("n_draws", "most"),
+    [(6000, 0.05), pytest.param(60_000, 0.02, marks=pytest.mark.slow)],
+)
+def test_the_posterior_of_a_tiny_corpus(n_draws, most):
+    """Total variation from the probabilities of all 32 assignments."""
+    beta = np.array([[0.5, 0.2], [0.3, 0.9], [0.4, 0.4]])
+    states = np.array(list(product(range(2), repeat=5)), dtype=np.int32)
+    logs = np.array([joint(TINY, 3, state, ALPHA, beta) for state in states])
+    exact = np.exp(logs - special.logsumexp(logs))
+    topics, rng = states[0].copy(), np.random.default_rng(1)
+    _, moves, counts, totals, priors = chain_of(TINY, 3, topics, ALPHA, beta)
+    found = np.zeros(32)
+    for _ in range(n_draws):
+        moves.visit(0, counts, priors, totals, rng)
+        found[topics @ (2 ** np.arange(4, -1, -1))] += 1
+    assert np.abs(found / n_draws - exact).sum() / 2 < most
+
+
+@pytest.mark.slow
+def test_words_and_topics_of_a_joint_chain_have_their_prior():
+    """Geweke's test: words drawn given topics, topics given words, and so on."""
+    rng, n_words, beta = np.random.default_rng(2), 4, 0.6
+    lengths, K = (5, 3), len(ALPHA)
+
+    def words_given(topics):
+        counts = np.zeros((K, n_words))
+        words = np.empty(len(topics), dtype=int)
+        for place, topic in enumerate(topics):  # Polya's urn: phi integrated out
+            weights = counts[topic] + beta
+            words[place] = rng.choice(n_words, p=weights / weights.sum())
+            counts[topic, words[place]] += 1
+        return words
+
+    def topics_of_prior():
+        theta = rng.dirichlet(ALPHA, len(lengths))
+        return np.concatenate(
+            [rng.choice(K, n, p=row) for n, row in zip(lengths, theta, strict=True)]
+        ).astype(np.int32)
+
+    def statistics(words, topics):
+        table = np.zeros((n_words, K))
+        np.add.at(table, (words, topics), 1)
+        first = np.bincount(topics[: lengths[0]], minlength=K)
+        return [first[0], first[0] ** 2, (table**2).sum(), table[0, 0], topics.sum()]
+
+    forward = []
+    for _ in range(5000):
+        topics = topics_of_prior()
+        forward.append(statistics(words_given(topics), topics))
+    chain, topics = [], topics_of_prior()
+    for _ in range(5000):
+        words = words_given(topics)
+        parts = np.split(words, np.cumsum(lengths)[:-1])
+        order = np.concatenate(
+            [
+                np.argsort(part, kind="stable") + start
+                for part, start in zip(parts, (0, lengths[0]), strict=True)
+            ]
+        )
+        topics, words = topics[order].copy(), words[order]
+        parts = np.split(words, np.cumsum(lengths)[:-1])
+        _, moves, counts, totals, priors = chain_of(parts, n_words, topics, ALPHA, beta)
+        moves.visit(0, counts, priors, totals, rng)
+        chain.append(statistics(words, topics))
+    forward, chain = np.array(forward, float), np.array(chain, float)
+    batches = chain.reshape(40, -1, chain.shape[1]).mean(axis=1)
+    error = np.sqrt(
+        batches.var(axis=0, ddof=1) / 40 + forward.var(axis=0) / len(forward)
+    )
+    assert (np.abs(chain.mean(axis=0) - forward.mean(axis=0)) < 4 * error).all()
+
+
+def test_tiles_reach_what_a_plain_sampler_reaches():
+    """The likelihood of the joint, averaged over the end of a chain."""
+    rng = np.random.default_rng(3)
+    K, n_words, alpha, beta = 3, 12, np.full(3, 0.3), 0.1
+    phi, theta = rng.dirichlet(np.full(12, 0.1), K), rng.dirichlet(alpha, 24)
+    tokens = [
+        np.sort([rng.choice(12, p=phi[k]) for k in rng.choice(K, 25, p=row)])
+        for row in theta
+    ]
+    starts = rng.integers(0, K, 600).astype(np.int32)
+
+    def plain(n_sweeps):
+        z, values = starts.copy(), []
+        words, docs = np.concatenate(tokens), np.repeat(np.arange(24), 25)
+        nd, nw = np.zeros((24, K)), np.zeros((n_words, K))
+        np.add.at(nd, (docs, z), 1)
+        np.add.at(nw, (words, z), 1)
+        for sweep in range(n_sweeps):
+            for i, (d, w) in enumerate(zip(docs, words, strict=True)):
+                nd[d, z[i]] -= 1
+                nw[w, z[i]] -= 1
+                p = (nd[d] + alpha) * (nw[w] + beta) / (nw.sum(axis=0) + 12 * beta)
+                z[i] = np.searchsorted(np.cumsum(p), rng.random() * p.sum())
+                nd[d, z[i]] += 1
+                nw[w, z[i]] += 1
+            if sweep >= 20:
+                values.append(joint(tokens, n_words, z, alpha, beta))
+        return np.mean(values)
+
+    z = starts.copy()
+    _, moves, counts, totals, priors = chain_of(tokens, n_words, z, alpha, beta)
+    values = []
+    for sweep in range(120):
+        moves.visit(0, counts, priors, totals, rng)
+        if sweep >= 20:
+            values.append(joint(tokens, n_words, z, alpha, beta))
+    assert np.mean(values) == pytest.approx(plain(60), abs=0.03 * 600)
