@@ -228,6 +228,7 @@ def offer_of_documents(
     offered : ndarray of int32 of shape (n_proposals, n)
     """
     upto = np.cumsum(prior, dtype=np.float64)
+    is_symmetric = bool((prior == prior[0]).all())
     lengths, starts = _lengths(run)
     offered = np.empty((n_proposals, len(topics)), dtype=np.int32)
     for row in offered:
@@ -235,8 +236,11 @@ def offer_of_documents(
         place *= (lengths + upto[-1])[run.owners]
         behind = np.flatnonzero(place >= lengths[run.owners])
         row[:] = _urn(topics, starts[run.owners], place)
-        rest = rng.random(len(behind)) * upto[-1]
-        row[behind] = np.searchsorted(upto[:-1], rest, side="right")
+        if is_symmetric:
+            row[behind] = rng.integers(0, len(prior), len(behind), dtype=np.int32)
+        else:
+            rest = rng.random(len(behind)) * upto[-1]
+            row[behind] = np.searchsorted(upto[:-1], rest, side="right")
     return offered
 
 
@@ -273,10 +277,10 @@ def offer_of_words(
         return _offer_by_rows(run, counts + prior, n_proposals, rng)
     n_topics = counts.shape[1]
     lengths, starts = _lengths(run)
-    filled = np.flatnonzero(counts)
-    upto = np.cumsum(counts.reshape(-1)[filled], dtype=np.int64)
-    is_all_here = len(upto) > 0 and upto[-1] == len(topics)
+    is_all_here = counts.sum(dtype=np.int64) == len(topics)
     if not is_all_here:
+        filled = np.flatnonzero(counts)
+        upto = np.cumsum(counts.reshape(-1)[filled], dtype=np.int64)
         ends = np.searchsorted(filled, np.arange(1, len(counts) + 1) * n_topics)
         ends = np.append(upto, 0)[ends - 1] * (ends > 0)
         starts = np.concatenate([[0], ends[:-1]])

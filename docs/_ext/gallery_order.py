@@ -13,6 +13,7 @@ ORDER = (
     "plot_recommendations.py",
     "plot_factor_broadcast.py",
     "plot_topics.py",
+    "plot_gibbs_topics.py",
     "plot_denoising.py",
     "plot_mpca_images.py",
     "plot_torch_module.py",

@@ -26,6 +26,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.schmp.topics._documents import Documents
 
+_ONE = np.int32(1)  # one of another type than the counts takes ten times as long
 _OFFERED, _WITHOUT = "tokens/offered", "tokens/without"
 
 
@@ -110,7 +111,7 @@ class Moves(ABC):
         else:
             topics = draw_by_rows(words, weights, rng)
         self._documents.topics[self._tokens[number]] = topics
-        np.add.at(counts.reshape(-1), words * np.intp(self._n_topics) + topics, 1)
+        np.add.at(counts.reshape(-1), words * np.intp(self._n_topics) + topics, _ONE)
         return np.bincount(topics, minlength=self._n_topics)
 
     @abstractmethod
@@ -167,8 +168,8 @@ class Moves(ABC):
         before, after = before[changed], after[changed]
         rows = words[changed] * np.intp(self._n_topics)
         flat = counts.reshape(-1)
-        np.subtract.at(flat, rows + before, 1)
-        np.add.at(flat, rows + after, 1)
+        np.subtract.at(flat, rows + before, _ONE)
+        np.add.at(flat, rows + after, _ONE)
         change = np.bincount(after, minlength=self._n_topics)
         return change - np.bincount(before, minlength=self._n_topics), len(changed)
 
@@ -299,25 +300,26 @@ class MetropolisMoves(Moves):
         change = np.zeros(self._n_topics, dtype=np.int64)
         for run in self._runs[number]:
             words = slice(run.first, run.last)
-            own, before = counts[words], topics[run.tokens]
-            now = self._moved[run.tokens]
+            tokens = run.tokens.astype(np.intp)
+            own, before = counts[words], topics.take(tokens)
+            now = self._moved.take(tokens)
             told, _ = self._move(own, run.owners, before, now)
             inverse = (1 / (totals + priors.sums)).astype(np.float32)
             prior = priors.words[words]
             weights = TermWeights(run, own, prior, inverse)
             after = accept_topics(
                 now,
-                self._offered[:, run.tokens],
-                self._without[run.tokens],
+                self._offered.take(tokens, axis=1),
+                self._without.take(tokens),
                 weights,
                 rng,
             )
             moved, _ = self._move(own, run.owners, now, after)
-            self._without[run.tokens] = without_itself(weights.share(after))
-            self._offered[:, run.tokens] = offer_of_words(
-                run, after, own, prior, len(self._offered), rng
-            )
-            topics[run.tokens] = after
+            self._without[tokens] = without_itself(weights.share(after))
+            offers = offer_of_words(run, after, own, prior, len(self._offered), rng)
+            for row, offer in zip(self._offered, offers, strict=True):
+                row[tokens] = offer
+            topics[tokens] = after
             totals += moved
             self.unreported -= told
             change += told + moved

@@ -1,0 +1,237 @@
+"""Gibbs sampling of topics: SchMPLDA next to tomotopy, scikit-learn and MALDA.
+
+To be run in the folder asv_bench:
+
+    python -m peers.gibbs --corpus newsgroups20 --data DIR --components 100 --sweeps 50
+
+DIR (or ``$DASK_MA_DATA``) holds ``newsgroups20``, ``imdb`` or ``ap``, with counts in
+``X_train.npz`` and ``X_test.npz`` (``X.npz`` for ``ap``, whose every tenth document is
+held out). Sweeps of the samplers are interleaved in one process, on one thread each,
+and timed by the processor's clock, since other work on the machine would distort the
+ratio of sweeps that follow each other. Perplexity is that of every other word of a
+held-out document, given the words between, for all systems by the same function.
+
+Ours is the sampler of one rank, as in a fit on one; `--fits` adds whole fits of
+SchMPLDA, MALDA and scikit-learn. Systems that are not installed are left out with a
+message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+from sklearn.decomposition import LatentDirichletAllocation
+
+from dask_ma import MALDA, SchMPLDA
+from dask_ma.kernels import InferenceSettings
+from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._moves import ExactMoves, MetropolisMoves, Moves, Priors
+from dask_ma.topics._model import TopicModel, completion_columns
+
+
+class Chain(Protocol):
+    """A sampler whose sweeps are timed."""
+
+    name: str
+
+    def sweep(self) -> None:
+        """Draw every token once."""
+
+    def counts(self) -> np.ndarray:
+        """Tokens of each word and topic, (n_features, n_components)."""
+
+
+class Ours:
+    """The sampler of one rank, without the rotation around it."""
+
+    def __init__(self, X: Any, options: argparse.Namespace, name: str) -> None:
+        self.name = name
+        K, n_words = options.components, X.shape[1]
+        lengths = np.asarray(X.sum(axis=1)).ravel().astype(np.int64)
+        words = np.repeat(X.indices, X.data).astype(np.int32)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._rng = np.random.default_rng(options.seed)
+        topics = np.zeros(len(words), dtype=np.int32)
+        documents = Documents(
+            np.arange(X.shape[0]), starts, words, topics, X.shape[0], len(words)
+        )
+        self._moves: Moves
+        if name == "exact":
+            self._moves = ExactMoves(documents, K)
+        else:
+            self._moves = MetropolisMoves(documents, K, options.proposals)
+        order = np.argsort(words, kind="stable").astype(np.int32)
+        self._moves.add_block(0, order, words[order])
+        self._counts = np.zeros((n_words, K), dtype=np.int32)
+        self._totals = self._moves.place(0, self._counts, None, self._rng)
+        beta = np.full(n_words, options.beta, dtype=np.float32)
+        alpha = np.full(K, options.alpha)
+        self._priors = Priors(alpha, beta, np.full(K, n_words * options.beta))
+
+    def sweep(self) -> None:
+        self._moves.begin_rotation(self._priors, self._totals, self._rng)
+        self._moves.visit(0, self._counts, self._priors, self._totals, self._rng)
+
+    def counts(self) -> np.ndarray:
+        return self._counts
+
+
+class Tomotopy:
+    """tomotopy's collapsed sampler with one worker."""
+
+    name = "tomotopy"
+
+    def __init__(self, X: Any, options: argparse.Namespace) -> None:
+        import tomotopy
+
+        model = tomotopy.LDAModel(
+            k=options.components,
+            alpha=options.alpha,
+            eta=options.beta,
+            seed=options.seed,
+        )
+        for begin, end in zip(X.indptr, X.indptr[1:]):
+            part = slice(begin, end)
+            words = np.repeat(X.indices[part], X.data[part])
+            if len(words):
+                model.add_doc([str(word) for word in words])
+        model.optim_interval = 0  # the priors stay
+        model.train(0)
+        self._model, self._shape = model, (X.shape[1], options.components)
+        self._words = np.array([int(word) for word in model.used_vocabs])
+
+    def sweep(self) -> None:
+        self._model.train(1, workers=1)
+
+    def counts(self) -> np.ndarray:
+        counts = np.zeros(self._shape)
+        n_topics = self._shape[1]
+        totals = np.asarray(self._model.get_count_by_topics())
+        for topic in range(n_topics):
+            shares = self._model.get_topic_word_dist(topic, normalize=False)
+            found = np.asarray(shares) - self._model.eta
+            counts[self._words, topic] = found * (totals[topic] / max(1, found.sum()))
+        return counts
+
+
+def load(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Documents to fit to, and those that are held out."""
+    folder = Path(options.data) / options.corpus
+    if options.corpus == "ap":
+        X = sparse.csr_matrix(sparse.load_npz(folder / "X.npz"))
+        held_out = np.arange(X.shape[0]) % 10 == 0
+        parts = X[~held_out], X[held_out]
+    else:
+        parts = tuple(
+            sparse.csr_matrix(sparse.load_npz(folder / f"X_{part}.npz"))
+            for part in ("train", "test")
+        )
+    found = []
+    for X, most in zip(parts, (options.documents, options.held_out), strict=True):
+        X = X[:most].astype(np.int64)
+        X.sort_indices()
+        found.append(X)
+    return found[0], found[1]
+
+
+def perplexity(components: np.ndarray, X: Any, options: argparse.Namespace) -> float:
+    """Perplexity by completion; `components` are parameters, a row for each topic."""
+    prior = np.full(options.components, options.alpha)
+    parameters = components.astype(np.float32)
+    model = TopicModel(parameters, prior, InferenceSettings(), is_known=True)
+    value, n_words = completion_columns(model, X.astype(np.float32)).sum(axis=0)
+    return float(np.exp(-value / n_words))
+
+
+def compare_chains(X: Any, test: Any, options: argparse.Namespace) -> None:
+    """Interleave sweeps, and say what has been reached from time to time."""
+    chains: list[Chain] = [Ours(X, options, name) for name in options.samplers]
+    try:
+        chains.append(Tomotopy(X, options))
+    except ModuleNotFoundError:
+        print("tomotopy is not installed, and left out")
+    n_tokens = int(X.sum())
+    seconds: dict[str, list[float]] = {chain.name: [] for chain in chains}
+    for sweep in range(1, options.sweeps + 1):
+        for chain in chains:
+            start = time.process_time()
+            chain.sweep()
+            seconds[chain.name].append(time.process_time() - start)
+        if sweep % options.every and sweep != options.sweeps:
+            continue
+        print(f"after {sweep} sweeps of {n_tokens} tokens")
+        last = chains[-1].name
+        for chain in chains:
+            own = np.array(seconds[chain.name])
+            ratio = np.median(np.array(seconds[last]) / own)
+            value = perplexity(chain.counts().T + options.beta, test, options)
+            print(
+                f"  {chain.name:12s} {own.sum():8.2f} s  "
+                f"{n_tokens / np.median(own) / 1e6:6.2f} M tokens/s  "
+                f"{ratio:5.2f} x {last}  perplexity {value:8.1f}",
+                flush=True,
+            )
+
+
+def compare_fits(X: Any, test: Any, options: argparse.Namespace) -> None:
+    """Whole fits on one rank, with everything around them."""
+    priors = {"doc_topic_prior": options.alpha, "topic_word_prior": options.beta}
+    common = {**priors, "random_state": options.seed}
+    K = options.components
+    fits = {
+        "SchMPLDA": SchMPLDA(K, max_iter=options.sweeps, n_ranks=1, **common),
+        "MALDA": MALDA(K, max_iter=options.passes, n_ranks=1, **common),
+        "scikit-learn": LatentDirichletAllocation(
+            K,
+            max_iter=options.passes,
+            learning_method="online",
+            batch_size=256,
+            **common,
+        ),
+    }
+    for name, model in fits.items():
+        start = time.process_time()
+        model.fit(X.astype(np.float32))
+        spent = time.process_time() - start
+        value = perplexity(model.components_, test, options)
+        print(f"  {name:12s} {spent:8.2f} s  perplexity {value:8.1f}", flush=True)
+
+
+def main() -> None:
+    """Parse the command line, and compare."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--corpus", choices=["newsgroups20", "imdb", "ap"], default="newsgroups20")
+    add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
+    add("--documents", type=int, help="the first ones only")
+    add("--held-out", type=int, default=1500, help="documents of the perplexity")
+    add("--components", type=int, default=100)
+    add("--alpha", type=float, default=0.1)
+    add("--beta", type=float, default=0.01)
+    add("--sweeps", type=int, default=50)
+    add("--every", type=int, default=25, help="sweeps between perplexities")
+    add("--proposals", type=int, default=2)
+    add("--samplers", nargs="+", default=["exact", "metropolis"])
+    add("--fits", action="store_true", help="whole fits, too")
+    add("--passes", type=int, default=5, help="of the variational systems")
+    add("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.data is None:
+        parser.error("--data or DASK_MA_DATA must name the folder with the corpus")
+    X, test = load(options)
+    compare_chains(X, test, options)
+    if options.fits:
+        compare_fits(X, test, options)
+
+
+if __name__ == "__main__":
+    main()
