@@ -229,13 +229,14 @@ def offer_of_documents(
     """
     upto = np.cumsum(prior, dtype=np.float64)
     is_symmetric = bool((prior == prior[0]).all())
-    lengths, starts = _lengths(run)
+    lengths, starts = (array.take(run.owners) for array in _lengths(run))
+    totals = lengths + upto[-1]
     offered = np.empty((n_proposals, len(topics)), dtype=np.int32)
     for row in offered:
         place = rng.random(len(topics))
-        place *= (lengths + upto[-1])[run.owners]
-        behind = np.flatnonzero(place >= lengths[run.owners])
-        row[:] = _urn(topics, starts[run.owners], place)
+        place *= totals
+        behind = np.flatnonzero(place >= lengths)
+        row[:] = _urn(topics, starts, place)
         if is_symmetric:
             row[behind] = rng.integers(0, len(prior), len(behind), dtype=np.int32)
         else:
@@ -285,16 +286,17 @@ def offer_of_words(
         ends = np.append(upto, 0)[ends - 1] * (ends > 0)
         starts = np.concatenate([[0], ends[:-1]])
         lengths = ends - starts
-    totals = lengths + n_topics * prior.astype(np.float64)
+    totals = (lengths + n_topics * prior.astype(np.float64)).take(run.owners)
+    lengths, starts = lengths.take(run.owners), starts.take(run.owners)
     offered = np.empty((n_proposals, len(topics)), dtype=np.int32)
     for row in offered:
         place = rng.random(len(topics))
-        place *= totals[run.owners]
-        behind = np.flatnonzero(place >= lengths[run.owners])
+        place *= totals
+        behind = np.flatnonzero(place >= lengths)
         if is_all_here:
-            row[:] = _urn(topics, starts[run.owners], place)
+            row[:] = _urn(topics, starts, place)
         else:
-            sought = starts[run.owners] + place.astype(np.int64)
+            sought = starts + place.astype(np.int64)
             found = np.searchsorted(upto, sought, side="right")
             row[:] = filled.take(found, mode="clip") % n_topics
         row[behind] = rng.integers(0, n_topics, len(behind), dtype=np.int32)

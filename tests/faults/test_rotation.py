@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from contextlib import ExitStack
+from importlib import import_module
 
 import dask
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma.schmp import (
     RotationProgram,
+    SchMPLDA,
     SchMPMatrixFactorization,
     run,
     schedules,
@@ -178,12 +180,11 @@ def test_one_after_the_other(client, undisturbed, tmp_path):
     assert result.history[-1]["restarts"] == 2
 
 
-def doomed_agent(mark):
-    """The agent of a factorization, whose rank 2 dies as it sends a block."""
+def doomed_agent(mark, folder="factorization"):
+    """The agent of a method, whose rank 2 dies as it sends a block."""
 
     def agent(context, arguments, params):
-        from dask_ma.schmp.factorization import _agent
-
+        _agent = import_module(f"dask_ma.schmp.{folder}._agent")
         push = context.group.push
 
         def striking_push(payload, dest, tag=0, **options):
@@ -217,6 +218,26 @@ def test_a_factorization(client, monkeypatch, tmp_path, solver):
     assert mark.exists()
     np.testing.assert_array_equal(model.item_factors_, undisturbed.item_factors_)
     np.testing.assert_array_equal(model.user_bias_, undisturbed.user_bias_)
+    assert model.history_[-1]["restarts"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["exact", "metropolis"])
+def test_topics_of_tokens(client, monkeypatch, tmp_path, sampler):
+    """The neighbour of a rank has the topics of its tokens."""
+    counts = np.rint(np.abs(3 * X))
+    model = SchMPLDA(
+        4, sampler=sampler, max_iter=8, keep_tokens=True, n_ranks=4, random_state=0
+    )
+    undisturbed = clone(model).fit(counts)
+    mark = tmp_path / "struck"
+    monkeypatch.setattr(
+        "dask_ma.schmp.topics._estimator.train", doomed_agent(mark, "topics")
+    )
+    model.fit(counts)
+    assert mark.exists()
+    np.testing.assert_array_equal(model.components_, undisturbed.components_)
+    np.testing.assert_array_equal(model.doc_topic_, undisturbed.doc_topic_)
     assert model.history_[-1]["restarts"] == 1
 
 
