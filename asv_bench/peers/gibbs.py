@@ -219,7 +219,7 @@ def main() -> None:
     add("--beta", type=float, default=0.01)
     add("--sweeps", type=int, default=50)
     add("--every", type=int, default=25, help="sweeps between perplexities")
-    add("--proposals", type=int, default=2)
+    add("--proposals", type=int, default=4)
     add("--samplers", nargs="+", default=["exact", "metropolis"])
     add("--fits", action="store_true", help="whole fits, too")
     add("--passes", type=int, default=5, help="of the variational systems")

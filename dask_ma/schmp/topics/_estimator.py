@@ -52,7 +52,7 @@ class SchMPLDA(FittedGibbs):
         with `n_components`. "metropolis" draws from proposals that it accepts or not
         (Metropolis and Hastings [3]_), at a cost that does not; it takes more
         rotations. "auto" is "exact" for up to 200 topics.
-    n_proposals : int, default=2
+    n_proposals : int, default=4
         Proposals by the documents, and by the words, for each token and rotation of
         "metropolis".
     max_iter : int, default=100
@@ -227,7 +227,7 @@ class SchMPLDA(FittedGibbs):
         doc_topic_prior: Any = None,
         topic_word_prior: Any = None,
         sampler: str = "auto",
-        n_proposals: int = 2,
+        n_proposals: int = 4,
         max_iter: int = 100,
         burn_in: int = 0,
         n_samples: int = 1,
