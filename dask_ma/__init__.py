@@ -10,7 +10,8 @@ Folder        Method                           Estimators and programs
 ``sfb``       sufficient factor broadcasting   SFBLogisticRegression,
                                                SFBDictionaryLearning; ``sfb.run``
 ``schmp``     scheduled model parallelism      SchMPLasso, SchMPLassoCV, SchMPLDA,
-                                               SchMPLogisticRegression; ``schmp.run``
+                                               SchMPLogisticRegression,
+                                               SchMPMatrixFactorization; ``schmp.run``
 ``mpca``      MPCA SGD: extrapolated, partial  MPCAClassifier, MPCARegressor
               averages of networks
 ============= ================================ =========================================
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         SchMPLassoCV,
         SchMPLDA,
         SchMPLogisticRegression,
+        SchMPMatrixFactorization,
     )
     from dask_ma.sfb import SFBDictionaryLearning, SFBLogisticRegression
 
@@ -65,6 +67,7 @@ __all__ = [
     "SchMPLasso",
     "SchMPLassoCV",
     "SchMPLogisticRegression",
+    "SchMPMatrixFactorization",
     "__version__",
     "run_spmd",
 ]
@@ -102,6 +105,7 @@ _FOLDER_OF = {
     "SchMPLasso": "schmp",
     "SchMPLassoCV": "schmp",
     "SchMPLogisticRegression": "schmp",
+    "SchMPMatrixFactorization": "schmp",
     "run_spmd": "engine",
 }
 

@@ -16,7 +16,7 @@ others; the factorization learns that from the ratings alone.
 import matplotlib.pyplot as plt
 import numpy as np
 
-from dask_ma.schmp import SchMPMatrixFactorization
+from dask_ma import SchMPMatrixFactorization
 
 rng = np.random.default_rng(0)
 kinds = np.array(["comedy", "drama", "horror", "western"])

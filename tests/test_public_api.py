@@ -25,6 +25,7 @@ from dask_ma import (
     SchMPLDA,
     SchMPLogisticRegression,
     SFBDictionaryLearning,
+    SchMPMatrixFactorization,
     SFBLogisticRegression,
 )
 from dask_ma.ma import Gradients, Models
@@ -70,6 +71,7 @@ PUBLIC = [
             "SchMPLasso",
             "SchMPLassoCV",
             "SchMPLogisticRegression",
+            "SchMPMatrixFactorization",
             "run_spmd",
         ],
         "dask_ma.comm": [
@@ -103,7 +105,7 @@ PUBLIC = [
             "NetworkDisplay",
             "TopologyDisplay",
         ],
-        "dask_ma.schmp": ["ColumnDescent", "CoordinateDescent"],
+        "dask_ma.schmp": ["ColumnDescent", "CoordinateDescent", "RotationProgram"],
         "dask_ma.schmp.losses": ["Loss"],
         "dask_ma.ma": ["Gradients", "Models"],
         "dask_ma.schmp.schedules": ["Cyclic", "Dynamic", "Priority", "Random"],
@@ -141,6 +143,7 @@ ESTIMATORS = [
     SchMPLDA,
     SchMPLogisticRegression,
     SFBDictionaryLearning,
+    SchMPMatrixFactorization,
     SFBLogisticRegression,
 ]
 # Objects that are a parameter of an estimator, and have some of their own.
@@ -221,6 +224,7 @@ def test_the_package_shows_its_estimators():
         "SchMPLasso",
         "SchMPLassoCV",
         "SchMPLogisticRegression",
+        "SchMPMatrixFactorization",
         "__version__",
         "run_spmd",
     }
@@ -233,7 +237,13 @@ def test_the_package_shows_its_estimators():
     for cls in (MPCAClassifier, MPCARegressor):
         assert getattr(mpca, cls.__name__) is cls
     schmp = importlib.import_module("dask_ma.schmp")
-    for cls in (SchMPLasso, SchMPLassoCV, SchMPLDA, SchMPLogisticRegression):
+    for cls in (
+        SchMPLasso,
+        SchMPLassoCV,
+        SchMPLDA,
+        SchMPLogisticRegression,
+        SchMPMatrixFactorization,
+    ):
         assert getattr(schmp, cls.__name__) is cls
     sfb = importlib.import_module("dask_ma.sfb")
     for cls in (SFBDictionaryLearning, SFBLogisticRegression):
@@ -256,6 +266,7 @@ def fitted_attributes(model):
     return {name for name in dir(model) if re.fullmatch("[a-z][a-z0-9_]*_", name)}
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("cls", ESTIMATORS)
 def test_parameters_and_attributes_are_documented(cls):
     names = arguments(cls.__init__)
@@ -275,7 +286,7 @@ def test_parameters_and_attributes_are_documented(cls):
     if cls is SFBLogisticRegression:  # each solver has an attribute of its own
         for solver in ("sgd", "sdca"):
             fitted |= fitted_attributes(cls(solver=solver, tol=None).fit(X, y))
-    fitted |= {"feature_names_in_"}
+    fitted |= {"feature_names_in_"}  # of a frame
     if cls in dict(NETWORKS):
         fitted |= {"vector_"}  # of a module
     assert documented(cls.__doc__, "Attributes") == fitted

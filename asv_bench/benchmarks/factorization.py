@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from dask_ma.schmp import SchMPMatrixFactorization
+from dask_ma import SchMPMatrixFactorization
 
 from . import parameterized
 

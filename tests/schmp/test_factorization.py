@@ -259,6 +259,19 @@ def test_dask_frames(cluster):
     )
 
 
+def test_columns_of_another_order():
+    frame = pd.DataFrame({"user": USERS, "item": ITEMS})
+    model = SchMPMatrixFactorization(**EXACT, max_iter=2).fit(frame, RATINGS)
+    assert model.feature_names_in_.tolist() == ["user", "item"]
+    model.predict(PAIRS)
+    for swapped in (frame[["item", "user"]], frame.rename(columns={"user": "u"})):
+        for ask in (model.predict, model.partial_fit, model.score):
+            with pytest.raises(ValueError, match="but those of the fit were"):
+                ask(swapped) if ask == model.predict else ask(swapped, RATINGS)
+    model.fit(PAIRS, RATINGS)
+    assert not hasattr(model, "feature_names_in_")
+
+
 def test_zeros_that_are_stored_are_ratings():
     X = sparse.csr_array(([0.0, 4, 2], ([0, 0, 1], [0, 1, 1])), shape=(2, 2))
     model = SchMPMatrixFactorization(1, random_state=0).fit(X)

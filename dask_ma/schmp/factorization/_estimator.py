@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -88,6 +89,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         Sorted ids.
     mean_ : float
         Mean of the ratings; 0 with implicit feedback.
+    rating_range_ : tuple of float
+        Least and largest rating; infinite with implicit feedback.
     seen_ : csr_array of bool of shape (n_users, n_items)
         Which pairs are rated; :meth:`recommend` leaves them out.
     n_iter_ : int
@@ -97,6 +100,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         With "sgd" the objective is the sum of squared errors that the steps have met.
     timeline_ : ndarray
         What each rank has done when.
+    feature_names_in_ : ndarray of str of shape (2,)
+        Names of the columns of users and items, after a fit to a frame.
 
     See Also
     --------
@@ -112,7 +117,7 @@ class SchMPMatrixFactorization(FittedFactorization):
 
     Examples
     --------
-    >>> from dask_ma.schmp import SchMPMatrixFactorization
+    >>> from dask_ma import SchMPMatrixFactorization
     >>> pairs = [("ann", "tea"), ("ann", "milk"), ("bob", "tea"), ("cy", "milk")]
     >>> model = SchMPMatrixFactorization(2, max_iter=50, random_state=0)
     >>> model.fit(pairs, [5, 1, 4, 2]).predict([("cy", "tea")]).shape
@@ -237,9 +242,10 @@ class SchMPMatrixFactorization(FittedFactorization):
             encoded = encode(X, y)
             if not encoded.n_ratings:
                 raise ValueError("there are no ratings in X, expected at least one")
+            self._check_names(None if is_matrix else X, reset=True)
             params = self._params(encoded)
             data = encoded.table, None, weight_per_row(sample_weight)
-            result = self._run(train, params, data, describe(encoded.table))
+            result = self._run(self._agent, params, data, describe(encoded.table))
             for name, value in self._to_attributes(result.model).items():
                 setattr(self, name, value)
             self.user_ids_, self.item_ids_ = encoded.user_ids, encoded.item_ids
@@ -280,6 +286,7 @@ class SchMPMatrixFactorization(FittedFactorization):
             return self.fit(X, y, sample_weight)
         if is_dask_collection(X) or not _are_pairs(X):
             raise ValueError("partial_fit takes pairs of user and item in memory")
+        self._check_names(X)
         triples = triples_of(X, y)
         weights = np.ones(len(triples.values))
         if sample_weight is not None:
@@ -293,6 +300,10 @@ class SchMPMatrixFactorization(FittedFactorization):
         )
         self.seen_ = sparse.csr_array(self.seen_ + more, dtype=bool)
         return self
+
+    @property
+    def _agent(self) -> Callable[..., Any]:
+        return train
 
     def _params(self, encoded: Encoded) -> FactorizationParams:
         """Parameters of the ranks."""

@@ -54,6 +54,7 @@ class FittedFactorization(DistributedEstimator):
             With implicit feedback scores, of about 0 to 1.
         """
         check_is_fitted(self)
+        self._check_names(X)
         if not is_dask_collection(X):
             return self._predict_pairs(X)
         import dask.array as da
@@ -195,6 +196,7 @@ class FittedFactorization(DistributedEstimator):
             recommendations, see :meth:`ranking_metrics`.
         """
         check_is_fitted(self)
+        self._check_names(X)
         if self.feedback == "implicit":
             return self.ranking_metrics(X, y)["ndcg"]
         if is_dask_collection(X):
@@ -228,6 +230,7 @@ class FittedFactorization(DistributedEstimator):
         """
         check_is_fitted(self)
         _check_number(k)
+        self._check_names(X)
         users, items, values = self._numbered(X, y)
         taken = (users >= 0) & (items >= 0) & (values > 0)
         own, rows = np.unique(users[taken], return_inverse=True)
@@ -258,6 +261,24 @@ class FittedFactorization(DistributedEstimator):
             items = np.column_stack([ones[1], self.item_bias_, items])
         low, high = self.rating_range_ if self.clip else (-np.inf, np.inf)
         return FactorModel(users, items, self.mean_, low, high, params)
+
+    def _check_names(self, X: Any, *, reset: bool = False) -> None:
+        """Keep the names of two columns, or refuse those of other ones."""
+        columns = getattr(X, "columns", None)
+        if reset and hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        if columns is None:
+            return
+        names = [str(name) for name in columns]
+        if reset:
+            self.feature_names_in_ = np.array(names, dtype=object)
+            return
+        known = getattr(self, "feature_names_in_", np.array(names)).tolist()
+        if names != known:
+            raise ValueError(
+                f"X has the columns {names}, but those of the fit were {known}: users "
+                "first, then items"
+            )
 
     def _predict_pairs(self, X: Any) -> np.ndarray:
         """Predictions for pairs in memory."""

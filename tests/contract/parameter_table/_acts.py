@@ -268,6 +268,27 @@ _GIBBS = {
     "n_ranks": acts(3),
 }
 
+_STEPS = {"solver": "sgd"}
+_FACTORIZATION = {
+    "n_components": acts(3),
+    "feedback": acts("implicit"),
+    "solver": acts("sgd"),
+    "alpha": acts(0.5),
+    "weighted_alpha": acts(False),
+    "confidence": acts(3.0, feedback="implicit"),
+    "fit_bias": acts(False),
+    "eta0": acts(0.3, **_STEPS),
+    "batch_size": acts(9, **_STEPS),
+    "max_iter": acts(4),
+    "tol": acts(0.1, "n_iter", max_iter=60),
+    "cold_start": acts("nan"),
+    "clip": acts(False, n_components=5, alpha=1e-4),
+    "dtype": acts("float64"),
+    "verbose": acts(2, "output"),
+    "random_state": acts(1),
+    "n_ranks": acts(3, **_STEPS),
+}
+
 
 def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
     """Parameters of modules; without torch there are none to try."""
@@ -320,6 +341,7 @@ ACTS: dict[str, dict[str, Acts]] = {
         "alphas": acts(5),
         "cv": acts(4, "history"),
     },
+    "SchMPMatrixFactorization": _FACTORIZATION,
     "SchMPLogisticRegression": {
         **{name: entry for name, entry in _SCHMP.items() if name != "positive"},
         "class_weight": acts({0: 3.0}),

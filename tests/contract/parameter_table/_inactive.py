@@ -45,6 +45,7 @@ _CV = ("SchMPLassoCV",)
 _MALDA = ("MALDA",)
 _ATOMS = ("SFBDictionaryLearning",)
 _GIBBS = ("SchMPLDA",)
+_MF = ("SchMPMatrixFactorization",)
 
 
 def warns(
@@ -197,6 +198,11 @@ INACTIVE = [
         max_iter=2,
     ),
     warns(_CV, "eps", 0.1, "alphas", alphas=[0.5, 0.1]),
+    raises(_MF, "eta0", 0.3, "solver"),
+    raises(_MF, "batch_size", 9, "solver"),
+    raises(_MF, "confidence", 3.0, "feedback"),
+    raises(_MF, "fit_bias", False, "feedback", feedback="implicit"),
+    raises(_MF, "clip", False, "feedback", feedback="implicit"),
     # Topics
     *(
         warns(_MALDA, name, value, "learning_method", **_BATCH)

@@ -82,6 +82,13 @@ BASE: dict[str, dict[str, Any]] = {
     "SchMPLasso": _SCHMP,
     "SchMPLassoCV": {"cv": 3, "alphas": 3, "tol": 1e-6, "n_ranks": 1},
     "SchMPLogisticRegression": _SCHMP,
+    "SchMPMatrixFactorization": {
+        "n_components": 2,
+        "max_iter": 3,
+        "tol": 0,
+        "random_state": 0,
+        "n_ranks": 1,
+    },
 }
 _CLOCK = {
     "time",
@@ -198,6 +205,9 @@ def rows_of(name: str) -> tuple[np.ndarray, ...]:
     if name in ("MALDA", "SchMPLDA"):
         counts = rng.poisson(1.0, (24, 8)).astype(float)
         return (counts + 0.2 if name == "SchMPLDA" else counts,)
+    if name == "SchMPMatrixFactorization":
+        pairs = np.argwhere(rng.random((12, 8)) < 0.6)
+        return pairs, rng.normal(3, 1, len(pairs))
     n_features = 60 if name.startswith("SchMP") else 6
     scale = [1, 2, 0.5, 1, 3, 1] * (n_features // 6)
     X = rng.normal(size=(40, n_features)) * scale
@@ -226,6 +236,9 @@ def _model(estimator: Any) -> list[Any]:
         found.append(np.asarray(getattr(estimator, name, 0.0)).tobytes())
     if hasattr(estimator, "inverse_transform"):
         found.append(_codes(estimator).tobytes())
+    if hasattr(estimator, "recommend"):  # what its parameters act on, also later
+        every = [(user, item) for user in range(13) for item in range(9)]
+        found.append(estimator.predict(every).tobytes())
     for name in ("coefs_", "intercepts_"):
         found += [part.tobytes() for part in getattr(estimator, name, [])]
     if isinstance(estimator, dask_ma.SchMPLDA):  # new documents have parameters, too
