@@ -116,6 +116,16 @@ from dask_ma.kernels._optimizers import (
 from dask_ma.kernels._outer import product_square, subtract_product, used_columns
 from dask_ma.kernels._penalties import PENALTIES, penalty_value
 from dask_ma.kernels._predictions import chunked_predictions
+from dask_ma.kernels._row_solvers import (
+    RowDescent,
+    add_products,
+    add_pulls,
+    begin_rows,
+    descend_batch,
+    descend_rows,
+    losses_of_descent,
+    solve_rows_nonnegative,
+)
 from dask_ma.kernels._rows import row_slice
 from dask_ma.kernels._second_order import (
     CompactMemory,
@@ -166,6 +176,7 @@ __all__ = [
     "PRECONDITIONERS",
     "ROUNDED_LOSSES",
     "RowBatch",
+    "RowDescent",
     "SGD",
     "SMOOTHED_LOSSES",
     "Side",
@@ -183,7 +194,10 @@ __all__ = [
     "add_columns",
     "add_distance",
     "add_elements",
+    "add_products",
+    "add_pulls",
     "batch_slopes",
+    "begin_rows",
     "best_columns",
     "chunked_predictions",
     "class_sums",
@@ -196,6 +210,8 @@ __all__ = [
     "cut_runs",
     "cut_tiles",
     "descend",
+    "descend_batch",
+    "descend_rows",
     "descent_sums",
     "digamma",
     "dirichlet_bound",
@@ -218,6 +234,7 @@ __all__ = [
     "loss_slopes",
     "loss_sums",
     "loss_values",
+    "losses_of_descent",
     "losses_of_rows",
     "make_loss",
     "mixed_entropy_sum",
@@ -255,6 +272,7 @@ __all__ = [
     "softmax_hessian",
     "softmax_slopes",
     "solve_rows",
+    "solve_rows_nonnegative",
     "step_batches",
     "subtract_product",
     "sum_of_expected_logs",

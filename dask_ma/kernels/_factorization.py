@@ -374,12 +374,15 @@ class Side(NamedTuple):
         Penalty of a row for each unit of weight.
     fixed : int or None
         Column of `factors` that stays as it is.
+    n_signed : int or None
+        Columns from this one on are kept from falling below 0; None keeps none.
     """
 
     factors: np.ndarray
     squares: np.ndarray
     alphas: np.ndarray
     fixed: int | None
+    n_signed: int | None = None
 
 
 def sgd_step(batch: StepBatch, left: Side, right: Side, eta: float) -> float:
@@ -424,7 +427,10 @@ def _step(
         up[:, side.fixed] = 0
     side.squares[own] += np.einsum("nf,nf->n", up, up) / up.shape[1]
     rates = eta / np.sqrt(np.maximum(side.squares[own], _TINY))
-    side.factors[own] = factors + rates[:, np.newaxis].astype(up.dtype) * up
+    factors += rates[:, np.newaxis].astype(up.dtype) * up
+    if side.n_signed is not None:
+        np.maximum(factors[:, side.n_signed :], 0, out=factors[:, side.n_signed :])
+    side.factors[own] = factors
 
 
 # The best of many -------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dask_ma.schmp import losses, schedules
 from dask_ma.schmp.coordinate._column_descent import ColumnDescent
 from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
 from dask_ma.schmp.factorization._estimator import SchMPMatrixFactorization
+from dask_ma.schmp.factorization._folding import Explanation
 from dask_ma.schmp.factorization._model import Recommendations
 from dask_ma.schmp.l1._classifier import SchMPLogisticRegression
 from dask_ma.schmp.l1._lasso import SchMPLasso
@@ -37,6 +38,7 @@ __all__ = [
     "CoordinateDescent",
     "Counts",
     "DynamicEngine",
+    "Explanation",
     "ParameterBlock",
     "Program",
     "ProgramResult",

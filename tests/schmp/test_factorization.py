@@ -27,6 +27,7 @@ RATINGS = np.clip(np.round(2 * TRUTH[USERS, ITEMS]) / 2 + 3, 0, 6)
 WEIGHTS = RNG.uniform(0.5, 2, len(RATINGS))
 PAIRS = np.column_stack([USERS, ITEMS])
 EXACT = {"n_components": K, "dtype": "float64", "random_state": 0, "tol": 0}
+HAND = {**EXACT, "als_solver": "cholesky"}
 SEED = int(np.random.RandomState(0).randint(2**31 - 1))
 
 
@@ -74,7 +75,7 @@ def by_hand(n_rounds, alpha, *, weighted=True, weights=None, bias=True):
 def test_least_squares_by_hand(options, n_ranks):
     mean, bu, P, bi, Q, objective = by_hand(3, 0.2, **options)
     model = SchMPMatrixFactorization(
-        **EXACT,
+        **HAND,
         alpha=0.2,
         max_iter=3,
         n_ranks=n_ranks,
@@ -110,7 +111,7 @@ def test_implicit_feedback_by_hand(n_ranks):
         (P**2).sum() + (Q**2).sum()
     )
     model = SchMPMatrixFactorization(
-        **EXACT,
+        **HAND,
         feedback="implicit",
         confidence=0.7,
         alpha=0.3,
@@ -126,7 +127,7 @@ def test_implicit_feedback_by_hand(n_ranks):
 def test_a_full_matrix_without_penalty_is_a_truncated_svd():
     full = sparse.csr_array(TRUTH + 0.1 * RNG.normal(size=TRUTH.shape))
     model = SchMPMatrixFactorization(
-        **EXACT, alpha=0.0, fit_bias=False, clip=False, max_iter=200, n_ranks=2
+        **HAND, alpha=0.0, fit_bias=False, clip=False, max_iter=200, n_ranks=2
     ).fit(full)
     U, s, V = np.linalg.svd(full.toarray())
     best = U[:, :K] * s[:K] @ V[:K]
@@ -142,6 +143,8 @@ def test_several_rotations_for_one_side_change_nothing(monkeypatch, solver, feed
     if (solver, feedback) == ("sgd", "implicit"):
         return
     options = {**EXACT, "solver": solver, "feedback": feedback, "max_iter": 3}
+    if solver == "als":
+        options["als_solver"] = "cholesky"
     whole = SchMPMatrixFactorization(**options, n_ranks=2).fit(PAIRS, RATINGS)
     monkeypatch.setattr("dask_ma.schmp.factorization._params._MOST_SUMS", 1500)
     parts = SchMPMatrixFactorization(**options, n_ranks=2).fit(PAIRS, RATINGS)
@@ -150,10 +153,11 @@ def test_several_rotations_for_one_side_change_nothing(monkeypatch, solver, feed
     assert all(a["objective"] == pytest.approx(b["objective"]) for a, b in pairs)
 
 
-@pytest.mark.parametrize("solver", ["als", "sgd"])
+@pytest.mark.parametrize("solver", ["cholesky", "cg", "sgd"])
 def test_the_cluster_does_not_change_a_bit(any_client, solver):
+    options = {"solver": "sgd"} if solver == "sgd" else {"als_solver": solver}
     model = SchMPMatrixFactorization(
-        K, solver=solver, max_iter=4, n_ranks=4, random_state=0
+        K, **options, max_iter=4, n_ranks=4, random_state=0, early_stopping=True
     )
     here = clone(model).fit(PAIRS, RATINGS)
     with any_client.as_current():
@@ -359,6 +363,8 @@ def test_a_matrix_has_no_weights():
         ({"feedback": "implicit", "clip": False}, "clip"),
         ({"feedback": "implicit", "fit_bias": False}, "fit_bias"),
         ({"feedback": "implicit", "solver": "sgd"}, "cannot be used with"),
+        ({"feedback": "implicit", "early_stopping": True}, "early_stopping cannot"),
+        ({"positive": True, "als_solver": "cg"}, "conjugate gradients know no bounds"),
         ({"n_components": 0}, "n_components"),
         ({"alpha": -1}, "alpha"),
     ],
@@ -395,6 +401,20 @@ def test_predictions(fitted):
     np.testing.assert_allclose(lazy.compute(), clipped.ravel())
 
 
+def test_lazy_recommendations(fitted):
+    users = np.array([3, 999, 5, 1, 2])
+    expected = fitted.recommend(users, 4, items=range(15))
+    dd = pytest.importorskip("dask.dataframe")
+    frame = dd.from_pandas(pd.Series(users), npartitions=2)
+    for lazy in (da.from_array(users, 2), frame):
+        found = fitted.recommend(lazy, 4, items=range(15))
+        assert isinstance(found.items, da.Array) and isinstance(found.scores, da.Array)
+        assert found.items.dtype == expected.items.dtype
+        np.testing.assert_array_equal(found.items.compute(), expected.items)
+        np.testing.assert_allclose(found.scores.compute(), expected.scores)
+    assert fitted.recommend(da.from_array(users, 2), 4).items.shape == (5, 4)
+
+
 def test_strangers(fitted):
     pairs = [(3, 999), (999, 3), (999, 999)]
     expected = [
@@ -417,7 +437,8 @@ def test_strangers(fitted):
 def test_recommendations(fitted, exclude_seen):
     found = fitted.recommend(n=N_ITEMS, exclude_seen=exclude_seen)
     scores = scores_of(fitted)
-    seen = fitted.seen_.toarray()
+    seen = np.zeros((N_USERS, N_ITEMS), dtype=bool)
+    seen[USERS, ITEMS] = True
     for user in range(N_USERS):
         order = np.argsort(-scores[user], kind="stable")
         if exclude_seen:
@@ -489,8 +510,8 @@ def test_new_users_and_items():
     errors = model.predict(PAIRS[~old]) - RATINGS[~old]
     assert np.sqrt(np.mean(errors**2)) < 0.5 * RATINGS.std()
     assert model.seen_.nnz == n_seen + (~old).sum()
-    seen_by_17 = model.seen_.toarray()[np.flatnonzero(model.user_ids_ == 17)[0]]
-    assert seen_by_17.sum() == (USERS == 17).sum()
+    row = np.flatnonzero(model.user_ids_ == 17)[0]
+    assert np.diff(model.seen_.indptr)[row] == (USERS == 17).sum()
     assert not set(model.recommend([17], 5).items[0]) & set(ITEMS[USERS == 17])
 
 
@@ -565,11 +586,13 @@ def test_a_fit_that_was_cut_short_says_so():
         SchMPMatrixFactorization(3, max_iter=2, tol=1e-9).fit(PAIRS, RATINGS)
 
 
-@pytest.mark.parametrize("solver", ["als", "sgd"])
+@pytest.mark.parametrize("solver", ["cholesky", "cg", "sgd"])
 def test_a_fit_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, solver):
+    options = {"solver": "sgd"} if solver == "sgd" else {"als_solver": solver}
+
     def make(max_iter, n_ranks=3):
         return SchMPMatrixFactorization(
-            **EXACT, solver=solver, max_iter=max_iter, n_ranks=n_ranks
+            **EXACT, **options, max_iter=max_iter, n_ranks=n_ranks
         )
 
     whole = make(6).fit(PAIRS, RATINGS)

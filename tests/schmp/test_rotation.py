@@ -469,3 +469,17 @@ def test_a_rank_that_never_sends_is_noticed(configured):
             thread.join(10)
         with pytest.raises(CommTimeoutError):
             engines[0].run(1)
+
+
+def test_before_a_rotation_all_blocks_are_at_home():
+    """What was learnt is known there, and can be kept with the blocks."""
+
+    def begin(self, home, local, shared):
+        for block in home:
+            block.values["visits"] = block.values["visits"] + 100
+
+    kept = run(make_program(begin_rotation=begin), X, n_iterations=3, n_ranks=3)
+    plain = run(make_program(), X, n_iterations=3, n_ranks=3)
+    added = kept.model["visits"] - plain.model["visits"]
+    np.testing.assert_array_equal(added, 300)
+    np.testing.assert_array_equal(kept.model["w"], plain.model["w"])

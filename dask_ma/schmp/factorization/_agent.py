@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
 from dask_ma.engine import RankContext
+from dask_ma.schmp.factorization._conjugate import ConjugateGradientFactorization
 from dask_ma.schmp.factorization._least_squares import LeastSquaresFactorization
 from dask_ma.schmp.factorization._params import FactorizationParams
+from dask_ma.schmp.factorization._program import Factorization
 from dask_ma.schmp.factorization._sgd import SGDFactorization
 from dask_ma.schmp.runtime._run import ProgramResult, RunParams, run_program
 
-_SOLVERS = {"als": LeastSquaresFactorization, "sgd": SGDFactorization}
+_SOLVERS: dict[str, Callable[[FactorizationParams], Factorization]] = {
+    "cholesky": LeastSquaresFactorization,
+    "cg": ConjugateGradientFactorization,
+    "sgd": SGDFactorization,
+}
 
 
 def train(
@@ -35,7 +42,7 @@ def train(
         On rank 0; its model has the factors of all users and items.
     """
     rotations = params.rotations_per_round
-    program = _SOLVERS[params.solver](params)
+    program = _SOLVERS[params.method](params)
     return run_program(
         context,
         arguments,

@@ -18,12 +18,30 @@ from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import describe, is_dask_collection, weight_per_row
 from dask_ma.schmp.factorization._agent import train
-from dask_ma.schmp.factorization._fitted import PASSED_ON, FittedFactorization
+from dask_ma.schmp.factorization._fitted import (
+    PASSED_ON,
+    FittedFactorization,
+    merged_ratings,
+)
 from dask_ma.schmp.factorization._ids import find_ids
-from dask_ma.schmp.factorization._inputs import Encoded, encode, triples_of
+from dask_ma.schmp.factorization._inputs import (
+    NO_RATINGS,
+    Encoded,
+    encode,
+    triples_of,
+)
 from dask_ma.schmp.factorization._params import FactorizationParams
 
 _MAX_SEED = np.iinfo(np.int32).max
+
+
+def _without_steps(estimator: Any) -> tuple[str, ...]:
+    """Why there are no conjugate gradients; nothing where there may be some."""
+    if estimator.solver == "sgd":
+        return ("solver",)
+    if estimator.positive:
+        return ("positive",)
+    return ("als_solver",) if estimator.als_solver == "cholesky" else ()
 
 
 class SchMPMatrixFactorization(FittedFactorization):
@@ -47,6 +65,13 @@ class SchMPMatrixFactorization(FittedFactorization):
     solver : {"als", "sgd"}, default="als"
         Alternating least squares: users are solved for with the items fixed, then items
         with the users fixed. Or stochastic gradient descent, for ratings only.
+    als_solver : {"auto", "cholesky", "cg"}, default="auto"
+        How "als" solves: exactly, by normal equations and their Cholesky factors, or by
+        steps of conjugate gradients, which take less time where there are many
+        components and few ratings of each user and item. "auto" takes these where they
+        take less than 0.4 of the time, by an estimate.
+    cg_steps : int, default=3
+        Steps of conjugate gradients, at least 1. They begin where the last ones ended.
     alpha : float, default=0.1
         Penalty, not negative.
     weighted_alpha : bool, default=True
@@ -56,6 +81,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         Weight of implicit feedback, not negative.
     fit_bias : bool, default=True
         Whether users and items have biases, and the mean is taken from ratings.
+    positive : bool, default=False
+        Whether vectors have no negative components. Biases may be negative.
     eta0 : float, default=0.1
         Length of steps of "sgd", above 0; each user and item has a rate of its own,
         which falls (AdaGrad).
@@ -65,6 +92,15 @@ class SchMPMatrixFactorization(FittedFactorization):
         Most rounds, at least 1. In a round every rating is gone over, with "als" twice.
     tol : float, default=1e-4
         The fit ends when the objective falls by less than this part of itself.
+    early_stopping : bool, default=False
+        Whether to hold ratings out and to end when their error does not fall any more
+        by the part `tol`. The factors are then those of the round with the least error.
+        For ratings only.
+    validation_fraction : float, default=0.1
+        Part of the ratings that is held out, above 0 and below 1. Which ones depends on
+        `random_state` and on the pairs alone.
+    n_iter_no_change : int, default=3
+        Rounds without an improvement after which the fit ends, at least 1.
     cold_start : {"mean", "nan", "raise"}, default="mean"
         What is predicted for users and items that the fit has not seen: the mean and
         what biases are known, NaN, or an error.
@@ -91,12 +127,14 @@ class SchMPMatrixFactorization(FittedFactorization):
         Mean of the ratings; 0 with implicit feedback.
     rating_range_ : tuple of float
         Least and largest rating; infinite with implicit feedback.
-    seen_ : csr_array of bool of shape (n_users, n_items)
-        Which pairs are rated; :meth:`recommend` leaves them out.
+    seen_ : csr_array of shape (n_users, n_items)
+        Ratings, which :meth:`recommend` leaves out; their mean where a pair is rated
+        twice, with implicit feedback their sum.
     n_iter_ : int
         Rounds made.
     history_ : list of dict
-        One record for each round, with the `objective`, bytes, times and `imbalance`.
+        One record for each round, with the `objective`, bytes, times and `imbalance`,
+        and with `early_stopping` the `validation_rmse`.
         With "sgd" the objective is the sum of squared errors that the steps have met.
     timeline_ : ndarray
         What each rank has done when.
@@ -130,14 +168,20 @@ class SchMPMatrixFactorization(FittedFactorization):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "feedback": [StrOptions({"explicit", "implicit"})],
         "solver": [StrOptions({"als", "sgd"})],
+        "als_solver": [StrOptions({"auto", "cholesky", "cg"})],
+        "cg_steps": [Interval(Integral, 1, None, closed="left")],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "weighted_alpha": ["boolean"],
         "confidence": [Interval(Real, 0, None, closed="left")],
         "fit_bias": ["boolean"],
+        "positive": ["boolean"],
         "eta0": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "cold_start": [StrOptions({"mean", "nan", "raise"})],
         "clip": ["boolean"],
         "dtype": [StrOptions({"float32", "float64"})],
@@ -147,6 +191,13 @@ class SchMPMatrixFactorization(FittedFactorization):
     }
     _inactive: ClassVar[tuple[Inactive, ...]] = (
         Inactive(("eta0", "batch_size"), unless("solver", "sgd"), "set solver='sgd'"),
+        Inactive(("als_solver",), unless("solver", "als"), "set solver='als'"),
+        Inactive(("cg_steps",), _without_steps, "set als_solver='cg'"),
+        Inactive(
+            ("validation_fraction", "n_iter_no_change"),
+            unless("early_stopping", True),
+            "set early_stopping=True",
+        ),
         Inactive(
             ("confidence",), unless("feedback", "implicit"), "set feedback='implicit'"
         ),
@@ -163,14 +214,20 @@ class SchMPMatrixFactorization(FittedFactorization):
         *,
         feedback: str = "explicit",
         solver: str = "als",
+        als_solver: str = "auto",
+        cg_steps: int = 3,
         alpha: float = 0.1,
         weighted_alpha: bool = True,
         confidence: float = 1.0,
         fit_bias: bool = True,
+        positive: bool = False,
         eta0: float = 0.1,
         batch_size: int = 2048,
         max_iter: int = 20,
         tol: float = 1e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
         cold_start: str = "mean",
         clip: bool = True,
         dtype: str = "float32",
@@ -181,14 +238,20 @@ class SchMPMatrixFactorization(FittedFactorization):
         self.n_components = n_components
         self.feedback = feedback
         self.solver = solver
+        self.als_solver = als_solver
+        self.cg_steps = cg_steps
         self.alpha = alpha
         self.weighted_alpha = weighted_alpha
         self.confidence = confidence
         self.fit_bias = fit_bias
+        self.positive = positive
         self.eta0 = eta0
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
         self.cold_start = cold_start
         self.clip = clip
         self.dtype = dtype
@@ -239,9 +302,9 @@ class SchMPMatrixFactorization(FittedFactorization):
                     "explicit feedback requires y to be passed, the ratings of the "
                     "pairs in X; set feedback='implicit' for pairs that have happened"
                 )
-            encoded = encode(X, y)
+            encoded = encode(X, y, self.dtype, adds_up=self.feedback == "implicit")
             if not encoded.n_ratings:
-                raise ValueError("there are no ratings in X, expected at least one")
+                raise ValueError(NO_RATINGS)
             self._check_names(None if is_matrix else X, reset=True)
             params = self._params(encoded)
             data = encoded.table, None, weight_per_row(sample_weight)
@@ -255,8 +318,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         if not result.converged:
             warnings.warn(
                 f"the maximum of {self.max_iter} rounds was reached while the "
-                f"objective still fell by more than tol={self.tol} of itself; raise "
-                "max_iter or tol",
+                f"{'held-out error' if self.early_stopping else 'objective'} still "
+                f"fell by more than tol={self.tol} of itself; raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=2 + N_WRAPPERS,
             )
@@ -295,10 +358,7 @@ class SchMPMatrixFactorization(FittedFactorization):
             self._add_new(side, triples, weights)
         users = find_ids(self.user_ids_, triples.users, "users")
         items = find_ids(self.item_ids_, triples.items, "items")
-        more = sparse.csr_array(
-            (np.ones(len(users), dtype=bool), (users, items)), shape=self.seen_.shape
-        )
-        self.seen_ = sparse.csr_array(self.seen_ + more, dtype=bool)
+        self.seen_ = merged_ratings(self.seen_, users, items, triples.values)
         return self
 
     @property
@@ -322,13 +382,26 @@ class SchMPMatrixFactorization(FittedFactorization):
                 "solver='sgd' cannot be used with feedback='implicit', for which every "
                 "pair counts; use solver='als'"
             )
+        if self.early_stopping and self.feedback == "implicit":
+            raise ValueError(
+                "early_stopping cannot be used with feedback='implicit', where pairs "
+                "that are held out would be trained as 0; choose max_iter by "
+                "ranking_metrics on pairs that were left out"
+            )
+        if self.positive and self.solver == "als" and self.als_solver == "cg":
+            raise ValueError(
+                "als_solver='cg' cannot be used with positive=True, since conjugate "
+                "gradients know no bounds; use als_solver='cholesky'"
+            )
 
     def _peer_type(self) -> type:
         return BaseEstimator  # scikit-learn has no model of ratings
 
     def _to_attributes(self, fitted: dict[str, np.ndarray]) -> dict[str, Any]:
         """Fitted attributes of a model of the ranks."""
-        users, items = np.split(fitted["factors"], [int(fitted["n_users"])])
+        is_last = not self.early_stopping or fitted["is_best"]
+        factors = fitted["factors" if is_last else "best"]
+        users, items = np.split(factors, [int(fitted["n_users"])])
         explicit = self.feedback == "explicit"
         has_bias, n = explicit and self.fit_bias, self.n_components
         ends = (float(fitted["low"]), float(fitted["high"]))

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import is_dask_collection
+from dask_ma.schmp.factorization._folding import Explanation, contributions, fold_in
 from dask_ma.schmp.factorization._ids import find_ids
 from dask_ma.schmp.factorization._inputs import pairs_of, triples_of
 from dask_ma.schmp.factorization._model import FactorModel, Recommendations, ids_or_none
@@ -24,14 +25,20 @@ PASSED_ON = (
     "n_components",
     "feedback",
     "solver",
+    "als_solver",
+    "cg_steps",
     "alpha",
     "weighted_alpha",
     "confidence",
     "fit_bias",
+    "positive",
     "eta0",
     "batch_size",
     "max_iter",
     "tol",
+    "early_stopping",
+    "validation_fraction",
+    "n_iter_no_change",
 )
 
 
@@ -39,6 +46,7 @@ class FittedFactorization(DistributedEstimator):
     """Base of the estimator: predictions, recommendations, neighbours, new users."""
 
     seen_: sparse.csr_array
+    feature_names_in_: np.ndarray
 
     def predict(self, X: Any) -> Any:
         """Predict ratings of pairs.
@@ -71,7 +79,8 @@ class FittedFactorization(DistributedEstimator):
             )
         from dask import delayed
 
-        parts = [delayed(self._predict_pairs)(block) for block in X.to_delayed()]
+        model = delayed(self, pure=False)  # once for all blocks
+        parts = [delayed(_predict)(model, block) for block in X.to_delayed()]
         return da.concatenate(
             [da.from_delayed(p, (np.nan,), dtype=np.float64) for p in parts]
         )
@@ -88,7 +97,7 @@ class FittedFactorization(DistributedEstimator):
 
         Parameters
         ----------
-        users : array-like of shape (n_users,), default=None
+        users : array-like or Dask column of shape (n_users,), default=None
             Ids; None stands for all users of the fit.
         n : int, default=10
             How many, at least 1.
@@ -102,9 +111,13 @@ class FittedFactorization(DistributedEstimator):
         recommendations : Recommendations
             Always with `n` columns. Users that the fit has not seen get what
             `cold_start` says: the items of the largest biases, no items, or an error.
+            Those of Dask input are lazy, with its chunks.
         """
         check_is_fitted(self)
         _check_number(n)
+        if is_dask_collection(users):
+            asked = {"n": int(n), "exclude_seen": exclude_seen, "items": items}
+            return self._recommend_lazily(users, asked)
         numbers = np.arange(len(self.user_ids_))
         if users is not None:
             numbers = self._numbers(users, "users")
@@ -117,6 +130,40 @@ class FittedFactorization(DistributedEstimator):
         if self.cold_start == "nan":
             best[numbers < 0], scores[numbers < 0] = -1, -np.inf
         return Recommendations(ids_or_none(self.item_ids_, best), scores)
+
+    def explain(self, user: Any, item: Any, n: int = 10) -> Explanation:
+        """Which of a user's ratings make up the score of an item.
+
+        The vector of a user follows from the ratings by least squares, the items being
+        fixed, so a score is a sum over the rated items. That vector is what
+        :meth:`transform` gives; the one of the fit, with which :meth:`predict` works,
+        was found before the items changed for the last time. Ratings have the weight 1
+        here.
+
+        Parameters
+        ----------
+        user : object
+            Id of a user of the fit.
+        item : object
+            Id of an item of the fit, rated or not.
+        n : int, default=10
+            How many rated items to name, those with the largest contributions, up or
+            down; at least 1.
+
+        Returns
+        -------
+        explanation : Explanation
+        """
+        check_is_fitted(self)
+        _check_number(n)
+        row = self._known([user], "users")[0]
+        column = self._known([item], "items")[0]
+        own = slice(*self.seen_.indptr[row : row + 2])
+        rated, values = self.seen_.indices[own], self.seen_.data[own]
+        baseline, parts = contributions(self._model(), rated, values, column)
+        order = np.argsort(-np.abs(parts), kind="stable")[:n]
+        score = baseline + float(parts.sum())
+        return Explanation(score, baseline, self.item_ids_[rated[order]], parts[order])
 
     def similar_items(self, items: Any, n: int = 10) -> Recommendations:
         """Items whose vectors point in the most similar directions.
@@ -174,7 +221,7 @@ class FittedFactorization(DistributedEstimator):
             )
         users, items, values = triples_of(X, None)
         ratings = sparse.csr_array((values, (users, items)), shape=X.shape)
-        factors = self._model().fold_in(ratings, np.ones(len(ratings.data)), 0)
+        factors = fold_in(self._model(), ratings, np.ones(len(ratings.data)), 0)
         return factors[:, -self.n_components :]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -301,6 +348,39 @@ class FittedFactorization(DistributedEstimator):
             )
         return numbers
 
+    def _known(self, ids: Any, name: str) -> np.ndarray:
+        """Numbers of ids, none of which may be a stranger."""
+        known = self.user_ids_ if name == "users" else self.item_ids_
+        numbers = find_ids(known, ids, name)
+        if (numbers < 0).any():
+            first = np.asarray(ids).tolist()[np.argmax(numbers < 0)]
+            raise ValueError(f"{name} has {first!r}, which the fit has not seen")
+        return numbers
+
+    def _recommend_lazily(self, users: Any, asked: dict[str, Any]) -> Recommendations:
+        """Recommendations of each block of users, when they are asked for."""
+        import dask.array as da
+        from dask import delayed
+
+        model = delayed(self, pure=False)  # once for all blocks
+        if hasattr(users, "chunks"):
+            sizes, blocks = users.chunks[0], users.to_delayed().ravel()
+        else:
+            sizes, blocks = [np.nan] * users.npartitions, users.to_delayed()
+        shapes = [(size, asked["n"]) for size in sizes]
+        found = [delayed(_recommend)(model, block, asked) for block in blocks]
+        dtypes = self.item_ids_.dtype, np.dtype(np.float64)
+        lazy = [
+            da.concatenate(
+                [
+                    da.from_delayed(part[place], shape, dtype=dtype)
+                    for part, shape in zip(found, shapes, strict=True)
+                ]
+            )
+            for place, dtype in enumerate(dtypes)
+        ]
+        return Recommendations(*lazy)
+
     def _numbered(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of users and items of ratings, and the ratings."""
         triples = triples_of(X, y)
@@ -315,10 +395,7 @@ class FittedFactorization(DistributedEstimator):
         check_is_fitted(self)
         _check_number(n)
         name, known = (("users", self.user_ids_), ("items", self.item_ids_))[side]
-        numbers = find_ids(known, ids, name)
-        if (numbers < 0).any():
-            first = np.asarray(ids).tolist()[np.argmax(numbers < 0)]
-            raise ValueError(f"{name} has {first!r}, which the fit has not seen")
+        numbers = self._known(ids, name)
         nearest, cosines = self._model().similar(numbers, n, side)
         return Recommendations(ids_or_none(known, nearest), cosines)
 
@@ -342,7 +419,7 @@ class FittedFactorization(DistributedEstimator):
             weights[numbers < 0][usable],
             (len(new), len(getattr(self, f"{other}_ids_"))),
         )
-        found = self._model().fold_in(ratings, own_weights, side)
+        found = fold_in(self._model(), ratings, own_weights, side)
         bias = np.zeros(len(new), found.dtype)
         if self.fit_bias and self.feedback == "explicit":
             bias = found[:, side]
@@ -356,17 +433,43 @@ class FittedFactorization(DistributedEstimator):
         self.seen_ = _grown(self.seen_, order, side, len(ids))
 
 
+def _predict(model: FittedFactorization, X: Any) -> np.ndarray:
+    """Predictions of a block."""
+    return model._predict_pairs(X)
+
+
+def _recommend(
+    model: FittedFactorization, users: Any, asked: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Recommendations of a block."""
+    found = model.recommend(np.asarray(users), **asked)
+    return found.items, found.scores
+
+
+def merged_ratings(
+    seen: sparse.csr_array, users: np.ndarray, items: np.ndarray, values: np.ndarray
+) -> sparse.csr_array:
+    """Ratings with some new ones, which take the place of those of the same pairs."""
+    before = seen.tocoo()
+    keys = np.concatenate([before.row, users]) * np.int64(seen.shape[1])
+    keys += np.concatenate([before.col, items])
+    data = np.concatenate([before.data, values.astype(seen.dtype)])
+    _, last = np.unique(keys[::-1], return_index=True)
+    kept = len(keys) - 1 - last
+    places = np.divmod(keys[kept], seen.shape[1])
+    return sparse.csr_array((data[kept], places), shape=seen.shape)
+
+
 def _grown(seen: sparse.csr_array, order: np.ndarray, side: int, n: int) -> Any:
     """Room for new users or items, in the order of their ids."""
-    users, items = seen.nonzero()
+    stored = seen.tocoo()  # with zeros, which are ratings
+    users, items = stored.row, stored.col
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
     shape = [*seen.shape]
     shape[side] = n
     places = (place[users], items) if side == 0 else (users, place[items])
-    return sparse.csr_array(
-        (np.ones(len(users), dtype=bool), places), shape=tuple(shape)
-    )
+    return sparse.csr_array((stored.data, places), shape=tuple(shape))
 
 
 def _check_number(n: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,8 @@ from scipy import sparse
 
 from dask_ma.data import is_dask_collection
 from dask_ma.schmp.factorization._ids import find_ids, merged_ids, unique_ids
+
+NO_RATINGS = "there are no ratings in X, expected at least one"
 
 
 class Triples(NamedTuple):
@@ -36,8 +38,8 @@ class Encoded(NamedTuple):
     user_ids, item_ids : ndarray
         Sorted ids.
     n_ratings : int
-    seen : csr_array of bool of shape (n_users, n_items)
-        Which pairs are rated.
+    seen : csr_array of shape (n_users, n_items)
+        Ratings; of a pair that is rated twice their mean, or their sum.
     """
 
     table: Any
@@ -47,7 +49,7 @@ class Encoded(NamedTuple):
     seen: sparse.csr_array
 
 
-def encode(X: Any, y: Any) -> Encoded:
+def encode(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     """Number the users and items of an input.
 
     Parameters
@@ -56,13 +58,17 @@ def encode(X: Any, y: Any) -> Encoded:
         Pairs of user and item; or users x items.
     y : array-like of shape (n,) or None
         Ratings; None for a matrix, and where each pair is an interaction.
+    dtype : dtype
+        Of the ratings that are kept.
+    adds_up : bool
+        Whether ratings of the same pair are added up.
 
     Returns
     -------
     encoded : Encoded
     """
     if is_dask_collection(X):
-        return _encode_dask(X, y)
+        return _encode_dask(X, y, dtype, adds_up=adds_up)
     triples = triples_of(X, y)
     users, items = (
         (np.arange(X.shape[0]), np.arange(X.shape[1]))
@@ -70,7 +76,9 @@ def encode(X: Any, y: Any) -> Encoded:
         else (unique_ids(triples.users, "users"), unique_ids(triples.items, "items"))
     )
     table = _table(triples, users, items)
-    return Encoded(table, users, items, len(table), _seen([table], users, items))
+    shape = len(users), len(items)
+    seen = rated(_columns(table, dtype), shape, adds_up=adds_up)
+    return Encoded(table, users, items, len(table), seen)
 
 
 def triples_of(X: Any, y: Any) -> Triples:
@@ -155,27 +163,44 @@ def _table(triples: Triples, users: np.ndarray, items: np.ndarray) -> np.ndarray
     ).astype(np.float64)
 
 
-def _seen(
-    tables: list[np.ndarray], users: np.ndarray, items: np.ndarray
+def rated(
+    columns: Sequence[np.ndarray], shape: tuple[int, int], *, adds_up: bool
 ) -> sparse.csr_array:
-    """Which pairs are rated."""
-    pairs = np.concatenate([np.empty((0, 2), np.int64), *(_int(t) for t in tables)])
-    seen = sparse.csr_array(
-        (np.ones(len(pairs), dtype=bool), (pairs[:, 0], pairs[:, 1])),
-        shape=(len(users), len(items)),
-    )
-    seen.sum_duplicates()
-    return seen
+    """Ratings as a matrix, with zeros among them.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray of shape (n,)
+        Numbers of users, of items, and ratings.
+    shape : tuple of int
+    adds_up : bool
+        Whether ratings of the same pair are added up; their mean is taken otherwise.
+
+    Returns
+    -------
+    ratings : csr_array
+    """
+    users, items, values = columns
+    matrix = sparse.csr_array((values, (users, items)), shape=shape)
+    matrix.sum_duplicates()
+    if not adds_up and matrix.nnz < len(values):
+        ones = np.ones(len(values), values.dtype)
+        counts = sparse.csr_array((ones, (users, items)), shape=shape)
+        counts.sum_duplicates()
+        matrix.data /= counts.data
+    return matrix
 
 
-def _int(table: np.ndarray) -> np.ndarray:
-    return table[:, :2].astype(np.int64)
+def _columns(table: np.ndarray, dtype: Any) -> tuple[np.ndarray, ...]:
+    """Users, items and ratings, in little memory."""
+    users, items = (table[:, side].astype(np.int32) for side in (0, 1))
+    return users, items, table[:, 2].astype(dtype)
 
 
 # Dask -------------------------------------------------------------------------------
 
 
-def _encode_dask(X: Any, y: Any) -> Encoded:
+def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     """Number the users and items where the blocks are; ids alone come here."""
     import dask
     import dask.array as da
@@ -191,8 +216,10 @@ def _encode_dask(X: Any, y: Any) -> Encoded:
             for side, name in enumerate(("users", "items"))
         )
     tables = [dask.delayed(_table)(block, users, items) for block in blocks]
-    pairs = dask.compute(*(dask.delayed(_int)(table) for table in tables))
-    sizes = [len(part) for part in pairs]
+    parts = dask.compute(*(dask.delayed(_columns)(table, dtype) for table in tables))
+    sizes = [len(part[0]) for part in parts]
+    if not any(sizes):
+        raise ValueError(NO_RATINGS)
     table = da.concatenate(
         [
             da.from_delayed(one, (n, 3), dtype=np.float64)
@@ -200,7 +227,8 @@ def _encode_dask(X: Any, y: Any) -> Encoded:
             if n
         ]
     )
-    seen = _seen(list(pairs), users, items)
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    seen = rated(columns, (len(users), len(items)), adds_up=adds_up)
     return Encoded(table, users, items, sum(sizes), seen)
 
 

@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels import (
-    NormalEquations,
-    add_elements,
-    best_columns,
-    row_batches,
-    solve_rows,
-)
+from dask_ma.kernels import best_columns
 from dask_ma.schmp.factorization._params import FactorizationParams
 
 _SCORES = 2**22  # that are worked out at a time
@@ -25,10 +19,10 @@ class Recommendations(NamedTuple):
 
     Attributes
     ----------
-    items : ndarray of shape (n_users, n)
+    items : ndarray, or dask.array for Dask input, of shape (n_users, n)
         Ids, the best first. Where a user has no more items: -1, or "", NaN, NaT or
         None where ids are texts, floats, dates or objects.
-    scores : ndarray of shape (n_users, n)
+    scores : ndarray, or dask.array, of float64 of shape (n_users, n)
         Predictions; minus infinity where there is no item.
     """
 
@@ -133,53 +127,6 @@ class FactorModel:
             )
             cosines[start : start + step, : best.shape[1]] = values
         return nearest, cosines
-
-    def fold_in(
-        self, ratings: sparse.csr_array, weights: np.ndarray, side: int
-    ) -> np.ndarray:
-        """Factors of new users or items from their ratings, the others being fixed.
-
-        Parameters
-        ----------
-        ratings : csr_array of shape (n, n_others)
-            Values as the fit gets them.
-        weights : ndarray of shape (n_stored,)
-        side : int
-            0 for users, 1 for items.
-
-        Returns
-        -------
-        factors : ndarray of shape (n, n_columns)
-        """
-        p, others = self.params, (self.users, self.items)[1 - side]
-        dtype = others.dtype
-        matrix = sparse.csr_array(
-            (ratings.data.astype(dtype), ratings.indices, ratings.indptr),
-            shape=ratings.shape,
-        )
-        weights = weights.astype(dtype)
-        ones = p.fixed_columns[side]
-        columns = [c for c in range(p.n_columns) if c != ones]
-        gram = offsets = None
-        if p.feedback == "implicit":
-            more = dtype.type(p.confidence) * np.abs(matrix.data) * weights
-            matrix.data = (matrix.data > 0).astype(dtype)
-            batches = row_batches(matrix, more, 1 + more)
-            double = others.astype(np.float64)
-            gram = double.T @ double
-        else:
-            matrix.data -= dtype.type(self.mean)
-            batches = row_batches(matrix, weights, weights)
-            offsets = None if ones is None else others[:, ones]
-        kept = np.ascontiguousarray(others[:, columns])
-        equations = NormalEquations.zeros(ratings.shape[0], len(columns), dtype)
-        add_elements(equations, batches, kept, offsets)
-        rows = np.repeat(np.arange(ratings.shape[0]), np.diff(ratings.indptr))
-        totals = np.bincount(rows, weights, ratings.shape[0])
-        scale = totals if p.weighted_alpha else np.ones(len(totals))
-        factors = np.repeat(self.strangers()[side], ratings.shape[0], axis=0)
-        factors[:, columns] = solve_rows(equations, p.alpha * scale, gram)
-        return factors
 
 
 def _places_of(

@@ -10,6 +10,11 @@ import numpy as np
 from dask_ma.kernels import hashed_uniform
 
 _MOST_SUMS = 2**30  # bytes of normal equations at a time, over all ranks
+# Nanoseconds, of one core, by which the way to solve is chosen.
+_GEMM = 0.06  # a rating and two components, of the product of its factors
+_ROW, _FACTORIZE = 8_000, 0.02  # a row, and three components of its factorization
+_PASS = 0.5  # a rating and a component, each time it is gone over
+_WORTH = 2.5  # rounds that are exact are worth more, where rows are long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +35,20 @@ class FactorizationParams:
     n_components: int
     feedback: str
     solver: str
+    als_solver: str
+    cg_steps: int
     alpha: float
     weighted_alpha: bool
     confidence: float
     fit_bias: bool
+    positive: bool
     eta0: float
     batch_size: int
     max_iter: int
     tol: float
+    early_stopping: bool
+    validation_fraction: float
+    n_iter_no_change: int
     dtype: Any
     seed: int
 
@@ -56,6 +67,11 @@ class FactorizationParams:
         return self.n_components + 2 * self.has_bias
 
     @property
+    def first_factor(self) -> int:
+        """Column of the first component, behind those of biases."""
+        return self.n_columns - self.n_components
+
+    @property
     def fixed_columns(self) -> tuple[int | None, int | None]:
         """Column of ones of the users, and that of the items."""
         return (1, 0) if self.has_bias else (None, None)
@@ -66,7 +82,7 @@ class FactorizationParams:
 
         Each user has a matrix of its own meanwhile; all of them need not fit.
         """
-        if self.solver == "sgd":
+        if self.method != "cholesky":
             return 1, 1
         bytes_per_row = self.n_columns**2 * np.dtype(self.dtype).itemsize
         users, items = (
@@ -75,9 +91,40 @@ class FactorizationParams:
         return max(1, users), max(1, items)
 
     @property
+    def method(self) -> str:
+        """How factors change: "sgd", or by "cholesky" or "cg".
+
+        Conjugate gradients go over the ratings once for each step and once more, in
+        time that grows with the components; normal equations go over them once, in time
+        that grows with their square, and are then solved for each row.
+        """
+        if self.solver == "sgd":
+            return "sgd"
+        if self.als_solver != "auto":
+            return self.als_solver
+        if self.positive:
+            return "cholesky"
+        rows, f = self.n_users + self.n_items, self.n_columns
+        whole = 2 * self.n_ratings * f**2 * _GEMM + rows * (_ROW + f**3 * _FACTORIZE)
+        steps = 2 * self.n_ratings * f * (self.cg_steps + 1) * _PASS
+        return "cg" if _WORTH * steps < whole else "cholesky"
+
+    @property
+    def n_places(self) -> tuple[int, int]:
+        """Rotations in which the users are solved for, and the items."""
+        if self.method == "cg":
+            return self.cg_steps + 1, self.cg_steps + 1
+        return (1, 0) if self.method == "sgd" else self.n_chunks
+
+    @property
     def rotations_per_round(self) -> int:
-        """Rotations in which all users and all items change once."""
-        return 1 if self.solver == "sgd" else sum(self.n_chunks)
+        """Rotations in which all users and items change, and are looked at."""
+        return sum(self.n_places) + self.early_stopping
+
+    def is_evaluation(self, rotation: int) -> bool:
+        """Whether a rotation looks at held-out ratings, at the end of a round."""
+        place = rotation % self.rotations_per_round
+        return self.early_stopping and place == self.rotations_per_round - 1
 
     def initial_factors(self, parameters: np.ndarray, n_rated: np.ndarray) -> Any:
         """Factors of users or items to begin with, the same on any number of ranks.
@@ -96,8 +143,9 @@ class FactorizationParams:
         scale = 0.1 * np.sqrt(3 / self.n_components)
         factors = np.zeros((len(parameters), self.n_columns), dtype=self.dtype)
         drawn = hashed_uniform(self.seed, parameters, self.n_components) * scale
-        first = self.n_columns - self.n_components
-        factors[:, first:] = np.where(n_rated[:, np.newaxis] > 0, drawn, 0)
+        if self.positive:
+            drawn = np.abs(drawn)
+        factors[:, self.first_factor :] = np.where(n_rated[:, np.newaxis] > 0, drawn, 0)
         if self.has_bias:
             is_item = parameters >= self.n_users
             factors[:, 0], factors[:, 1] = is_item, ~is_item

@@ -7,17 +7,24 @@ items.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group
+from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
+from dask_ma.schmp.factorization._held_out import (
+    HeldOut,
+    has_stopped_improving,
+    split_ratings,
+)
 from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._ratings import Ratings, Totals
 from dask_ma.schmp.runtime._balance import balanced_parts
-from dask_ma.schmp.runtime._rotation_program import RotationProgram
+from dask_ma.schmp.runtime._ring import ParameterBlock
+from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation, RotationRequest
 
 _PER_BLOCK = 200_000  # ratings that are worth a block of their own
@@ -30,14 +37,20 @@ class LocalRatings:
 
     Attributes
     ----------
-    ratings : Ratings
-        As the rows came.
+    ratings, held_out : Ratings
+        As the rows came: those to train on, and those not.
     totals : Totals
         What all ranks know.
     parameters : list of ndarray
         Parameters of each block.
     is_item : ndarray of bool
         Which blocks are of items.
+    held_out_weight : float
+        Sum of the weights of all held-out ratings.
+    evaluated : dict
+        By home block and visiting block: what is held out.
+    is_alone : bool
+        Whether there is no other rank.
     batches : dict
         By home block and visiting block: what the solver has made of the ratings.
     sums : dict
@@ -45,9 +58,13 @@ class LocalRatings:
     """
 
     ratings: Ratings
+    held_out: Ratings
     totals: Totals
+    held_out_weight: float = 0.0
     parameters: list[np.ndarray] = field(default_factory=list)
     is_item: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    evaluated: dict[tuple[int, int], HeldOut] = field(default_factory=dict)
+    is_alone: bool = False
     batches: dict[tuple[int, int], Any] = field(default_factory=dict)
     sums: dict[int, Any] = field(default_factory=dict)
 
@@ -69,8 +86,14 @@ class Factorization(RotationProgram):
     def prepare(self, shard: Shard, group: Group) -> LocalRatings:
         """Read the rows; a collective call."""
         p = self.params
-        ratings = Ratings.of_shard(shard, p.n_users)
-        return LocalRatings(ratings, Totals.of(ratings, p.n_users + p.n_items, group))
+        all_of = Ratings.of_shard(shard, p.n_users)
+        ratings, held_out = split_ratings(all_of, p)
+        totals = Totals.of(ratings, p.n_users + p.n_items, group)
+        self._check_range(totals)
+        local = LocalRatings(ratings, held_out, totals)
+        if p.early_stopping:
+            self._check_split(local, group)
+        return local
 
     def weights(self, local: LocalRatings) -> np.ndarray:
         """Ratings of each user and each item."""
@@ -93,7 +116,10 @@ class Factorization(RotationProgram):
     ) -> dict[str, np.ndarray]:
         """Small random factors, which depend on the user or item alone."""
         rated = local.totals.weights[parameters]
-        return {"factors": self.params.initial_factors(parameters, rated)}
+        values = {"factors": self.params.initial_factors(parameters, rated)}
+        if self.params.early_stopping:
+            values["best"] = values["factors"].copy()
+        return values
 
     def initial_shared(
         self, local: LocalRatings, group: Group
@@ -101,8 +127,80 @@ class Factorization(RotationProgram):
         """The objective, and what predictions need of the ratings."""
         _, mean, low, high = local.totals
         known = {"objective": np.inf, "mean": mean, "low": low, "high": high}
-        known |= {"n_users": self.params.n_users}
+        known |= {"n_users": self.params.n_users, "step": 0}
+        if self.params.early_stopping:
+            known |= {"held_out": np.inf, "least_held_out": np.inf, "is_best": 0}
         return {name: np.array(value) for name, value in known.items()}
+
+    def begin_rotation(
+        self, home: tuple[ParameterBlock, ...], local: LocalRatings, shared: Any
+    ) -> None:
+        """Keep the factors that are the best so far."""
+        if self.params.early_stopping and shared["is_best"]:
+            for block in home:
+                block.values["best"] = block.values["factors"].copy()
+
+    def update(
+        self,
+        block: ParameterBlock,
+        local: LocalRatings,
+        shared: dict[str, Any],
+        turn: Turn,
+    ) -> dict[str, Any] | None:
+        """Train on the ratings of a visiting block, or look at those held out."""
+        if not self.params.is_evaluation(turn.rotation):
+            return self.train(block, local, shared, turn)
+        loss, items = 0.0, block.values["factors"]
+        for home in turn.home:
+            held_out = local.evaluated.get((home.number, block.number))
+            if held_out is not None:
+                loss += held_out.loss(home.values["factors"], items)
+        return {"held_out": loss / local.held_out_weight}
+
+    @abstractmethod
+    def train(
+        self,
+        block: ParameterBlock,
+        local: LocalRatings,
+        shared: dict[str, Any],
+        turn: Turn,
+    ) -> dict[str, Any] | None:
+        """What a visiting block of parameters means to those that are at home."""
+
+    def aggregate(
+        self, change: dict[str, np.ndarray], shared: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What becomes of a rotation; called on all ranks.
+
+        Raises
+        ------
+        ValueError
+            If the factors have become infinite.
+        """
+        step = int(shared["step"])
+        if self.params.is_evaluation(step):
+            after = {**shared, "held_out": np.sqrt(change["held_out"])}
+            is_best = after["held_out"] < shared["least_held_out"]
+            least = np.minimum(after["held_out"], shared["least_held_out"])
+            after |= {"least_held_out": least, "is_best": np.array(int(is_best))}
+        else:
+            after = self.trained(change, shared, step)
+        if self.params.early_stopping and not self.params.is_evaluation(step):
+            after = {**after, "is_best": np.array(0)}
+        if np.isnan(after["objective"]):
+            raise ValueError(f"the factors have diverged {self.cure}")
+        return {**after, "step": np.array(step + 1)}
+
+    @abstractmethod
+    def trained(
+        self, change: dict[str, np.ndarray], shared: dict[str, Any], step: int
+    ) -> dict[str, Any]:
+        """What becomes of a rotation that trains; NaN for what is infinite."""
+
+    @property
+    @abstractmethod
+    def cure(self) -> str:
+        """What to do about factors that are infinite."""
 
     def ridges(self, parameters: np.ndarray, local: LocalRatings) -> np.ndarray:
         """Penalty of each user or item."""
@@ -117,15 +215,21 @@ class Factorization(RotationProgram):
         return local.totals.mean if self.params.has_bias else 0.0
 
     def report(self, sums: np.ndarray, shared: dict[str, Any]) -> dict[str, float]:
-        """The objective."""
-        return {"objective": float(shared["objective"])}
+        """The objective, and the error of held-out ratings."""
+        found = {"objective": float(shared["objective"])}
+        if self.params.early_stopping:
+            found["validation_rmse"] = float(shared["held_out"])
+        return found
 
     def has_converged(self, records: list[dict[str, Any]]) -> bool:
-        """Whether the objective falls by less than the tolerance."""
+        """Whether the objective, or the held-out error, falls too little."""
+        p = self.params
+        if p.early_stopping:
+            return has_stopped_improving(records, p.tol, p.n_iter_no_change)
         if len(records) < 2:
             return False
         before, now = (record["objective"] for record in records[-2:])
-        return bool(before - now <= self.params.tol * before)
+        return bool(before - now <= p.tol * before)
 
     def rotating(self, request: RotationRequest, is_item: bool) -> list[list[int]]:
         """Jobs of a sub-iteration in which only the blocks of one side travel."""
@@ -134,8 +238,12 @@ class Factorization(RotationProgram):
         per_rank = len(request.home[0])
         return [[b for b in own if (b % per_rank >= first) == is_item] for own in jobs]
 
-    def place(self, local: LocalRatings, blocks: list[np.ndarray], n_ranks: int) -> Any:
-        """Note the blocks; rank and block of each parameter."""
+    def place(
+        self, local: LocalRatings, blocks: list[np.ndarray], group: Group
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Note the blocks; rank and block of each parameter. A collective call."""
+        n_ranks = group.size
+        local.is_alone = n_ranks == 1
         per_rank = len(blocks) // n_ranks
         local.parameters = blocks
         number = np.arange(len(blocks))
@@ -143,7 +251,45 @@ class Factorization(RotationProgram):
         block_of = np.empty(len(local.totals.weights), dtype=np.int32)
         for block, parameters in enumerate(blocks):
             block_of[parameters] = block
-        return block_of // per_rank, block_of
+        rank_of = block_of // per_rank
+        if self.params.early_stopping:
+            here = local.held_out.sent_to(group, rank_of[local.held_out.users])
+            pairs = by_pairs(here, block_of[here.users], block_of[here.items])
+            local.evaluated = {
+                (own, other): HeldOut(
+                    np.searchsorted(blocks[own], found.users),
+                    np.searchsorted(blocks[other], found.items),
+                    found.values - self.center(local),
+                    found.weights,
+                )
+                for (own, other), found in pairs.items()
+            }
+        return rank_of, block_of
+
+    def _check_range(self, totals: Totals) -> None:
+        """Refuse ratings whose squares would be infinite."""
+        most = float(np.finfo(self.params.dtype).max) ** 0.4
+        for value in (totals.low, totals.high):
+            if np.isfinite(value) and abs(value) > most:
+                raise ValueError(
+                    f"a rating is {value:g}, and dtype={np.dtype(self.params.dtype)} "
+                    f"is for ratings up to {most:.0e}; scale them, or set "
+                    "dtype='float64'"
+                )
+
+    def _check_split(self, local: LocalRatings, group: Group) -> None:
+        """Refuse to train on nothing, or to stop by nothing; a collective call."""
+        own = np.array([local.ratings.weights.sum(), local.held_out.weights.sum()])
+        weights = allreduce(group, own)
+        if not (weights > 0).all():
+            raise ValueError(
+                "early_stopping holds out "
+                f"validation_fraction={self.params.validation_fraction} of "
+                f"{self.params.n_ratings} ratings, by which the weights of those to "
+                f"train on and those held out are {weights.tolist()}; both must be "
+                "above 0"
+            )
+        local.held_out_weight = float(weights[1])
 
     def _side(
         self, work: np.ndarray, n_ranks: int, *, is_item: bool

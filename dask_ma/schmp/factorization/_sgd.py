@@ -29,7 +29,7 @@ class SGDFactorization(Factorization):
         self, local: LocalRatings, blocks: list[np.ndarray], group: Group
     ) -> LocalRatings:
         """Send the ratings to their users, and deal them out over batches."""
-        rank_of, block_of = self.place(local, blocks, group.size)
+        rank_of, block_of = self.place(local, blocks, group)
         here = local.ratings.sent_to(group, rank_of[local.ratings.users])
         dtype = np.dtype(self.params.dtype)
         pairs = by_pairs(here, block_of[here.users], block_of[here.items])
@@ -57,7 +57,7 @@ class SGDFactorization(Factorization):
         """Blocks of items travel."""
         return self.rotating(request, is_item=True)
 
-    def update(
+    def train(
         self,
         block: ParameterBlock,
         local: LocalRatings,
@@ -77,22 +77,20 @@ class SGDFactorization(Factorization):
                         loss += sgd_step(batches[place], left, right, self.params.eta0)
         return {"objective": loss}
 
-    def aggregate(
-        self, change: dict[str, np.ndarray], shared: dict[str, Any]
+    def trained(
+        self, change: dict[str, np.ndarray], shared: dict[str, Any], step: int
     ) -> dict[str, Any]:
-        """The errors that the steps of the rotation have met.
+        """The errors that the steps of the rotation have met."""
+        found = change["objective"]
+        return {**shared, "objective": np.where(np.isfinite(found), found, np.nan)}
 
-        Raises
-        ------
-        ValueError
-            If they have become infinite.
-        """
-        if not np.isfinite(change["objective"]):
-            raise ValueError(
-                f"the factors have diverged with steps of eta0={self.params.eta0}; "
-                "choose a smaller eta0, or solver='als', which has no steps"
-            )
-        return {**shared, "objective": np.array(change["objective"])}
+    @property
+    def cure(self) -> str:
+        """What to do about steps that are too long."""
+        return (
+            f"with steps of eta0={self.params.eta0}; choose a smaller eta0, or "
+            "solver='als', which has no steps"
+        )
 
     def _side_of(self, block: ParameterBlock, local: LocalRatings, side: int) -> Side:
         """A block as the kernels see it."""
@@ -106,4 +104,5 @@ class SGDFactorization(Factorization):
             block.values["squares"],
             alphas.astype(self.params.dtype),
             self.params.fixed_columns[side],
+            self.params.first_factor if self.params.positive else None,
         )

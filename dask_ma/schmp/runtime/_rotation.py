@@ -194,6 +194,8 @@ class RotationEngine:
         rank, micro = self._group.rank, self._is_micro()
         route = self._route()
         change = self._no_change()
+        with self.log.computing():
+            self.program.begin_rotation(self._at_home(), self.local, self.shared)
         self._ring.begin(self.iteration, route)
         for number, jobs in enumerate(route.jobs):
             self._ring.send_idle(number)

@@ -243,6 +243,24 @@ class RotationProgram(ABC):
             of `shared`, arrays of their shapes. Names that are left out count as 0.
         """
 
+    def begin_rotation(
+        self, home: tuple[ParameterBlock, ...], local: Any, shared: dict[str, Any]
+    ) -> None:
+        """Work before a rotation, when all blocks are at home; nothing by default.
+
+        Here a program knows what :meth:`aggregate` has made of the rotation before, and
+        can keep the values that have led to it.
+
+        Parameters
+        ----------
+        home : tuple of ParameterBlock
+            Blocks whose home this is, by their numbers; they may be changed.
+        local : object
+            What :meth:`arrange` has returned.
+        shared : dict of str to ndarray, read-only
+            What all ranks know.
+        """
+
     def end_rotation(
         self, local: Any, shared: dict[str, Any], turn: Turn
     ) -> dict[str, Any] | None:

@@ -201,6 +201,12 @@ INACTIVE = [
     raises(_MF, "eta0", 0.3, "solver"),
     raises(_MF, "batch_size", 9, "solver"),
     raises(_MF, "confidence", 3.0, "feedback"),
+    raises(_MF, "als_solver", "cg", "solver", solver="sgd"),
+    raises(_MF, "cg_steps", 2, "solver", solver="sgd"),
+    raises(_MF, "cg_steps", 2, "positive", positive=True),
+    raises(_MF, "cg_steps", 2, "als_solver", als_solver="cholesky"),
+    raises(_MF, "validation_fraction", 0.4, "early_stopping"),
+    raises(_MF, "n_iter_no_change", 1, "early_stopping"),
     raises(_MF, "fit_bias", False, "feedback", feedback="implicit"),
     raises(_MF, "clip", False, "feedback", feedback="implicit"),
     # Topics

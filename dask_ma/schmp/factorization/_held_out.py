@@ -1,0 +1,62 @@
+"""Ratings that are held out of the training, to see when it is time to stop."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.kernels import hashed_uniform
+from dask_ma.schmp.factorization._params import FactorizationParams
+from dask_ma.schmp.factorization._ratings import Ratings
+
+_OTHER_NUMBERS = 1  # than those of the factors to begin with
+
+
+class HeldOut(NamedTuple):
+    """Held-out ratings of a home block of users and a visiting block of items.
+
+    Attributes
+    ----------
+    users, items : ndarray of int of shape (n,)
+        Places in the blocks.
+    values, weights : ndarray of float64 of shape (n,)
+        Ratings less their mean.
+    """
+
+    users: np.ndarray
+    items: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+
+    def loss(self, users: np.ndarray, items: np.ndarray) -> float:
+        """Weighted squared errors with the factors of the blocks."""
+        left, right = users.take(self.users, axis=0), items.take(self.items, axis=0)
+        found = np.einsum("nf,nf->n", left, right, dtype=np.float64)
+        return float(self.weights @ (self.values - found) ** 2)
+
+
+def split_ratings(
+    ratings: Ratings, params: FactorizationParams
+) -> tuple[Ratings, Ratings]:
+    """Those to train on and those held out, whichever rank has them.
+
+    Which these are depends on the seed and on the pair alone.
+    """
+    if not params.early_stopping:
+        return ratings, ratings.take(np.arange(0))
+    pairs = ratings.users * params.n_items + (ratings.items - params.n_users)
+    numbers = hashed_uniform(params.seed + _OTHER_NUMBERS, pairs, 1)[:, 0]
+    is_out = (numbers + 1) / 2 < params.validation_fraction
+    return ratings.take(np.flatnonzero(~is_out)), ratings.take(np.flatnonzero(is_out))
+
+
+def has_stopped_improving(records: list[dict[str, Any]], tol: float, n: int) -> bool:
+    """Whether held-out errors have not fallen by a part `tol` for `n` rounds."""
+    best, since = np.inf, 0
+    for record in records:
+        error = record["validation_rmse"]
+        is_better = np.isinf(best) or error < best * (1 - tol)
+        since = 0 if is_better else since + 1
+        best = min(best, error)
+    return since >= n
