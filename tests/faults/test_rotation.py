@@ -189,7 +189,7 @@ def doomed_agent(mark, folder="factorization"):
 
         def striking_push(payload, dest, tag=0, **options):
             push(payload, dest, tag, **options)
-            is_due = isinstance(tag, tuple) and tag[:3] == ("block", 5, 2)
+            is_due = isinstance(tag, tuple) and tag[:3] == ("block", 6, 2)
             if is_due and context.group.rank == 2 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -201,12 +201,25 @@ def doomed_agent(mark, folder="factorization"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["als", "sgd"])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        {"als_solver": "cholesky"},
+        {
+            "als_solver": "cg",
+            "cg_steps": 1,
+            "early_stopping": True,
+            "n_iter_no_change": 9,
+        },
+        {"solver": "sgd"},
+    ],
+    ids=["cholesky", "cg", "sgd"],
+)
 def test_a_factorization(client, monkeypatch, tmp_path, solver):
     users, items = np.nonzero(X)
     pairs, ratings = np.column_stack([users, items]), X[users, items]
     model = SchMPMatrixFactorization(
-        4, solver=solver, max_iter=8, tol=0, n_ranks=4, random_state=0
+        4, **solver, max_iter=8, tol=0, n_ranks=4, random_state=0
     )
     with pytest.warns(ConvergenceWarning):
         undisturbed = clone(model).fit(pairs, ratings)

@@ -478,8 +478,9 @@ def test_before_a_rotation_all_blocks_are_at_home():
         for block in home:
             block.values["visits"] = block.values["visits"] + 100
 
-    kept = run(make_program(begin_rotation=begin), X, n_iterations=3, n_ranks=3)
-    plain = run(make_program(), X, n_iterations=3, n_ranks=3)
+    options = {"n_iterations": 3, "n_ranks": 3, "random_state": 0}
+    kept = run(make_program(begin_rotation=begin), X, **options)
+    plain = run(make_program(), X, **options)
     added = kept.model["visits"] - plain.model["visits"]
     np.testing.assert_array_equal(added, 300)
     np.testing.assert_array_equal(kept.model["w"], plain.model["w"])

@@ -16,7 +16,12 @@ from sklearn.utils import check_random_state
 from dask_ma._callbacks import N_WRAPPERS, with_callbacks
 from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import describe, is_dask_collection, weight_per_row
+from dask_ma.data import (
+    describe,
+    is_dask_collection,
+    refuse_unfinished,
+    weight_per_row,
+)
 from dask_ma.schmp.factorization._agent import train
 from dask_ma.schmp.factorization._fitted import (
     PASSED_ON,
@@ -290,6 +295,7 @@ class SchMPMatrixFactorization(FittedFactorization):
             steps of "sgd" that diverge.
         """
         self._check_parameters(is_partial=False)
+        refuse_unfinished(X, "X")
         with self._keep_fitted_state():
             is_matrix = y is None and not _are_pairs(X)
             if is_matrix and sample_weight is not None:

@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import is_dask_collection
+from dask_ma.data import is_dask_collection, refuse_unfinished
 from dask_ma.schmp.factorization._folding import Explanation, contributions, fold_in
 from dask_ma.schmp.factorization._ids import find_ids
 from dask_ma.schmp.factorization._inputs import pairs_of, triples_of
@@ -62,6 +62,7 @@ class FittedFactorization(DistributedEstimator):
             With implicit feedback scores, of about 0 to 1.
         """
         check_is_fitted(self)
+        refuse_unfinished(X, "X")
         self._check_names(X)
         if not is_dask_collection(X):
             return self._predict_pairs(X)

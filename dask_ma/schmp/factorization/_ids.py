@@ -26,19 +26,44 @@ def as_ids(values: Any, name: str) -> np.ndarray:
     ValueError
         If they are no column, or an id is missing.
     """
-    ids = np.asarray(values)
+    ids = as_column(values)
     if ids.ndim != 1:
         raise ValueError(f"{name} must be one column, got shape {ids.shape}")
     missing = np.zeros(len(ids), dtype=bool)
     if ids.dtype.kind in "fcmM":
         missing = np.isnan(ids) if ids.dtype.kind in "fc" else np.isnat(ids)
     elif ids.dtype.kind == "O":
-        missing = np.array([i is None or i != i for i in ids.tolist()], dtype=bool)
+        missing = np.array([_is_missing(i) for i in ids.tolist()], dtype=bool)
     if missing.any():
         raise ValueError(
             f"{name} has no id in row {int(np.argmax(missing))}; remove such ratings"
         )
     return ids
+
+
+def as_column(values: Any) -> np.ndarray:
+    """A list as an array in which each element is what it was.
+
+    NumPy makes texts of numbers that stand beside texts, and rounds integers beyond
+    int64 that stand beside negative ones.
+    """
+    column = np.asarray(values)
+    if column.ndim != 1 or not isinstance(values, list | tuple):
+        return column
+    kinds = {type(value) for value in values}
+    is_text = column.dtype.kind in "US"
+    is_mixed = is_text and not all(issubclass(k, str | bytes) for k in kinds)
+    is_rounded = column.dtype.kind == "f" and kinds == {int}
+    if not is_mixed and not is_rounded:
+        return column
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether an object stands for no id: None, NaN, or NA of pandas."""
+    return value is None or type(value).__name__ == "NAType" or value != value
 
 
 def unique_ids(values: Any, name: str) -> np.ndarray:
@@ -91,6 +116,18 @@ def find_ids(known: np.ndarray, values: Any, name: str) -> np.ndarray:
             f"{name} are of type {ids.dtype}, but those of the fit of type "
             f"{known.dtype}; convert them"
         )
+    if known.dtype.kind in "iuf" and ids.dtype.kind in "iuf":
+        known, ids = _comparable(known, ids)
     places = np.searchsorted(known, ids)
     places[places == len(known)] = 0
     return np.where(known[places] == ids, places, -1).astype(np.int64)
+
+
+def _comparable(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of two types as objects, if their common type would round them."""
+    common = np.result_type(a, b)
+    if common.kind != "f" or a.dtype.kind == b.dtype.kind == "f":
+        return a, b
+    if max(float(np.abs(part.astype(np.float64)).max()) for part in (a, b)) < 2**53:
+        return a, b
+    return a.astype(object), b.astype(object)

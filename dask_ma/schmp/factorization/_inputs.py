@@ -8,8 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.data import is_dask_collection
-from dask_ma.schmp.factorization._ids import find_ids, merged_ids, unique_ids
+from dask_ma.data import describe, is_dask_collection
+from dask_ma.schmp.factorization._ids import (
+    as_column,
+    find_ids,
+    merged_ids,
+    unique_ids,
+)
 
 NO_RATINGS = "there are no ratings in X, expected at least one"
 
@@ -123,7 +128,7 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
         lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in X}
         n_columns = lengths.pop() if len(lengths) == 1 else 0
         if n_columns == 2:
-            return np.array([row[0] for row in X]), np.array([row[1] for row in X])
+            return as_column([row[0] for row in X]), as_column([row[1] for row in X])
     else:
         X = np.asarray(X)
         n_columns = X.shape[1] if X.ndim == 2 else 0
@@ -137,7 +142,12 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _checked(values: Any, n: int) -> np.ndarray:
     """Ratings as numbers."""
-    values = np.asarray(values, dtype=np.float64)
+    values = np.asarray(values)
+    if values.dtype.kind == "c":
+        raise ValueError(f"y has the type {values.dtype}, expected real numbers")
+    values = values.astype(np.float64)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
     if values.shape != (n,):
         raise ValueError(
             f"y must have one rating for each of the {n} rows of X, got shape "
@@ -205,6 +215,8 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     import dask
     import dask.array as da
 
+    if not hasattr(X, "chunks") and not hasattr(X, "columns"):
+        describe(X)  # says why it is neither pairs nor a matrix
     is_matrix = y is None and _is_matrix(X)
     blocks = _matrix_blocks(X) if is_matrix else _pair_blocks(X, y)
     if is_matrix:

@@ -267,7 +267,11 @@ class Factorization(RotationProgram):
         return rank_of, block_of
 
     def _check_range(self, totals: Totals) -> None:
-        """Refuse ratings whose squares would be infinite."""
+        """Refuse ratings that do not count, or whose squares would be infinite."""
+        if not totals.weights.any():
+            raise ValueError(
+                "sample_weight is 0 for all ratings, expected some above 0"
+            )
         most = float(np.finfo(self.params.dtype).max) ** 0.4
         for value in (totals.low, totals.high):
             if np.isfinite(value) and abs(value) > most:
