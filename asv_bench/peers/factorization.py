@@ -1,0 +1,328 @@
+"""Speed and held-out errors of matrix factorization, next to other libraries.
+
+To be run in the folder asv_bench:
+
+    python -m peers.factorization --data DIR --sets movielens jester
+    python -m peers.factorization --data DIR --sets counts --components 64
+
+DIR (or ``$DASK_MA_DATA``) holds ``ml_latest_small``, ``jester5k`` and ``imdb``. On
+ratings a tenth is held out, the same for all, and the root mean squared error on it is
+shown with the processor time of the fit. ``counts`` are the words of the documents of
+``imdb`` without stop words, as implicit feedback; there a round of alternating least
+squares is compared with that of ``implicit``, one round of each in turn, and the loss
+that both end with. ``ratings`` measures the processor time for each generated rating.
+``processes`` compares the time of one worker process with that of two.
+
+All run on one core. Systems that are not installed are left out with a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from dask_ma import SchMPMatrixFactorization
+
+from ._solvers import PeerAbsentError, local_cluster, require
+
+SETS = ("movielens", "jester", "counts", "ratings", "processes")
+
+
+class Split(NamedTuple):
+    """Ratings to train on, and those held out."""
+
+    pairs: np.ndarray
+    ratings: np.ndarray
+    held_out: np.ndarray
+    truth: np.ndarray
+    n_components: int
+    alpha: float
+
+
+Predict = Callable[[np.ndarray], np.ndarray]
+
+
+# Data -------------------------------------------------------------------------------
+
+
+def load_ratings(name: str, folder: Path) -> Split:
+    """MovieLens or Jester, of which a tenth is held out."""
+    if name == "movielens":
+        path = folder / "ml_latest_small" / "ratings.csv.gz"
+        users, items, values, _ = np.loadtxt(
+            path, delimiter=",", skiprows=1, unpack=True
+        )
+        users, items = (
+            np.unique(ids, return_inverse=True)[1] for ids in (users, items)
+        )
+        n_components, alpha = 32, 0.1
+    else:
+        stored = np.load(folder / "jester5k" / "ratings.npz")
+        users, items, values = (stored[key] for key in ("user", "item", "rating"))
+        n_components, alpha = 16, 0.1
+    order = np.lexsort((items, users))
+    pairs, values = np.column_stack([users, items])[order], values[order].astype(float)
+    out = np.random.default_rng(0).random(len(values)) < 0.1
+    return Split(
+        pairs[~out], values[~out], pairs[out], values[out], n_components, alpha
+    )
+
+
+def load_counts(folder: Path) -> sparse.csr_array:
+    """How often documents have words."""
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    X = sparse.csr_matrix(sparse.load_npz(folder / "imdb" / "X_train.npz"))
+    with gzip.open(folder / "imdb" / "vocab.txt.gz", "rt", encoding="utf-8") as file:
+        words = file.read().split()
+    X = X[:, [word not in ENGLISH_STOP_WORDS for word in words]]
+    return sparse.csr_array(X[np.diff(X.indptr) > 0]).astype(np.float32)
+
+
+def generate(n_ratings: int, n_users: int, n_items: int) -> tuple[np.ndarray, Any]:
+    """Ratings of popular and less popular items, by eager and less eager users."""
+    rng = np.random.default_rng(0)
+    columns = []
+    for n, exponent in ((n_users, 0.6), (n_items, 0.8)):
+        frequencies = np.arange(1, n + 1) ** -exponent
+        columns.append(rng.choice(n, n_ratings, p=frequencies / frequencies.sum()))
+    return np.column_stack(columns), rng.normal(3, 1, n_ratings)
+
+
+# Systems on ratings -----------------------------------------------------------------
+
+
+def run_dask_ma(split: Split, **params: Any) -> Predict:
+    """This library, on one rank."""
+    model = SchMPMatrixFactorization(
+        **{"n_components": split.n_components, "alpha": split.alpha, **params},
+        n_ranks=1,
+        random_state=0,
+    )
+    predict: Predict = model.fit(split.pairs, split.ratings).predict
+    return predict
+
+
+def run_surprise(split: Split, **params: Any) -> Predict:
+    """SVD of Surprise: stochastic gradients with biases, rating by rating."""
+    require("surprise", "pip install scikit-surprise")
+    import surprise
+
+    rows = [
+        (int(user), int(item), float(value))
+        for (user, item), value in zip(split.pairs, split.ratings, strict=True)
+    ]
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=["user", "item", "rating"])
+    scale = (split.ratings.min(), split.ratings.max())
+    data = surprise.Dataset.load_from_df(frame, surprise.Reader(rating_scale=scale))
+    model = surprise.SVD(n_factors=split.n_components, random_state=0, **params)
+    model.fit(data.build_full_trainset())
+    return lambda pairs: np.array([model.predict(u, i).est for u, i in pairs.tolist()])
+
+
+def run_soft_impute(split: Split, shrinkage: float, n_rounds: int = 40) -> Predict:
+    """Singular values of the filled matrix, made smaller (Mazumder, Hastie)."""
+    n_users, n_items = np.vstack([split.pairs, split.held_out]).max(axis=0) + 1
+    shape, places = (int(n_users), int(n_items)), tuple(split.pairs.T)
+    mean = split.ratings.mean()
+    counts = [np.bincount(places[side], minlength=shape[side]) for side in (0, 1)]
+    biases = [np.zeros(n) for n in shape]
+    for _ in range(10):
+        for side in (0, 1):
+            rest = split.ratings - mean - biases[1 - side][places[1 - side]]
+            sums = np.bincount(places[side], rest, shape[side])
+            biases[side] = sums / (counts[side] + 5)
+    rest = split.ratings - mean - biases[0][places[0]] - biases[1][places[1]]
+    rng, right = np.random.default_rng(0), np.zeros((shape[1], split.n_components))
+    left = np.zeros((shape[0], split.n_components))
+    basis = rng.normal(size=(shape[1], split.n_components))
+    for _ in range(n_rounds):
+        errors = rest - np.einsum("nf,nf->n", left[places[0]], right[places[1]])
+        correction = sparse.csr_array((errors, places), shape=shape)
+        image, _ = np.linalg.qr(correction @ basis + left @ (right.T @ basis))
+        short = (correction.T @ image + right @ (left.T @ image)).T
+        U, values, V = np.linalg.svd(short, full_matrices=False)
+        left = (image @ U) * np.maximum(values - shrinkage, 0)
+        right = basis = V.T
+    return lambda pairs: (
+        mean
+        + biases[0][pairs[:, 0]]
+        + biases[1][pairs[:, 1]]
+        + np.einsum("nf,nf->n", left[pairs[:, 0]], right[pairs[:, 1]])
+    )
+
+
+def systems(name: str) -> list[tuple[str, Callable[..., Predict], dict[str, Any]]]:
+    """All that are compared on ratings, with the settings tried."""
+    alpha = 0.05 if name == "movielens" else 0.1
+    sgd = {"solver": "sgd", "early_stopping": True, "max_iter": 60, "alpha": alpha}
+    tried: list[tuple[str, Callable[..., Predict], dict[str, Any]]] = [
+        ("dask_ma", run_dask_ma, {}),
+        ("dask_ma", run_dask_ma, {"als_solver": "cholesky"}),
+        ("dask_ma", run_dask_ma, {"early_stopping": True}),
+        ("dask_ma", run_dask_ma, sgd),
+        ("surprise", run_surprise, {}),
+        ("surprise", run_surprise, {"n_epochs": 30, "lr_all": 0.01, "reg_all": 0.1}),
+        ("surprise", run_surprise, {"n_epochs": 10}),
+    ]
+    scales = (5.0, 10.0, 20.0) if name == "movielens" else (50.0, 100.0, 200.0)
+    tried += [("soft-impute", run_soft_impute, {"shrinkage": s}) for s in scales]
+    return tried
+
+
+def compare_on_ratings(name: str, folder: Path) -> None:
+    """One line for each system: processor time and held-out error."""
+    split = load_ratings(name, folder)
+    print(f"\n{name}: {len(split.ratings):,} ratings, {split.n_components} components")
+    for system, run, params in systems(name):
+        try:
+            start = time.process_time()
+            predict = run(split, **params)
+            seconds = time.process_time() - start
+        except PeerAbsentError as absent:
+            print(f"{system} left out: {absent}", flush=True)
+            continue
+        low, high = split.ratings.min(), split.ratings.max()
+        errors = np.clip(predict(split.held_out), low, high) - split.truth
+        rmse = np.sqrt(np.mean(errors**2))
+        shown = ", ".join(f"{key}={value}" for key, value in params.items())
+        print(f"{seconds:8.2f} s  rmse {rmse:.4f}  {system} {shown}", flush=True)
+
+
+# Counts, speed ----------------------------------------------------------------------
+
+
+def compare_on_counts(folder: Path, n_components: int, n_rounds: int) -> None:
+    """Rounds of implicit's conjugate gradients and of these, in turn."""
+    require("implicit", "pip install implicit")
+    from implicit.cpu import _als as als
+
+    X = load_counts(folder)
+    weights = sparse.csr_matrix((X.data + 1, X.indices, X.indptr), shape=X.shape)
+    other = weights.T.tocsr()
+    rng = np.random.default_rng(0)
+    users, items = (
+        (0.01 * rng.random((n, n_components))).astype(np.float32) for n in X.shape
+    )
+    theirs, ours = [], []
+    for done in range(n_rounds):
+        start = time.process_time()
+        als.least_squares_cg(weights, users, items, 0.1, 1, 3)
+        als.least_squares_cg(other, items, users, 0.1, 1, 3)
+        theirs.append(time.process_time() - start)
+        model = SchMPMatrixFactorization(
+            n_components,
+            feedback="implicit",
+            alpha=0.1,
+            weighted_alpha=False,
+            als_solver="cg",
+            max_iter=done + 1,
+            tol=0,
+            n_ranks=1,
+            random_state=0,
+        )
+        start = time.process_time()
+        model.fit(X)
+        ours.append(time.process_time() - start)
+    # The fits have 1 to n rounds, and what comes before and after them.
+    per_round = np.median(np.diff(ours))
+    found = model.user_factors_, model.item_factors_
+    losses = [
+        als.calculate_loss(weights, *(np.ascontiguousarray(f) for f in both), 0.1, 1)
+        for both in ((users, items), found)
+    ]
+    print(
+        f"\n{X.shape[0]:,} x {X.shape[1]:,}, {X.nnz:,} counts, {n_components} "
+        f"components: implicit {np.median(theirs):.2f} s a round, dask_ma "
+        f"{per_round:.2f} s, ratio {per_round / np.median(theirs):.2f}; loss after "
+        f"{n_rounds} rounds {losses[0]:.6f} and {losses[1]:.6f}"
+    )
+
+
+def measure_ratings(sizes: list[int]) -> None:
+    """Processor time for each rating and round."""
+    for solver in ("als", "sgd"):
+        for n_ratings in sizes:
+            pairs, ratings = generate(n_ratings, max(1000, n_ratings // 150), 5000)
+            seconds = []
+            for rounds in (1, 4):
+                model = SchMPMatrixFactorization(
+                    32, solver=solver, max_iter=rounds, tol=0, n_ranks=1, random_state=0
+                )
+                start = time.process_time()
+                model.fit(pairs, ratings)
+                seconds.append(time.process_time() - start)
+            each = (seconds[1] - seconds[0]) / 3 / n_ratings
+            once = seconds[0] / n_ratings - each
+            print(
+                f"{solver} {n_ratings:>12,} ratings: {each * 1e9:6.0f} ns for each and "
+                f"round, {once * 1e9:6.0f} ns for each once",
+                flush=True,
+            )
+
+
+def compare_processes(n_ratings: int, n_rounds: int) -> None:
+    """Time of rounds in one and in two worker processes, in turn."""
+    pairs, ratings = generate(n_ratings, n_ratings // 145, n_ratings // 740)
+    for solver in ({"als_solver": "cg"}, {"als_solver": "cholesky"}, {"solver": "sgd"}):
+        times: dict[int, list[float]] = {1: [], 2: []}
+        for n_workers in (1, 2, 1, 2):
+            with local_cluster(n_workers):
+                model = SchMPMatrixFactorization(
+                    32, **solver, max_iter=n_rounds, tol=0, random_state=0
+                ).fit(pairs, ratings)
+            ends = [record["time"] for record in model.history_]
+            times[n_workers] += np.diff(ends).tolist()
+        one, two = (np.median(times[n]) for n in (1, 2))
+        print(
+            f"{solver}: {n_ratings:,} ratings, a round {one:.2f} s in one process, "
+            f"{two:.2f} s in two, ratio {two / one:.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--sets", nargs="+", choices=SETS, default=SETS)
+    add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
+    add("--components", type=int, default=64, help="of counts")
+    add("--rounds", type=int, default=4, help="of counts and processes")
+    add("--sizes", nargs="+", type=int, default=[10**5, 10**6, 10**7])
+    add("--ratings", type=int, default=20_000_000, help="for processes")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    with threadpool_limits(1):
+        for name in options.sets:
+            if name in ("movielens", "jester"):
+                compare_on_ratings(name, Path(options.data))
+            elif name == "counts":
+                try:
+                    compare_on_counts(
+                        Path(options.data), options.components, options.rounds
+                    )
+                except PeerAbsentError as absent:
+                    print(f"implicit left out: {absent}")
+            elif name == "ratings":
+                measure_ratings(options.sizes)
+            else:
+                compare_processes(options.ratings, options.rounds)
+
+
+# Worker processes import this file again.
+if __name__ == "__main__":
+    main()
