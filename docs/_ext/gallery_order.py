@@ -11,6 +11,7 @@ ORDER = (
     "plot_butterfly.py",
     "plot_sparse_regression.py",
     "plot_recommendations.py",
+    "plot_rotation_program.py",
     "plot_factor_broadcast.py",
     "plot_topics.py",
     "plot_gibbs_topics.py",

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+_PLACES = 4  # of a table for each id that is looked up in it, at most
+
 
 def as_ids(values: Any, name: str) -> np.ndarray:
     """Ids as an array that can be sorted.
@@ -74,8 +76,14 @@ def unique_ids(values: Any, name: str) -> np.ndarray:
     TypeError
         If they cannot be compared with each other.
     """
+    ids = as_ids(values, name)
+    if (span := _span(ids)) is not None:
+        low, n = span
+        present = np.zeros(n, dtype=bool)
+        present[ids - low] = True
+        return (np.flatnonzero(present) + low).astype(ids.dtype)
     try:
-        return np.unique(as_ids(values, name))
+        return np.unique(ids)
     except TypeError as error:
         raise TypeError(
             f"{name} mixes ids that cannot be compared: {error}; make them all texts "
@@ -118,6 +126,12 @@ def find_ids(known: np.ndarray, values: Any, name: str) -> np.ndarray:
         )
     if known.dtype.kind in "iuf" and ids.dtype.kind in "iuf":
         known, ids = _comparable(known, ids)
+    if known.dtype == ids.dtype and (span := _span(known, len(ids))) is not None:
+        low, n = span
+        number = np.full(n, -1, dtype=np.int64)
+        number[known - low] = np.arange(len(known))
+        inside = (ids >= low) & (ids <= known[-1])
+        return np.where(inside, number[np.where(inside, ids - low, 0)], -1)
     places = np.searchsorted(known, ids)
     places[places == len(known)] = 0
     return np.where(known[places] == ids, places, -1).astype(np.int64)
@@ -131,3 +145,13 @@ def _comparable(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if max(float(np.abs(part.astype(np.float64)).max()) for part in (a, b)) < 2**53:
         return a, b
     return a.astype(object), b.astype(object)
+
+
+def _span(ids: np.ndarray, n_asked: int | None = None) -> tuple[Any, int] | None:
+    """The least of some integers and how many places they span, if that is few."""
+    if ids.dtype.kind not in "iu" or not len(ids):
+        return None
+    low, high = ids.min(), ids.max()
+    n = int(high) - int(low) + 1
+    most = _PLACES * (len(ids) if n_asked is None else n_asked)
+    return (low, n) if n <= most else None

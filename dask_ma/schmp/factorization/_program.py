@@ -332,11 +332,14 @@ def by_pairs(
     pairs : dict
         Without pairs that have none; in the order that they had.
     """
-    order = np.lexsort((np.arange(len(own)), other, own))
-    keys = np.stack([own[order], other[order]], axis=1)
-    starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
-    if not len(order):
+    if not len(own):
         return {}
+    keys = np.stack([own, other], axis=1)
+    if (keys == keys[0]).all():
+        return {(int(own[0]), int(other[0])): ratings}
+    order = np.lexsort((other, own))
+    keys = keys[order]
+    starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
     return {
         (int(keys[start][0]), int(keys[start][1])): ratings.take(part)
         for start, part in zip(starts, np.split(order, starts[1:]), strict=True)

@@ -11,6 +11,28 @@ from dask_ma.comm import Group, allreduce, alltoall
 from dask_ma.data import Shard
 
 
+def counted_order(keys: np.ndarray) -> np.ndarray:
+    """Stable order of integers from 0 on, by counting them.
+
+    Parameters
+    ----------
+    keys : ndarray of int of shape (n,)
+        About as many different ones as there are, or fewer.
+
+    Returns
+    -------
+    order : ndarray of int of shape (n,)
+    """
+    n = len(keys)
+    if not n:
+        return np.zeros(0, dtype=np.int64)
+    numbers = np.arange(n)
+    shape = 1, int(keys.max()) + 1
+    row = sparse.csr_array((numbers, keys, [0, n]), shape=shape)
+    order: np.ndarray = row.tocsc().data  # by their columns, which are counted
+    return order
+
+
 class Ratings(NamedTuple):
     """Ratings as four columns.
 
@@ -64,9 +86,20 @@ class Ratings(NamedTuple):
         parts = [tuple(self.take(part)) for part in np.split(order, ends)]
         columns = zip(*alltoall(group, parts), strict=True)
         here = Ratings(*(np.concatenate(column) for column in columns))
-        return here.take(
-            np.lexsort((here.weights, here.values, here.items, here.users))
-        )
+        return here.sorted()
+
+    def sorted(self) -> Ratings:
+        """By user, item, value and weight."""
+        order = counted_order(self.items)
+        found = self.take(order[counted_order(self.users[order])])
+        is_same = (np.diff(found.users) == 0) & (np.diff(found.items) == 0)
+        if is_same.any():  # pairs that are there twice, which keep their places
+            twice = np.flatnonzero(np.r_[is_same, False] | np.r_[False, is_same])
+            some = found.take(twice)
+            inner = np.lexsort((some.weights, some.values, some.items, some.users))
+            found.values[twice] = some.values[inner]
+            found.weights[twice] = some.weights[inner]
+        return found
 
     def matrix(
         self, rows: np.ndarray, columns: np.ndarray, by: str, dtype: np.dtype
@@ -92,12 +125,19 @@ class Ratings(NamedTuple):
             (self.users, self.items) if by == "users" else (self.items, self.users)
         )
         return to_csr(
-            np.searchsorted(rows, own),
-            np.searchsorted(columns, other),
+            _places(rows)[own],
+            _places(columns)[other],
             self.values.astype(dtype),
             self.weights.astype(dtype),
             (len(rows), len(columns)),
         )
+
+
+def _places(parameters: np.ndarray) -> np.ndarray:
+    """Place of each of some parameters among them, in a table."""
+    places = np.zeros(parameters[-1] + 1 if len(parameters) else 0, dtype=np.int64)
+    places[parameters] = np.arange(len(parameters))
+    return places
 
 
 def to_csr(
@@ -121,7 +161,8 @@ def to_csr(
     weights : ndarray of shape (n,)
         In its order.
     """
-    order = np.lexsort((columns, rows))
+    order = counted_order(columns)
+    order = order[counted_order(rows[order])]
     indptr = np.zeros(shape[0] + 1, dtype=np.int64)
     np.cumsum(np.bincount(rows, minlength=shape[0]), out=indptr[1:])
     matrix = sparse.csr_array((values[order], columns[order], indptr), shape=shape)
