@@ -24,8 +24,8 @@ from dask_ma import (
     SchMPLassoCV,
     SchMPLDA,
     SchMPLogisticRegression,
-    SFBDictionaryLearning,
     SchMPMatrixFactorization,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
 )
 from dask_ma.ma import Gradients, Models
