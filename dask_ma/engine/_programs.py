@@ -95,6 +95,7 @@ def run_program_job(
     identity: Identity,
     n_ranks: int | None,
     random_state: Any,
+    is_multi_output: bool = False,
 ) -> Any:
     """Run a user's program on the rows of all ranks; no callback follows it.
 
@@ -113,6 +114,8 @@ def run_program_job(
         Number of ranks that the user wants.
     random_state : int, RandomState instance or None
         Seed of the run.
+    is_multi_output : bool, default=False
+        Whether y may have several columns.
 
     Returns
     -------
@@ -146,6 +149,7 @@ def run_program_job(
         seed=seed,
         blas_threads=1,
         is_labelled=y is not None,
+        is_multi_output=is_multi_output,
     )
     with fit_client() as client:
         return run_fit(job, client, _follow)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from dask_ma.comm import allreduce
 from dask_ma.data import Shard
@@ -20,8 +19,7 @@ from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, checked, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
-from dask_ma.sfb.model._rows import row_batches
-from dask_ma.supervised import Piece, pass_batches, pass_generator
+from dask_ma.sfb.model._source import RowSource, Source
 
 
 class Start(NamedTuple):
@@ -61,6 +59,8 @@ class BroadcastEngine:
         Where computing is timed.
     start : Start, default=None
         What to go on from; None asks the model.
+    source : Source, default=None
+        Where batches come from; None takes the rows of the shard.
 
     Attributes
     ----------
@@ -72,8 +72,10 @@ class BroadcastEngine:
         Passes made.
     n_steps : int
         Iterations of a pass, the same on all ranks.
+    n_units : int
+        Rows of this rank that a pass goes over; pairs, where the source has such.
     n_rows : int
-        Rows of all ranks.
+        Those of all ranks.
     communication : str
         What is sent: "factors", "full_matrix" or "server".
     """
@@ -86,6 +88,7 @@ class BroadcastEngine:
         settings: RunSettings,
         log: RoundLog,
         start: Start | None = None,
+        source: Source | None = None,
     ) -> None:
         self._context = context
         self._model = model
@@ -100,9 +103,12 @@ class BroadcastEngine:
         self.matrix = self._first_matrix(start)
         self.iteration = 0 if start is None else start.iteration
         self.n_passes = 0 if start is None else start.n_passes
-        most = int(allreduce(group, np.array(shard.n_rows), "max"))
-        self.n_rows = int(allreduce(group, np.array(shard.n_rows)))
-        self.n_steps = -(-most // settings.batch_size)
+        if source is None:
+            source = RowSource(context, shard, shuffle=settings.shuffle)
+        self._source = source
+        self.n_units = source.n_units
+        self.n_steps = source.count_steps(group, settings.batch_size)
+        self.n_rows = int(allreduce(group, np.array(source.n_units)))
         self.communication = self._choose(settings)
         self._matrices: MatrixExchange | None = None
         if self.communication != "factors":
@@ -126,14 +132,10 @@ class BroadcastEngine:
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""
         self._model.begin_pass(self.matrix)
-        rng = None
-        if self._settings.shuffle:
-            rng = pass_generator(self._context, self.n_passes)
-        batches = pass_batches(self._shard, self.n_steps, rng)
+        batches = self._source.batches(self.n_steps, self.n_passes)
         for step in range(self.n_steps):
             with self._log.computing():
-                batch = merged(next(batches), self._shard)
-                factors = self._compute(batch)
+                factors = self._compute(next(batches))
             if self._matrices is None:
                 self._exchange_factors(factors)
             else:
@@ -165,13 +167,14 @@ class BroadcastEngine:
                 square = float(np.vdot(total[:-1], total[:-1]))
                 scale *= common.agree(float(gains), square, total[-1])
             self.matrix.subtract_matrix(total, scale, self._model.intercept_scale)
+            self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
         """Sum of the losses of this rank's rows."""
         matrix, model = self.matrix, self._model
         total = 0.0
         with self._log.computing("evaluate"):
-            for _, batch in row_batches(self._shard, matrix.shape[0]):
+            for batch in self._source.read(matrix.shape[0]):
                 total += float(model.loss(matrix, batch))
         return total
 
@@ -196,10 +199,10 @@ class BroadcastEngine:
             return ParameterMatrix(start.values.T, start.intercept, model.prox)
         matrix = np.asarray(model.initial_matrix(self._shard.n_features))
         name = type(model).__name__
-        if matrix.ndim != 2 or matrix.shape[1] != self._shard.n_features:
+        if matrix.ndim != 2 or not matrix.size:
             raise ValueError(
-                f"{name}.initial_matrix returned shape {matrix.shape}, expected "
-                f"(n_outputs, {self._shard.n_features})"
+                f"{name}.initial_matrix returned shape {matrix.shape}, expected two "
+                "dimensions, of which none is 0"
             )
         if not np.issubdtype(matrix.dtype, np.floating):
             matrix = matrix.astype(np.float64)
@@ -224,7 +227,7 @@ class BroadcastEngine:
     def _compute(self, batch: Batch) -> Factors:
         """Factors of a batch, checked."""
         n_outputs, n_features = self.matrix.shape
-        if not batch.n_rows:
+        if not (batch.n_rows or self._model.is_collective):
             empty = np.zeros((0, n_outputs), dtype=self.matrix.dtype)
             return Factors(empty, np.zeros((0, n_features), dtype=self.matrix.dtype))
         model, rank = self._model, self._context.group.rank
@@ -244,6 +247,7 @@ class BroadcastEngine:
             square = product_square(*factors)
             scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
         self.matrix.subtract(factors, scale, self._model.intercept_scale)
+        self._model.updated(self.matrix, factors, scale)
 
     def _scale(self, iteration: int) -> float:
         """What the products of factors are multiplied by."""
@@ -264,24 +268,7 @@ class BroadcastEngine:
             parts.append(matrix.intercept)
         means = [total / group.size for total in allreduce(group, parts)]
         matrix.replace(means[0], means[1] if len(means) > 1 else None)
+        self._model.updated(matrix, None, 0.0)
         # With the penalty of the last iteration zeros, and constraints, come back.
         with self._log.computing():
             matrix.penalise(self._model.step_size(self.iteration - 1))
-
-
-def merged(pieces: list[Piece], shard: Shard) -> Batch:
-    """One batch of the pieces of a step."""
-    if not pieces:
-        empty = np.zeros(0, dtype=np.int64)
-        return Batch(np.zeros((0, shard.n_features)), None, None, empty)
-    if len(pieces) == 1:
-        return Batch(*pieces[0])
-    X = [piece.X for piece in pieces]
-    weights: list[Any] = [piece.sample_weight for piece in pieces]
-    labels: list[Any] = [piece.y for piece in pieces]
-    return Batch(
-        sparse.vstack(X, format="csr") if sparse.issparse(X[0]) else np.vstack(X),
-        None if labels[0] is None else np.concatenate(labels),
-        None if weights[0] is None else np.concatenate(weights),
-        np.concatenate([piece.rows for piece in pieces]),
-    )

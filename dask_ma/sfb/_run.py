@@ -30,6 +30,12 @@ from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine, Start
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.model._model import FactorModel
+from dask_ma.sfb.model._pairs import (
+    PairSource,
+    Tuples,
+    check_tuples,
+    known_length,
+)
 from dask_ma.supervised import StopRule
 
 _ADVICE = "lower the step size of the model, or scale the features"
@@ -77,15 +83,18 @@ class RunParams:
     settings : RunSettings
     n_passes : int
     tol : float or None
-    has_targets : bool
-        Whether the rows have targets.
+    n_targets : int or None
+        Columns of the targets; None for a y of one dimension, 0 for none.
+    tuples : Tuples or None
+        Pairs or triplets of rows to go over, instead of rows.
     """
 
     model: bytes
     settings: RunSettings
     n_passes: int
     tol: float | None
-    has_targets: bool
+    n_targets: int | None
+    tuples: Tuples | None = None
 
 
 def run(
@@ -94,6 +103,8 @@ def run(
     y: Any = None,
     sample_weight: Any = None,
     *,
+    pairs: Any = None,
+    pair_labels: Any = None,
     n_passes: int,
     batch_size: int = 100,
     communication: str | Exchange = "auto",
@@ -115,16 +126,25 @@ def run(
         What to learn; pickled, so that the ranks do not share it with the caller.
     X : array-like, sparse, DataFrame, dask.array or dask.dataframe
         Rows, of shape (n_samples, n_features).
-    y : array-like or Dask column of shape (n_samples,), default=None
+    y : array-like or Dask array of shape (n_samples,) or (n_samples, n_targets), \
+            default=None
         Targets, as the model wants them; None if it wants none.
     sample_weight : array-like or Dask column, shape (n_samples,), default=None
         Weights of the rows, not negative, for the model to use; rows of weight 0 are
         left out.
+    pairs : array-like of int of shape (n_pairs, 2) or (n_pairs, 3), default=None
+        Numbers of rows, from 0, for models of pairs or triplets of rows. A pass then
+        goes over them, and not over rows: a batch has the first rows as `X` and the
+        others as `others`, the rank of a pair is that of its first row, and ranks fetch
+        rows of others that they need once, before the first pass. Without `y` and
+        `sample_weight`.
+    pair_labels : array-like of shape (n_pairs,), default=None
+        What the batches have as `y`.
     n_passes : int
         Most passes over the rows, at least 1.
     batch_size : int, default=100
-        Rows of a batch on the rank that has most, at least 1. Ranks with fewer rows
-        have smaller batches, so that all make as many iterations in a pass.
+        Rows, or pairs, of a batch on the rank that has most, at least 1. Ranks with
+        fewer have smaller batches, so that all make as many iterations in a pass.
     communication : {"auto", "factors", "full_matrix", "server"} or Exchange, \
             default="auto"
         What is sent; an :class:`Exchange` also says to whom, and how late it may come.
@@ -155,8 +175,7 @@ def run(
 
     Examples
     --------
-    Regression with several targets, whose matrix is to have a low rank; the columns of
-    X after the first two are the targets:
+    Regression with several targets, whose matrix is to have a low rank:
 
     >>> import numpy as np
     >>> from dask_ma.sfb import FactorModel, prox, run
@@ -165,10 +184,10 @@ def run(
     ...     def initial_matrix(self, n_features):
     ...         return np.zeros((3, n_features))
     ...     def factors(self, matrix, batch):
-    ...         targets = batch.X @ [[1, 2, 0], [0, 0, 0]]
-    ...         return matrix.product(batch.X) - targets, batch.X
+    ...         return matrix.product(batch.X) - batch.y, batch.X
     >>> X = np.random.default_rng(0).normal(size=(50, 2))
-    >>> result = run(LowRank(), X, n_passes=200, batch_size=10, random_state=0)
+    >>> y = X @ [[1, 2, 0], [0, 0, 0]]
+    >>> result = run(LowRank(), X, y, n_passes=200, batch_size=10, random_state=0)
     >>> result.matrix.round(1) + 0.0
     array([[1., 0.],
            [2., 0.],
@@ -188,18 +207,28 @@ def run(
     exchange = COMMUNICATION.as_object(communication)
     exchange.check()
     settings = RunSettings(exchange=exchange, batch_size=batch_size, shuffle=shuffle)
+    tuples = _tuples(pairs, pair_labels, X, y, sample_weight)
+    targets = 0 if y is None else _n_targets(y)
+    params = RunParams(
+        cloudpickle.dumps(model), settings, n_passes, tol, targets, tuples
+    )
+    described = describe_model(model, settings)
+    if tuples is not None:
+        described["pairs"] = as_text(tuples.rows)
+        described["pair_labels"] = as_text(tuples.labels)
     result: ModelResult = run_program_job(
         run_model,
-        RunParams(cloudpickle.dumps(model), settings, n_passes, tol, y is not None),
+        params,
         (X, y, sample_weight),
         identity=Identity(
             type(model).__name__,
-            describe_model(model, settings),
+            described,
             {"n_passes": int(n_passes), "tol": None if tol is None else float(tol)},
             prolongs="n_passes",
         ),
         n_ranks=n_ranks,
         random_state=random_state,
+        is_multi_output=True,
     )
     return result
 
@@ -223,8 +252,17 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
         rank 0 has.
     """
     state = context.restore_state()
-    shard = build_shard(arguments, require_labels=params.has_targets)
-    passes = Passes(context, shard, params)
+    n_targets = params.n_targets
+    shard = build_shard(
+        arguments, require_labels=n_targets != 0, n_targets=n_targets or None
+    )
+    source = None
+    if params.tuples is not None:
+        shuffle = params.settings.shuffle
+        source = PairSource(context, shard, params.tuples, shuffle=shuffle)
+        if state is None:  # else rows may have been lost
+            source.check_all(context.group)
+    passes = Passes(context, shard, params, source)
     ended = fit_rounds(context, passes, state)
     matrix = passes.engine.matrix
     return ModelResult(
@@ -242,9 +280,16 @@ class Passes(Method):
 
     engine: BroadcastEngine
 
-    def __init__(self, context: RankContext, shard: Shard, params: RunParams) -> None:
+    def __init__(
+        self,
+        context: RankContext,
+        shard: Shard,
+        params: RunParams,
+        source: PairSource | None,
+    ) -> None:
         super().__init__(context)
         self._shard = shard
+        self._source = source
         self._params = params
         self._model = cloudpickle.loads(params.model)
         self._rule = StopRule(params.tol, 2, maximize=False)
@@ -275,7 +320,7 @@ class Passes(Method):
     def round(self) -> Work:
         self.engine.run_pass()
         self._loss = self.engine.measure()
-        return Work(self._shard.n_rows, {"iteration": self.engine.iteration})
+        return Work(self.engine.n_units, {"iteration": self.engine.iteration})
 
     def measure(self) -> list[np.ndarray]:
         return [np.array([self._loss])]
@@ -309,7 +354,31 @@ class Passes(Method):
             self._params.settings,
             self.log,
             start,
+            self._source,
         )
+
+
+def _n_targets(y: Any) -> int | None:
+    """Columns of targets; None for one dimension, or one column."""
+    shape = y.shape if hasattr(y, "shape") else np.shape(y)
+    return int(shape[1]) if len(shape) == 2 and shape[1] > 1 else None
+
+
+def _tuples(
+    pairs: Any, pair_labels: Any, X: Any, y: Any, sample_weight: Any
+) -> Tuples | None:
+    """Pairs to go over, checked as far as this process can."""
+    if pairs is None:
+        if pair_labels is not None:
+            raise ValueError("pair_labels are those of pairs; pass pairs, too")
+        return None
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(
+                f"{name} cannot be used with pairs: batches have pairs, and "
+                "pair_labels as their y"
+            )
+    return check_tuples(pairs, pair_labels, known_length(X))
 
 
 def describe_model(model: FactorModel, settings: RunSettings) -> dict[str, str]:

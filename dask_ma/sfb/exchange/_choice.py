@@ -117,9 +117,14 @@ def fastest(group: Group, way: Callable[[], None], n_probes: int = _N_PROBES) ->
 
 
 def _zero_factors(shard: Shard, matrix: ParameterMatrix, n_pairs: int) -> Factors:
-    """Rows of the largest block, as many as a batch has, with `u` of zeros."""
+    """Rows of the largest block, as many as a batch has, with `u` of zeros.
+
+    Where the columns of the matrix are not those of the rows, `v` is zeros, too.
+    """
     v: Any = np.zeros((0, matrix.shape[1]), dtype=matrix.dtype)
-    if shard.blocks:
+    if shard.blocks and shard.n_features != matrix.shape[1]:
+        v = np.zeros((n_pairs, matrix.shape[1]), dtype=matrix.dtype)
+    elif shard.blocks:
         X = max((block.X for block in shard.blocks), key=lambda X: X.shape[0])
         v = row_slice(X, 0, min(n_pairs, X.shape[0]))
     return Factors(np.zeros((v.shape[0], matrix.shape[0]), dtype=matrix.dtype), v)

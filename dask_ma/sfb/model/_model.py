@@ -11,6 +11,7 @@ from dask_ma.comm import Group
 from dask_ma.data import Shard
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._common import CommonStep
+from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 
@@ -20,18 +21,23 @@ class Batch(NamedTuple):
     Attributes
     ----------
     X : ndarray or CSR of shape (n_rows, n_features)
-    y : ndarray of shape (n_rows,), or None
+    y : ndarray of shape (n_rows,) or (n_rows, n_targets), or None
         Targets, if the run has any.
     sample_weight : ndarray of shape (n_rows,), or None
         Weights of the rows, if the run has any.
     rows : ndarray of int64 of shape (n_rows,)
-        Which rows of the rank's shard these are.
+        Which rows of the rank's shard these are; in a run on pairs, which of the
+        rank's pairs.
+    others : tuple of ndarray or CSR of shape (n_rows, n_features)
+        In a run on pairs, the second rows of the pairs, and of triplets the third rows;
+        `X` has the first, and `y` the labels of the pairs.
     """
 
     X: Any
     y: Any
     sample_weight: np.ndarray | None
     rows: np.ndarray
+    others: tuple[Any, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -42,14 +48,17 @@ class Batch(NamedTuple):
 class FactorModel(ABC):
     """A matrix that is learnt by updates of low rank.
 
-    The model minimises the mean over rows of a loss that depends on ``matrix @ x``,
-    plus a penalty on the matrix. A subclass says how the pairs of factors of some rows
-    are computed, and names the penalty; the rest is done by :func:`dask_ma.sfb.run`. An
-    iteration takes a batch from every rank and sets ::
+    The model minimises the mean over rows, or pairs of rows, of a loss, plus a penalty
+    on the matrix. A subclass says how the pairs of factors of some rows are computed,
+    and names the penalty; the rest is done by :func:`dask_ma.sfb.run`. An iteration
+    takes a batch from every rank and sets ::
 
         matrix = prox(matrix - step_size * sum(u.T @ v) / n_rows)
 
     where the sum goes over the batches of all ranks, and `n_rows` counts their rows.
+    The matrix often has a column for each column of X, as in a loss of ``matrix @ x``,
+    but may have any shape, as long as `v` has a column for each of its columns: those
+    of a dictionary of atoms belong to the codes.
 
     Attributes
     ----------
@@ -73,6 +82,8 @@ class FactorModel(ABC):
     averages: bool = True
     #: What the intercept's steps are multiplied by.
     intercept_scale: float = 1.0
+    #: Whether `factors` is a collective call, made for batches without rows, too.
+    is_collective: bool = False
     #: Gives the steps of an iteration a common length; None leaves them as they are.
     common_step: CommonStep | None = None
 
@@ -99,7 +110,9 @@ class FactorModel(ABC):
 
         Returns
         -------
-        matrix : ndarray of float of shape (n_outputs, n_features)
+        matrix : ndarray of float of shape (n_outputs, n_columns)
+            `n_columns` is `n_features` in most models. Its type is that of the run:
+            with float32 half as many bytes are sent, and kept.
         """
 
     @abstractmethod
@@ -117,10 +130,31 @@ class FactorModel(ABC):
         Returns
         -------
         u : ndarray of shape (n_pairs, n_outputs)
-        v : ndarray or CSR of shape (n_pairs, n_features)
+        v : ndarray or CSR of shape (n_pairs, n_columns)
             The gradient of the sum of the losses is ``u.T @ v``. Neither may be
             changed later.
         """
+
+    def updated(
+        self, matrix: ParameterMatrix, factors: Factors | None, scale: float
+    ) -> None:
+        """Let what has been worked out from the matrix follow a change of it.
+
+        Called after the updates of an iteration, and before the penalty is applied,
+        which may act on columns later; nothing is done by default. A Gram matrix of
+        rows, for one, changes by products of the factors, which are fewer than all.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's copy, changed.
+        factors : Factors or None
+            ``matrix -= scale * factors.u.T @ factors.v``, the factors of all ranks that
+            have come. None where whole matrices are exchanged, or where the matrix is
+            the mean over ranks at the end of a pass: anything may have changed.
+        scale : float
+        """
+        return
 
     def begin_pass(self, matrix: ParameterMatrix) -> None:
         """Get ready for a pass over the rows; nothing is done by default.

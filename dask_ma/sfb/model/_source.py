@@ -1,0 +1,89 @@
+"""Where the batches of a rank come from: its rows, or pairs of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.data import Shard
+from dask_ma.engine import RankContext
+from dask_ma.sfb.model._model import Batch
+from dask_ma.sfb.model._rows import row_batches
+from dask_ma.supervised import Piece, pass_batches, pass_generator
+
+
+class Source(ABC):
+    """What a rank goes over in a pass.
+
+    Attributes
+    ----------
+    n_units : int
+        Rows, or pairs, of this rank.
+    """
+
+    n_units: int
+
+    def count_steps(self, group: Group, batch_size: int) -> int:
+        """Iterations of a pass, the same on all ranks; a collective call."""
+        most = int(allreduce(group, np.array(self.n_units), "max"))
+        return -(-most // batch_size)
+
+    @abstractmethod
+    def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
+        """As many batches, some perhaps empty, for the pass after so many passes."""
+
+    @abstractmethod
+    def read(self, n_outputs: int) -> Iterator[Batch]:
+        """All that the rank has, in order, some at a time."""
+
+
+class RowSource(Source):
+    """The rows of a shard, in a new order in each pass.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    shard : Shard
+        The rank's rows.
+    shuffle : bool
+        Whether the order is new.
+    """
+
+    def __init__(self, context: RankContext, shard: Shard, *, shuffle: bool) -> None:
+        self._context = context
+        self._shard = shard
+        self._shuffle = shuffle
+        self.n_units = shard.n_rows
+
+    def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
+        rng = pass_generator(self._context, n_passes) if self._shuffle else None
+        for pieces in pass_batches(self._shard, n_steps, rng):
+            yield merged(pieces, self._shard)
+
+    def read(self, n_outputs: int) -> Iterator[Batch]:
+        for _, batch in row_batches(self._shard, n_outputs):
+            yield batch
+
+
+def merged(pieces: list[Piece], shard: Shard) -> Batch:
+    """One batch of the pieces of a step."""
+    if not pieces:
+        empty = np.zeros(0, dtype=np.int64)
+        return Batch(np.zeros((0, shard.n_features)), None, None, empty)
+    if len(pieces) == 1:
+        return Batch(*pieces[0])
+    X = [piece.X for piece in pieces]
+    weights: list[Any] = [piece.sample_weight for piece in pieces]
+    labels: list[Any] = [piece.y for piece in pieces]
+    return Batch(
+        sparse.vstack(X, format="csr") if sparse.issparse(X[0]) else np.vstack(X),
+        None if labels[0] is None else np.concatenate(labels),
+        None if weights[0] is None else np.concatenate(weights),
+        np.concatenate([piece.rows for piece in pieces]),
+    )
