@@ -8,7 +8,8 @@ Folder        Method                           Estimators and programs
 ``ma``        model averaging                  MASGDClassifier, MASGDRegressor, MALDA
 ``butterfly`` butterfly mixing                 ButterflySGDClassifier, -Regressor
 ``sfb``       sufficient factor broadcasting   SFBLogisticRegression,
-                                               SFBDictionaryLearning; ``sfb.run``
+                                               SFBMetricLearner, SFBDictionaryLearning;
+                                               ``sfb.run``
 ``schmp``     scheduled model parallelism      SchMPLasso, SchMPLassoCV, SchMPLDA,
                                                SchMPLogisticRegression,
                                                SchMPMatrixFactorization; ``schmp.run``
@@ -51,7 +52,11 @@ if TYPE_CHECKING:
         SchMPLogisticRegression,
         SchMPMatrixFactorization,
     )
-    from dask_ma.sfb import SFBDictionaryLearning, SFBLogisticRegression
+    from dask_ma.sfb import (
+        SFBDictionaryLearning,
+        SFBLogisticRegression,
+        SFBMetricLearner,
+    )
 
 __all__ = [
     "ButterflySGDClassifier",
@@ -63,6 +68,7 @@ __all__ = [
     "MPCARegressor",
     "SFBDictionaryLearning",
     "SFBLogisticRegression",
+    "SFBMetricLearner",
     "SchMPLDA",
     "SchMPLasso",
     "SchMPLassoCV",
@@ -101,6 +107,7 @@ _FOLDER_OF = {
     "MPCARegressor": "mpca",
     "SFBDictionaryLearning": "sfb",
     "SFBLogisticRegression": "sfb",
+    "SFBMetricLearner": "sfb",
     "SchMPLDA": "schmp",
     "SchMPLasso": "schmp",
     "SchMPLassoCV": "schmp",

@@ -83,6 +83,15 @@ from dask_ma.kernels._gibbs_proposals import (
 from dask_ma.kernels._gradients import GradientSums, gradient_sums
 from dask_ma.kernels._hessian import softmax_hessian
 from dask_ma.kernels._left_to_right import left_to_right
+from dask_ma.kernels._metric import (
+    MetricLoss,
+    batch_weights,
+    distance_gradient,
+    neighbour_hits,
+    pair_losses,
+    squared_distances,
+    triplet_losses,
+)
 from dask_ma.kernels._minibatch import (
     PRECONDITIONERS,
     batch_slopes,
@@ -155,6 +164,13 @@ from dask_ma.kernels.losses import (
 )
 
 __all__ = [
+    "triplet_losses",
+    "squared_distances",
+    "pair_losses",
+    "neighbour_hits",
+    "distance_gradient",
+    "batch_weights",
+    "MetricLoss",
     "Adam",
     "ColumnEntries",
     "CompactMemory",

@@ -9,6 +9,7 @@ from dask_ma.sfb._run import ModelResult, run
 from dask_ma.sfb.dictionary._estimator import SFBDictionaryLearning
 from dask_ma.sfb.exchange._settings import Exchange
 from dask_ma.sfb.logistic._classifier import SFBLogisticRegression
+from dask_ma.sfb.metric._learner import SFBMetricLearner
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 
@@ -20,6 +21,7 @@ __all__ = [
     "ParameterMatrix",
     "SFBDictionaryLearning",
     "SFBLogisticRegression",
+    "SFBMetricLearner",
     "prox",
     "run",
     "topology",

@@ -9,7 +9,7 @@ import numpy as np
 from dask_ma.comm import allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.kernels import product_square
+from dask_ma.kernels import Optimizer, product_square
 from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
@@ -61,6 +61,9 @@ class BroadcastEngine:
         What to go on from; None asks the model.
     source : Source, default=None
         Where batches come from; None takes the rows of the shard.
+    optimizer : Optimizer, default=None
+        What makes a step of the mean gradient; None takes it off the matrix, times the
+        step size. It has to see the gradients of all ranks, so they must be in step.
 
     Attributes
     ----------
@@ -89,12 +92,15 @@ class BroadcastEngine:
         log: RoundLog,
         start: Start | None = None,
         source: Source | None = None,
+        *,
+        optimizer: Optimizer | None = None,
     ) -> None:
         self._context = context
         self._model = model
         self._shard = shard
         self._settings = settings
         self._log = log
+        self._optimizer = optimizer
         group = context.group
         exchange = settings.exchange
         topology = exchange._topology(group.size)
@@ -162,6 +168,9 @@ class BroadcastEngine:
         total = self._matrices.total(factors, self.matrix)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
+            if self._optimizer is not None:
+                self._descend(total)
+                return
             scale = self._scale(self.iteration)
             if common:
                 square = float(np.vdot(total[:-1], total[:-1]))
@@ -240,6 +249,10 @@ class BroadcastEngine:
         """Rebuild the updates of some packets and take them off the matrix."""
         if not packets:
             return
+        if self._optimizer is not None:
+            factors = stack([packet.opened() for packet in packets])
+            self._descend(MatrixExchange.product(factors, self.matrix))
+            return
         parts, scale = scaled(packets, self._scale)
         factors = stack(parts)
         if self._common:
@@ -248,6 +261,14 @@ class BroadcastEngine:
             scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
         self.matrix.subtract(factors, scale, self._model.intercept_scale)
         self._model.updated(self.matrix, factors, scale)
+
+    def _descend(self, total: np.ndarray) -> None:
+        """Let the optimiser make a step of the sum of the updates of an iteration."""
+        assert self._optimizer is not None
+        total = total[:-1] * total.dtype.type(self.n_steps / self.n_rows)
+        step = self._model.step_size(self.iteration)
+        self.matrix.descend(self._optimizer, total, step)
+        self._model.updated(self.matrix, None, step)
 
     def _scale(self, iteration: int) -> float:
         """What the products of factors are multiplied by."""

@@ -124,6 +124,11 @@ class Exchange(Settings):
             or self.compression is not None
         )
 
+    @property
+    def _is_in_step(self) -> bool:
+        """Whether all ranks get all updates of an iteration before the next one."""
+        return self.staleness == 0 and self.broadcast is None
+
     def _topology(self, n_ranks: int) -> Topology:
         """Who sends to whom among so many ranks; an error for one of other ranks."""
         broadcast = self.broadcast

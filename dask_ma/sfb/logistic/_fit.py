@@ -11,9 +11,9 @@ from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel, describe, initial_model, score_sums
+from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine, Start
-from dask_ma.sfb.logistic._best import Best
 from dask_ma.sfb.logistic._dual_model import DualModel
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels import subtract_product, used_columns
+from dask_ma.kernels import Optimizer, subtract_product, used_columns
 from dask_ma.kernels.prox import L2, ColumnwiseProx, NoPenalty, Prox
 from dask_ma.sfb.model._factors import Factors
 
@@ -143,6 +143,21 @@ class ParameterMatrix:
         if self._is_late:
             self._refresh(None)
         self.values -= total[:-1] * self.dtype.type(scale / self._scale)
+        self._note_change(None)
+
+    def descend(self, optimizer: Optimizer, gradient: np.ndarray, step: float) -> None:
+        """Let an optimiser make a step.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+            Made for as many values as the matrix has.
+        gradient : ndarray of shape (n_features, n_outputs), C-contiguous
+        step : float
+            Length of the step, above 0.
+        """
+        values = self.whole()
+        optimizer.step(values.reshape(-1), gradient.reshape(-1), step)
         self._note_change(None)
 
     def penalise(self, step: float) -> None:

@@ -115,10 +115,14 @@ class RowTable:
     ----------
     numbers : ndarray of int64 of shape (n_rows,)
         Numbers of the rows in the whole input.
+    n_own : int
+        How many of them are rows of the shard; they come first.
+    n_features : int
     """
 
     def __init__(self, shard: Shard) -> None:
-        self._n_features = shard.n_features
+        self.n_features = shard.n_features
+        self.n_own = shard.n_rows
         self._dtype = shard.dtype
         self._blocks = [block.X for block in shard.blocks]
         numbers = [np.zeros(0, dtype=np.int64)]
@@ -145,7 +149,7 @@ class RowTable:
     def take(self, places: np.ndarray) -> Any:
         """Rows at some places, as one ndarray or CSR of shape (n, n_features)."""
         if not self._blocks:
-            return np.zeros((len(places), self._n_features), dtype=self._dtype)
+            return np.zeros((len(places), self.n_features), dtype=self._dtype)
         if len(self._blocks) == 1:
             return self._blocks[0][places]
         which = np.searchsorted(self._firsts, places, side="right") - 1
@@ -183,7 +187,7 @@ class RowTable:
         for source, reply in enumerate(alltoall(group, replies)):
             if source != group.rank and len(reply[0]):
                 self.numbers = np.concatenate([self.numbers, reply[0]])
-                self._blocks.append(_unpacked(reply[1:], self._n_features))
+                self._blocks.append(_unpacked(reply[1:], self.n_features))
         self._index()
 
 
@@ -241,7 +245,7 @@ class PairSource(Source):
 
     def check_all(self, group: Group) -> None:
         """Refuse rows that no rank has; a collective call."""
-        n_all = int(allreduce(group, np.array(self.n_units)))
+        n_all = int(allreduce(group, np.array(len(self._places))))
         if n_all < self._n_tuples:
             raise ValueError(
                 f"{self._n_tuples - n_all} of {self._n_tuples} pairs are out of range: "

@@ -1,0 +1,269 @@
+"""Losses of squared distances: of all pairs of a batch, of single pairs, of triplets.
+
+A loss gives weights, its derivatives by the squared distances ``|z_i - z_j|^2``. The
+gradient by the rows follows from the weights by two products of matrices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+#: How steep the logistic loss is, for squared distances about the margin.
+SHARPNESS = 3.0
+
+
+class MetricLoss(NamedTuple):
+    """A loss of distances, by its name and numbers.
+
+    Attributes
+    ----------
+    name : {"nca", "hinge", "logistic", "triplet"}
+    margin : float
+        Squared distance above 0 that divides similar from dissimilar rows.
+    push : float
+        Weight of dissimilar pairs in "hinge".
+    """
+
+    name: str
+    margin: float = 1.0
+    push: float = 1.0
+
+
+def squared_distances(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """Squared Euclidean distances of rows.
+
+    Parameters
+    ----------
+    A : ndarray of shape (m, k)
+    B : ndarray of shape (n, k)
+
+    Returns
+    -------
+    distances : ndarray of shape (m, n)
+        Not negative.
+    """
+    distances = A @ B.T
+    distances *= -2
+    distances += np.einsum("ik,ik->i", A, A)[:, np.newaxis]
+    distances += np.einsum("jk,jk->j", B, B)
+    return np.maximum(distances, 0, out=distances)
+
+
+def batch_weights(
+    distances: np.ndarray,
+    same: np.ndarray,
+    own: np.ndarray,
+    loss: MetricLoss,
+) -> tuple[np.ndarray, float]:
+    """Loss of rows among all rows of a batch, and its derivatives by the distances.
+
+    Parameters
+    ----------
+    distances : ndarray of shape (m, n)
+        Squared distances of rows to all rows of the batch; changed.
+    same : ndarray of bool of shape (m, n)
+        Whether two rows are of one class.
+    own : ndarray of int of shape (m,)
+        Column of each row itself, which is no pair.
+    loss : MetricLoss
+
+    Returns
+    -------
+    weights : ndarray of shape (m, n)
+    value : float
+        Sum over the rows. A row without another of its class has none, and neither has
+        one without a row of another class, unless the loss is "nca".
+    """
+    rows = np.arange(len(own))
+    same[rows, own] = False
+    if loss.name == "nca":
+        return _nca_weights(distances, same, rows, own)
+    other = ~same
+    other[rows, own] = False
+    counts = same.sum(axis=1), other.sum(axis=1)
+    whole = (counts[0] > 0) & (counts[1] > 0)
+    shares = [
+        np.where(whole, 1 / np.maximum(count, 1), 0).astype(distances.dtype)
+        for count in counts
+    ]
+    if loss.name == "triplet":
+        return _triplet_weights(distances, same, other, shares, loss.margin)
+    pull = shares[0][:, np.newaxis] * same
+    push = shares[1][:, np.newaxis] * other
+    value_of_pull, slope_of_pull = pair_losses(distances, True, loss)
+    value_of_push, slope_of_push = pair_losses(distances, False, loss)
+    value = float(np.vdot(pull, value_of_pull) + np.vdot(push, value_of_push))
+    return pull * slope_of_pull + push * slope_of_push, value
+
+
+def _nca_weights(
+    distances: np.ndarray, same: np.ndarray, rows: np.ndarray, own: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Minus the logarithm of the probability that a neighbour is of the same class."""
+    distances[rows, own] = np.inf
+    kept = np.where(same, distances, np.inf)
+    nearest, nearest_kept = distances.min(axis=1), kept.min(axis=1)
+    whole = np.isfinite(nearest_kept)
+    # Whatever the other distances are, neither of the two sums is 0.
+    soft = _soft(distances, np.where(np.isfinite(nearest), nearest, 0))
+    soft_kept = _soft(kept, np.where(whole, nearest_kept, 0))
+    totals, totals_kept = soft.sum(axis=1), soft_kept.sum(axis=1)
+    values = np.log(totals[whole]) - np.log(totals_kept[whole])
+    values += nearest_kept[whole] - nearest[whole]
+    soft *= np.where(whole, 1 / np.where(totals > 0, totals, 1), 0)[:, np.newaxis]
+    soft_kept /= np.where(totals_kept > 0, totals_kept, 1)[:, np.newaxis]
+    soft_kept -= soft
+    weights: np.ndarray = soft_kept.astype(distances.dtype, copy=False)
+    return weights, float(values.sum())
+
+
+def _soft(distances: np.ndarray, nearest: np.ndarray) -> np.ndarray:
+    """Exponentials of minus what distances are above the nearest."""
+    above = nearest[:, np.newaxis] - distances
+    return np.exp(above, out=above)
+
+
+def _triplet_weights(
+    distances: np.ndarray,
+    same: np.ndarray,
+    other: np.ndarray,
+    shares: list[np.ndarray],
+    margin: float,
+) -> tuple[np.ndarray, float]:
+    """Mean over the triplets of each row of how far they are from the margin.
+
+    Of the sorted distances to rows of other classes, those below a bound are the first
+    ones; so all triplets of a row take no more than sorting.
+    """
+    weights = np.zeros_like(distances)
+    value = 0.0
+    for row in np.flatnonzero(shares[0] > 0):
+        share = float(shares[0][row]) * float(shares[1][row])
+        near, far = np.flatnonzero(same[row]), np.flatnonzero(other[row])
+        bounds = distances[row, near].astype(np.float64) + margin
+        beyond = np.sort(distances[row, far].astype(np.float64))
+        n_below = np.searchsorted(beyond, bounds)
+        sums = np.concatenate([[0.0], np.cumsum(beyond)])[n_below]
+        value += share * float((n_below * bounds - sums).sum())
+        weights[row, near] = share * n_below
+        ordered = np.sort(bounds)
+        above = np.searchsorted(ordered, distances[row, far], side="right")
+        weights[row, far] = -share * (len(near) - above)
+    return weights, value
+
+
+def pair_losses(
+    distances: np.ndarray, similar: bool | np.ndarray, loss: MetricLoss
+) -> tuple[np.ndarray, np.ndarray]:
+    """Losses of single pairs, and their derivatives by the squared distances.
+
+    Parameters
+    ----------
+    distances : ndarray of any shape
+        Squared distances.
+    similar : bool or ndarray of bool
+        Whether the pairs are similar.
+    loss : MetricLoss
+        "hinge" or "logistic".
+
+    Returns
+    -------
+    values, slopes : ndarray of the shape of `distances`
+    """
+    if loss.name == "logistic":
+        sign = np.where(similar, 1.0, -1.0).astype(distances.dtype)
+        steep = distances.dtype.type(SHARPNESS)
+        excess = steep * sign * (distances - distances.dtype.type(loss.margin))
+        values = np.logaddexp(0, excess) / steep
+        return values, sign / (1 + np.exp(-np.clip(excess, -80, 80)))
+    missing = distances.dtype.type(loss.margin) - distances
+    push = distances.dtype.type(loss.push)
+    values = np.where(similar, distances, push * np.maximum(missing, 0))
+    slopes = np.where(similar, distances.dtype.type(1), -push * (missing > 0))
+    return values, slopes.astype(distances.dtype, copy=False)
+
+
+def triplet_losses(
+    near: np.ndarray, far: np.ndarray, margin: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Losses of triplets, and their derivatives by the first of the squared distances.
+
+    Parameters
+    ----------
+    near, far : ndarray of shape (n,)
+        Squared distances of the first rows to the second and to the third ones.
+    margin : float
+        By how much the second should be larger.
+
+    Returns
+    -------
+    values, slopes : ndarray of shape (n,)
+        The derivatives by `far` are minus `slopes`.
+    """
+    missing = near - far + near.dtype.type(margin)
+    return np.maximum(missing, 0), (missing > 0).astype(near.dtype)
+
+
+def distance_gradient(
+    weights: np.ndarray, own_rows: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient of ``sum_ij weights_ij |a_i - b_j|^2`` by both sides.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, n)
+    own_rows : ndarray of shape (m, k)
+        The `a`.
+    rows : ndarray of shape (n, k)
+        The `b`.
+
+    Returns
+    -------
+    of_own : ndarray of shape (m, k)
+    of_rows : ndarray of shape (n, k)
+    """
+    of_own = weights.sum(axis=1)[:, np.newaxis] * own_rows
+    of_own -= weights @ rows
+    of_rows = weights.sum(axis=0)[:, np.newaxis] * rows
+    of_rows -= weights.T @ own_rows
+    of_own *= 2
+    of_rows *= 2
+    return of_own, of_rows
+
+
+def neighbour_hits(
+    Z: np.ndarray, codes: np.ndarray, others: np.ndarray, labels: np.ndarray,
+    own: np.ndarray, n_neighbors: int = 3,
+) -> int:  # fmt: skip
+    """Rows that most of their nearest neighbours name rightly, leaving each row out.
+
+    Parameters
+    ----------
+    Z : ndarray of shape (m, k)
+    codes : ndarray of int of shape (m,)
+        Classes of the rows.
+    others : ndarray of shape (n, k)
+        Among which neighbours are looked for.
+    labels : ndarray of int of shape (n,)
+    own : ndarray of int of shape (m,)
+        Which of `others` each row is.
+    n_neighbors : int, default=3
+
+    Returns
+    -------
+    n_hits : int
+        Of classes that as many neighbours have, that of the nearest is named.
+    """
+    if not len(Z):
+        return 0
+    distances = squared_distances(Z, others)
+    distances[np.arange(len(Z)), own] = np.inf
+    n_neighbors = min(n_neighbors, len(others) - 1)
+    near = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
+    order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
+    found = labels[np.take_along_axis(near, order, axis=1)]
+    votes = (found[:, :, np.newaxis] == found[:, np.newaxis, :]).sum(axis=2)
+    named = found[np.arange(len(Z)), votes.argmax(axis=1)]
+    return int((named == codes).sum())

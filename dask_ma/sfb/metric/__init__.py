@@ -1,0 +1,1 @@
+"""Distances learnt from labels, or from pairs and triplets of rows."""

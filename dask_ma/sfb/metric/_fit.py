@@ -1,0 +1,272 @@
+"""Passes of a metric learner, and what is kept of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dask_ma.comm import allreduce
+from dask_ma.data import Shard
+from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
+from dask_ma.exceptions import CheckpointError
+from dask_ma.kernels import Adam, pair_losses
+from dask_ma.sfb._best import Best
+from dask_ma.sfb._divergence import DivergenceCheck
+from dask_ma.sfb._engine import BroadcastEngine, Start
+from dask_ma.sfb.metric._models import LabelModel, MetricModel, PairModel
+from dask_ma.sfb.metric._params import MetricParams
+from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, entropy_of
+from dask_ma.sfb.metric._start import Sample, first_components, first_step
+from dask_ma.sfb.metric._validation import (
+    check_validation,
+    find_threshold,
+    label_score,
+    pair_score,
+)
+from dask_ma.supervised import StopRule
+
+_ADVICE = "lower eta0, or scale the features"
+_VANISHED = 1e-2  # of the components at the start
+
+
+class PenalisedAdam(Adam):
+    """Adam, with the gradient of the penalty "l2" beside that of the losses.
+
+    Its proximal operator would weigh less, or more, than steps in other units.
+
+    Parameters
+    ----------
+    n_values : int
+        Elements of the components.
+    alpha : float
+        Weight of the penalty.
+    """
+
+    def __init__(self, n_values: int, alpha: float) -> None:
+        super().__init__(n_values, np.float32)
+        self._alpha = alpha
+
+    def step(
+        self, values: np.ndarray, gradient: np.ndarray, learning_rate: float
+    ) -> None:
+        if self._alpha:
+            gradient = gradient + gradient.dtype.type(self._alpha) * values
+        super().step(values, gradient, learning_rate)
+
+
+class MetricFit(Method):
+    """The fit of a rank.
+
+    Parameters
+    ----------
+    context : RankContext
+        This rank.
+    shard : Shard
+        Its rows.
+    source : LabelSource or PlannedPairs
+        Where batches come from.
+    params : MetricParams
+        Parameters of the fit.
+    classes : ndarray or None
+        Sorted labels.
+    """
+
+    engine: BroadcastEngine
+
+    def __init__(
+        self,
+        context: RankContext,
+        shard: Shard,
+        source: LabelSource | PlannedPairs,
+        params: MetricParams,
+        classes: np.ndarray | None,
+    ) -> None:
+        super().__init__(context)
+        self._shard = shard
+        self._source = source
+        self._params = params
+        self._classes = classes
+        is_scored = params.early_stopping
+        if is_scored:
+            check_validation(source)
+        self._rule = StopRule(
+            params.tol,
+            params.n_iter_no_change,
+            maximize=is_scored,
+            is_relative=not is_scored,
+        )
+        self._watch = DivergenceCheck(_ADVICE)
+        self._best = Best()
+        self._objective = np.nan
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_rounds >= self._params.max_iter
+
+    def begin(self) -> None:
+        params, context = self._params, self.context
+        with self.log.computing():
+            sample = Sample(context.group, self._source.table, params.n_components)
+            components = first_components(sample, params, entropy_of(context))
+            eta0 = first_step(params, components, sample)
+        self._prepare(components, eta0, None)
+
+    def load_state_dict(self, state: State) -> None:
+        shared = state.shared
+        components = shared["values"].T
+        expected = self._params.n_components, self._shard.n_features
+        if components.shape != expected:
+            raise CheckpointError(
+                f"the model to go on from has components of shape {components.shape}, "
+                f"expected {expected} for these data"
+            )
+        eta0, self._first_size, self._objective = (float(x) for x in shared["numbers"])
+        place = Start(shared["values"], None, shared["iteration"], state.round)
+        self._prepare(components, eta0, place)
+        if self._optimizer is not None:
+            names = ("first_moment", "second_moment")
+            moments = {name: shared[name] for name in names}
+            self._optimizer.load_state_dict({**moments, "n_steps": shared["n_steps"]})
+        self._rule.load_state_dict(shared["rule"])
+        self._best.load_state_dict(shared)
+
+    def state_dict(self) -> Snapshot:
+        moments = {} if self._optimizer is None else self._optimizer.state_dict()
+        numbers = np.array([self._eta0, self._first_size, self._objective])
+        return Snapshot(
+            {
+                **self.engine.state_dict(),
+                **moments,
+                **self._best.state_dict(),
+                "numbers": numbers,
+                "rule": np.array(self._rule.state_dict()),
+                "classes": self._classes,
+            }
+        )
+
+    # What overflows is found, and refused, by the checks.
+    @np.errstate(over="ignore", invalid="ignore")
+    def round(self) -> Work:
+        self.engine.run_pass()
+        return Work(self.engine.n_units)
+
+    def measure(self) -> list[np.ndarray]:
+        return [self._model.take_seen()]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        matrix, value = self.engine.matrix, 0.0
+        loss, n_units = sums[0].tolist()
+        penalty = float(self._model.penalty(matrix))
+        self._objective = record["objective"] = loss / n_units + penalty
+        if self._params.early_stopping:
+            record["validation_score"] = self._score()
+            value = -record["validation_score"]
+            self._best.update(value, record["objective"], matrix)
+        is_finite = np.isfinite(matrix.whole()).all()
+        self._watch.check(record["objective"] if is_finite else np.inf, self.n_rounds)
+        if self._params.alpha and self._size() <= _VANISHED * self._first_size:
+            raise self._vanished()
+
+    def is_done(self, record: Record) -> bool:
+        # Both are the same on all ranks: from sums, and of the same matrix.
+        by_score = self._params.early_stopping
+        value = record["validation_score" if by_score else "objective"]
+        done = np.array(self._rule.update(value) and self._params.tol is not None)
+        return bool(allreduce(self.context.group, done.astype(np.int64), "max"))
+
+    def model(self) -> Model:
+        components = np.array(self.engine.matrix.whole().T, order="C")
+        return {
+            "components": components,
+            "n_iter": self.n_rounds,
+            "objective": self._objective,
+            "eta0": self._eta0,
+            "communication": self.engine.communication,
+            "classes": self._classes,
+        }
+
+    def finish(self) -> dict[str, Any]:
+        """The model to return, with a threshold if there is one; a collective call."""
+        if self._params.early_stopping:
+            self._best.give(self.engine.matrix)
+        fitted = dict(self.model())
+        if self._params.alpha and not self._objective < self._null_objective():
+            raise self._vanished()
+        source = self._source
+        if isinstance(source, PlannedPairs) and source.n_distances == 1:
+            fitted["threshold"] = find_threshold(
+                self.context.group, source, self.engine.matrix
+            )
+        return fitted
+
+    def _prepare(
+        self, components: np.ndarray, eta0: float, start: Start | None
+    ) -> None:
+        """Make model and engine; a collective call."""
+        params, context = self._params, self.context
+        self._eta0 = eta0
+        if start is None:
+            self._first_size = float(np.linalg.norm(components))
+        self._model = self._make_model(components, eta0)
+        self._optimizer: PenalisedAdam | None = None
+        if params.optimizer == "adam":
+            self._optimizer = PenalisedAdam(components.size, params.alpha)
+        self.engine = BroadcastEngine(
+            context,
+            self._model,
+            self._shard,
+            params.settings,
+            self.log,
+            start,
+            self._source,
+            optimizer=self._optimizer,
+        )
+
+    def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
+        """The model of labels or of pairs."""
+        params = self._params
+        n_steps = self._source.plan.n_steps(params.batch_size)
+        arguments = params, components, eta0, params.max_iter * n_steps
+        if params.tuples is not None:
+            return PairModel(*arguments)
+        exchange = params.settings.exchange
+        # A rank that is ahead of others cannot ask them for their rows.
+        return LabelModel(*arguments, is_collective=exchange._is_in_step)
+
+    def _score(self) -> float:
+        """Score of the held-out rows or pairs; a collective call."""
+        group, matrix = self.context.group, self.engine.matrix
+        with self.log.computing("evaluate"):
+            if isinstance(self._source, LabelSource):
+                return label_score(group, self._source, matrix)
+            return pair_score(group, self._source, matrix)
+
+    def _vanished(self) -> ValueError:
+        """The error of a penalty that leaves nothing."""
+        return ValueError(
+            "the components have shrunk to zero, or are worth no more than zeros, with "
+            f"which all distances are equal; lower alpha={self._params.alpha}"
+        )
+
+    def _null_objective(self) -> float:
+        """Objective of components that are zero."""
+        loss, codes = self._params.metric_loss, self._source.plan.train_codes
+        shares = np.bincount(codes) / len(codes)
+        if loss.name == "nca":
+            shares = shares[shares > 0]
+            return float(-(shares * np.log(shares)).sum())
+        if loss.name == "triplet":
+            return loss.margin
+        of_other, of_similar = (
+            float(pair_losses(np.zeros(1), similar, loss)[0][0])
+            for similar in (False, True)
+        )
+        if isinstance(self._source, LabelSource):
+            return of_other + of_similar
+        return float(shares @ (of_other, of_similar))
+
+    def _size(self) -> float:
+        """Frobenius norm of the components."""
+        return float(np.linalg.norm(self.engine.matrix.whole()))

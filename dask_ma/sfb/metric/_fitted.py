@@ -1,0 +1,339 @@
+"""Methods of a fitted metric: rows projected, distances of pairs, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dask_ma.base import DistributedEstimator
+from dask_ma.data import describe, is_dask_collection
+from dask_ma.sfb.metric._validation import area_under_curve, cut_counts
+from dask_ma.sfb.model._pairs import check_tuples
+
+_STRATEGIES = ("accuracy", "f_beta", "max_tpr", "max_tnr")
+
+
+def _has_threshold(estimator: Any) -> bool:
+    """Whether pairs can be told apart."""
+    if hasattr(estimator, "threshold_"):
+        return True
+    raise AttributeError(
+        "there is no threshold yet: fit to pairs, or call set_threshold or "
+        "calibrate_threshold"
+    )
+
+
+class FittedMetric(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimator
+):
+    """Base of SFBMetricLearner: what can be done with components."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.one_d_labels = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def transform(self, X: Any) -> Any:
+        """Project rows, so that Euclidean distances are the learnt ones.
+
+        Parameters
+        ----------
+        X : array-like, sparse, DataFrame, dask.array or dask.dataframe, of shape \
+                (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        Z : ndarray or dask.array of shape (n_samples, n_components)
+            ``X @ components_.T``; lazy for a Dask collection.
+        """
+        check_is_fitted(self)
+        lazy: dict[str, Any] = {}
+        if is_dask_collection(X):
+            rows = describe(X).dtype
+            is_float = np.issubdtype(rows, np.floating)
+            kept = rows if is_float else np.float64
+            lazy["dtype"] = np.result_type(kept, self.components_.dtype)
+        n_outputs = len(self.components_)
+        return self._apply(X, project, n_outputs=n_outputs, **lazy)
+
+    def _predictor(self) -> np.ndarray:
+        return self.components_
+
+    # Distances of pairs ---------------------------------------------------------------
+
+    def pair_distance(self, pairs: Any, X: Any = None) -> np.ndarray:
+        """Learnt distances of pairs of rows.
+
+        Parameters
+        ----------
+        pairs : array-like of shape (n_pairs, 2, n_features), or of int of shape \
+                (n_pairs, 2)
+            The rows themselves, or numbers of rows of `X`.
+        X : array-like or sparse of shape (n_samples, n_features), default=None
+            Rows that the numbers name.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_pairs,)
+
+        Raises
+        ------
+        ValueError
+            For pairs of another shape, and numbers of rows that `X` does not have.
+        """
+        check_is_fitted(self)
+        first, second = self._sides(pairs, X)
+        return np.linalg.norm(self.transform(first) - self.transform(second), axis=1)
+
+    def pair_score(self, pairs: Any, X: Any = None) -> np.ndarray:
+        """How similar pairs are: minus their distances.
+
+        Parameters
+        ----------
+        pairs, X
+            As in :meth:`pair_distance`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_pairs,)
+        """
+        return -self.pair_distance(pairs, X)
+
+    def get_metric(self) -> Callable[..., float]:
+        """The learnt distance of two rows, as a function.
+
+        It shares nothing with this estimator, and can be the `metric` of scikit-learn's
+        estimators of neighbours; these are faster on rows that are projected.
+
+        Returns
+        -------
+        metric : callable
+            ``metric(u, v, squared=False)``.
+        """
+        check_is_fitted(self)
+        components = self.components_.copy()
+
+        def metric(u: Any, v: Any, squared: bool = False) -> float:
+            difference = components @ (np.asarray(u) - np.asarray(v))
+            square = float(difference @ difference)
+            return square if squared else float(np.sqrt(square))
+
+        return metric
+
+    def get_mahalanobis_matrix(self) -> np.ndarray:
+        """The matrix of the learnt distance.
+
+        Returns
+        -------
+        M : ndarray of shape (n_features, n_features)
+            ``components_.T @ components_``: the square of the distance of `x` and `y`
+            is ``(x - y) @ M @ (x - y)``.
+        """
+        check_is_fitted(self)
+        matrix: np.ndarray = self.components_.T @ self.components_
+        return matrix
+
+    # Whether pairs are similar --------------------------------------------------------
+
+    @available_if(_has_threshold)
+    def predict(self, pairs: Any, X: Any = None) -> np.ndarray:
+        """Tell which pairs are similar, by the threshold.
+
+        Parameters
+        ----------
+        pairs, X
+            As in :meth:`pair_distance`.
+
+        Returns
+        -------
+        labels : ndarray of int of shape (n_pairs,)
+            1 for distances up to `threshold_`, else -1.
+        """
+        return np.where(self.pair_distance(pairs, X) <= self.threshold_, 1, -1)
+
+    @available_if(_has_threshold)
+    def decision_function(self, pairs: Any, X: Any = None) -> np.ndarray:
+        """The same as :meth:`pair_score`, which is above ``-threshold_`` if similar.
+
+        Parameters
+        ----------
+        pairs, X
+            As in :meth:`pair_distance`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_pairs,)
+        """
+        return self.pair_score(pairs, X)
+
+    @available_if(_has_threshold)
+    def score(self, pairs: Any, pair_labels: Any, X: Any = None) -> float:
+        """Area under the receiver operating characteristic curve.
+
+        Parameters
+        ----------
+        pairs, X
+            As in :meth:`pair_distance`.
+        pair_labels : array-like of shape (n_pairs,)
+            1 for similar pairs, -1 for others.
+
+        Returns
+        -------
+        area : float
+            Part of the pairs of a similar and another pair in which the similar one is
+            the nearer.
+        """
+        distances = self.pair_distance(pairs, X)
+        labels = check_labels(pair_labels, len(distances))
+        return area_under_curve(-distances, labels > 0)
+
+    def set_threshold(self, threshold: float) -> Self:
+        """Choose the distance up to which pairs are similar.
+
+        Parameters
+        ----------
+        threshold : float
+            Not negative.
+
+        Returns
+        -------
+        self : SFBMetricLearner
+        """
+        check_is_fitted(self)
+        value = float(threshold)
+        if not value >= 0:
+            raise ValueError(f"threshold must be at least 0, got {threshold!r}")
+        self.threshold_ = value
+        return self
+
+    def calibrate_threshold(
+        self,
+        pairs: Any,
+        pair_labels: Any,
+        X: Any = None,
+        *,
+        strategy: str = "accuracy",
+        min_rate: float | None = None,
+        beta: float = 1.0,
+    ) -> Self:
+        """Find the distance that tells pairs apart best; other pairs than those of fit.
+
+        Parameters
+        ----------
+        pairs, X
+            As in :meth:`pair_distance`.
+        pair_labels : array-like of shape (n_pairs,)
+            1 for similar pairs, -1 for others.
+        strategy : {"accuracy", "f_beta", "max_tpr", "max_tnr"}, default="accuracy"
+            What is to be large: the part of the pairs that is named rightly; the
+            weighted mean of precision and recall; the part of the similar pairs that is
+            found, with at least `min_rate` of the others told rightly ("max_tpr"), or
+            the other way round.
+        min_rate : float, default=None
+            From 0 to 1, for "max_tpr" and "max_tnr".
+        beta : float, default=1.0
+            How much more recall counts than precision, above 0, for "f_beta".
+
+        Returns
+        -------
+        self : SFBMetricLearner
+        """
+        distances = self.pair_distance(pairs, X)
+        similar = check_labels(pair_labels, len(distances)) > 0
+        if strategy not in _STRATEGIES:
+            raise ValueError(f"strategy must be one of {_STRATEGIES}, got {strategy!r}")
+        needs_rate = strategy in ("max_tpr", "max_tnr")
+        if needs_rate != (min_rate is not None):
+            raise ValueError(
+                "min_rate is for the strategies 'max_tpr' and 'max_tnr', which need "
+                f"it; got strategy={strategy!r} and min_rate={min_rate!r}"
+            )
+        if min_rate is not None and not 0 <= min_rate <= 1:
+            raise ValueError(f"min_rate must be from 0 to 1, got {min_rate!r}")
+        if not beta > 0:
+            raise ValueError(f"beta must be above 0, got {beta!r}")
+        cuts, hits, misses = cut_counts(distances, similar)
+        value = _values(strategy, hits, misses, similar, min_rate or 0.0, beta)
+        self.threshold_ = float(cuts[np.argmax(value)])
+        return self
+
+    def _sides(self, pairs: Any, X: Any) -> tuple[Any, Any]:
+        """First and second rows of pairs."""
+        if X is None:
+            pairs = np.asarray(pairs)
+            if pairs.ndim != 3 or pairs.shape[1] != 2:
+                raise ValueError(
+                    f"pairs has the shape {pairs.shape}, expected (n_pairs, 2, "
+                    "n_features); pass X with pairs of row numbers"
+                )
+            return pairs[:, 0], pairs[:, 1]
+        if is_dask_collection(X):
+            raise TypeError("X is a Dask collection, expected rows in memory")
+        X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+        rows = check_tuples(pairs, None, X.shape[0]).rows
+        if rows.shape[1] != 2:
+            raise ValueError(f"pairs has the shape {rows.shape}, expected (n_pairs, 2)")
+        return X[rows[:, 0]], X[rows[:, 1]]
+
+
+def project(components: np.ndarray, X: Any) -> np.ndarray:
+    """Rows times components."""
+    return np.asarray(X @ components.T)
+
+
+def check_labels(labels: Any, n_pairs: int) -> np.ndarray:
+    """Labels of pairs, or an error: 1 and -1, and both of them."""
+    labels = np.asarray(labels)
+    if labels.shape != (n_pairs,):
+        raise ValueError(
+            f"pair_labels has the shape {labels.shape}, expected ({n_pairs},), one "
+            "label for each pair"
+        )
+    found = sorted(set(labels.tolist()), key=repr)
+    if not set(found) <= {1, -1}:
+        raise ValueError(
+            "pair_labels must be 1 for similar pairs and -1 for others, got "
+            f"{found[:5]}"
+        )
+    if len(found) < 2:
+        missing = "dissimilar" if found == [1] else "similar"
+        raise ValueError(
+            f"pair_labels are all {found[0]}: there is no {missing} pair, and a "
+            "distance is learnt from the difference"
+        )
+    return labels.astype(np.int64)
+
+
+def _values(
+    strategy: str,
+    hits: np.ndarray,
+    misses: np.ndarray,
+    similar: np.ndarray,
+    min_rate: float,
+    beta: float,
+) -> np.ndarray:
+    """What each threshold is worth."""
+    n_similar = int(similar.sum())
+    if strategy == "accuracy":
+        return hits - misses
+    if strategy == "f_beta":
+        square = beta**2
+        return (1 + square) * hits / (hits + misses + square * n_similar)
+    found = hits / n_similar
+    spared = 1 - misses / (len(similar) - n_similar)
+    if strategy == "max_tpr":
+        return np.where(spared >= min_rate, found, -1)
+    return np.where(found >= min_rate, spared, -1)

@@ -1,0 +1,149 @@
+"""Components to start from, the same on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_ma.comm import Group, allreduce
+from dask_ma.sfb.metric._params import MetricParams
+from dask_ma.sfb.model._pairs import RowTable
+
+_MOST_SAMPLED = 4096
+_N_EXTRA, _N_SWEEPS = 10, 4
+# Mean squared distance to start with. Neighbours of "nca" are told by exp(-distance).
+_SPREAD = 8.0
+# Steps, in parts of the root mean square of the components, and of what is stable.
+_SHARE, _SHARE_OF_SGD = 0.1, 0.5
+_START = 2**33  # tells this draw from others of the seed
+
+
+class Sample:
+    """Some rows of all ranks, as evenly spaced as may be; making one is collective.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    table : RowTable
+        Rows of this rank.
+    n_components : int
+        Components that are to be found in them.
+    """
+
+    def __init__(self, group: Group, table: RowTable, n_components: int) -> None:
+        self._group = group
+        self.n_features = table.n_features
+        last = int(table.numbers.max(initial=-1))
+        n_rows = int(allreduce(group, np.array(last), "max")) + 1
+        n_sampled = min(n_rows, max(_MOST_SAMPLED, 4 * (n_components + _N_EXTRA)))
+        wanted = np.linspace(0, n_rows - 1, n_sampled).astype(np.int64)
+        places = table.find(wanted)
+        # Other ranks' rows, which pairs need, would count twice.
+        X = table.take(places[(places >= 0) & (places < table.n_own)])
+        self._X = X
+        total = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()
+        count, total = allreduce(group, [np.array(float(X.shape[0])), total])
+        self.n_rows = float(count)
+        self._mean = total / self.n_rows
+
+    def centred_product(self, Q: np.ndarray) -> np.ndarray:
+        """Products of this rank's centred rows and the columns of a matrix."""
+        Q = Q.astype(self._X.dtype, copy=False)
+        return np.asarray(self._X @ Q - self._mean.astype(Q.dtype) @ Q)
+
+    def moments(self, Q: np.ndarray) -> np.ndarray:
+        """Sum over all ranks of the rows times their products; collective."""
+        product = np.asarray(self._X.T @ self.centred_product(Q))
+        return np.asarray(allreduce(self._group, product.astype(np.float64)))
+
+    def largest_variance(self) -> float:
+        """Variance along the first principal component, about; collective."""
+        Q = np.ones((len(self._mean), 1)) / np.sqrt(len(self._mean))
+        value = 0.0
+        for _ in range(_N_SWEEPS):
+            product = self.moments(Q)
+            value = float(np.linalg.norm(product))
+            if not value > 0:
+                return 0.0
+            Q = product / value
+        return value / self.n_rows
+
+    def gram(self, Q: np.ndarray) -> np.ndarray:
+        """Second moments of the products; collective."""
+        R = self.centred_product(Q).astype(np.float64)
+        return np.asarray(allreduce(self._group, R.T @ R))
+
+
+def first_components(sample: Sample, params: MetricParams, seed: int) -> np.ndarray:
+    """Components to start from; a collective call.
+
+    Parameters
+    ----------
+    sample : Sample
+        Some rows of all ranks.
+    params : MetricParams
+        Parameters of the fit.
+    seed : int
+        The same on all ranks.
+
+    Returns
+    -------
+    components : ndarray of float32 of shape (n_components, n_features)
+
+    Raises
+    ------
+    ValueError
+        If all rows are alike.
+    """
+    if params.start is not None:
+        return params.start.astype(np.float32)
+    if not isinstance(params.init, str):
+        return np.asarray(params.init, dtype=np.float32)
+    n_components, n_features = params.n_components, sample.n_features
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_START,)))
+    init = params.init
+    if init == "auto":
+        init = "pca" if n_components < n_features else "identity"
+    if init == "random":
+        components = rng.normal(size=(n_components, n_features))
+    elif init == "identity":
+        components = np.eye(n_components, n_features)
+    else:
+        components = principal_components(sample, n_components, n_features, rng)
+    spread = 2 * float(np.trace(sample.gram(components.T))) / sample.n_rows
+    if not spread > 0:
+        raise ValueError(
+            "all rows of X are alike, or differ in columns alone that init="
+            f"{params.init!r} leaves out; there is no distance to learn"
+        )
+    wanted = _SPREAD if params.loss == "nca" else params.margin
+    return (components * np.sqrt(wanted / spread)).astype(np.float32)
+
+
+def principal_components(
+    sample: Sample, n_components: int, n_features: int, rng: np.random.Generator
+) -> np.ndarray:
+    """First principal components, by subspace iteration; a collective call."""
+    size = min(n_components + _N_EXTRA, n_features)
+    Q = np.linalg.qr(rng.normal(size=(n_features, size)))[0]
+    for _ in range(_N_SWEEPS):
+        Q = np.linalg.qr(sample.moments(Q))[0]
+    vectors = np.linalg.eigh(sample.gram(Q))[1][:, ::-1]
+    components: np.ndarray = (Q @ vectors[:, :n_components]).T
+    largest = np.abs(components).argmax(axis=1)[:, np.newaxis]
+    # Of the two signs, that of the largest element is the same on any machine.
+    return components * np.sign(np.take_along_axis(components, largest, axis=1))
+
+
+def first_step(params: MetricParams, components: np.ndarray, sample: Sample) -> float:
+    """Length of the first step; a collective call.
+
+    Steps of Adam are in units of the components. Those of plain descent are right for
+    squared distances of rows with as large a variance.
+    """
+    if params.eta0 != "auto":
+        return float(params.eta0)
+    if params.optimizer == "adam":
+        return _SHARE * float(np.sqrt(np.mean(components.astype(np.float64) ** 2)))
+    largest = sample.largest_variance()
+    return _SHARE_OF_SGD / largest if largest > 0 else 1.0
