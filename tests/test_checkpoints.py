@@ -27,6 +27,7 @@ from dask_ma import (
     SchMPLassoCV,
     SchMPLogisticRegression,
     SFBLogisticRegression,
+    SFBMetricLearner,
     ma,
     mpca,
     schmp,
@@ -86,6 +87,7 @@ ESTIMATORS = {
         {**FACTORS, "solver": "sdca", "alpha": 0.01},
         CODES,
     ),
+    "SFBMetricLearner": (SFBMetricLearner, FACTORS, CODES),
     "MPCAClassifier": (MPCAClassifier, NETWORK, CODES),
     "MPCARegressor": (MPCARegressor, NETWORK, TARGET),
 }

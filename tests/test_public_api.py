@@ -27,6 +27,7 @@ from dask_ma import (
     SchMPMatrixFactorization,
     SFBDictionaryLearning,
     SFBLogisticRegression,
+    SFBMetricLearner,
 )
 from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
@@ -67,6 +68,7 @@ PUBLIC = [
             "MPCARegressor",
             "SFBDictionaryLearning",
             "SFBLogisticRegression",
+            "SFBMetricLearner",
             "SchMPLDA",
             "SchMPLasso",
             "SchMPLassoCV",
@@ -145,6 +147,7 @@ ESTIMATORS = [
     SFBDictionaryLearning,
     SchMPMatrixFactorization,
     SFBLogisticRegression,
+    SFBMetricLearner,
 ]
 # Objects that are a parameter of an estimator, and have some of their own.
 PARAMETERS = [Torch, *(getattr(strategies, name) for name in strategies.__all__)]
@@ -220,6 +223,7 @@ def test_the_package_shows_its_estimators():
         "MPCARegressor",
         "SFBDictionaryLearning",
         "SFBLogisticRegression",
+        "SFBMetricLearner",
         "SchMPLDA",
         "SchMPLasso",
         "SchMPLassoCV",
@@ -289,6 +293,8 @@ def test_parameters_and_attributes_are_documented(cls):
     fitted |= {"feature_names_in_"}  # of a frame
     if cls in dict(NETWORKS):
         fitted |= {"vector_"}  # of a module
+    if cls is SFBMetricLearner:
+        fitted |= fitted_attributes(model.set_threshold(1.0))
     assert documented(cls.__doc__, "Attributes") == fitted
     assert set(cls._parameter_constraints) == names
 

@@ -22,6 +22,7 @@ from dask_ma import (
     SchMPLogisticRegression,
     SFBDictionaryLearning,
     SFBLogisticRegression,
+    SFBMetricLearner,
 )
 
 # The other ways to exchange models do not give the same result twice.
@@ -62,6 +63,8 @@ ESTIMATORS = [
     SFBLogisticRegression(max_iter=20),
     SFBLogisticRegression(max_iter=20, solver="sgd", refine=False),
     SFBLogisticRegression(max_iter=20, solver="sdca", alpha=0.05, n_ranks=2),
+    SFBMetricLearner(),
+    SFBMetricLearner(loss="hinge", max_iter=5, n_ranks=2, communication="factors"),
 ]
 # With a client: one rank per worker, or two ranks on some of them.
 ON_CLUSTER = [
@@ -76,6 +79,7 @@ ON_CLUSTER = [
     SchMPLogisticRegression(n_ranks=2),
     SFBDictionaryLearning(3, alpha=0.05, max_iter=3, communication="factors"),
     SFBLogisticRegression(max_iter=5, n_ranks=2, communication="factors"),
+    SFBMetricLearner(max_iter=5, n_ranks=2, communication="factors"),
 ]
 _STOCHASTIC = (
     "a weight multiplies the gradient of one step, a repeated row makes two steps: "
@@ -107,6 +111,7 @@ def expected_failed_checks(estimator):
         SchMPLDA,
         SchMPLogisticRegression,
         SFBDictionaryLearning,
+        SFBMetricLearner,
     )
     refined = (ButterflySGDRegressor, MASGDRegressor)
     if isinstance(estimator, exact + refined):

@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import describe, is_dask_collection
+from dask_ma.data import describe, is_dask_collection, refuse_unfinished
 from dask_ma.sfb.metric._validation import area_under_curve, cut_counts
 from dask_ma.sfb.model._pairs import check_tuples
 
@@ -60,6 +60,7 @@ class FittedMetric(
             ``X @ components_.T``; lazy for a Dask collection.
         """
         check_is_fitted(self)
+        refuse_unfinished(X, "X")
         lazy: dict[str, Any] = {}
         if is_dask_collection(X):
             rows = describe(X).dtype

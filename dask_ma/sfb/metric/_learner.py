@@ -345,7 +345,7 @@ class SFBMetricLearner(FittedMetric):
     def _make_params(self, info: InputInfo, **changes: Any) -> MetricParams:
         n_features = self.n_features_in_
         n_components = self.n_components or n_features
-        if n_components > n_features:
+        if n_components > n_features > 0:  # of none, the ranks say so
             raise ValueError(
                 f"n_components={n_components} is larger than the number of features, "
                 f"{n_features}"

@@ -44,7 +44,7 @@ CASES = [
     *(wrong("verbose", value) for value in (-1, "yes")),
     *(wrong("fit_intercept", value) for value in ("yes", 2)),
     *(wrong("warm_start", value) for value in ("yes",)),
-    *(wrong("loss", value) for value in ("logistic", 1)),
+    *(wrong("loss", value) for value in ("logistics", 1)),
     *(wrong("penalty", value) for value in ("L3",)),
     *(wrong("solver", value) for value in ("lbfgs",)),
     *(wrong("schedule", value) for value in ("fast",)),

@@ -14,6 +14,7 @@ from scipy import sparse
 from bad_input._cases import Call, Case, put, refused, trained
 from bad_input._world import (
     CLASSIFIERS,
+    METRICS,
     NAMES,
     SUPERVISED,
     TRANSFORMERS,
@@ -37,7 +38,7 @@ def fitted_with_names(estimator: Any, box: Box) -> None:
 
 def method_of(box: Box) -> str:
     """What an estimator does with rows."""
-    return "transform" if box.estimator in TRANSFORMERS else "predict"
+    return "transform" if box.estimator in (*METRICS, *TRANSFORMERS) else "predict"
 
 
 def predict(

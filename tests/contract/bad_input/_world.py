@@ -27,6 +27,7 @@ from dask_ma import (
     SchMPLogisticRegression,
     SFBDictionaryLearning,
     SFBLogisticRegression,
+    SFBMetricLearner,
 )
 
 N, P, ROWS = 24, 3, 6  # rows, columns, rows of a block
@@ -75,6 +76,9 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "SchMPLDA": lambda **p: SchMPLDA(
         **{"n_components": 2, "max_iter": 2, "random_state": 0, "n_ranks": 2, **p}
     ),
+    "SFBMetricLearner": lambda **p: SFBMetricLearner(
+        **{**_SGD, "n_components": 2, "batch_size": 8, **p}
+    ),
     "SchMPLasso": lambda **p: SchMPLasso(**{"alpha": 0.01, "n_ranks": 2, **p}),
     "SchMPLassoCV": lambda **p: SchMPLassoCV(
         **{"cv": 2, "alphas": 3, "n_ranks": 2, **p}
@@ -92,8 +96,9 @@ REGRESSORS = (
 )
 TOPICS = ("MALDA", "SchMPLDA")
 ATOMS = ("SFBDictionaryLearning",)
+METRICS = ("SFBMetricLearner",)
 TRANSFORMERS = (*TOPICS, *ATOMS)
-CLASSIFIERS = tuple(set(ESTIMATORS) - set(REGRESSORS) - set(TRANSFORMERS))
+CLASSIFIERS = tuple(set(ESTIMATORS) - {*REGRESSORS, *TRANSFORMERS, *METRICS})
 SUPERVISED = (*CLASSIFIERS, *REGRESSORS)
 NETWORKS = ("MPCAClassifier", "MPCARegressor")
 

@@ -296,6 +296,47 @@ _FACTORIZATION = {
 }
 
 
+_METRIC = {
+    "n_components": acts(2),
+    "loss": acts("logistic"),
+    "margin": acts(2.0, loss="hinge"),
+    "push_weight": acts(1.0, loss="hinge"),
+    "init": acts("random"),
+    "penalty": acts("l1", optimizer="sgd", alpha=0.01),
+    "alpha": acts(0.1),
+    "max_iter": acts(5),
+    "tol": acts(0.2, "n_iter", max_iter=60),
+    "batch_size": acts(16),
+    "optimizer": acts("sgd"),
+    "eta0": acts(0.3),
+    "learning_rate": acts("constant"),
+    "early_stopping": acts(True),
+    "validation_fraction": acts(0.4, early_stopping=True),
+    "n_iter_no_change": acts(1, "n_iter", tol=0.2, max_iter=60),
+    "communication": acts("server", "messages", communication="factors", n_ranks=3),
+    "communication__content": acts("server", "messages", n_ranks=3, **_FACTORS),
+    "communication__staleness": acts(
+        2, optimizer="sgd", batch_size=8, n_ranks=3, **_FACTORS
+    ),
+    "communication__broadcast": acts(
+        1, "messages", optimizer="sgd", n_ranks=4, **_FACTORS
+    ),
+    "communication__relay": acts(
+        False,
+        "messages",
+        optimizer="sgd",
+        n_ranks=4,
+        communication=Exchange("factors", broadcast=1),
+    ),
+    "communication__compression": acts(0.5, n_ranks=2, **_FACTORS),
+    "communication__wire_dtype": acts("float64", "messages", n_ranks=2, **_FACTORS),
+    "warm_start": acts(True, n_fits=2),
+    "random_state": acts(1, batch_size=16),
+    "verbose": acts(2, "output"),
+    "n_ranks": acts(3, "messages"),
+}
+
+
 def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
     """Parameters of modules; without torch there are none to try."""
     try:
@@ -337,6 +378,7 @@ ACTS: dict[str, dict[str, Acts]] = {
     "MPCARegressor": {**_MPCA, **_of_module(1, "L1Loss")},
     "SFBDictionaryLearning": _ATOMS,
     "SFBLogisticRegression": _SFB,
+    "SFBMetricLearner": _METRIC,
     "SchMPLDA": _GIBBS,
     "SchMPLasso": _SCHMP,
     "SchMPLassoCV": {

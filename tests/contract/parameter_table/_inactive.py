@@ -40,6 +40,7 @@ _BUTTERFLY = ("ButterflySGDClassifier", "ButterflySGDRegressor")
 _SGD = _MASGD + _BUTTERFLY
 _MPCA = ("MPCAClassifier", "MPCARegressor")
 _SFB = ("SFBLogisticRegression",)
+_METRIC = ("SFBMetricLearner",)
 _SCHMP = ("SchMPLasso", "SchMPLogisticRegression")
 _CV = ("SchMPLassoCV",)
 _MALDA = ("MALDA",)
@@ -183,6 +184,21 @@ INACTIVE = [
         "communication__broadcast",
         solver="sgd",
         n_ranks=3,
+        **_FACTORS,
+    ),
+    # Learnt distances
+    raises(_METRIC, "margin", 2.0, "loss"),
+    raises(_METRIC, "push_weight", 2.0, "loss", loss="logistic"),
+    raises(_METRIC, "penalty", "l1", "alpha", optimizer="sgd"),
+    raises(_METRIC, "validation_fraction", 0.4, "early_stopping"),
+    raises(_METRIC, "n_iter_no_change", 1, "tol"),
+    raises(
+        _METRIC,
+        "communication__relay",
+        False,
+        "communication__broadcast",
+        n_ranks=3,
+        optimizer="sgd",
         **_FACTORS,
     ),
     # Scheduled model parallelism

@@ -71,6 +71,7 @@ BASE: dict[str, dict[str, Any]] = {
         "n_ranks": 1,
     },
     "SFBLogisticRegression": _SGD,
+    "SFBMetricLearner": {**_SGD, "n_components": 3},
     "SchMPLDA": {
         "n_components": 3,
         "max_iter": 4,
@@ -215,7 +216,7 @@ def rows_of(name: str) -> tuple[np.ndarray, ...]:
     if name == "SFBDictionaryLearning":
         return (X,)
     number = X[:, :4] @ [1, -1, 2, 0.5] + rng.normal(size=40)
-    if not name.endswith(("Classifier", "Regression")):
+    if not name.endswith(("Classifier", "Regression", "MetricLearner")):
         return X, number
     edges = [0.0] if "SchMP" in name or "SGD" in name else [-1.0, 1.0]
     return X, np.digitize(number, edges)
