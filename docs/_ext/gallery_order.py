@@ -13,6 +13,7 @@ ORDER = (
     "plot_recommendations.py",
     "plot_rotation_program.py",
     "plot_factor_broadcast.py",
+    "plot_metric_learning.py",
     "plot_topics.py",
     "plot_gibbs_topics.py",
     "plot_denoising.py",

@@ -1,5 +1,6 @@
 """Fits by sufficient factor broadcasting that lose a worker for good."""
 
+import importlib
 import os
 import signal
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dask_ma import SFBLogisticRegression
+from dask_ma import SFBLogisticRegression, SFBMetricLearner
 
 N_WORKERS = 3
 ALPHA = 0.05
@@ -27,12 +28,11 @@ def client(cluster_client, bare_workers, assert_usable):
         assert_usable(cluster_client, N_WORKERS - 1)
 
 
-def doomed_agent(mark):
+def doomed_agent(mark, package="logistic"):
     """The agent, whose second rank dies as it sends something in the third pass."""
 
     def agent(context, arguments, params):
-        from dask_ma.sfb.logistic import _agent
-
+        _agent = importlib.import_module(f"dask_ma.sfb.{package}._agent")
         keep, push = context.save_state, context.group.push
         now = {"round": 0, "pushes": 0}
 
@@ -81,3 +81,30 @@ def test_fit(client, monkeypatch, tmp_path, solver):
     else:
         whole = SFBLogisticRegression(**params, n_ranks=3).fit(X, y)
         np.testing.assert_array_equal(model.coef_, whole.coef_)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["labels", "pairs"])
+def test_learnt_distances(client, monkeypatch, tmp_path, how):
+    """Batches do not depend on the ranks, so the fit is the undisturbed one."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 300)
+    X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
+    params = {"max_iter": 10, "tol": None, "random_state": 0, "batch_size": 32}
+    params |= {"communication": "factors"}
+    data = {"y": y}
+    if how == "pairs":
+        params["loss"] = "logistic"
+        pairs = rng.integers(0, 150, size=(400, 2)) + [0, 150]
+        same = np.where(y[pairs[:, 0]] == y[pairs[:, 1]], 1, -1)
+        data = {"pairs": pairs, "pair_labels": same}
+    expected = SFBMetricLearner(3, **params, n_ranks=2).fit(X, **data)
+    mark = tmp_path / "struck"
+    monkeypatch.setattr(
+        "dask_ma.sfb.metric._learner.train", doomed_agent(mark, "metric")
+    )
+    learner = SFBMetricLearner(3, **params, n_ranks=3).fit(X, **data)
+    assert mark.exists()
+    assert [record["round"] for record in learner.history_] == [*range(1, 11)]
+    assert learner.history_[-1]["restarts"] == 1
+    np.testing.assert_allclose(learner.components_, expected.components_, atol=1e-3)

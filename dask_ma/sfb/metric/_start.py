@@ -8,7 +8,7 @@ from dask_ma.comm import Group, allreduce
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.model._pairs import RowTable
 
-_MOST_SAMPLED = 4096
+_MOST_SAMPLED = 2048
 _N_EXTRA, _N_SWEEPS = 10, 4
 # Mean squared distance to start with. Neighbours of "nca" are told by exp(-distance).
 _SPREAD = 8.0
