@@ -132,11 +132,9 @@ def _triplet_weights(
     shares: list[np.ndarray],
     margin: float,
 ) -> tuple[np.ndarray, float]:
-    """Mean over the triplets of each row of how far they are from the margin.
-
-    Of the sorted distances to rows of other classes, those below a bound are the first
-    ones; so all triplets of a row take no more than sorting.
-    """
+    """Mean over the triplets of each row of how far they are from the margin."""
+    # Of the sorted distances to rows of other classes, those below a bound are the
+    # first ones: all triplets of a row take no more than sorting.
     weights = np.zeros_like(distances)
     value = 0.0
     for row in np.flatnonzero(shares[0] > 0):

@@ -117,11 +117,9 @@ def fastest(group: Group, way: Callable[[], None], n_probes: int = _N_PROBES) ->
 
 
 def _zero_factors(shard: Shard, matrix: ParameterMatrix, n_pairs: int) -> Factors:
-    """Rows of the largest block, as many as a batch has, with `u` of zeros.
-
-    Where the columns of the matrix are not those of the rows, `v` is zeros, too.
-    """
+    """Rows of the largest block, as many as a batch has, with `u` of zeros."""
     v: Any = np.zeros((0, matrix.shape[1]), dtype=matrix.dtype)
+    # A matrix with columns of its own tells nothing of what `v` will be.
     if shard.blocks and shard.n_features != matrix.shape[1]:
         v = np.zeros((n_pairs, matrix.shape[1]), dtype=matrix.dtype)
     elif shard.blocks:
