@@ -18,6 +18,7 @@ from dask_ma import (
     SchMPLasso,
     SchMPLogisticRegression,
     SFBLogisticRegression,
+    SFBMetricLearner,
 )
 from dask_ma._inactive import Inactive, check_inactive, is_set, unless
 from dask_ma._settings import Named, Settings, SettingsMixin, find_parameter
@@ -207,6 +208,7 @@ CONTENTS = {
     "factors": Exchange("factors"),
     "full_matrix": Exchange("full_matrix"),
     "server": Exchange("server"),
+    "outputs": Exchange("outputs"),
 }
 PARADIGMS = {"model": Models(), "gradient": Gradients()}
 STRATEGIES = {
@@ -222,6 +224,7 @@ SAME = [
         (SchMPLasso, "schedule", SCHEDULES),
         (SchMPLogisticRegression, "schedule", SCHEDULES),
         (SFBLogisticRegression, "communication", CONTENTS),
+        (SFBMetricLearner, "communication", CONTENTS),
         (MASGDClassifier, "paradigm", PARADIGMS),
         (MALDA, "paradigm", PARADIGMS),
         (MPCAClassifier, "strategy", STRATEGIES),

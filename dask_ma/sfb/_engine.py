@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.comm import allreduce
+from dask_ma.comm import allgather, allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import Optimizer, product_square
 from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.exchange._outputs import SEPARABLE, OutputShares
 from dask_ma.sfb.exchange._packets import Packet
 from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
@@ -80,7 +82,7 @@ class BroadcastEngine:
     n_rows : int
         Those of all ranks.
     communication : str
-        What is sent: "factors", "full_matrix" or "server".
+        What is sent: "factors", "full_matrix", "server" or "outputs".
     """
 
     def __init__(
@@ -117,7 +119,9 @@ class BroadcastEngine:
         self.n_rows = int(allreduce(group, np.array(source.n_units)))
         self.communication = self._choose(settings)
         self._matrices: MatrixExchange | None = None
-        if self.communication != "factors":
+        if self.communication == "outputs":
+            self._check_shares()
+        elif self.communication != "factors":
             self._matrices = MatrixExchange(
                 group,
                 by_server=self.communication == "server",
@@ -139,6 +143,10 @@ class BroadcastEngine:
         """Go over the rows of all ranks once; a collective call."""
         self._model.begin_pass(self.matrix)
         batches = self._source.batches(self.n_steps, self.n_passes)
+        if self.communication == "outputs":
+            self._run_shared(batches)
+            self.n_passes += 1
+            return
         for step in range(self.n_steps):
             with self._log.computing():
                 factors = self._compute(next(batches))
@@ -153,6 +161,53 @@ class BroadcastEngine:
             self.iteration += 1
         self._settle()
         self.n_passes += 1
+
+    def _run_shared(self, batches: Iterator[Batch]) -> None:
+        """A pass in which each rank has some of the outputs, and rows of all."""
+        model, group = self._model, self._context.group
+        shares = OutputShares(group, self.matrix, model.prox)
+        part = shares.part
+        if self.n_steps:
+            shares.send(next(batches))
+        for step in range(self.n_steps):
+            batch = shares.take()
+            if step < self.n_steps - 1:
+                shares.send(next(batches))
+            with self._log.computing():
+                v = model.share_rows(batch)
+                values = part.product(v)
+                sums = model.share_sums(values)
+            everybody = allgather(group, sums) if sums.shape[1] else [sums]
+            with self._log.computing():
+                u = model.share_slopes(values, everybody, batch, shares.outputs)
+                where = f"{type(model).__name__}, on rank {group.rank}"
+                factors = checked((u, v), batch.n_rows, part.shape, where)
+                scale = self._scale(self.iteration)
+                part.subtract(factors, scale, model.intercept_scale)
+                part.penalise(model.step_size(self.iteration))
+            self.iteration += 1
+        shares.gather(self.matrix)
+        model.updated(self.matrix, None, 0.0)
+
+    def _check_shares(self) -> None:
+        """Refuse models whose outputs cannot be shared out."""
+        model = self._model
+        if not self._can_share:
+            raise ValueError(
+                f"content='outputs' needs a model that shares outputs, at least one "
+                f"for each rank, and a penalty of single elements, but "
+                f"{type(model).__name__} has {self.matrix.shape[0]} outputs and "
+                f"{model.prox!r}; use another content"
+            )
+
+    @property
+    def _can_share(self) -> bool:
+        """Whether each rank can have some outputs of its own."""
+        model, n_outputs = self._model, self.matrix.shape[0]
+        is_separable = model.shares_outputs and isinstance(model.prox, SEPARABLE)
+        has_own_steps = self._optimizer is not None or model.common_step is not None
+        is_enough = n_outputs >= self._context.group.size
+        return is_separable and is_enough and not has_own_steps
 
     def _exchange_factors(self, factors: Factors) -> None:
         """Send the factors of an iteration, and apply those that there are."""
@@ -230,7 +285,11 @@ class BroadcastEngine:
         if exchange._wants_factors or self._context.group.size == 1:
             return "factors"
         return choose_communication(
-            self._context.group, self._shard, self.matrix, settings
+            self._context.group,
+            self._shard,
+            self.matrix,
+            settings,
+            self._model.prox if self._can_share else None,
         )
 
     def _compute(self, batch: Batch) -> Factors:

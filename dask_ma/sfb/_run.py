@@ -59,7 +59,7 @@ class ModelResult(NamedTuple):
     converged : bool
         Whether the run ended by `tol`.
     communication : str
-        What was sent: "factors", "full_matrix" or "server".
+        What was sent: "factors", "full_matrix", "server" or "outputs".
     timeline : ndarray or None
         What each rank has done when, see :func:`dask_ma.comm.gather_timeline`.
     """
@@ -145,8 +145,8 @@ def run(
     batch_size : int, default=100
         Rows, or pairs, of a batch on the rank that has most, at least 1. Ranks with
         fewer have smaller batches, so that all make as many iterations in a pass.
-    communication : {"auto", "factors", "full_matrix", "server"} or Exchange, \
-            default="auto"
+    communication : {"auto", "factors", "full_matrix", "server", "outputs"} or \
+            Exchange, default="auto"
         What is sent; an :class:`Exchange` also says to whom, and how late it may come.
     tol : float or None, default=None
         The run ends when two passes in a row have not lowered the objective by more

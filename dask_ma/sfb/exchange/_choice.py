@@ -8,21 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group, allreduce, barrier
+from dask_ma.comm import Group, allgather, allreduce, barrier
 from dask_ma.data import Shard
 from dask_ma.kernels import row_slice
+from dask_ma.kernels.prox import Prox
 from dask_ma.sfb.exchange._exchange import FactorExchange
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.exchange._outputs import OutputShares
 from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.model._model import Batch
 
 _N_PROBES = 3  # after a first one, which opens connections
 
 
 def choose_communication(
-    group: Group, shard: Shard, matrix: ParameterMatrix, settings: RunSettings
+    group: Group,
+    shard: Shard,
+    matrix: ParameterMatrix,
+    settings: RunSettings,
+    prox: Prox | None = None,
 ) -> str:
     """What takes less time in an iteration, factors or matrices; a collective call.
 
@@ -42,12 +49,18 @@ def choose_communication(
     settings : RunSettings
         How the ranks exchange; all get all factors.
 
+    prox : Prox or None, default=None
+        Prox operator of the penalty, if outputs can be shared out; then that is tried,
+        too. Finding slopes costs the same as factors.
+
     Returns
     -------
-    communication : {"factors", "full_matrix"}
+    communication : {"factors", "full_matrix", "outputs"}
         The same on all ranks.
     """
     ways = iterations(group, shard, matrix, settings)
+    if prox is not None:
+        ways["outputs"] = sharing(group, shard, matrix, settings, prox)
     seconds = np.array([fastest(group, way) for way in ways.values()])
     slowest = allreduce(group, seconds, "max").tolist()
     return min(zip(slowest, ways, strict=True))[1]
@@ -88,6 +101,39 @@ def iterations(
         matrix.subtract_matrix(whole.total(factors, matrix), 1.0)
 
     return {"factors": send_factors, "full_matrix": add_matrices}
+
+
+def sharing(
+    group: Group,
+    shard: Shard,
+    matrix: ParameterMatrix,
+    settings: RunSettings,
+    prox: Prox,
+) -> Callable[[], None]:
+    """An iteration with outputs shared out, without finding slopes.
+
+    Parameters
+    ----------
+    group, shard, matrix, settings, prox
+        As in :func:`choose_communication`.
+
+    Returns
+    -------
+    way : callable
+    """
+    v = _zero_factors(shard, matrix, settings.batch_size).v
+    shares = OutputShares(group, matrix, prox)
+    n_shared = shares.part.shape[0]
+    own = Batch(v, None, None, np.arange(v.shape[0]))
+
+    def share_outputs() -> None:
+        shares.send(own)
+        batch = shares.take()
+        allgather(group, np.zeros((batch.n_rows, 2), dtype=matrix.dtype))
+        u = np.zeros((batch.n_rows, n_shared), dtype=matrix.dtype)
+        shares.part.subtract(Factors(u, batch.X), 1.0)
+
+    return share_outputs
 
 
 def fastest(group: Group, way: Callable[[], None], n_probes: int = _N_PROBES) -> float:

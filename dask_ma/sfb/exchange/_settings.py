@@ -13,8 +13,8 @@ from dask_ma._settings import Named, Settings
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.sfb.topology import Topology
 
-CONTENTS = ("auto", "factors", "full_matrix", "server")
-_WHOLE = ("full_matrix", "server")
+CONTENTS = ("auto", "factors", "full_matrix", "server", "outputs")
+_WITHOUT_FACTORS = ("full_matrix", "server", "outputs")
 
 
 class Exchange(Settings):
@@ -25,11 +25,15 @@ class Exchange(Settings):
 
     Parameters
     ----------
-    content : {"auto", "factors", "full_matrix", "server"}, default="auto"
+    content : {"auto", "factors", "full_matrix", "server", "outputs"}, default="auto"
         What is sent: pairs of factors; the sums of whole update matrices, each rank
-        adding up a part; the same by way of rank 0; or factors or matrices, by the time
-        that an iteration of each takes ("auto"). All give the same but for rounding.
-        The other parameters, but for `wire_dtype`, are about factors.
+        adding up a part; the same by way of rank 0; or, with outputs shared out over
+        the ranks for a pass, the rows of batches, ahead of time, and small sums of
+        outputs, for models that can and penalties of single elements: the work of an
+        iteration is divided by the ranks, and no factor is sent. "auto" takes one of
+        those but for "server", by the time that an iteration of each takes. All give
+        the same but for rounding. The other parameters, but for `wire_dtype`, are about
+        factors.
     staleness : int, default=0
         How many iterations a rank may be ahead of one whose factors it gets, at least
         0. With 0 (bulk synchronous) all ranks apply the same updates in the same order,
@@ -102,7 +106,7 @@ class Exchange(Settings):
     def check(self) -> None:
         """Refuse what cannot be, before anything is started."""
         super().check()
-        if self.content not in _WHOLE:
+        if self.content not in _WITHOUT_FACTORS:
             return
         for name, is_set in (
             ("staleness", self.staleness > 0),

@@ -96,11 +96,13 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         "invscaling". "invscaling": ``eta0 / (1 + passes)^power_t``. "constant": `eta0`.
     power_t : float, default=0.5
         Exponent of "invscaling", at least 0.
-    communication : {"auto", "factors", "full_matrix", "server"} or Exchange, \
-            default="auto"
+    communication : {"auto", "factors", "full_matrix", "server", "outputs"} or \
+            Exchange, default="auto"
         Whether factors are sent, or whole update matrices, added up by all ranks or by
-        rank 0. "auto" times an iteration of each way, and takes factors or
-        "full_matrix"; both give the same but for rounding. An
+        rank 0, or, for "sgd" and penalties but "trace", rows and small sums, each rank
+        having some of the classes for a pass ("outputs"), so that no work is done
+        twice. "auto" times an iteration of each way but "server", and takes the
+        fastest; all give the same but for rounding. An
         :class:`~dask_ma.sfb.Exchange` also says to whom factors are sent, how late they
         may come, and with which precision.
     shuffle : bool, default=True
@@ -144,7 +146,7 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     eta0_ : float
         With "sgd", length of the first step.
     communication_ : str
-        What was sent: "factors", "full_matrix" or "server".
+        What was sent: "factors", "full_matrix", "server" or "outputs".
     n_iter_ : int
         Passes made.
     t_ : float

@@ -47,6 +47,7 @@ def chosen_solver(estimator: Any) -> str:
     exchange = COMMUNICATION.as_object(estimator.communication)
     asks_for_steps = (
         exchange.staleness > 0
+        or exchange.content == "outputs"
         or not exchange.relay
         or exchange.compression is not None
         or exchange.wire_dtype is not None
@@ -68,6 +69,11 @@ def _check_dual(estimator: Any) -> None:
         )
     # The matrix must be that of the dual variables.
     exchange = COMMUNICATION.as_object(estimator.communication)
+    if exchange.content == "outputs":
+        raise ValueError(
+            "solver='sdca' needs factors on all ranks, but communication has "
+            "content='outputs'; use solver='sgd' or another content"
+        )
     for name in ("relay", "compression", "wire_dtype"):
         if is_set(exchange, name):
             raise ValueError(

@@ -74,6 +74,7 @@ class GradientModel(LogisticModel):
         self._power = 0.0 if is_constant or decays else params.power_t
         self._batch_size = params.settings.batch_size
         self._n_steps = 1
+        self.shares_outputs = self._n_outputs > 1
         self.share = 1.0
 
     def shorten(self) -> None:
@@ -110,6 +111,29 @@ class GradientModel(LogisticModel):
         if not np.isfinite(margins).all():
             raise OverflowError("the model is not finite")
         return softmax_slopes(margins, batch.y, batch.sample_weight), X
+
+    def share_rows(self, batch: Batch) -> Any:
+        return self._totals.centred(batch.X)
+
+    def share_sums(self, values: np.ndarray) -> np.ndarray:
+        if not np.isfinite(values).all():
+            raise OverflowError("the model is not finite")
+        largest = values.max(axis=1)
+        sums = np.exp(values - largest[:, np.newaxis]).sum(axis=1)
+        return np.stack([largest, sums], axis=1)
+
+    def share_slopes(
+        self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
+    ) -> np.ndarray:
+        largest = np.max([part[:, 0] for part in sums], axis=0)
+        total = sum(part[:, 1] * np.exp(part[:, 0] - largest) for part in sums)
+        u = np.exp(values - largest[:, np.newaxis])
+        u /= np.asarray(total)[:, np.newaxis]
+        own = np.flatnonzero((batch.y >= outputs.start) & (batch.y < outputs.stop))
+        u[own, batch.y[own] - outputs.start] -= 1
+        if batch.sample_weight is not None:
+            u *= batch.sample_weight[:, np.newaxis]
+        return u
 
     def step_size(self, iteration: int) -> float:
         shorter = 1 + self.eta0 * self._alpha * iteration

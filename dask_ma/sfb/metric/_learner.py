@@ -378,11 +378,12 @@ class SFBMetricLearner(FittedMetric):
 
     def _identity(self, params: MetricParams, seed: int) -> Identity:
         identity = super()._identity(params, seed)
-        if params.tuples is None:
+        tuples = getattr(params, "tuples", None)
+        if tuples is None:
             return identity
         described = {
-            "pairs": as_text(params.tuples.rows),
-            "pair_labels": as_text(params.tuples.labels),
+            "pairs": as_text(tuples.rows),
+            "pair_labels": as_text(tuples.labels),
         }
         return replace(identity, parameters={**identity.parameters, **described})
 

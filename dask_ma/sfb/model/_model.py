@@ -82,6 +82,8 @@ class FactorModel(ABC):
     averages: bool = True
     #: What the intercept's steps are multiplied by.
     intercept_scale: float = 1.0
+    #: Whether outputs can be shared out over ranks, by `share_sums` and `share_slopes`.
+    shares_outputs: bool = False
     #: Whether `factors` is a collective call, made for batches without rows, too.
     is_collective: bool = False
     #: Gives the steps of an iteration a common length; None leaves them as they are.
@@ -134,6 +136,58 @@ class FactorModel(ABC):
             The gradient of the sum of the losses is ``u.T @ v``. Neither may be
             changed later.
         """
+
+    def share_rows(self, batch: Batch) -> Any:
+        """Second factors of a batch, where outputs are shared out.
+
+        Parameters
+        ----------
+        batch : Batch
+            Rows of all ranks.
+
+        Returns
+        -------
+        v : ndarray or CSR of shape (n_rows, n_columns)
+            `X` of the batch, by default.
+        """
+        return batch.X
+
+    def share_sums(self, values: np.ndarray) -> np.ndarray:
+        """What slopes of other outputs depend on.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_rows, n_shared)
+            ``v @ matrix.T`` of the rank's share of the outputs, plus intercepts.
+
+        Returns
+        -------
+        sums : ndarray of shape (n_rows, n_sums)
+            None by default, as in a squared loss.
+        """
+        return np.zeros((len(values), 0), dtype=values.dtype)
+
+    def share_slopes(
+        self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
+    ) -> np.ndarray:
+        """First factors of a batch, for a share of the outputs.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_rows, n_shared)
+            As in :meth:`share_sums`.
+        sums : list of ndarray of shape (n_rows, n_sums)
+            Those of all ranks.
+        batch : Batch
+            Rows of all ranks.
+        outputs : slice
+            Which outputs these are.
+
+        Returns
+        -------
+        u : ndarray of shape (n_rows, n_shared)
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot share outputs")
 
     def updated(
         self, matrix: ParameterMatrix, factors: Factors | None, scale: float

@@ -76,8 +76,13 @@ def merged(pieces: list[Piece], shard: Shard) -> Batch:
     if not pieces:
         empty = np.zeros(0, dtype=np.int64)
         return Batch(np.zeros((0, shard.n_features)), None, None, empty)
+    return joined([Batch(*piece) for piece in pieces])
+
+
+def joined(pieces: list[Batch]) -> Batch:
+    """One batch of at least one."""
     if len(pieces) == 1:
-        return Batch(*pieces[0])
+        return pieces[0]
     X = [piece.X for piece in pieces]
     weights: list[Any] = [piece.sample_weight for piece in pieces]
     labels: list[Any] = [piece.y for piece in pieces]
