@@ -25,6 +25,7 @@ from dask_ma._inactive import Inactive, check_inactive
 from dask_ma._scores import blockwise_accuracy, blockwise_r2
 from dask_ma._settings import SettingsMixin
 from dask_ma.data import (
+    CAST_LATER,
     Deal,
     InputInfo,
     apply_blockwise,
@@ -40,13 +41,6 @@ from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
 
 _MAX_SEED = np.iinfo(np.int32).max
 # Parts of the agents' parameters that hold a model to start from.
-#: Types of rows in memory that ranks make floating numbers of, block by block: as such
-#: they would take up to eight times the room here, and on the way.
-CAST_LATER = (
-    np.bool_,
-    *(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)),
-    np.float16,
-)
 _STARTS = ("coef", "intercept", "start", "vector")
 _Params = TypeVar("_Params")
 _WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fit

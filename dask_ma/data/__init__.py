@@ -26,6 +26,7 @@ from dask_ma.data._labels import (
 from dask_ma.data._lazy import apply_blockwise
 from dask_ma.data._mapped import hand_back
 from dask_ma.data._memory import (
+    CAST_LATER,
     checked_rows,
     checked_vector,
     refuse_unfinished,
@@ -37,6 +38,7 @@ from dask_ma.data._shard import Block, Shard, build_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec
 
 __all__ = [
+    "CAST_LATER",
     "Block",
     "Deal",
     "InputInfo",

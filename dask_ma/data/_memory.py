@@ -20,8 +20,21 @@ from dask_ma.data._blocks import (
 from dask_ma.data._checks import check_sparse, refuse_masked
 from dask_ma.data._inputs import is_dask_collection
 
-__all__ = ["checked_rows", "checked_vector", "refuse_unfinished", "weight_per_row"]
+__all__ = [
+    "CAST_LATER",
+    "checked_rows",
+    "checked_vector",
+    "refuse_unfinished",
+    "weight_per_row",
+]
 
+#: Types of rows in memory that ranks make floating numbers of, block by block: as such
+#: they would take up to eight times the room here, and on the way.
+CAST_LATER = (
+    np.bool_,
+    *(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)),
+    np.float16,
+)
 _NOT_REAL = {
     "c": "complex numbers",
     "m": "time spans",

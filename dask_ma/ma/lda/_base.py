@@ -10,8 +10,7 @@ from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dask_ma.base import CAST_LATER
-from dask_ma.data import InputInfo
+from dask_ma.data import CAST_LATER, InputInfo
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
