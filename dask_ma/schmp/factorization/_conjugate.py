@@ -31,21 +31,12 @@ from dask_ma.schmp.runtime._rotation_program import Turn
 
 @dataclass
 class _Rows:
-    """What a home block is on the way to its new factors.
+    """What a home block is on the way to its new factors."""
 
-    Attributes
-    ----------
-    pulls, products : ndarray of shape (n, f)
-        Sums over the elements.
-    constants : ndarray of float64 of shape (n,)
-    descent : RowDescent or None
-        None in the first rotation.
-    """
-
-    pulls: np.ndarray
-    products: np.ndarray
-    constants: np.ndarray
-    descent: RowDescent | None = None
+    pulls: np.ndarray  # (n, f), sums over the elements
+    products: np.ndarray  # (n, f), too
+    constants: np.ndarray  # (n,), float64
+    descent: RowDescent | None = None  # none in the first rotation
 
     def descend(
         self,
