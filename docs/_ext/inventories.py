@@ -34,6 +34,7 @@ NAMES: dict[str, dict[str, tuple[str, str]]] = {
         f"sklearn.{name}": ("py:class", SKLEARN)
         for name in (
             "decomposition.LatentDirichletAllocation",
+            "decomposition.MiniBatchDictionaryLearning",
             "feature_extraction.text.CountVectorizer",
             "linear_model.ElasticNet",
             "linear_model.ElasticNetCV",
@@ -46,8 +47,10 @@ NAMES: dict[str, dict[str, tuple[str, str]]] = {
             "linear_model.SGDClassifier",
             "linear_model.SGDRegressor",
             "model_selection.GridSearchCV",
+            "neighbors.NeighborhoodComponentsAnalysis",
             "neural_network.MLPClassifier",
             "neural_network.MLPRegressor",
+            "preprocessing.Normalizer",
             "svm.LinearSVC",
         )
     },
