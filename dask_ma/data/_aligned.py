@@ -89,6 +89,8 @@ def _at_even_address(room: Any, frame: Any) -> np.ndarray:
     """The bytes of a frame, moved into the room before it if they must be."""
     found = _as_array(frame)
     shift = int(found.ctypes.data) % len(_ROOM)
+    if found.size and not found.flags.writeable:
+        return found.copy()
     if not shift or not found.size:
         return found
     if not _lies_before(room, frame):  # as after a compression
@@ -96,9 +98,13 @@ def _at_even_address(room: Any, frame: Any) -> np.ndarray:
     whole = np.frombuffer(memoryview(frame).obj, np.uint8)  # type: ignore[call-overload]
     first = int(found.ctypes.data - whole.ctypes.data)
     last = first + found.size
-    for start in range(first, last, _AT_ONCE):
+    # At most the last seven bytes of the room are needed: the first tells whether the
+    # message has been looked at before.
+    is_moved = whole[first - len(_ROOM) : first - len(_ROOM) + 1]
+    for start in range(first, first if is_moved[0] else last, _AT_ONCE):
         stop = min(start + _AT_ONCE, last)
         whole[start - shift : stop - shift] = whole[start:stop]
+    is_moved[0] = 1
     return whole[first - shift : last - shift]
 
 
