@@ -210,8 +210,7 @@ def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         weight = sample_weight.astype(np.float64)
     with np.errstate(over="ignore"):
         if not sparse.issparse(X):
-            squares = np.einsum("i,ij,ij->j", weight, X, X, dtype=np.float64)
-            return np.stack([weight @ (X != 0), squares])
+            return _dense_moments(X, weight)
         moments = np.zeros((2, X.shape[1]))
         for first, last in _runs_of_rows(X.indptr, max(_AT_ONCE, X.shape[1])):
             part = slice(X.indptr[first], X.indptr[last])
@@ -221,6 +220,16 @@ def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
             for sums, of in zip(moments, (values != 0, np.square(values)), strict=True):
                 sums += np.bincount(X.indices[part], weights * of, X.shape[1])
         return moments
+
+
+def _dense_moments(X: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Moments of the features of dense rows, some rows at a time."""
+    moments, step = np.zeros((2, X.shape[1])), max(1, _AT_ONCE // max(1, X.shape[1]))
+    for start in range(0, X.shape[0], step):
+        part, weights = X[start : start + step], weight[start : start + step]
+        moments[0] += weights @ (part != 0)
+        moments[1] += np.einsum("i,ij,ij->j", weights, part, part, dtype=np.float64)
+    return moments
 
 
 def _runs_of_rows(indptr: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

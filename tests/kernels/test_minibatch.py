@@ -242,6 +242,7 @@ def test_moments_of_many_elements(monkeypatch):
     dense = X.toarray()
     expected = [s @ (dense != 0), s @ dense**2]
     np.testing.assert_allclose(feature_moments(X, s), expected, rtol=1e-13)
+    np.testing.assert_allclose(feature_moments(dense, s), expected, rtol=1e-13)
     empty = feature_moments(sparse.csr_array((4, 6)), None)
     np.testing.assert_array_equal(empty, np.zeros((2, 6)))
 
