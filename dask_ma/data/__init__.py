@@ -38,8 +38,8 @@ from dask_ma.data._shard import Block, Shard, build_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec
 
 __all__ = [
-    "CAST_LATER",
     "Block",
+    "CAST_LATER",
     "Deal",
     "InputInfo",
     "Partition",

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from dask_ma._callbacks import with_callbacks
 from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import InputInfo
+from dask_ma.data import CAST_LATER, InputInfo
 from dask_ma.schmp.topics._agent import train
 from dask_ma.schmp.topics._fitted import FittedGibbs
 from dask_ma.schmp.topics._params import GibbsParams
@@ -446,7 +446,7 @@ class SchMPLDA(FittedGibbs):
             self,
             X,
             accept_sparse="csr",
-            dtype=[np.float64, np.float32],
+            dtype=[*self._row_dtypes, *CAST_LATER],
             ensure_non_negative=True,
             reset=reset,
         )

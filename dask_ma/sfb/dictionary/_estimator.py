@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, validate_data
 from dask_ma._callbacks import with_callbacks
 from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import InputInfo
+from dask_ma.data import CAST_LATER, InputInfo
 from dask_ma.sfb.dictionary._agent import train
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import DictionaryParams
@@ -306,7 +306,7 @@ class SFBDictionaryLearning(FittedDictionary):
             self,
             X,
             accept_sparse="csr",
-            dtype=list(self._row_dtypes),
+            dtype=[*self._row_dtypes, *CAST_LATER],
             order="C",
             reset=reset,
         )

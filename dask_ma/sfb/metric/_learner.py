@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import InputInfo, check_memory_labels
+from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels
 from dask_ma.engine import Identity, as_text
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.metric._agent import train
@@ -330,7 +330,7 @@ class SFBMetricLearner(FittedMetric):
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         options: dict[str, Any] = {
             "accept_sparse": "csr",
-            "dtype": list(self._row_dtypes),
+            "dtype": [*self._row_dtypes, *CAST_LATER],
             "order": "C",
             "reset": reset,
             "ensure_min_samples": 2,
