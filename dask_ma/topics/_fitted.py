@@ -9,11 +9,12 @@ import numpy as np
 from scipy import special
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.decomposition import LatentDirichletAllocation
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_ma import _config
 from dask_ma._scores import blockwise_sum
 from dask_ma.base import DistributedEstimator
+from dask_ma.data import CAST_LATER
 from dask_ma.kernels import InferenceSettings
 from dask_ma.topics._coherence import MEASURES, occurrences, topic_coherence
 from dask_ma.topics._model import (
@@ -354,6 +355,17 @@ class FittedTopics(
             del params["batch_size"]
         else:
             params["batch_size"] = self.local_batch_size
+
+    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[*self._row_dtypes, *CAST_LATER],
+            ensure_non_negative=True,
+            reset=reset,
+        )
+        return X, None
 
     def _sum(
         self, X: Any, function: Any, *, count: bool = False, model: Any = None

@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 
 
+def is_auto(value: Any) -> bool:
+    """Whether a parameter is "auto", the only string that its check lets pass."""
+    return isinstance(value, str)
+
+
 def check_doc_topic_prior(value: Any, n_components: int) -> np.ndarray:
     """Prior of the documents' topics as numbers above 0.
 

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dask_ma.data import CAST_LATER, InputInfo
+from dask_ma.data import InputInfo
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
@@ -21,6 +21,7 @@ from dask_ma.topics._priors import (
     check_components,
     check_doc_topic_prior,
     check_topic_word_prior,
+    is_auto,
 )
 
 
@@ -97,9 +98,9 @@ class TopicEstimator(FittedTopics):
             "local_batch_size": _chosen(self.local_batch_size),
             "learning_method": self._method(),
             "doc_topic_prior": np.array(doc_topic_prior, dtype=np.float64),
-            "learn_prior": _is_auto(self.doc_topic_prior),
+            "learn_prior": is_auto(self.doc_topic_prior),
             "topic_word_prior": np.ascontiguousarray(self._word_prior().T),
-            "learn_topic_prior": _is_auto(self.topic_word_prior),
+            "learn_topic_prior": is_auto(self.topic_word_prior),
             "total_samples": None,
             "inference": self._inference(),
             "dtype": np.dtype(self.dtype),
@@ -131,7 +132,7 @@ class TopicEstimator(FittedTopics):
         }
         for name, start in starts.items():
             value = getattr(self, name)
-            if _is_auto(value):
+            if is_auto(value):
                 learned = getattr(self, f"{name}_", None) if continues else None
                 value = start if learned is None else learned
             priors[name] = one if value is None else value
@@ -154,9 +155,9 @@ class TopicEstimator(FittedTopics):
             "n_batch_iter_": fitted["n_updates"] + 1,
             "n_iter_": fitted["n_iter"],
         }
-        if _is_auto(self.doc_topic_prior):
+        if is_auto(self.doc_topic_prior):
             attributes["doc_topic_prior_"] = fitted["doc_topic_prior"]
-        if _is_auto(self.topic_word_prior):
+        if is_auto(self.topic_word_prior):
             attributes["topic_word_prior_"] = fitted["topic_word_prior"]
         if fitted["bound"] is not None:
             attributes["bound_"] = fitted["bound"]
@@ -192,33 +193,17 @@ class TopicEstimator(FittedTopics):
         if own is not None and names is not None and not np.array_equal(own, names):
             raise ValueError(f"others[{number}] has other feature names than this")
         # What each has learned lies beyond the prior that it has learned with it.
-        if _is_auto(self.topic_word_prior) and _is_auto(other.topic_word_prior):
+        if is_auto(self.topic_word_prior) and is_auto(other.topic_word_prior):
             return
         if not np.array_equal(other.topic_word_prior_, self.topic_word_prior_):
             raise ValueError(
                 f"others[{number}] has another topic_word_prior_ than this model"
             )
 
-    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[*self._row_dtypes, *CAST_LATER],
-            ensure_non_negative=True,
-            reset=reset,
-        )
-        return X, None
-
 
 def _chosen(size: Any) -> int | None:
     """A size that the user has chosen; None for "auto"."""
-    return None if _is_auto(size) else size
-
-
-def _is_auto(value: Any) -> bool:
-    """Whether a parameter is "auto", the only string that its check lets pass."""
-    return isinstance(value, str)
+    return None if is_auto(size) else size
 
 
 def _alike(model: Any, other: Any) -> np.ndarray:

@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.decomposition import LatentDirichletAllocation
-from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import CAST_LATER, InputInfo
+from dask_ma.data import InputInfo
 from dask_ma.schmp.topics._agent import train
 from dask_ma.schmp.topics._fitted import FittedGibbs
 from dask_ma.schmp.topics._params import GibbsParams
@@ -20,6 +19,7 @@ from dask_ma.topics._priors import (
     check_components,
     check_doc_topic_prior,
     check_topic_word_prior,
+    is_auto,
 )
 
 _MOST_EXACT = 200  # topics up to which exact draws reach a likelihood sooner
@@ -356,7 +356,7 @@ class SchMPLDA(FittedGibbs):
             return {}
         learned = {"doc_topic_prior": np.atleast_1d(self.doc_topic_prior_)}
         return {
-            **(learned if _is_auto(self.doc_topic_prior) else {}),
+            **(learned if is_auto(self.doc_topic_prior) else {}),
             "topic_word_prior": self._last_topics(),
             "learn_word_prior": False,
         }
@@ -386,9 +386,9 @@ class SchMPLDA(FittedGibbs):
             "n_features": n_features,
             "sampler": self._sampler(),
             "doc_topic_prior": of_documents,
-            "learn_doc_prior": _is_auto(self.doc_topic_prior) and n_topics > 1,
+            "learn_doc_prior": is_auto(self.doc_topic_prior) and n_topics > 1,
             "topic_word_prior": of_words.T,
-            "learn_word_prior": _is_auto(self.topic_word_prior),
+            "learn_word_prior": is_auto(self.topic_word_prior),
             "start": self._first_topics(),
             **changes,
         }
@@ -403,7 +403,7 @@ class SchMPLDA(FittedGibbs):
     def _first_value(self, name: str) -> Any:
         """A prior to begin with."""
         value = getattr(self, name)
-        return 1 / self.n_components if value is None or _is_auto(value) else value
+        return 1 / self.n_components if value is None or is_auto(value) else value
 
     def _sampler(self) -> str:
         """How topics are drawn."""
@@ -433,7 +433,7 @@ class SchMPLDA(FittedGibbs):
             "n_documents_": fitted["n_documents"],
             "n_iter_": fitted["n_iter"],
         }
-        if _is_auto(self.doc_topic_prior):
+        if is_auto(self.doc_topic_prior):
             attributes["doc_topic_prior_"] = fitted["doc_topic_prior"]
         if fitted["topic_word_prior"] is not None:
             attributes["topic_word_prior_"] = fitted["topic_word_prior"]
@@ -441,23 +441,7 @@ class SchMPLDA(FittedGibbs):
             attributes["token_topics_"] = fitted["tokens"]
         return attributes
 
-    def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[*self._row_dtypes, *CAST_LATER],
-            ensure_non_negative=True,
-            reset=reset,
-        )
-        return X, None
-
-
-def _is_auto(value: Any) -> bool:
-    """Whether a parameter is "auto", the only string that its check lets pass."""
-    return isinstance(value, str)
-
 
 def _learns(estimator: Any) -> bool:
     """Whether some prior is learned."""
-    return _is_auto(estimator.doc_topic_prior) or _is_auto(estimator.topic_word_prior)
+    return is_auto(estimator.doc_topic_prior) or is_auto(estimator.topic_word_prior)
