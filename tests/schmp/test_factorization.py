@@ -138,8 +138,13 @@ def test_a_full_matrix_without_penalty_is_a_truncated_svd():
 
 @pytest.mark.parametrize("solver", ["als", "sgd"])
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
-def test_several_rotations_for_one_side_change_nothing(monkeypatch, solver, feedback):
+@pytest.mark.parametrize("most_collected", [0, 2**26])
+def test_several_rotations_for_one_side_change_nothing(
+    monkeypatch, solver, feedback, most_collected
+):
     """Where not all equations fit into memory."""
+    name = "dask_ma.schmp.factorization._params._MOST_COLLECTED"
+    monkeypatch.setattr(name, most_collected)
     if (solver, feedback) == ("sgd", "implicit"):
         return
     options = {**EXACT, "solver": solver, "feedback": feedback, "max_iter": 3}

@@ -6,6 +6,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SchMPMatrixFactorization
+from dask_ma.schmp.factorization._alternating import AlternatingFactorization
 from dask_ma.schmp.factorization._held_out import has_stopped_improving
 from dask_ma.schmp.factorization._params import FactorizationParams
 
@@ -30,11 +31,19 @@ def products(model):
     return model.user_factors_ @ model.item_factors_.T
 
 
+@pytest.fixture(params=["collected", "passing by"])
+def other_side(request, monkeypatch):
+    """Whether the side that is not solved for is small, or a block of it at a time."""
+    if request.param == "passing by":
+        monkeypatch.setattr("dask_ma.schmp.factorization._params._MOST_COLLECTED", 0)
+
+
 # Conjugate gradients ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.usefixtures("other_side")
 def test_enough_steps_are_exact(feedback, n_ranks):
     """As many as there are unknowns: the factors are those of normal equations."""
     options = {"feedback": feedback, "max_iter": 2, "n_ranks": n_ranks}
@@ -48,8 +57,9 @@ def test_enough_steps_are_exact(feedback, n_ranks):
 
 
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+@pytest.mark.usefixtures("other_side")
 def test_few_steps_do_not_depend_on_ranks(feedback):
-    """One rank takes all steps of a user at once, several one in each rotation."""
+    """One rank takes all steps of a user at once, several perhaps one a rotation."""
     options = {"feedback": feedback, "als_solver": "cg", "max_iter": 4}
     alone, three = (fit(**options, cg_steps=2, n_ranks=n) for n in (1, 3))
     np.testing.assert_allclose(three.user_factors_, alone.user_factors_, atol=1e-7)
@@ -58,6 +68,41 @@ def test_few_steps_do_not_depend_on_ranks(feedback):
     assert all(a["objective"] == pytest.approx(b["objective"]) for a, b in pairs)
     more = fit(**options, cg_steps=1)
     assert np.abs(more.user_factors_ - alone.user_factors_).max() > 1e-3
+
+
+@pytest.mark.parametrize("als_solver", ["cholesky", "cg"])
+@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+def test_a_side_may_be_collected(monkeypatch, als_solver, feedback):
+    """It changes the order of sums only, and with it the number of messages."""
+    options = {"als_solver": als_solver, "feedback": feedback}
+    options |= {"max_iter": 3, "n_ranks": 3}
+    collected = fit(**options)
+    # The items are few enough, the users are not.
+    limit = (N_ITEMS + N_USERS) // 2 * (K + 2) * 8
+    monkeypatch.setattr("dask_ma.schmp.factorization._params._MOST_COLLECTED", limit)
+    passing = fit(**options)
+    np.testing.assert_allclose(passing.user_factors_, collected.user_factors_)
+    np.testing.assert_allclose(passing.item_factors_, collected.item_factors_)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 4])
+def test_a_round_of_collected_sides_is_two_rotations(monkeypatch, n_ranks):
+    rotations = []
+    end = AlternatingFactorization.end_rotation
+
+    def noting(self, local, shared, turn):
+        rotations.append(turn.rotation)
+        assert (local.collected is None) == (most == 0 and n_ranks > 1)
+        return end(self, local, shared, turn)
+
+    monkeypatch.setattr(AlternatingFactorization, "end_rotation", noting)
+    for most, per_round in ((2**20, 2), (0, 8)):
+        if most == 0 and n_ranks == 1:
+            continue
+        monkeypatch.setattr("dask_ma.schmp.factorization._params._MOST_COLLECTED", most)
+        rotations.clear()
+        fit(als_solver="cg", cg_steps=3, max_iter=2, n_ranks=n_ranks)
+        assert set(rotations) == set(range(2 * per_round))
 
 
 def test_few_steps_come_to_the_same_end():

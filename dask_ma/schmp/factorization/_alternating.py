@@ -1,11 +1,13 @@
 """Alternating least squares in rotations: what its ways to solve share.
 
 Users are solved for while the items travel past them, then items while the users travel
-past them, on a second copy of the ratings.
+past them, on a second copy of the ratings. A side that is small is collected as it
+passes, and the rows are solved for when all of it is there.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from dask_ma.schmp.runtime._rotation_program import Turn
 from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
 
 SIDES = "users", "items"
+#: In the place of a visiting block: all of its side.
+ALL = -1
 
 
 class AlternatingFactorization(Factorization):
@@ -44,11 +48,15 @@ class AlternatingFactorization(Factorization):
             ratings = _added_up(ratings, group, rank_of)
         for side, name in enumerate(SIDES):
             here = ratings.sent_to(group, rank_of[ratings[side]])
-            own, other = here[side], here[1 - side]
-            pairs = by_pairs(here, block_of[own], block_of[other])
-            for (home, visiting), found in pairs.items():
+            own, other = block_of[here[side]], block_of[here[1 - side]]
+            if self.is_whole(local, side):
+                other = np.full_like(other, ALL)
+            for (home, visiting), found in by_pairs(here, own, other).items():
+                columns = (
+                    self._side_of(1 - side) if visiting == ALL else blocks[visiting]
+                )
                 local.batches[home, visiting] = self._batches(
-                    found, local, blocks[home], blocks[visiting], name
+                    found, local, blocks[home], columns, name
                 )
         return local
 
@@ -78,6 +86,36 @@ class AlternatingFactorization(Factorization):
         side, _ = self.phase(request.rotation)
         return self.rotating(request, is_item=side == 0)
 
+    def train(
+        self,
+        block: ParameterBlock,
+        local: LocalRatings,
+        shared: dict[str, Any],
+        turn: Turn,
+    ) -> None:
+        """Collect a visiting block, or gather what it means to those at home."""
+        side, place = self.phase(turn.rotation)
+        if not self.is_whole(local, side):
+            self.gather(block, local, turn)
+        elif self.is_solved_in(side, place):
+            if local.collected is None:
+                shape = len(self._side_of(1 - side)), self.params.n_columns
+                local.collected = np.zeros(shape, dtype=self.params.dtype)
+            first = self._side_of(1 - side)[0]
+            local.collected[block.parameters - first] = block.values["factors"]
+
+    def is_whole(self, local: LocalRatings, side: int) -> bool:
+        """Whether a side is solved for with all of the other one at hand."""
+        return self.params.collects[side]
+
+    def is_solved_in(self, side: int, place: int) -> bool:
+        """Whether a rotation solves for some of a side; else it only gathers."""
+        return True
+
+    @abstractmethod
+    def gather(self, block: ParameterBlock, local: LocalRatings, turn: Turn) -> None:
+        """Keep what a visiting block means to those that are at home."""
+
     def end_rotation(
         self, local: LocalRatings, shared: dict[str, Any], turn: Turn
     ) -> dict[str, Any] | None:
@@ -97,8 +135,10 @@ class AlternatingFactorization(Factorization):
                     change["loss"] += found[0] if side == 1 else 0.0
                     change["penalties"][side] += found[1]
                     change[SIDES[side]] += gram_of(block.values["factors"])
+        local.collected = None
         return change
 
+    @abstractmethod
     def solve(
         self,
         block: ParameterBlock,
@@ -107,7 +147,6 @@ class AlternatingFactorization(Factorization):
         gram: np.ndarray | None,
     ) -> tuple[float, float] | None:
         """Change a block at home; its loss and penalty, None while it is not done."""
-        raise NotImplementedError
 
     def trained(
         self, change: dict[str, np.ndarray], shared: dict[str, Any], step: int
@@ -163,6 +202,11 @@ class AlternatingFactorization(Factorization):
         factors[:, self.columns(side)] = found
         block.values["factors"] = factors
         return float(ridges @ np.einsum("nf,nf->n", found, found, dtype=np.float64))
+
+    def _side_of(self, side: int) -> np.ndarray:
+        """All users, or all items, as parameters."""
+        p = self.params
+        return p.n_users + np.arange(p.n_items) if side else np.arange(p.n_users)
 
     def _batches(
         self,

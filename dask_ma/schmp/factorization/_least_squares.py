@@ -7,8 +7,6 @@ the users are solved for in each of several rotations.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dask_ma.kernels import (
@@ -18,7 +16,7 @@ from dask_ma.kernels import (
     solve_rows,
     solve_rows_nonnegative,
 )
-from dask_ma.schmp.factorization._alternating import AlternatingFactorization
+from dask_ma.schmp.factorization._alternating import ALL, AlternatingFactorization
 from dask_ma.schmp.factorization._program import LocalRatings
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import Turn
@@ -27,22 +25,26 @@ from dask_ma.schmp.runtime._rotation_program import Turn
 class LeastSquaresFactorization(AlternatingFactorization):
     """Users, and items, at the optimum with the others fixed."""
 
-    def train(
+    def gather(self, block: ParameterBlock, local: LocalRatings, turn: Turn) -> None:
+        """Add a visiting block to the equations of those that are at home."""
+        for home in self._solved_for(turn, local):
+            self._add(home, block.number, block.values["factors"], local, turn)
+
+    def _add(
         self,
-        block: ParameterBlock,
+        home: int,
+        visiting: int,
+        factors: np.ndarray,
         local: LocalRatings,
-        shared: dict[str, Any],
         turn: Turn,
     ) -> None:
-        """Add a visiting block to the equations of those that are at home."""
+        """Add factors of the other side to the equations of a home block."""
         side, _ = self.phase(turn.rotation)
-        factors = block.values["factors"]
-        offsets = self.offsets(factors, side)
-        kept = self.solved_columns(factors, side)
-        for home in self._solved_for(turn, local):
-            batches = local.batches.get((home, block.number))
-            if batches is not None:
-                add_elements(self._sums(home, local), batches, kept, offsets)
+        batches = local.batches.get((home, visiting))
+        if batches is not None:
+            kept = self.solved_columns(factors, side)
+            offsets = self.offsets(factors, side)
+            add_elements(self._sums(home, local), batches, kept, offsets)
 
     def solve(
         self,
@@ -55,6 +57,8 @@ class LeastSquaresFactorization(AlternatingFactorization):
         if block.number not in self._solved_for(turn, local):
             return None
         side, _ = self.phase(turn.rotation)
+        if local.collected is not None:
+            self._add(block.number, ALL, local.collected, local, turn)
         equations = self._sums(block.number, local)
         del local.sums[block.number]
         ridges = self.ridges(block.parameters, local)

@@ -10,6 +10,7 @@ import numpy as np
 from dask_ma.kernels import hashed_uniform
 
 _MOST_SUMS = 2**30  # bytes of normal equations at a time, over all ranks
+_MOST_COLLECTED = 2**26  # bytes of a side that a rank may hold as a whole
 # Nanoseconds, of one core, by which the way to solve is chosen.
 _GEMM = 0.06  # a rating and two components, of the product of its factors
 _ROW, _FACTORIZE = 8_000, 0.02  # a row, and three components of its factorization
@@ -110,10 +111,27 @@ class FactorizationParams:
         return "cg" if _WORTH * steps < whole else "cholesky"
 
     @property
+    def collects(self) -> tuple[bool, bool]:
+        """Whether users are solved for with all items at hand, and the reverse.
+
+        A side that is small is collected by every rank, whose rows are then solved for
+        as on a single one; of a large side a block is there at a time. It does not
+        depend on the ranks, since a fit may go on with another number of them.
+        """
+        bytes_per_row = self.n_columns * np.dtype(self.dtype).itemsize
+        of_users, of_items = (
+            n * bytes_per_row <= _MOST_COLLECTED for n in (self.n_users, self.n_items)
+        )
+        return of_items, of_users
+
+    @property
     def n_places(self) -> tuple[int, int]:
         """Rotations in which the users are solved for, and the items."""
         if self.method == "cg":
-            return self.cg_steps + 1, self.cg_steps + 1
+            users, items = (
+                1 if whole else self.cg_steps + 1 for whole in self.collects
+            )
+            return users, items
         return (1, 0) if self.method == "sgd" else self.n_chunks
 
     @property

@@ -55,6 +55,8 @@ class LocalRatings:
         By home block and visiting block: what the solver has made of the ratings.
     sums : dict
         By home block: what a rotation gathers until its end.
+    collected : ndarray or None
+        Factors of the side that travels, where all of it is collected.
     """
 
     ratings: Ratings
@@ -67,6 +69,7 @@ class LocalRatings:
     is_alone: bool = False
     batches: dict[tuple[int, int], Any] = field(default_factory=dict)
     sums: dict[int, Any] = field(default_factory=dict)
+    collected: np.ndarray | None = None
 
 
 class Factorization(RotationProgram):
