@@ -5,11 +5,13 @@ that holds ``imdb`` and ``newsgroups20`` (``X_train.npz``, ``y_train.npy`` and t
 for the test rows, counts of words; ``rating_train.npy`` of imdb) and
 ``gene_expression`` (``riboflavin.npz``, ``eyedata.npz``, ``golub.npz`` and
 ``gordon.npz`` with X and y) and ``fashion_mnist`` (the four files of the original) and
-``a9a`` (as imdb, with labels -1 and 1) to run their tests.
+``a9a`` (as imdb, with labels -1 and 1), and ``ml_latest_small`` (``ratings.csv.gz``)
+and ``jester5k`` (``ratings.npz`` with user, item and rating) to run their tests.
 """
 
 import gzip
 import os
+import warnings
 from pathlib import Path
 
 import dask.dataframe as dd
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse, special
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, SGDClassifier
 
@@ -25,6 +28,7 @@ from dask_ma import (
     MPCAClassifier,
     SchMPLasso,
     SchMPLogisticRegression,
+    SchMPMatrixFactorization,
     SFBLogisticRegression,
 )
 from dask_ma.datasets import load_clinc150
@@ -388,3 +392,40 @@ def test_convolutions_of_four_workers_learn_images(process_client, record_proper
     record_property("accuracy", accuracy)
     print(f"accuracy {accuracy:.4f}")
     assert accuracy > 0.86
+
+
+# Ratings ----------------------------------------------------------------------------
+
+
+def load_ratings(name):
+    """Pairs and ratings; which of them are held out."""
+    if name == "movielens":
+        path = folder_of("ml_latest_small") / "ratings.csv.gz"
+        pairs, ratings = np.split(np.loadtxt(path, delimiter=",", skiprows=1), [2], 1)
+        ratings = ratings[:, 0]
+    else:
+        stored = np.load(folder_of("jester5k") / "ratings.npz")
+        pairs = np.column_stack([stored["user"], stored["item"]])
+        ratings = stored["rating"].astype(float)
+    order = np.lexsort(pairs.T)
+    is_out = np.random.default_rng(0).random(len(order)) < 0.1
+    return pairs[order].astype(int), ratings[order], is_out
+
+
+@pytest.mark.parametrize(
+    ("name", "n_components", "best"), [("movielens", 32, 0.842), ("jester", 16, 4.003)]
+)
+@pytest.mark.parametrize("n_ranks", [1, 4])
+def test_ratings_in_stars_and_in_scores(
+    record_property, name, n_components, best, n_ranks
+):
+    """The defaults are about as good as soft-impute at the best of its settings."""
+    pairs, ratings, is_out = load_ratings(name)
+    model = SchMPMatrixFactorization(n_components, random_state=0, n_ranks=n_ranks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(pairs[~is_out], ratings[~is_out])
+    errors = model.predict(pairs[is_out]) - ratings[is_out]
+    rmse = np.sqrt(np.mean(errors**2))
+    record_property("rmse", rmse)
+    assert rmse < 1.01 * best

@@ -47,7 +47,6 @@ class Split(NamedTuple):
     held_out: np.ndarray
     truth: np.ndarray
     n_components: int
-    alpha: float
 
 
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -66,17 +65,15 @@ def load_ratings(name: str, folder: Path) -> Split:
         users, items = (
             np.unique(ids, return_inverse=True)[1] for ids in (users, items)
         )
-        n_components, alpha = 32, 0.1
+        n_components = 32
     else:
         stored = np.load(folder / "jester5k" / "ratings.npz")
         users, items, values = (stored[key] for key in ("user", "item", "rating"))
-        n_components, alpha = 16, 0.1
+        n_components = 16
     order = np.lexsort((items, users))
     pairs, values = np.column_stack([users, items])[order], values[order].astype(float)
     out = np.random.default_rng(0).random(len(values)) < 0.1
-    return Split(
-        pairs[~out], values[~out], pairs[out], values[out], n_components, alpha
-    )
+    return Split(pairs[~out], values[~out], pairs[out], values[out], n_components)
 
 
 def load_counts(folder: Path) -> sparse.csr_array:
@@ -106,7 +103,7 @@ def generate(n_ratings: int, n_users: int, n_items: int) -> tuple[np.ndarray, An
 def run_dask_ma(split: Split, **params: Any) -> Predict:
     """This library, on one rank."""
     model = SchMPMatrixFactorization(
-        **{"n_components": split.n_components, "alpha": split.alpha, **params},
+        **{"n_components": split.n_components, **params},
         n_ranks=1,
         random_state=0,
     )
@@ -167,8 +164,7 @@ def run_soft_impute(split: Split, shrinkage: float, n_rounds: int = 40) -> Predi
 
 def systems(name: str) -> list[tuple[str, Callable[..., Predict], dict[str, Any]]]:
     """All that are compared on ratings, with the settings tried."""
-    alpha = 0.05 if name == "movielens" else 0.1
-    sgd = {"solver": "sgd", "early_stopping": True, "max_iter": 60, "alpha": alpha}
+    sgd = {"solver": "sgd", "early_stopping": True, "max_iter": 60, "alpha": 0.05}
     tried: list[tuple[str, Callable[..., Predict], dict[str, Any]]] = [
         ("dask_ma", run_dask_ma, {}),
         ("dask_ma", run_dask_ma, {"als_solver": "cholesky"}),

@@ -1,6 +1,7 @@
 """Matrix factorization against formulas, and what its users may do with it."""
 
 import pickle
+from functools import partial
 
 import dask.array as da
 import numpy as np
@@ -77,6 +78,7 @@ def test_least_squares_by_hand(options, n_ranks):
     model = SchMPMatrixFactorization(
         **HAND,
         alpha=0.2,
+        standardize=False,
         max_iter=3,
         n_ranks=n_ranks,
         weighted_alpha=options.get("weighted", True),
@@ -91,6 +93,67 @@ def test_least_squares_by_hand(options, n_ranks):
     objectives = [record["objective"] for record in model.history_]
     assert objectives == sorted(objectives, reverse=True)
     assert model.n_iter_ == 3
+
+
+SOLVERS = pytest.mark.parametrize(
+    "options",
+    [
+        {"als_solver": "cholesky"},
+        {"als_solver": "cg"},
+        {"solver": "sgd", "batch_size": 64},
+        {"als_solver": "cg", "early_stopping": True},
+        {"als_solver": "cholesky", "positive": True},
+        {"als_solver": "cholesky", "fit_bias": False},
+    ],
+    ids=["cholesky", "cg", "sgd", "early", "positive", "no-bias"],
+)
+
+
+@SOLVERS
+@pytest.mark.parametrize("unit", [1.0, 1000.0, 1e-3])
+def test_units_of_ratings_do_not_matter(options, unit):
+    """It is as if ratings had been divided by their deviation before."""
+    make = partial(SchMPMatrixFactorization, **EXACT, **options, max_iter=3, n_ranks=2)
+    model = make().fit(PAIRS, unit * RATINGS)
+    if "early_stopping" not in options:  # else that of the ratings not held out
+        center = RATINGS.mean() if options.get("fit_bias", True) else 0.0
+        deviation = np.sqrt(np.mean((RATINGS - center) ** 2))
+        assert model.scale_ == pytest.approx(unit * deviation)
+    scale = model.scale_
+    by_hand = make(standardize=False).fit(PAIRS, unit / scale * RATINGS)
+    everyone = np.argwhere(np.ones((N_USERS, N_ITEMS)))
+    expected = scale * by_hand.predict(everyone)
+    np.testing.assert_allclose(model.predict(everyone), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.item_bias_, scale * by_hand.item_bias_, atol=1e-7 * scale
+    )
+    for name, power in {"objective": 2, "validation_rmse": 1}.items():
+        if name in model.history_[-1]:
+            expected = scale**power * by_hand.history_[-1][name]
+            assert model.history_[-1][name] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_units_of_ratings_of_new_users(weighted):
+    new = np.column_stack([np.full(5, N_USERS), np.arange(5)])
+    values = np.array([1.0, 5.0, 3.0, 2.0, 6.0])
+    found = {}
+    for unit in (1.0, 1000.0):
+        model = SchMPMatrixFactorization(**HAND, weighted_alpha=weighted, max_iter=3)
+        model.fit(PAIRS, unit * RATINGS)
+        reason = model.explain(3, 7)
+        parts = [reason.score, reason.baseline, *reason.contributions]
+        assert reason.score == pytest.approx(model.predict([(3, 7)])[0], abs=unit)
+        model.partial_fit(new, unit * values)
+        everything = [(N_USERS, item) for item in range(N_ITEMS)]
+        found[unit] = np.r_[parts, model.predict(everything)] / unit
+    np.testing.assert_allclose(found[1000.0], found[1.0], rtol=1e-6, atol=1e-9)
+
+
+def test_equal_ratings_have_no_deviation():
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(PAIRS, np.full(len(PAIRS), 4.0))
+    assert model.scale_ == 1
+    np.testing.assert_allclose(model.predict(PAIRS), 4.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -304,13 +367,13 @@ def test_pairs_that_are_rated_twice():
     """Two ratings are their mean with the weight 2; interactions are added up."""
     twice = np.r_[np.arange(len(PAIRS)), 0]
     ratings = np.r_[RATINGS, RATINGS[0] + 1]
-    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3, standardize=False)
     a = clone(model).fit(PAIRS[twice], ratings)
     means, weights = RATINGS.copy(), np.ones(len(RATINGS))
     means[0], weights[0] = RATINGS[0] + 0.5, 2
     b = clone(model).fit(PAIRS, means, weights)
     np.testing.assert_allclose(a.user_factors_, b.user_factors_, atol=1e-10)
-    model.set_params(feedback="implicit", weighted_alpha=False)
+    model.set_params(feedback="implicit", weighted_alpha=False, standardize=True)
     a = clone(model).fit(PAIRS[twice], ratings, np.ones(len(ratings)))
     means[0] = 2 * RATINGS[0] + 1
     b = clone(model).fit(PAIRS, means)

@@ -221,6 +221,7 @@ class AlternatingFactorization(Factorization):
         matrix, weights = ratings.matrix(rows, columns, by, np.dtype(p.dtype))
         if p.feedback == "explicit":
             matrix.data -= p.dtype(self.center(local))
+            matrix.data /= p.dtype(self.scale(local))
             return row_batches(matrix, weights, weights)
         more = p.dtype(p.confidence) * np.abs(matrix.data) * weights
         matrix.data = (matrix.data > 0).astype(p.dtype)

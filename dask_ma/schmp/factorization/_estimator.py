@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
@@ -77,11 +78,15 @@ class SchMPMatrixFactorization(FittedFactorization):
         take less than 0.4 of the time, by an estimate.
     cg_steps : int, default=3
         Steps of conjugate gradients, at least 1. They begin where the last ones ended.
-    alpha : float, default=0.1
+    alpha : float, default=0.09
         Penalty, not negative.
     weighted_alpha : bool, default=True
         Whether the penalty of a user or item is multiplied by the sum of the weights of
         its ratings.
+    standardize : bool, default=True
+        Whether ratings are divided by their deviation for the fit, so that the same
+        `alpha` and `eta0` serve whatever their units are. Factors and biases are then
+        brought back to the units of the ratings. For ratings only.
     confidence : float, default=1.0
         Weight of implicit feedback, not negative.
     fit_bias : bool, default=True
@@ -130,6 +135,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         Sorted ids.
     mean_ : float
         Mean of the ratings; 0 with implicit feedback.
+    scale_ : float
+        Deviation of the ratings, by which they were divided; 1 without `standardize`.
     rating_range_ : tuple of float
         Least and largest rating; infinite with implicit feedback.
     seen_ : csr_array of shape (n_users, n_items)
@@ -177,6 +184,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         "cg_steps": [Interval(Integral, 1, None, closed="left")],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "weighted_alpha": ["boolean"],
+        "standardize": ["boolean"],
         "confidence": [Interval(Real, 0, None, closed="left")],
         "fit_bias": ["boolean"],
         "positive": ["boolean"],
@@ -207,7 +215,7 @@ class SchMPMatrixFactorization(FittedFactorization):
             ("confidence",), unless("feedback", "implicit"), "set feedback='implicit'"
         ),
         Inactive(
-            ("fit_bias", "clip"),
+            ("standardize", "fit_bias", "clip"),
             unless("feedback", "explicit"),
             "set feedback='explicit'",
         ),
@@ -221,8 +229,9 @@ class SchMPMatrixFactorization(FittedFactorization):
         solver: str = "als",
         als_solver: str = "auto",
         cg_steps: int = 3,
-        alpha: float = 0.1,
+        alpha: float = 0.09,
         weighted_alpha: bool = True,
+        standardize: bool = True,
         confidence: float = 1.0,
         fit_bias: bool = True,
         positive: bool = False,
@@ -247,6 +256,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         self.cg_steps = cg_steps
         self.alpha = alpha
         self.weighted_alpha = weighted_alpha
+        self.standardize = standardize
         self.confidence = confidence
         self.fit_bias = fit_bias
         self.positive = positive
@@ -411,17 +421,19 @@ class SchMPMatrixFactorization(FittedFactorization):
         explicit = self.feedback == "explicit"
         has_bias, n = explicit and self.fit_bias, self.n_components
         ends = (float(fitted["low"]), float(fitted["high"]))
+        scale = float(fitted["scale"])
         attributes = {
-            "user_factors_": users[:, -n:].copy(),
-            "item_factors_": items[:, -n:].copy(),
+            "scale_": scale,
+            "user_factors_": users[:, -n:] * math.sqrt(scale),
+            "item_factors_": items[:, -n:] * math.sqrt(scale),
             "user_bias_": np.zeros(len(users), users.dtype),
             "item_bias_": np.zeros(len(items), items.dtype),
             "mean_": float(fitted["mean"]) if has_bias else 0.0,
             "rating_range_": ends if explicit else (-np.inf, np.inf),
         }
         if has_bias:
-            attributes |= {"user_bias_": users[:, 0].copy()}
-            attributes |= {"item_bias_": items[:, 1].copy()}
+            attributes |= {"user_bias_": users[:, 0] * scale}
+            attributes |= {"item_bias_": items[:, 1] * scale}
         return attributes
 
 

@@ -29,6 +29,7 @@ PASSED_ON = (
     "cg_steps",
     "alpha",
     "weighted_alpha",
+    "standardize",
     "confidence",
     "fit_bias",
     "positive",
@@ -308,7 +309,7 @@ class FittedFactorization(DistributedEstimator):
             users = np.column_stack([self.user_bias_, ones[0], users])
             items = np.column_stack([ones[1], self.item_bias_, items])
         low, high = self.rating_range_ if self.clip else (-np.inf, np.inf)
-        return FactorModel(users, items, self.mean_, low, high, params)
+        return FactorModel(users, items, self.mean_, low, high, self.scale_, params)
 
     def _check_names(self, X: Any, *, reset: bool = False) -> None:
         """Keep the names of two columns, or refuse those of other ones."""

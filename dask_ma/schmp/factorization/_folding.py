@@ -61,6 +61,7 @@ def fold_in(
     """
     n_columns, itemsize = model.params.n_columns, model.users.itemsize
     step = max(1, _MATRICES // (n_columns**2 * itemsize))
+    units, model = model.params.units(model.scale)[side], model.standardized()
     starts = range(0, max(1, ratings.shape[0]), step)
     found = [
         _fold_some(
@@ -71,7 +72,7 @@ def fold_in(
         )
         for start in starts
     ]
-    return np.concatenate(found)
+    return np.concatenate(found) * units.astype(model.users.dtype)
 
 
 def _stop(row: int, ratings: sparse.csr_array) -> int:
@@ -133,6 +134,7 @@ def contributions(
     contributions : ndarray of float64 of shape (m,)
     """
     p, ones = model.params, model.params.fixed_columns[0]
+    model = model.standardized()
     items = model.items.astype(np.float64)
     columns = np.array([c for c in range(p.n_columns) if c != ones])
     near, target = items[np.ix_(rated, columns)], items[item, columns]
@@ -142,7 +144,7 @@ def contributions(
     baseline = model.mean
     if ones is not None:
         numbers = numbers - items[rated, ones]
-        baseline += float(items[item, ones])
+        baseline += model.scale * float(items[item, ones])
     gram = _gram(model, 0)
     matrix = near.T @ (curvatures[:, np.newaxis] * near)
     matrix += p.alpha * (len(rated) if p.weighted_alpha else 1) * np.eye(len(columns))
@@ -155,7 +157,7 @@ def contributions(
         found = solve_rows_nonnegative(equations, np.zeros(1), start, is_free)[0]
         kept = is_free | (found > 0)
     part = np.linalg.lstsq(matrix[np.ix_(kept, kept)], target[kept], rcond=None)[0]
-    return baseline, pulls * numbers * (near[:, kept] @ part)
+    return baseline, model.scale * pulls * numbers * (near[:, kept] @ part)
 
 
 def _elements(
@@ -164,7 +166,8 @@ def _elements(
     """Values, curvatures and pulls of ratings; see :class:`RowBatch`."""
     p, dtype = model.params, values.dtype
     if p.feedback == "explicit":
-        return values - dtype.type(model.mean), weights, weights
+        centered = values - dtype.type(model.mean)
+        return centered / dtype.type(model.scale), weights, weights
     more = dtype.type(p.confidence) * np.abs(values) * weights
     return (values > 0).astype(dtype), more, 1 + more
 

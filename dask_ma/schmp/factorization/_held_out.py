@@ -21,7 +21,7 @@ class HeldOut(NamedTuple):
     users, items : ndarray of int of shape (n,)
         Places in the blocks.
     values, weights : ndarray of float64 of shape (n,)
-        Ratings less their mean.
+        Ratings as they are fitted.
     """
 
     users: np.ndarray

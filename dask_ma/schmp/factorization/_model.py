@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,8 @@ class FactorModel:
         As :class:`FactorizationParams` lays them out.
     mean, low, high : float
         Of the ratings; 0 and infinite with implicit feedback.
+    scale : float
+        What the ratings were divided by in the fit.
     params : FactorizationParams
         Of the fit.
     """
@@ -49,6 +51,7 @@ class FactorModel:
     mean: float
     low: float
     high: float
+    scale: float
     params: FactorizationParams
 
     def strangers(self) -> tuple[np.ndarray, np.ndarray]:
@@ -57,6 +60,16 @@ class FactorModel:
         if self.params.has_bias:
             user[0, 1] = item[0, 0] = 1
         return user, item
+
+    def standardized(self) -> FactorModel:
+        """The model of ratings as they were fitted; its factors are the only change."""
+        users, items = self.params.units(self.scale)
+        kind = self.users.dtype.type
+        return replace(
+            self,
+            users=self.users / users.astype(kind),
+            items=self.items / items.astype(kind),
+        )
 
     def rows_of(self, numbers: np.ndarray, side: int) -> np.ndarray:
         """Factors of users or items; -1 is a stranger."""

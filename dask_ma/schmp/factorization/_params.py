@@ -40,6 +40,7 @@ class FactorizationParams:
     cg_steps: int
     alpha: float
     weighted_alpha: bool
+    standardize: bool
     confidence: float
     fit_bias: bool
     positive: bool
@@ -59,6 +60,11 @@ class FactorizationParams:
         return self.fit_bias and self.feedback == "explicit"
 
     @property
+    def is_standardized(self) -> bool:
+        """Whether ratings are divided by their deviation."""
+        return self.standardize and self.feedback == "explicit"
+
+    @property
     def n_columns(self) -> int:
         """Columns of the factors: with biases, two more.
 
@@ -76,6 +82,23 @@ class FactorizationParams:
     def fixed_columns(self) -> tuple[int | None, int | None]:
         """Column of ones of the users, and that of the items."""
         return (1, 0) if self.has_bias else (None, None)
+
+    def units(self, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """What the columns of users, and of items, are multiplied with for a scale.
+
+        Parameters
+        ----------
+        scale : float
+            What the ratings were divided by.
+
+        Returns
+        -------
+        users, items : ndarray of float64 of shape (n_columns,)
+        """
+        users, items = np.full((2, self.n_columns), np.sqrt(scale))
+        if self.has_bias:
+            users[:2], items[:2] = (scale, 1), (1, scale)
+        return users, items
 
     @property
     def n_chunks(self) -> tuple[int, int]:

@@ -128,8 +128,9 @@ class Factorization(RotationProgram):
         self, local: LocalRatings, group: Group
     ) -> dict[str, np.ndarray]:
         """The objective, and what predictions need of the ratings."""
-        _, mean, low, high = local.totals
-        known = {"objective": np.inf, "mean": mean, "low": low, "high": high}
+        totals = local.totals
+        known = {"mean": totals.mean, "low": totals.low, "high": totals.high}
+        known |= {"objective": np.inf, "scale": self.scale(local)}
         known |= {"n_users": self.params.n_users, "step": 0}
         if self.params.early_stopping:
             known |= {"held_out": np.inf, "least_held_out": np.inf, "is_best": 0}
@@ -217,11 +218,18 @@ class Factorization(RotationProgram):
         """What is taken from the ratings: their mean, where there are biases."""
         return local.totals.mean if self.params.has_bias else 0.0
 
+    def scale(self, local: LocalRatings) -> float:
+        """What the ratings are divided by then: 1, or their deviation."""
+        if not self.params.is_standardized:
+            return 1.0
+        return local.totals.deviation(self.center(local))
+
     def report(self, sums: np.ndarray, shared: dict[str, Any]) -> dict[str, float]:
-        """The objective, and the error of held-out ratings."""
-        found = {"objective": float(shared["objective"])}
+        """The objective, and the error of held-out ratings, in units of the ratings."""
+        scale = float(shared["scale"])
+        found = {"objective": scale**2 * float(shared["objective"])}
         if self.params.early_stopping:
-            found["validation_rmse"] = float(shared["held_out"])
+            found["validation_rmse"] = scale * float(shared["held_out"])
         return found
 
     def has_converged(self, records: list[dict[str, Any]]) -> bool:
@@ -262,12 +270,16 @@ class Factorization(RotationProgram):
                 (own, other): HeldOut(
                     np.searchsorted(blocks[own], found.users),
                     np.searchsorted(blocks[other], found.items),
-                    found.values - self.center(local),
+                    self.standardized(found.values, local),
                     found.weights,
                 )
                 for (own, other), found in pairs.items()
             }
         return rank_of, block_of
+
+    def standardized(self, values: np.ndarray, local: LocalRatings) -> np.ndarray:
+        """Ratings as they are fitted."""
+        return (values - self.center(local)) / self.scale(local)
 
     def _check_range(self, totals: Totals) -> None:
         """Refuse ratings that do not count, or whose squares would be infinite."""

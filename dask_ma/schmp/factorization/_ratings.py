@@ -180,12 +180,15 @@ class Totals(NamedTuple):
         Weighted mean of the values.
     low, high : float
         Least and largest value.
+    mean_square : float
+        Weighted mean of the squares of the values.
     """
 
     weights: np.ndarray
     mean: float
     low: float
     high: float
+    mean_square: float
 
     @classmethod
     def of(cls, ratings: Ratings, n_parameters: int, group: Group) -> Totals:
@@ -193,11 +196,19 @@ class Totals(NamedTuple):
         values, weights = ratings.values, ratings.weights
         per_user = np.bincount(ratings.users, weights, n_parameters)
         per_item = np.bincount(ratings.items, weights, n_parameters)
-        sums = np.array([weights @ values, weights.sum()])
-        per_parameter, (total, weight) = allreduce(group, [per_user + per_item, sums])
+        sums = np.array([weights @ values, weights @ values**2, weights.sum()])
+        counted = [per_user + per_item, sums]
+        per_parameter, (total, squares, weight) = allreduce(group, counted)
         ends = np.array([-np.inf, -np.inf])
         if len(values):
             ends = np.array([-values.min(), values.max()])
         low, high = allreduce(group, ends, "max")
-        mean = float(total / weight) if weight > 0 else 0.0
-        return cls(per_parameter, mean, -float(low), float(high))
+        mean, square = (total / weight, squares / weight) if weight > 0 else (0.0, 0.0)
+        return cls(per_parameter, float(mean), -float(low), float(high), float(square))
+
+    def deviation(self, center: float) -> float:
+        """Root of the mean squared distance of the values from a center, or 1 for 0."""
+        variance = self.mean_square - 2 * center * self.mean + center**2
+        if not variance > 1e-12 * self.mean_square:
+            return 1.0  # all values are the same
+        return float(np.sqrt(variance))

@@ -38,7 +38,7 @@ class SGDFactorization(Factorization):
             local.batches[home, visiting] = step_batches(
                 np.searchsorted(rows, found.users),
                 np.searchsorted(columns, found.items),
-                (found.values - self.center(local)).astype(dtype),
+                self.standardized(found.values, local).astype(dtype),
                 found.weights.astype(dtype),
                 (len(rows), len(columns)),
                 self.params.batch_size,

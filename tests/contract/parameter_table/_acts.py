@@ -275,6 +275,7 @@ _FACTORIZATION = {
     "solver": acts("sgd"),
     "alpha": acts(0.5),
     "weighted_alpha": acts(False),
+    "standardize": acts(False),
     "confidence": acts(3.0, feedback="implicit"),
     "fit_bias": acts(False),
     "eta0": acts(0.3, **_STEPS),

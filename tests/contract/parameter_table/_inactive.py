@@ -225,6 +225,7 @@ INACTIVE = [
     raises(_MF, "n_iter_no_change", 1, "early_stopping"),
     raises(_MF, "fit_bias", False, "feedback", feedback="implicit"),
     raises(_MF, "clip", False, "feedback", feedback="implicit"),
+    raises(_MF, "standardize", False, "feedback", feedback="implicit"),
     # Topics
     *(
         warns(_MALDA, name, value, "learning_method", **_BATCH)
