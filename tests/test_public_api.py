@@ -98,6 +98,7 @@ PUBLIC = [
             "make_sparse_classification",
             "read_bag_of_words",
             "read_lda_c",
+            "read_svmlight",
             "vectorize_text",
         ],
         "dask_ma.mpca": ["Torch"],

@@ -11,6 +11,7 @@ from dask_ma.datasets._sparse_classification import (
     make_dask_sparse_classification,
     make_sparse_classification,
 )
+from dask_ma.datasets._svmlight import read_svmlight
 from dask_ma.datasets._text import vectorize_text
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "make_sparse_classification",
     "read_bag_of_words",
     "read_lda_c",
+    "read_svmlight",
     "vectorize_text",
 ]

@@ -53,6 +53,10 @@ NAMES: dict[str, dict[str, tuple[str, str]]] = {
             "preprocessing.Normalizer",
             "svm.LinearSVC",
         )
+    }
+    | {
+        f"sklearn.datasets.{name}_svmlight_file": ("py:function", SKLEARN)
+        for name in ("dump", "load")
     },
     "dask": {
         "dask.config.set": ("py:class", "configuration.html#$"),
