@@ -207,7 +207,7 @@ def _place_blocks(
         ):
             cache = None
         else:
-            blocks[0] = _to_disks(client, cache, X, blocks[0], pins, addresses, owned)
+            blocks[0] = _to_disks(client, cache, blocks[0], pins, addresses, owned)
     held = _locate(client, blocks, addresses)
     counts = _known_lengths(client, [X, *columns.lazy], blocks, held)
     lengths = counts[0]
@@ -246,7 +246,6 @@ def _place_blocks(
 def _to_disks(
     client: Client,
     cache: RowCache,
-    X: Any,
     blocks: list[Future],
     pins: Sequence[str] | None,
     addresses: Sequence[str],
@@ -258,7 +257,7 @@ def _to_disks(
         [held] = _locate(client, [blocks], addresses)
         stored = cache.store_futures(client, blocks, [places[0] for places in held])
     else:
-        stored = cache.store_blocks(client, X, pins)
+        stored = cache.store_blocks(client, blocks, pins)
     given_up = {block.key for block in blocks}
     mine = [future for future in owned if future.key in given_up]
     owned[:] = [future for future in owned if future.key not in given_up] + stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -81,23 +81,32 @@ class RowCache:
 
     def store_here(self, X: Any) -> Any:
         """A dask.array as delayed blocks on the disk."""
+        return self._stored(X.to_delayed().ravel())
+
+    def _stored(self, blocks: Iterable[Any]) -> list[Any]:
+        """Delayed blocks on the disk."""
         store = dask.delayed(store_rows, pure=False)
         arguments = self.run, self.base, self.dtypes
         name = f"dask_ma-rows-{self.run}"
         return [
             store(block, *arguments, dask_key_name=(name, number))
-            for number, block in enumerate(X.to_delayed().ravel())
+            for number, block in enumerate(blocks)
         ]
 
     def store_blocks(
-        self, client: Client, X: Any, pins: Sequence[str], priority: int = _PRIORITY
+        self,
+        client: Client,
+        blocks: Sequence[Future],
+        pins: Sequence[str],
+        priority: int = _PRIORITY,
     ) -> list[Future]:
-        """Compute each block on its worker and write it there."""
-        stored = self.store_here(X)
+        """Write blocks that are under way, each on its worker."""
+        # Of futures, since their collection would be optimized together with what is
+        # done here, and its keys be sent again with other tasks.
+        stored = self._stored(blocks)
         places: defaultdict[Any, list[str]] = defaultdict(list)
-        keys = [*cluster.block_keys(X), *(block.key for block in stored)]
         places.update(
-            {key: [pin] for key, pin in zip(keys, [*pins, *pins], strict=True)}
+            {block.key: [pin] for block, pin in zip(stored, pins, strict=True)}
         )
         with dask.annotate(workers=places.__getitem__, allow_other_workers=True):
             persisted = client.persist(stored, priority=priority)

@@ -127,6 +127,21 @@ def test_any_collection_anywhere(request, rows, on_disks, written, fitted, kind,
         np.testing.assert_array_equal(found, fitted(ESTIMATORS[0], X, y))
 
 
+@pytest.mark.parametrize("kind", ["array", "frame", "files"])
+def test_a_key_is_one_task(rows, cluster, on_disks, fitted, kind, tmp_path, caplog):
+    """Dask warns where a key is sent again with another task, and may get stuck."""
+    X, y = lazy(*rows, "array" if kind == "array" else "frame")
+    if kind == "files":
+        pd.concat([X.compute(), y.compute()], axis=1).to_parquet(
+            tmp_path.parent / "rows.parquet", row_group_size=10
+        )
+        frame = dd.read_parquet(tmp_path.parent / "rows.parquet", split_row_groups=True)
+        X, y = frame[[f"x{i}" for i in range(N_COLUMNS)]], frame["y"]
+    with caplog.at_level("WARNING", "distributed.scheduler"):
+        fitted(ESTIMATORS[0], X, y)
+    assert "run_spec" not in caplog.text
+
+
 @pytest.mark.parametrize("persist", [False, "auto"])
 def test_each_block_is_computed_once(
     rows, cluster, small_workers, configured, fitted, written, tmp_path, persist
