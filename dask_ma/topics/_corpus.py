@@ -14,6 +14,10 @@ from dask_ma.data import Block, Shard, build_shard, hand_back
 from dask_ma.engine import RankContext
 from dask_ma.kernels import row_slice
 
+_STORED_BYTES = 12  # of a count of a CSR
+_WORD_BYTES = 16  # that a batch takes for each count, with what is made of it
+_CHUNK_BYTES = 2**22  # of rows that are made a CSR at a time
+
 
 class Batch(NamedTuple):
     """Some documents, with their own words as columns.
@@ -46,7 +50,7 @@ class Corpus:
     Parameters
     ----------
     shard : Shard
-        Documents of this rank, as CSR blocks.
+        Documents of this rank, as CSR or dense blocks.
     summaries : sequence of Summary
         Those of all ranks.
     dtype : dtype
@@ -82,6 +86,7 @@ class Corpus:
         self._sizes = np.array([s.n_documents for s in summaries])
         self._blocks = [block.X for block in shard.blocks]
         self._starts = np.cumsum([0] + [X.shape[0] for X in self._blocks])
+        self._n_elements = sum(map(_n_elements, self._blocks))
         self._dtype = dtype
         self._column_of = np.zeros(shard.n_features, dtype=np.int32)
 
@@ -89,6 +94,19 @@ class Corpus:
         """Documents of all ranks in one of the rounds that a pass is split into."""
         sizes = self._sizes // n_rounds + (n_round < self._sizes % n_rounds)
         return int(sizes.sum())
+
+    def documents_at_once(self, bytes_per_document: int, most: int) -> int:
+        """Documents of a batch that takes about so many bytes, or 64.
+
+        Parameters
+        ----------
+        bytes_per_document : int
+            That work on a document takes, whatever its words are.
+        most : int
+            Bytes that a batch, and work on it, may take each.
+        """
+        of_words = _WORD_BYTES * self._n_elements / max(1, self.n_documents)
+        return max(64, int(most / max(bytes_per_document, of_words)))
 
     def shuffled(self, context: RankContext, n_passes: int) -> np.ndarray:
         """Numbers of the documents in the order of a pass.
@@ -106,7 +124,7 @@ class Corpus:
         bounds = np.searchsorted(documents, self._starts)
         for i in np.flatnonzero(np.diff(bounds)):
             rows = documents[bounds[i] : bounds[i + 1]] - self._starts[i]
-            parts.append(self._blocks[i][rows])
+            parts.append(_sparse(self._blocks[i][rows]))
             hand_back(self._blocks[i])
         if not parts:
             parts.append(sparse.csr_array((0, self.n_features), dtype=self._dtype))
@@ -120,6 +138,7 @@ class Corpus:
 
     def _narrow(self, X: Any) -> Batch:
         """Leave out the words that do not occur."""
+        X = _sparse(X)
         occurs = np.zeros(self.n_features, dtype=bool)
         occurs[X.indices] = True
         words = np.flatnonzero(occurs)
@@ -228,26 +247,71 @@ def _hold_out(
         mask = chosen[start : start + block.X.shape[0]]
         start += len(mask)
         kept.append(block._replace(X=block.X[np.flatnonzero(~mask)]))
-        held_out.append(block.X[np.flatnonzero(mask)])
+        held_out.append(_sparse(block.X[np.flatnonzero(mask)]))
     return replace(shard, blocks=kept), held_out
 
 
 def _n_words(parts: list[Any]) -> float:
     """Sum of the counts."""
-    return float(sum(X.data.sum(dtype=np.float64) for X in parts))
+    return float(sum(_values(X).sum(dtype=np.float64) for X in parts))
+
+
+def _sparse(X: Any) -> Any:
+    """Some documents as CSR."""
+    return X if sparse.issparse(X) else sparse.csr_array(X)
+
+
+def _values(X: Any) -> np.ndarray:
+    """Counts that are stored."""
+    values: np.ndarray = X.data if sparse.issparse(X) else X
+    return values
+
+
+def _n_elements(X: Any) -> int:
+    """Counts that are not 0."""
+    return int(X.nnz if sparse.issparse(X) else np.count_nonzero(X))
 
 
 def _counts(block: Block) -> Block:
-    """A block as CSR, without negative counts."""
+    """A block without negative counts, as CSR if that takes less than half as much.
+
+    A matrix of counts that is mostly full stays as it is: a copy of it, which would be
+    larger than itself, would be there beside it.
+    """
     X = block.X
-    if not sparse.issparse(X):
-        X = sparse.csr_array(X)
-    if len(X.data) and X.data.min() < 0:
-        position = int(np.argmax(X.data < 0))
-        row = int(np.searchsorted(X.indptr, position, side="right")) - 1
+    if _values(X).size and _values(X).min() < 0:
+        row, column, value = _first_negative(X)
         raise ValueError(
             f"Negative values in data passed to MALDA: counts must be 0 or more, but "
-            f"row {row} of block {block.index} has {X.data[position]:g} in column "
-            f"{X.indices[position]}"
+            f"row {row} of block {block.index} has {value:g} in column {column}"
         )
-    return block._replace(X=X)
+    if sparse.issparse(X) or 2 * _STORED_BYTES * _n_elements(X) > X.nbytes:
+        return block
+    return block._replace(X=_as_csr(X))
+
+
+def _as_csr(X: np.ndarray) -> Any:
+    """A few counts as CSR, by some rows at a time."""
+    indptr = np.zeros(len(X) + 1, dtype=np.int64)
+    np.cumsum(np.count_nonzero(X, axis=1), out=indptr[1:])
+    result = sparse.csr_array(X.shape, dtype=X.dtype)
+    result.indptr = indptr
+    result.data = np.empty(indptr[-1], dtype=X.dtype)
+    result.indices = np.empty(indptr[-1], dtype=np.int32)
+    step = max(1, _CHUNK_BYTES // max(1, X[:1].nbytes))
+    for start in range(0, len(X), step):
+        part = sparse.csr_array(X[start : start + step])
+        own = slice(indptr[start], indptr[min(start + step, len(X))])
+        result.data[own], result.indices[own] = part.data, part.indices
+    return result
+
+
+def _first_negative(X: Any) -> tuple[int, int, float]:
+    """Row, column and value of the first negative count."""
+    position = int(np.argmax(_values(X).ravel() < 0))
+    value = float(_values(X).ravel()[position])
+    if not sparse.issparse(X):
+        row, column = divmod(position, X.shape[1])
+        return row, column, value
+    row = int(np.searchsorted(X.indptr, position, side="right")) - 1
+    return row, int(X.indices[position]), value

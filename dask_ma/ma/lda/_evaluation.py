@@ -167,7 +167,10 @@ class TopicEvaluator:
         """This rank's part: its documents, and a part of the vocabulary."""
         settings, prior = self._params.inference, rounds.prior
         value = 0.0
-        for batch in self._corpus.batches_in_order(self._params.documents_at_once):
+        size = self._corpus.documents_at_once(
+            self._params.bytes_per_document, settings.block_bytes
+        )
+        for batch in self._corpus.batches_in_order(size):
             weights = rounds.topics.weights(batch.words, settings.threshold)
             found = infer_documents(batch.X, weights.weights, prior, settings)
             value += document_bounds(batch.X, found, weights, prior).sum()

@@ -69,10 +69,9 @@ class TopicParams:
     with_bound: bool = True
 
     @property
-    def documents_at_once(self) -> int:
-        """Documents whose topics take as much memory as a block of words."""
-        per_document = 4 * self.n_components * self.dtype.itemsize
-        return max(64, self.inference.block_bytes // per_document)
+    def bytes_per_document(self) -> int:
+        """Bytes of the topics of a document that are there at a time."""
+        return 4 * self.n_components * self.dtype.itemsize
 
 
 class TopicResult(NamedTuple):

@@ -261,8 +261,11 @@ class SendGradient(Rounds):
     def _statistics(self, documents: np.ndarray) -> np.ndarray:
         """Statistics of all words from some documents of this rank."""
         statistics = np.zeros_like(self.topics.excess)
-        for start in range(0, len(documents), self._params.documents_at_once):
-            part = documents[start : start + self._params.documents_at_once]
+        size = self._corpus.documents_at_once(
+            self._params.bytes_per_document, self._params.inference.block_bytes
+        )
+        for start in range(0, len(documents), size):
+            part = documents[start : start + size]
             batch = self._corpus.batch(part)
             statistics[batch.words] += self._expect(batch)
         return statistics
