@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,25 @@ def get_timeout(key: str) -> float:
 
 def get_dask_timeout(key: str) -> float:
     """Value of any key of Dask's configuration in seconds."""
-    return float(parse_timedelta(dask.config.get(key), default="s"))
+    return _seconds(dask.config.get(key))
 
 
 def get_bytes(key: str) -> int:
     """Value of ``dask-ma.<key>`` in bytes."""
-    return int(parse_bytes(get(key)))
+    return _bytes(get(key))
+
+
+# Every message asks for some, and reading the words takes longer than the message.
+@lru_cache
+def _seconds(value: Any) -> float:
+    """Seconds that a value of the configuration stands for."""
+    return float(parse_timedelta(value, default="s"))
+
+
+@lru_cache
+def _bytes(value: Any) -> int:
+    """Bytes that a value of the configuration stands for."""
+    return int(parse_bytes(value))
 
 
 @contextmanager

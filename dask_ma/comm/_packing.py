@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,6 @@ def pack(arrays: Sequence[np.ndarray]) -> Packed:
 def unpack(packed: Packed) -> list[np.ndarray]:
     """Views of the flat vectors in the shapes of the original arrays."""
     return [
-        packed.flats[which][start : start + int(np.prod(shape))].reshape(shape)
+        packed.flats[which][start : start + prod(shape)].reshape(shape)
         for which, start, shape in packed.slots
     ]

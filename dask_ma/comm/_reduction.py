@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from dask_ma.comm._topology import (
     tree_cover,
     tree_path,
 )
+
+# Every collective asks for the same ones.
+_cover = lru_cache(tree_cover)
 
 
 class LocalReducer:
@@ -70,7 +74,7 @@ class LocalReducer:
 
     def _cover(self, node: int) -> list[Range]:
         """Subtrees that make up the ranks of a process."""
-        return tree_cover(self._layout.ranks_of(node), self._layout.size)
+        return _cover(self._layout.ranks_of(node), self._layout.size)
 
 
 class SubtreeSums:

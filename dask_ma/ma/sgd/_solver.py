@@ -79,9 +79,7 @@ class LocalSGD:
         self._pace = 1.0 if alone else _PACE
         self._n_runs = 0
         self._n_rows = 0
-        self._classes = {}
-        if params.is_classifier:
-            self._classes["classes"] = np.arange(2)
+        self._is_classifier = params.is_classifier
         self._rotate = False
         self._segments: Iterator[Block] | None = None
         self._rest: Block | None = None
@@ -163,6 +161,9 @@ class LocalSGD:
     def _take_steps(self, block: Block, t: float) -> None:
         """Go over a block once for each problem; the first step has the number `t`."""
         n_problems, sgd = len(self._coef), self._estimator
+        # Once is enough: comparing the classes takes longer than a step over few rows.
+        first = self._is_classifier and not hasattr(sgd, "classes_")
+        classes = {"classes": np.arange(2)} if first else {}
         seeds: Any = [self._random_state]
         if n_problems > 1:
             seeds = self._random_state.randint(_MAX_SEED, size=n_problems)
@@ -170,16 +171,14 @@ class LocalSGD:
         # loop changes the filters of warnings, which ranks in threads share.
         for k, seed in enumerate(seeds):
             row = self._coef[k : k + 1]
-            sgd.coef_ = row if self._classes else row[0]
+            sgd.coef_ = row if self._is_classifier else row[0]
             sgd.intercept_ = self._intercept[k : k + 1]
             sgd.random_state = seed
             self._steps.set_on(sgd, t)
             if self._positive_weight is not None:
                 sgd.class_weight = {0: 1.0, 1: float(self._positive_weight[k])}
             y = (block.y == k).astype(np.intp) if n_problems > 1 else block.y
-            sgd.partial_fit(
-                block.X, y, sample_weight=block.sample_weight, **self._classes
-            )
+            sgd.partial_fit(block.X, y, sample_weight=block.sample_weight, **classes)
             self._coef[k] = sgd.coef_.ravel()
             self._intercept[k] = sgd.intercept_[0]
 

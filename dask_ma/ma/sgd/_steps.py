@@ -72,13 +72,14 @@ class Steps:
     def set_on(self, estimator: Any, t: float) -> None:
         """Have an estimator of scikit-learn go on with step `t` of these."""
         if self.rule in ("optimal", "pa1", "pa2"):
-            estimator.set_params(learning_rate=self.rule, eta0=self.scale)
+            estimator.learning_rate, estimator.eta0 = self.rule, self.scale
             estimator.t_ = t
             return
-        rule = "invscaling" if self.power else "constant"
-        power = self.power if self.power else estimator.power_t
-        estimator.set_params(learning_rate=rule, eta0=self.scale, power_t=power)
-        estimator.t_ = t + self.shift
+        # Not by `set_params`, which takes longer than the steps over a few rows.
+        estimator.learning_rate = "invscaling" if self.power else "constant"
+        estimator.eta0, estimator.t_ = self.scale, t + self.shift
+        if self.power:
+            estimator.power_t = self.power
 
 
 def steps_of(params: FitParams) -> Steps:
