@@ -19,7 +19,7 @@ from dask_ma.datasets import load_clinc150, make_sparse_classification
 from dask_ma.plotting import ConvergenceDisplay
 
 X_many, y_many, _ = make_sparse_classification(
-    100_000, 5_000, n_nonzero=30, random_state=0
+    50_000, 5_000, n_nonzero=30, random_state=0
 )
 
 # %%
@@ -59,7 +59,7 @@ fit(X_few, y_few, 2).history_[0]
 # shared out. In the upper row it gets shorter, if there is an idle core for each rank.
 figure, axes = plt.subplots(2, 2, sharey="row", figsize=(9, 6), layout="constrained")
 for row, (title, X, y) in enumerate(
-    [("100,000 generated rows", X_many, y_many), ("2,000 queries", X_few, y_few)]
+    [("50,000 generated rows", X_many, y_many), ("2,000 queries", X_few, y_few)]
 ):
     models = {
         "1 rank": fit(X, y, 1),

@@ -10,7 +10,7 @@ through a driver, and models between the workers.
 """
 
 # %%
-# Four worker processes stand in for a cluster, and the model is large for them: 500,000
+# Four worker processes stand in for a cluster, and the model is large for them: 200,000
 # weights.
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,7 +21,7 @@ from dask_ma.datasets import make_sparse_classification
 from dask_ma.ma import Gradients, Models
 from dask_ma.plotting import ConvergenceDisplay, GanttDisplay
 
-X, y, _ = make_sparse_classification(40_000, 500_000, n_nonzero=30, random_state=0)
+X, y, _ = make_sparse_classification(20_000, 200_000, n_nonzero=30, random_state=0)
 paradigms = {
     "gradients through a driver": {
         "paradigm": Gradients(aggregation="driver"),
@@ -86,7 +86,7 @@ for name, model in models.items():
 
 # %%
 # What the charts do not show is how much a round brings. A gradient at the common model
-# is one step; a local pass is 10,000 of them.
+# is one step; a local pass is 5,000 of them.
 ConvergenceDisplay.from_estimators(models)
 plt.show()
 

@@ -24,9 +24,9 @@ bars = np.zeros((10, 5, 5))
 for place in range(5):
     bars[place, place, :] = bars[5 + place, :, place] = 0.2
 bars = bars.reshape(10, 25)
-shares = rng.dirichlet(np.full(10, 0.2), size=800)
+shares = rng.dirichlet(np.full(10, 0.2), size=500)
 X = np.array([rng.multinomial(100, row) for row in shares @ bars])
-train, test = X[:600], X[600:]
+train, test = X[:400], X[400:]
 
 # %%
 # A fit

@@ -56,7 +56,7 @@ models = {
         strategy=strategy,
         batch_size=16,
         learning_rate_init=0.01,
-        max_iter=12,
+        max_iter=8,
         early_stopping=True,
         tol=None,
         n_ranks=4,
@@ -102,7 +102,7 @@ wide = {
         (512, 256),
         strategy=strategy,
         batch_size=64,
-        max_iter=5,
+        max_iter=3,
         tol=None,
         random_state=0,
     ).fit(X, y)
