@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,10 @@ def _count_bytes(client: Client, moving: list[tuple[Any, str]]) -> int:
     """Bytes of data that are to leave their workers, measured there."""
     if not moving:
         return 0
-    calls = [(n_bytes, (source,), holder) for source, holder in moving]
+    by_holder: defaultdict[str, list[Any]] = defaultdict(list)
+    for source, holder in moving:
+        by_holder[holder].append(source)
+    calls = [(n_bytes, (sources,), holder) for holder, sources in by_holder.items()]
     return sum(cluster.call_now(client, calls))
 
 
