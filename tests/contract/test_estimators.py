@@ -39,31 +39,34 @@ ONE_STEP = {"batch_size": 1000, "learning_rate": "invscaling", "refine": None}
 # for the checks, because they take most of the time of these tests.
 ESTIMATORS = [
     ButterflySGDClassifier(max_iter=200),
-    ButterflySGDClassifier(max_iter=200, **ONE_STEP),
     ButterflySGDRegressor(max_iter=200),
-    ButterflySGDRegressor(max_iter=200, **ONE_STEP),
     MALDA(n_components=3, max_iter=3),
-    MALDA(n_components=3, max_iter=3, n_ranks=2, learning_method="batch"),
     MASGDClassifier(max_iter=200),
-    MASGDClassifier(max_iter=5, n_ranks=2),
     MASGDRegressor(max_iter=200),
-    MASGDRegressor(max_iter=5, n_ranks=2),
     MPCAClassifier((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
-    MPCAClassifier(**MPCA_ON_TWO_RANKS),
     MPCARegressor((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
-    MPCARegressor(**MPCA_ON_TWO_RANKS),
     SchMPLDA(n_components=3, max_iter=3, fractions="round"),
-    SchMPLDA(3, max_iter=3, n_ranks=2, sampler="metropolis", fractions="round"),
     SchMPLasso(alpha=0.01),
-    SchMPLasso(alpha=0.01, n_ranks=2, layout="columns"),
     SchMPLassoCV(cv=3, alphas=5),
     SchMPLogisticRegression(),
     SFBDictionaryLearning(3, alpha=0.05, max_iter=3),
-    SFBDictionaryLearning(3, alpha=0.05, max_iter=3, n_ranks=2, solver="sgd"),
     SFBLogisticRegression(max_iter=20),
+    SFBMetricLearner(),
+]
+# The same classes with other solvers, and on two ranks.
+OTHER_WAYS = [
+    ButterflySGDClassifier(max_iter=200, **ONE_STEP),
+    ButterflySGDRegressor(max_iter=200, **ONE_STEP),
+    MALDA(n_components=3, max_iter=3, n_ranks=2, learning_method="batch"),
+    MASGDClassifier(max_iter=5, n_ranks=2),
+    MASGDRegressor(max_iter=5, n_ranks=2),
+    MPCAClassifier(**MPCA_ON_TWO_RANKS),
+    MPCARegressor(**MPCA_ON_TWO_RANKS),
+    SchMPLDA(3, max_iter=3, n_ranks=2, sampler="metropolis", fractions="round"),
+    SchMPLasso(alpha=0.01, n_ranks=2, layout="columns"),
+    SFBDictionaryLearning(3, alpha=0.05, max_iter=3, n_ranks=2, solver="sgd"),
     SFBLogisticRegression(max_iter=20, solver="sgd", refine=False),
     SFBLogisticRegression(max_iter=20, solver="sdca", alpha=0.05, n_ranks=2),
-    SFBMetricLearner(),
     SFBMetricLearner(loss="hinge", max_iter=5, n_ranks=2, communication="factors"),
 ]
 # With a client: one rank per worker, or two ranks on some of them.
@@ -86,9 +89,12 @@ _STOCHASTIC = (
     "equal in the limit only"
 )
 _REFUSED = "the check sets n_iter_no_change, which dual ascent does not have"
+# What the class and the checks of its input do, which no rank takes part in.
 _SAME_ANYWHERE = re.compile(
-    "clone|repr|tags|init|mixin|set_params|get_params|unfitted"
-    "|estimator_sparse_(array|matrix)|class_weight_classifiers"
+    "clone|repr|tag|init|mixin|set_params|get_params|unfitted|is_fitted|returns_self"
+    "|estimator_sparse_(array|matrix)|class_weight_classifiers|array_api|complex|object"
+    "|(list|pandas_series|not_an_array)$|takes_y|requires_y|y_2d|fit1d|predict1d|empty"
+    "|n_features_in$|dict_unchanged|overwrite_params|overwrite_parameters"
 )
 _TO_A_GAP = "both fits are as near the optimum as `tol` asks, and not nearer"
 pytestmark = [
@@ -142,18 +148,31 @@ def test_contract_without_client(estimator, check):
     check(estimator)
 
 
-def _checks_on_cluster():
-    """Checks that fit, and do not fit often what differs by its container alone."""
-    for estimator in ON_CLUSTER:
+def _checks_that_fit(estimators):
+    """Checks of what ranks do, other than fits of rows in one container after another.
+
+    The others are made with the first estimator of each class.
+    """
+    for estimator in estimators:
         failing = expected_failed_checks(estimator)
         for checked, check in estimator_checks_generator(estimator):
             name = check.func.__name__
             if name not in failing and not _SAME_ANYWHERE.search(name):
-                label = f"{type(estimator).__name__}-{name}-{check.keywords or ''}"
+                label = f"{estimator!r}-{name}-{check.keywords or ''}"
                 yield pytest.param(checked, check, id=label)
 
 
-@pytest.mark.parametrize(("estimator", "check"), [*_checks_on_cluster()])
+@pytest.mark.parametrize(("estimator", "check"), [*_checks_that_fit(OTHER_WAYS)])
+def test_contract_in_other_ways(estimator, check):
+    check(estimator)
+
+
+def test_each_class_has_all_checks():
+    classes = {type(estimator) for estimator in ESTIMATORS}
+    assert classes >= {type(other) for other in (*OTHER_WAYS, *ON_CLUSTER)}
+
+
+@pytest.mark.parametrize(("estimator", "check"), [*_checks_that_fit(ON_CLUSTER)])
 def test_contract_with_client(estimator, check, inproc_client):
     with inproc_client.as_current():
         check(estimator)
