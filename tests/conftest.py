@@ -6,6 +6,7 @@ pickled by value, and test modules cannot be imported there.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +67,15 @@ def pytest_collection_modifyitems(
         left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there before the first test to no collector of garbage.
+
+    These are millions of objects, and a collection takes a second; some tests want one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class FitInterruptedError(Exception):

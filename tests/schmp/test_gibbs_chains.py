@@ -52,7 +52,7 @@ ALPHA = np.array([0.3, 0.8])
 
 @pytest.mark.parametrize(
     ("n_draws", "most"),
-    [(6000, 0.05), pytest.param(60_000, 0.02, marks=pytest.mark.slow)],
+    [(6000, 0.05), pytest.param(24_000, 0.02, marks=pytest.mark.slow)],
 )
 def test_the_posterior_of_a_tiny_corpus(n_draws, most):
     """Total variation from the probabilities of all 32 assignments."""
