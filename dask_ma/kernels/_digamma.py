@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import ceil
 
 import numpy as np
 from scipy import special
@@ -105,7 +106,7 @@ def exp_above(x: np.ndarray) -> np.ndarray:
 
 def _in_chunks(x: np.ndarray, threshold: float, fill: _Fill) -> np.ndarray:
     """Fill an array from ``(raised, log(raised) - digamma(x))`` of its elements."""
-    n_pairs = max(1, int(np.ceil(threshold / 2)))
+    n_pairs = max(1, ceil(threshold / 2))
     values = np.empty(x.shape, dtype=x.dtype)
     flat, out = np.ascontiguousarray(x).reshape(-1), values.reshape(-1)
     size = max(1, _CHUNK // n_pairs)
@@ -124,7 +125,7 @@ def _raise(x: np.ndarray, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
     term = x + last
     term *= x
     pairs = term + _offsets(n_pairs, x.dtype)
-    loss = np.reciprocal(pairs, out=pairs).sum(axis=0)
+    loss = np.add.reduce(np.reciprocal(pairs, out=pairs), axis=0)
     raised = x + (last + 1)
     loss *= np.subtract(x + raised, 1, out=term)
     # In the literature this is 1 / (2x) + 1 / (12 x^2) - 1 / (120 x^4).

@@ -264,16 +264,16 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
         theta = exp_digamma(gamma, settings.threshold)
         norms = _norms(block, theta)
         last -= gamma
-        done = np.abs(last, out=last).sum(axis=1) < tol
+        done = np.add.reduce(np.abs(last, out=last), axis=1) < tol
         done &= block.alive
         if n_iter == settings.max_iter:
             done = block.alive
         if done.any():
-            _store(block, np.flatnonzero(done), gamma, theta, norms, found)
+            _store(block, done.nonzero()[0], gamma, theta, norms, found)
             block.alive &= ~done
         elif n_iter > _FIRST_ITERATIONS:
             continue
-        rows = np.flatnonzero(block.alive)
+        rows = block.alive.nonzero()[0]
         if not len(rows):
             break
         n_left = _most_topics_left(gamma[rows], block.prior[rows])
@@ -286,8 +286,9 @@ def _most_topics_left(gamma: np.ndarray, prior: np.ndarray) -> int:
     """Most topics that a document still needs: those with the largest gamma."""
     # A topic whose words have vanished beside its prior could come back if the topics
     # that are left were less likely in the document: it is needed, too.
-    lowest = np.where(gamma > prior, gamma, np.inf).min(axis=1, keepdims=True)
-    return max(1, int((gamma >= lowest).sum(axis=1).max()))
+    needed = np.where(gamma > prior, gamma, np.inf)
+    lowest = np.minimum.reduce(needed, axis=1, keepdims=True)
+    return max(1, int(np.add.reduce(gamma >= lowest, axis=1).max()))
 
 
 def _norms(block: _Block, theta: np.ndarray) -> np.ndarray:
