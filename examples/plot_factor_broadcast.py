@@ -37,8 +37,8 @@ for q, topology in topologies.items():
     print(f"Q = {q}: {topology.is_optimal}, {topology.gap:.3f}")
 
 # %%
-# A third of the images of digits, on twelve ranks, which are threads of this process. Dual
-# ascent says how small the objective can become.
+# A third of the images of digits, on twelve ranks, which are threads of this process.
+# Dual ascent says how small the objective can become.
 X, y = load_digits(return_X_y=True)
 X, y = X[::3] / 16, y[::3]
 exact = SFBLogisticRegression(alpha=1e-2, solver="sdca").fit(X, y)

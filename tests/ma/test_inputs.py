@@ -19,6 +19,12 @@ PARAMS["shuffle"] = "ranks"
 COLUMNS = list("abcdef")
 
 
+@pytest.fixture(autouse=True)
+def few_deals(monkeypatch):
+    """Runs of some rows for each rank; of single rows each would be a task."""
+    monkeypatch.setattr("dask_ma.data._placement._MOST_DEALS", 4)
+
+
 def frame(X):
     return pd.DataFrame(X, columns=COLUMNS)
 

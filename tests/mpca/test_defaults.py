@@ -1,6 +1,7 @@
 """What a user gets who changes nothing, beside scikit-learn's networks."""
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from dask_ma import MPCAClassifier, MPCARegressor
 
+N_ROWS = 800  # to train with
 MARGIN = 0.03  # of accuracy, or of the coefficient of determination
 
 
@@ -30,6 +32,22 @@ def friedman():
     return (X - 0.5) * np.sqrt(12), (y - y.mean()) / y.std()
 
 
+def halves(load, order):
+    """Rows to train with, and the others."""
+    X, y = load()
+    rows = X[:N_ROWS], y[:N_ROWS]
+    if order == "sorted":
+        rows = tuple(array[np.argsort(rows[1], kind="stable")] for array in rows)
+    return rows, (X[N_ROWS:], y[N_ROWS:])
+
+
+@cache
+def score_of(theirs, load, order):
+    """Score of scikit-learn's network, for any number of ranks."""
+    train, test = halves(load, order)
+    return theirs(random_state=0).fit(*train).score(*test)
+
+
 @pytest.mark.parametrize("order", ["any order", "sorted"])
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize(
@@ -44,13 +62,9 @@ def test_the_score_on_other_rows_is_that_of_scikit_learn(
     load, ours, theirs, n_ranks, order
 ):
     """Rows in memory are dealt out, so that each rank sees all kinds of them."""
-    X, y = load()
-    train, test = slice(0, 800), slice(800, None)
-    rows = X[train], y[train]
-    if order == "sorted":
-        rows = tuple(array[np.argsort(y[train], kind="stable")] for array in rows)
+    train, test = halves(load, order)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        expected = theirs(random_state=0).fit(*rows).score(X[test], y[test])
-        model = ours(random_state=0, n_ranks=n_ranks).fit(*rows)
-    assert model.score(X[test], y[test]) > expected - MARGIN
+        expected = score_of(theirs, load, order)
+        model = ours(random_state=0, n_ranks=n_ranks).fit(*train)
+    assert model.score(*test) > expected - MARGIN
