@@ -46,6 +46,8 @@ demo: $(VENV)/.installed-progress
 
 # One BLAS thread a process: the processes that run tests would fight for the cores.
 test quality chaos mutation: export OMP_NUM_THREADS = 1
+# Dozens of processes import the package, which is to be compiled once.
+test quality chaos mutation: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile \
