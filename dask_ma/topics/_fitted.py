@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import special
@@ -17,6 +19,7 @@ from dask_ma.base import DistributedEstimator
 from dask_ma.data import CAST_LATER
 from dask_ma.kernels import InferenceSettings
 from dask_ma.topics._coherence import MEASURES, occurrences, topic_coherence
+from dask_ma.topics._merging import merge_models
 from dask_ma.topics._model import (
     TopicModel,
     bound_columns,
@@ -282,6 +285,46 @@ class FittedTopics(
         )
         topics = [np.searchsorted(words, own) for own in best]
         return topic_coherence(indicators, topics, measure)
+
+    def merge(self, others: Sequence[Self], *, align: bool = True) -> Self:
+        """Put fitted models together that have seen different documents.
+
+        What each model has learned is added up, as if one had seen all documents.
+
+        Parameters
+        ----------
+        others : sequence of estimators
+            Fitted models of this class with the same numbers of topics and features,
+            and the same `topic_word_prior`, or "auto" for all.
+        align : bool, default=True
+            Whether the topics of each are first put in the order that resembles those
+            of this model most. False adds topics of the same number, which is right for
+            models that have started from the same topics.
+
+        Returns
+        -------
+        merged : estimator
+            A new one with the parameters of this one. It has the topics, and the
+            attributes that go with them, but nothing that belongs to a single fit, such
+            as `history_`.
+
+        Raises
+        ------
+        TypeError
+            For a model of another class.
+        ValueError
+            If the models do not fit together.
+        """
+        check_is_fitted(self)
+        models = list(others)
+        merged: Self = merge_models(self, models, align=align)
+        for name, value in self._count_merged([self, *models]).items():
+            setattr(merged, name, value)
+        return merged
+
+    @abstractmethod
+    def _count_merged(self, models: Sequence[Self]) -> dict[str, Any]:
+        """What merged models have been through, as attributes."""
 
     @property
     def exp_dirichlet_component_(self) -> np.ndarray:

@@ -462,3 +462,34 @@ def test_a_fit_that_goes_on_with_other_ranks(
     np.testing.assert_allclose(again.components_, table.T + 0.06, rtol=1e-5)
     assert again.n_iter_ == 30
     assert again.log_likelihood_ > model.fit(X).log_likelihood_ - 0.1
+
+
+# Models of different documents --------------------------------------------------------
+
+
+def test_merged_models_have_the_counts_of_all_documents():
+    """Their tokens are those of both, and their topics those of each, aligned."""
+    first, second = (make(random_state=s).fit(X[s::2]) for s in (0, 1))
+    merged = first.merge([second])
+    prior = FIT["topic_word_prior"]
+    counts = merged.components_ - prior
+    np.testing.assert_allclose(counts.sum(axis=0), X.sum(axis=0), atol=1e-3)
+    assert merged.n_documents_ == len(X)
+    assert merged.get_params() == first.get_params()
+    assert_finds_planted_topics(merged, most=0.25)
+    assert not hasattr(merged, "history_")
+    straight = first.merge([second], align=False)
+    expected = first.components_ + second.components_ - prior
+    np.testing.assert_allclose(straight.components_, expected, rtol=1e-5)
+    alone = [model.perplexity(NEW) for model in (first, second)]
+    assert merged.perplexity(NEW) < max(alone)
+    with pytest.raises(TypeError, match=r"others\[0\] is a MALDA, expected a SchMPLDA"):
+        first.merge([MALDA(K, max_iter=1).fit(X)])
+
+
+def test_a_merged_model_goes_on():
+    first, second = (make(random_state=s).fit(X[s::2]) for s in (0, 1))
+    merged = first.merge([second])
+    before = merged.components_.sum()
+    merged.partial_fit(NEW)
+    assert merged.components_.sum() == pytest.approx(before + NEW.sum(), rel=1e-5)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
-from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.data import InputInfo
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
@@ -163,54 +160,7 @@ class TopicEstimator(FittedTopics):
             attributes["bound_"] = fitted["bound"]
         return attributes
 
-    def _merge(self, others: list[Any], *, align: bool) -> Self:
-        """Add up what models have learned beyond the prior."""
-        merged_components = self.components_.astype(np.float64)
-        n_updates = self.n_batch_iter_ - 1
-        for number, other in enumerate(others):
-            check_is_fitted(other)
-            self._check_mergeable(other, number)
-            excess = other.components_ - other._word_prior()
-            merged_components += excess[_alike(self, other)] if align else excess
-            n_updates += other.n_batch_iter_ - 1
-        merged = clone(self)
-        for name in ("doc_topic_prior_", "topic_word_prior_", "n_features_in_"):
-            setattr(merged, name, getattr(self, name))
-        if hasattr(self, "feature_names_in_"):
-            merged.feature_names_in_ = self.feature_names_in_
-        merged.components_ = merged_components.astype(self.components_.dtype)
-        merged.n_batch_iter_, merged.n_iter_ = n_updates + 1, self.n_iter_
-        return merged
-
-    def _check_mergeable(self, other: Any, number: int) -> None:
-        """Refuse a model of another shape, vocabulary or prior."""
-        if other.components_.shape != self.components_.shape:
-            raise ValueError(
-                f"others[{number}] has components_ of shape {other.components_.shape}, "
-                f"expected {self.components_.shape}"
-            )
-        own, names = (getattr(e, "feature_names_in_", None) for e in (self, other))
-        if own is not None and names is not None and not np.array_equal(own, names):
-            raise ValueError(f"others[{number}] has other feature names than this")
-        # What each has learned lies beyond the prior that it has learned with it.
-        if is_auto(self.topic_word_prior) and is_auto(other.topic_word_prior):
-            return
-        if not np.array_equal(other.topic_word_prior_, self.topic_word_prior_):
-            raise ValueError(
-                f"others[{number}] has another topic_word_prior_ than this model"
-            )
-
 
 def _chosen(size: Any) -> int | None:
     """A size that the user has chosen; None for "auto"."""
     return None if is_auto(size) else size
-
-
-def _alike(model: Any, other: Any) -> np.ndarray:
-    """Numbers of the topics of `other` that resemble those of `model`, in its order."""
-    shares = [
-        np.sqrt(e.components_ / e.components_.sum(axis=1, keepdims=True))
-        for e in (model, other)
-    ]
-    # Hellinger affinity: 1 for equal distributions.
-    return np.asarray(linear_sum_assignment(shares[0] @ shares[1].T, maximize=True)[1])

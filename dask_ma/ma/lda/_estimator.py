@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.utils.validation import check_is_fitted
-
 from dask_ma._callbacks import N_WRAPPERS, with_callbacks
 from dask_ma._inactive import Inactive
 from dask_ma._sklearn import Interval, StrOptions, fit_context
@@ -346,31 +344,6 @@ class MALDA(TopicEstimator):
                 stacklevel=3 + N_WRAPPERS,
             )
 
-    def merge(self, others: Sequence[MALDA], *, align: bool = True) -> MALDA:
-        """Put fitted models together that have seen different documents.
-
-        What each model has learned is added up, as if one had seen all documents.
-
-        Parameters
-        ----------
-        others : sequence of MALDA
-            Fitted models with the same numbers of topics and features, and the same
-            `topic_word_prior`, or "auto" for all.
-        align : bool, default=True
-            Whether the topics of each are first put in the order that resembles those
-            of this model most. False adds topics of the same number, which is right for
-            models that have started from the same topics.
-
-        Returns
-        -------
-        merged : MALDA
-            A new estimator with the parameters of this one. It has the topics, and the
-            attributes that go with them, but no `bound_` and no `history_`.
-
-        Raises
-        ------
-        ValueError
-            If the models do not fit together.
-        """
-        check_is_fitted(self)
-        return self._merge(list(others), align=align)
+    def _count_merged(self, models: Sequence[MALDA]) -> dict[str, Any]:
+        n_updates = sum(model.n_batch_iter_ - 1 for model in models)
+        return {"n_batch_iter_": n_updates + 1, "n_iter_": self.n_iter_}

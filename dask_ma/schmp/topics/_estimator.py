@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -425,6 +426,10 @@ class SchMPLDA(FittedGibbs):
             del self.token_topics_
         super()._take_over(result, params)
         self.log_likelihood_ = result.history[-1]["log_likelihood"]
+
+    def _count_merged(self, models: Sequence[SchMPLDA]) -> dict[str, Any]:
+        n_documents = sum(model.n_documents_ for model in models)
+        return {"n_documents_": n_documents, "n_iter_": self.n_iter_}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         """Fitted attributes of a model of the ranks."""
