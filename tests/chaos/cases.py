@@ -6,7 +6,7 @@ went on without some of them, or on a model of before, is found whatever it says
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -39,6 +39,8 @@ class Case:
         How far the objective of a struck fit may be from that of an undisturbed one.
         For the strategies whose ranks do not wait for each other it is some times the
         spread of undisturbed fits.
+    not_kinds : sequence of str
+        Kinds of input that mean something else to the estimator.
     """
 
     estimator: Callable[..., Any]
@@ -46,6 +48,7 @@ class Case:
     rows: Callable[[], Rows]
     objective: Callable[[Any, np.ndarray, np.ndarray | None], float]
     rtol: float = 0.01
+    not_kinds: Sequence[str] = ()
 
     def make(self, **changes: Any) -> Any:
         """The estimator, with some parameters changed."""
@@ -79,6 +82,16 @@ def documents() -> Rows:
     topics = rng.dirichlet(np.full(300, 0.05), 8)
     words = rng.dirichlet(np.full(8, 0.3), 1200) @ topics
     return rng.multinomial(60, words).astype(np.float32), None
+
+
+@cache
+def ratings() -> Rows:
+    """Pairs of users and items, and ratings that vectors explain for the most part."""
+    rng = np.random.default_rng(7)
+    pairs = np.unique(rng.integers(0, (900, 300), size=(30_000, 2)), axis=0)
+    users, items = rng.normal(size=(900, 4)), rng.normal(size=(300, 4))
+    known = np.einsum("nf,nf->n", users[pairs[:, 0]], items[pairs[:, 1]])
+    return pairs, 3 + known + 0.5 * rng.normal(size=len(pairs))
 
 
 @cache
@@ -176,6 +189,16 @@ def bound(model: Any, X: np.ndarray, y: Any) -> float:
     return float(np.log(model.perplexity(X)))
 
 
+def completion(model: Any, X: np.ndarray, y: Any) -> float:
+    """Logarithm of the perplexity of half of each document, given the other half."""
+    return float(np.log(model.perplexity(X, method="completion")))
+
+
+def mean_square(model: Any, X: np.ndarray, y: Any) -> float:
+    """Mean squared error of ratings."""
+    return float(((np.asarray(model.predict(X)) - y) ** 2).mean())
+
+
 # Configurations --------------------------------------------------------------------
 
 _COMMON = {"tol": None, "random_state": 0}
@@ -256,6 +279,7 @@ def _make_cases() -> dict[str, Case]:
             log_loss,
         )
     _add_schmp(cases)
+    _add_rotations(cases)
     _add_sfb(cases)
     _add_mpca(cases)
     return cases
@@ -288,6 +312,38 @@ def _add_schmp(cases: dict[str, Case]) -> None:
         signs(few_features),
         sparse_log_loss,
     )
+
+
+def _add_rotations(cases: dict[str, Case]) -> None:
+    for sampler in ("exact", "metropolis"):
+        cases[f"SchMPLDA {sampler}"] = Case(
+            dask_ma.SchMPLDA,
+            {
+                "n_components": 8,
+                "doc_topic_prior": 0.3,
+                "topic_word_prior": 0.05,
+                "sampler": sampler,
+                "max_iter": 60,
+                "random_state": 0,
+            },
+            documents,
+            completion,
+            rtol=0.02,
+        )
+    ways: dict[str, dict[str, Any]] = {
+        "cholesky": {"als_solver": "cholesky", "max_iter": 30},
+        "cg": {"als_solver": "cg", "max_iter": 30},
+        "sgd": {"solver": "sgd", "max_iter": 60},
+    }
+    for way, params in ways.items():
+        cases[f"SchMPMatrixFactorization {way}"] = Case(
+            dask_ma.SchMPMatrixFactorization,
+            {**params, "n_components": 4, "tol": 1e-6, "random_state": 0},
+            ratings,
+            mean_square,
+            rtol=0.02,
+            not_kinds=("csr",),  # a matrix of users and items
+        )
 
 
 def _add_sfb(cases: dict[str, Case]) -> None:

@@ -60,7 +60,9 @@ class Plan:
         moment = rng.uniform(0.9, 1.0) if last else rng.uniform(0.0, 0.95)
         if FAULTS[fault].early:
             moment /= 4
-        return cls(seed, cases[seed % len(cases)], rng.choice(kinds), fault, moment)
+        case = cases[seed % len(cases)]
+        kinds = [kind for kind in kinds if kind not in CASES[case].not_kinds]
+        return cls(seed, case, rng.choice(kinds), fault, moment)
 
     def __str__(self) -> str:
         return f"seed {self.seed}: {self.case}, {self.kind}, {self.fault}"
