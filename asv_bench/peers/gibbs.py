@@ -1,4 +1,4 @@
-"""Gibbs sampling of topics: SchMPLDA next to tomotopy, scikit-learn and MALDA.
+"""Gibbs sampling of topics: SchMPLDA next to tomotopy, and fits of all systems.
 
 To be run in the folder asv_bench:
 
@@ -6,13 +6,15 @@ To be run in the folder asv_bench:
 
 DIR (or ``$DASK_MA_DATA``) holds ``newsgroups20``, ``imdb`` or ``ap``, with counts in
 ``X_train.npz`` and ``X_test.npz`` (``X.npz`` for ``ap``, whose every tenth document is
-held out). Sweeps of the samplers are interleaved in one process, on one thread each,
+held out); the queries of ``clinc150``, five of a matter in a document, come with the
+package. Sweeps of the samplers are interleaved in one process, on one thread each,
 and timed by the processor's clock, since other work on the machine would distort the
 ratio of sweeps that follow each other. Perplexity is that of every other word of a
 held-out document, given the words between, for all systems by the same function.
 
-Ours is the sampler of one rank, as in a fit on one; `--fits` adds whole fits of
-SchMPLDA, MALDA and scikit-learn. Systems that are not installed are left out with a
+Ours is the sampler of one rank, as in a fit on one. `--fits` adds whole fits of
+SchMPLDA, MALDA, scikit-learn and gensim, and the coherence (npmi) of ten words of each
+topic in the documents of the fit. Systems that are not installed are left out with a
 message.
 """
 
@@ -27,12 +29,19 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.feature_extraction.text import CountVectorizer
 
 from dask_ma import MALDA, SchMPLDA
+from dask_ma.datasets import load_clinc150
 from dask_ma.kernels import InferenceSettings
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._moves import ExactMoves, MetropolisMoves, Moves, Priors
+from dask_ma.topics._coherence import occurrences, topic_coherence
 from dask_ma.topics._model import TopicModel, completion_columns
+
+from ._topic_systems import as_pairs
+
+CORPORA = ("newsgroups20", "imdb", "ap", "clinc150")
 
 
 class Chain(Protocol):
@@ -122,6 +131,8 @@ class Tomotopy:
 
 def load(options: argparse.Namespace) -> tuple[Any, Any]:
     """Documents to fit to, and those that are held out."""
+    if options.corpus == "clinc150":
+        return load_queries()
     folder = Path(options.data) / options.corpus
     if options.corpus == "ap":
         X = sparse.csr_matrix(sparse.load_npz(folder / "X.npz"))
@@ -138,6 +149,31 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
         X.sort_indices()
         found.append(X)
     return found[0], found[1]
+
+
+def load_queries() -> tuple[Any, Any]:
+    """Words of five queries of a matter, and of as many others of those held out."""
+    vectorizer, parts = CountVectorizer(min_df=2), []
+    for name in ("train", "test"):
+        texts, labels = load_clinc150(name)
+        order = np.argsort(labels, kind="stable")
+        joined = [
+            " ".join(texts[i] for i in order[start : start + 5])
+            for start in range(0, len(order), 5)
+        ]
+        make = vectorizer.transform if parts else vectorizer.fit_transform
+        parts.append(sparse.csr_matrix(make(joined)).astype(np.int64))
+        parts[-1].sort_indices()
+    return parts[0], parts[1]
+
+
+def coherence(components: np.ndarray, X: Any) -> float:
+    """Mean coherence of the ten words that each topic has most of."""
+    best = [np.argsort(-row, kind="stable")[:10] for row in components]
+    words = np.unique(best)
+    topics = [np.searchsorted(words, own) for own in best]
+    found = topic_coherence(occurrences(words, X), topics, "npmi")
+    return float(np.nanmean(found))
 
 
 def perplexity(components: np.ndarray, X: Any, options: argparse.Namespace) -> float:
@@ -199,8 +235,57 @@ def compare_fits(X: Any, test: Any, options: argparse.Namespace) -> None:
         start = time.process_time()
         model.fit(X.astype(np.float32))
         spent = time.process_time() - start
-        value = perplexity(model.components_, test, options)
-        print(f"  {name:12s} {spent:8.2f} s  perplexity {value:8.1f}", flush=True)
+        show(name, spent, model.components_, X, test, options)
+    try:
+        tomotopy = Tomotopy(X, options)
+        start = time.process_time()
+        for _ in range(options.sweeps):
+            tomotopy.sweep()
+        spent = time.process_time() - start
+        show("tomotopy", spent, tomotopy.counts().T + options.beta, X, test, options)
+    except ModuleNotFoundError:
+        print("tomotopy is not installed, and left out")
+    try:
+        spent, topics = fit_gensim(X, options)
+        show("gensim", spent, topics, X, test, options)
+    except ModuleNotFoundError:
+        print("gensim is not installed, and left out")
+
+
+def fit_gensim(X: Any, options: argparse.Namespace) -> tuple[float, np.ndarray]:
+    """Seconds of gensim's online variational inference, and its topics."""
+    from gensim.models import LdaModel
+
+    documents = as_pairs(X)
+    start = time.process_time()
+    model = LdaModel(
+        documents,
+        num_topics=options.components,
+        id2word={i: str(i) for i in range(X.shape[1])},
+        chunksize=256,
+        passes=options.passes,
+        alpha=np.full(options.components, options.alpha),
+        eta=options.beta,
+        eval_every=None,
+        random_state=options.seed,
+    )
+    return time.process_time() - start, model.state.get_lambda()
+
+
+def show(
+    name: str,
+    seconds: float,
+    components: np.ndarray,
+    X: Any,
+    test: Any,
+    options: argparse.Namespace,
+) -> None:
+    """A line about a fit."""
+    value, together = perplexity(components, test, options), coherence(components, X)
+    print(
+        f"  {name:12s} {seconds:8.2f} s  perplexity {value:8.1f}  npmi {together:6.3f}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -210,7 +295,7 @@ def main() -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--corpus", choices=["newsgroups20", "imdb", "ap"], default="newsgroups20")
+    add("--corpus", choices=CORPORA, default="newsgroups20")
     add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
     add("--documents", type=int, help="the first ones only")
     add("--held-out", type=int, default=1500, help="documents of the perplexity")
@@ -222,14 +307,16 @@ def main() -> None:
     add("--proposals", type=int, default=4)
     add("--samplers", nargs="+", default=["exact", "metropolis"])
     add("--fits", action="store_true", help="whole fits, too")
+    add("--only-fits", action="store_true", help="and no interleaved sweeps")
     add("--passes", type=int, default=5, help="of the variational systems")
     add("--seed", type=int, default=0)
     options = parser.parse_args()
-    if options.data is None:
+    if options.data is None and options.corpus != "clinc150":
         parser.error("--data or DASK_MA_DATA must name the folder with the corpus")
     X, test = load(options)
-    compare_chains(X, test, options)
-    if options.fits:
+    if not options.only_fits:
+        compare_chains(X, test, options)
+    if options.fits or options.only_fits:
         compare_fits(X, test, options)
 
 
