@@ -191,6 +191,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             deal=self._deal,
             row_dtypes=self._row_dtypes,
             copies=self._copies,
+            join=None if self._join is None else partial(self._join, params=params),
         )
         max_rounds = self._max_rounds(params, info)
         follow = partial(fit_listener, self, max_rounds, data, self._to_attributes)
@@ -211,6 +212,9 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     def _deal(self) -> Deal:
         """Which rows are dealt out to the ranks in short runs."""
         return "never"
+
+    #: Makes the result of those of all ranks; None where rank 0 has all of it.
+    _join: ClassVar[Callable[..., Any] | None] = None
 
     @property
     def _copies(self) -> float:

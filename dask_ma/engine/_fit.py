@@ -93,6 +93,9 @@ class Job:
         Types that the agent takes rows in.
     copies : float
         Bytes that it keeps in memory for each byte of the rows, beside them.
+    join : callable or None
+        Makes the result of those of all ranks, in this process; None where rank 0 has
+        all of it.
     """
 
     agent: Agent
@@ -110,6 +113,7 @@ class Job:
     deal: Deal = "never"
     row_dtypes: Sequence[Any] = (np.float64, np.float32)
     copies: float = 0.0
+    join: Callable[[list[Any]], Any] | None = None
 
 
 def run_fit(
@@ -238,6 +242,7 @@ class _Fit:
             seed=job.seed,
             blas_threads=job.blas_threads,
             listener=listener,
+            collect="root" if job.join is None else "all",
             fit_info=FitInfo(
                 name=job.name,
                 fit_id=self.fit_id,
@@ -255,7 +260,7 @@ class _Fit:
             is_to_stop=lambda: self.termination.is_wanted,
         )
         self.has_result = True
-        return result
+        return result if job.join is None else job.join(result)
 
     def _session(self) -> Session:
         """What this process knows of its other fits."""

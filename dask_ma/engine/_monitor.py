@@ -150,8 +150,14 @@ class RunMonitor:
             raise RegroupError(f"the fit of {self._run.name} starts again")
         if outcomes[0].stopped:
             raise StoppedError(f"the fit of {self._run.name} was asked to end")
-        if self._run.addresses[0] in self._leaving:
-            raise self._lost([0])  # and the result with it
+        n_wanted = self._run.size if self._run.collect == "all" else 1
+        gone = [
+            rank
+            for rank, address in enumerate(self._run.addresses[:n_wanted])
+            if address in self._leaving
+        ]
+        if gone:
+            raise self._lost(gone)  # and their results with them
         note_ended(outcomes[0].series)
         tell(outcomes[0].notes)
         results = [outcome.result for outcome in outcomes]

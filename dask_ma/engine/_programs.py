@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
@@ -96,6 +97,7 @@ def run_program_job(
     n_ranks: int | None,
     random_state: Any,
     is_multi_output: bool = False,
+    join: Callable[[list[Any]], Any] | None = None,
 ) -> Any:
     """Run a user's program on the rows of all ranks; no callback follows it.
 
@@ -116,11 +118,13 @@ def run_program_job(
         Seed of the run.
     is_multi_output : bool, default=False
         Whether y may have several columns.
+    join : callable, default=None
+        Makes the result of those of all ranks, in this process.
 
     Returns
     -------
     result : object
-        What rank 0 returns.
+        What rank 0 returns, or `join` makes.
     """
     X, y, sample_weight = data
     if not is_dask_collection(X):
@@ -150,6 +154,7 @@ def run_program_job(
         blas_threads=1,
         is_labelled=y is not None,
         is_multi_output=is_multi_output,
+        join=join,
     )
     with fit_client() as client:
         return run_fit(job, client, _follow)

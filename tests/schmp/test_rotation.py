@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from dask_ma import SchMPLDA, SchMPMatrixFactorization
 from dask_ma.comm import LocalGroup
 from dask_ma.comm._reduction import tree_combine
 from dask_ma.engine import RankContext
@@ -402,6 +403,28 @@ def test_run_gives_the_same_bits_everywhere(any_client, kind):
         assert a["n_samples"] == len(X)
         assert a["imbalance"] >= 1
     assert here.history[-1]["sum"] == pytest.approx(here.model["w"].sum())
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda: run(make_program(), X, n_iterations=2, n_ranks=3, random_state=0),
+        lambda: SchMPLDA(2, max_iter=2, n_ranks=3).fit(np.ceil(np.abs(X))),
+        lambda: SchMPMatrixFactorization(2, max_iter=1, n_ranks=3).fit(
+            sparse.csr_array(X)
+        ),
+    ],
+    ids=["program", "topics", "factorization"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_no_rank_ever_has_the_whole_model(monkeypatch, fit):
+    """Not even when the fit ends: the client puts it together."""
+
+    def gather(*_):
+        raise AssertionError("a rank has got the model of all")
+
+    monkeypatch.setattr("dask_ma.schmp.runtime._rotation.gather_model", gather)
+    fit()
 
 
 def test_rounds_of_several_rotations():

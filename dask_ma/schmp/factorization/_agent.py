@@ -39,7 +39,7 @@ def train(
     Returns
     -------
     result : ProgramResult
-        On rank 0; its model has the factors of all users and items.
+        Its model is what this rank has of the factors.
     """
     rotations = params.rotations_per_round
     program = _SOLVERS[params.method](params)

@@ -37,6 +37,7 @@ from dask_ma.schmp.factorization._inputs import (
     triples_of,
 )
 from dask_ma.schmp.factorization._params import FactorizationParams
+from dask_ma.schmp.runtime._run import join_results
 
 _MAX_SEED = np.iinfo(np.int32).max
 
@@ -376,6 +377,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         items = find_ids(self.item_ids_, triples.items, "items")
         self.seen_ = merged_ratings(self.seen_, users, items, triples.values)
         return self
+
+    _join = staticmethod(join_results)
 
     @property
     def _agent(self) -> Callable[..., Any]:

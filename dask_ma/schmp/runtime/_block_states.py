@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,6 +82,50 @@ def placed_values(
             "of another program"
         )
     return found
+
+
+class ModelPart(NamedTuple):
+    """What a rank has of a model.
+
+    Attributes
+    ----------
+    parameters : list of ndarray of int64
+        Parameters of each of its blocks.
+    values : list of dict of str to ndarray
+        Values of each of them.
+    shared : dict
+        What is shared, on rank 0; empty on the others.
+    """
+
+    parameters: list[np.ndarray]
+    values: list[dict[str, np.ndarray]]
+    shared: dict[str, Any]
+
+
+def join_parts(parts: Sequence[ModelPart]) -> dict[str, Any]:
+    """The model of the parts of all ranks, which are emptied.
+
+    Parameters
+    ----------
+    parts : sequence of ModelPart
+        In the order of the ranks.
+
+    Returns
+    -------
+    model : dict of str to ndarray of shape (n_parameters, ...)
+        Values of all parameters, and what is shared.
+    """
+    n_parameters = sum(len(one) for part in parts for one in part.parameters)
+    model: dict[str, np.ndarray] = {}
+    for part in parts:
+        for parameters in part.parameters:
+            values = part.values.pop(0)
+            for name, array in values.items():
+                if name not in model:
+                    shape = (n_parameters, *array.shape[1:])
+                    model[name] = np.zeros(shape, dtype=array.dtype)
+                model[name][parameters] = array
+    return {**model, **parts[0].shared}
 
 
 def gather_model(

@@ -20,7 +20,12 @@ import numpy as np
 
 from dask_ma.comm import allreduce
 from dask_ma.engine import RankContext, RoundLog, State
-from dask_ma.schmp.runtime._block_states import flat_state, gather_model, placed_values
+from dask_ma.schmp.runtime._block_states import (
+    ModelPart,
+    flat_state,
+    gather_model,
+    placed_values,
+)
 from dask_ma.schmp.runtime._dynamic import Counts
 from dask_ma.schmp.runtime._ring import ParameterBlock, Ring
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
@@ -176,16 +181,29 @@ class RotationEngine:
             Values of all parameters, in their order, and what is shared. None but on
             rank 0.
         """
+        self._check_names()
         values = gather_model(self._group, self._at_home(), self.parameters, self.home)
-        if values is None:
-            return None
-        taken = sorted(set(values) & set(self.shared))
-        if taken:
-            raise ValueError(
-                f"{taken[0]!r} is a name of values of blocks and of what is shared in "
-                f"{type(self.program).__name__}; choose another for one of them"
-            )
-        return {**values, **self.shared}
+        return None if values is None else {**values, **self.shared}
+
+    def part(self) -> ModelPart:
+        """What this rank has of the model, in its order of blocks."""
+        self._check_names()
+        blocks = self._at_home()
+        return ModelPart(
+            [block.parameters for block in blocks],
+            [block.values for block in blocks],
+            dict(self.shared) if self._group.rank == 0 else {},
+        )
+
+    def _check_names(self) -> None:
+        """Refuse a name of values of blocks that is one of what is shared, too."""
+        for block in self._at_home():
+            taken = sorted(set(block.values) & set(self.shared))
+            if taken:
+                raise ValueError(
+                    f"{taken[0]!r} is a name of values of blocks and of what is shared "
+                    f"in {type(self.program).__name__}; choose another for one of them"
+                )
 
     # A rotation ----------------------------------------------------------------------
 

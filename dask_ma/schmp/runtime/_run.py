@@ -25,6 +25,7 @@ from dask_ma.engine import (
     fit_rounds,
     run_program_job,
 )
+from dask_ma.schmp.runtime._block_states import join_parts
 from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
 from dask_ma.schmp.runtime._program import Program, from_schedules
 from dask_ma.schmp.runtime._rotation import RotationEngine
@@ -251,8 +252,22 @@ def run(
         ),
         n_ranks=n_ranks,
         random_state=random_state,
+        join=join_results if isinstance(program, RotationProgram) else None,
     )
     return result
+
+
+def join_results(results: list[ProgramResult], params: Any = None) -> ProgramResult:
+    """The result of a rotation program, whose model no rank has as a whole.
+
+    Parameters
+    ----------
+    results : list of ProgramResult
+        Of all ranks, whose models are :class:`ModelPart`.
+    params : object, default=None
+        Not used.
+    """
+    return results[0]._replace(model=join_parts([each.model for each in results]))
 
 
 def run_program(
@@ -273,15 +288,15 @@ def run_program(
     -------
     result : ProgramResult
         The same on every rank, but for the times in the history and the timeline, which
-        rank 0 has.
+        rank 0 has, and the model of a rotation program, of which each rank has a part.
     """
     program = cloudpickle.loads(params.program)
     state = context.restore_state(whole=isinstance(program, RotationProgram))
     rounds = Rounds(context, program, arguments, params)
     ended = fit_rounds(context, rounds, state)
-    return ProgramResult(
-        rounds.engine.collect(), context.history, ended.stop, context.timeline()
-    )
+    engine = rounds.engine
+    model = engine.part() if isinstance(engine, RotationEngine) else engine.collect()
+    return ProgramResult(model, context.history, ended.stop, context.timeline())
 
 
 class Rounds(Method):

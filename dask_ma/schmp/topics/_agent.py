@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.engine import Model, RankContext, Snapshot, State, fit_rounds
+from dask_ma.schmp.runtime._block_states import join_parts
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._run import Rounds, RunParams
 from dask_ma.schmp.topics._params import GibbsParams
@@ -14,11 +15,12 @@ from dask_ma.schmp.topics._program import GibbsTopics
 
 
 class GibbsResult(NamedTuple):
-    """What rank 0 returns to the client.
+    """What a rank returns to the client, and what the client makes of that.
 
     Attributes
     ----------
     fitted : dict
+        Of a rank: `part`, what it has of the model, and on rank 0 `tokens`. Of all:
         `components` of shape (n_components, n_features); `doc_topic_prior`;
         `topic_word_prior`, a number if it is learned, else None; `n_documents`;
         `n_iter`, rotations; `tokens`, a TokenTopics, if asked for.
@@ -83,15 +85,30 @@ def train(context: RankContext, arguments: Any, params: GibbsParams) -> GibbsRes
     Returns
     -------
     result : GibbsResult
-        Only that of rank 0 has the model.
+        What this rank has.
     """
     state = context.restore_state(whole=True)
     rounds = TopicRounds(context, arguments, params)
     fit_rounds(context, rounds, state)
-    fitted = rounds.model()
+    fitted: dict[str, Any] = {"part": rounds.engine.part()}
     if params.keep_tokens:
         fitted["tokens"] = rounds.engine.local.documents.gather(context.group)
     return GibbsResult(fitted, context.history, context.timeline())
+
+
+def join_results(results: list[GibbsResult], params: GibbsParams) -> GibbsResult:
+    """The result of the whole model, which no rank has.
+
+    Parameters
+    ----------
+    results : list of GibbsResult
+        Of all ranks.
+    params : GibbsParams
+        Parameters of the fit.
+    """
+    found = join_parts([each.fitted.pop("part") for each in results])
+    fitted = {**results[0].fitted, **_to_model(found, params)}
+    return results[0]._replace(fitted=fitted)
 
 
 def _to_model(found: dict[str, Any], params: GibbsParams) -> Model:

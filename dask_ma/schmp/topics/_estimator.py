@@ -13,7 +13,7 @@ from dask_ma._callbacks import with_callbacks
 from dask_ma._inactive import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import InputInfo
-from dask_ma.schmp.topics._agent import train
+from dask_ma.schmp.topics._agent import join_results, train
 from dask_ma.schmp.topics._fitted import FittedGibbs
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.topics._priors import (
@@ -323,6 +323,8 @@ class SchMPLDA(FittedGibbs):
             As in :meth:`fit`, and for another number of columns or topics than before.
         """
         return self._fit(X, is_partial=True)
+
+    _join = staticmethod(join_results)
 
     @property
     def _agent(self) -> Any:
