@@ -69,6 +69,7 @@ class Problems:
         )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     ("n_ranks", "container"), [(1, np.asarray), (3, sparse.csr_array)]
 )

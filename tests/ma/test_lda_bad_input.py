@@ -106,12 +106,18 @@ def test_wrong_counts(case, method):
     assert not [name for name in vars(model) if name.endswith("_")]
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    """A model of good counts, and these."""
+    frame = pd.DataFrame(good(), columns=list("abcdef"))
+    return MALDA(**PARAMS, doc_topic_prior="auto").fit(frame), frame
+
+
 @every_case
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
-def test_a_failed_fit_on_a_cluster_keeps_the_earlier_one(case, cluster):
+def test_a_failed_fit_on_a_cluster_keeps_the_earlier_one(case, fitted, cluster):
     make, message = CASES[case]
-    frame = pd.DataFrame(good(), columns=list("abcdef"))
-    model = MALDA(**PARAMS, doc_topic_prior="auto").fit(frame)
+    model, frame = fitted
     before = dict(vars(model))
     for method in (model.fit, model.partial_fit):
         with pytest.raises(ValueError, match=f"{message}|feature names"):

@@ -48,6 +48,7 @@ def fit_silently(estimator, X, y):
         return estimator.fit(X, y)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("is_scaled", [True, False])
 @pytest.mark.parametrize("name", ["breast_cancer", "wine", "iris"])
 @pytest.mark.parametrize("n_ranks", [1, 4])

@@ -162,6 +162,7 @@ def references(data):
     }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 @pytest.mark.parametrize(
     ("schedule", "layout"),

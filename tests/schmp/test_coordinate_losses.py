@@ -82,7 +82,7 @@ def optimum(loss, X, y, weight, fit_intercept):
     return found.x[:n] - found.x[n:], found.fun
 
 
-def run_engines(run_ranks, program, X, y, weight, n_ranks, n_iterations=2500):
+def run_engines(run_ranks, program, X, y, weight, n_ranks, n_iterations=1000):
     def agent(group):
         a, b = (N_ROWS * q // n_ranks for q in (group.rank, group.rank + 1))
         block = Block(X[a:b], y[a:b], weight[a:b], 0, a)
