@@ -205,6 +205,7 @@ def test_in_a_barrier(client, rows, undisturbed, monkeypatch, tmp_path):
     assert_same_course(model, undisturbed)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("size", [250, 400])
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.parametrize("kind", ["lazy", "persisted"])
