@@ -56,7 +56,7 @@ _JOIN = 60.0  # seconds after which a rank counts as stuck
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Of tests marked with `pairs`, leave cases with each pair of values."""
+    """Of tests marked with `pairs`, leave cases with each pair; slow files first."""
     cases: dict[str, list[Any]] = {}
     for item in items:
         if item.get_closest_marker("pairs"):
@@ -67,6 +67,14 @@ def pytest_collection_modifyitems(
         left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+    # Files of slow tests come first: at the end one process would wait for the other.
+    items.sort(key=_is_of_a_quick_file)
+
+
+def _is_of_a_quick_file(item: pytest.Item) -> bool:
+    """Whether not all tests of the file are slow."""
+    module = item.getparent(pytest.Module)
+    return module is None or module.get_closest_marker("slow") is None
 
 
 def pytest_collection_finish() -> None:

@@ -40,8 +40,8 @@ ONE_STEP = {"batch_size": 1000, "learning_rate": "invscaling", "refine": None}
 ESTIMATORS = [
     ButterflySGDClassifier(max_iter=200),
     ButterflySGDRegressor(max_iter=200),
-    MALDA(n_components=3, max_iter=3),
-    MASGDClassifier(max_iter=200),
+    MALDA(n_components=3, max_iter=3, learning_method="batch"),
+    MASGDClassifier(max_iter=20),
     MASGDRegressor(max_iter=200),
     MPCAClassifier((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
     MPCARegressor((10,), alpha=0, max_iter=40, learning_rate_init=0.03),
@@ -57,7 +57,7 @@ ESTIMATORS = [
 OTHER_WAYS = [
     ButterflySGDClassifier(max_iter=200, **ONE_STEP),
     ButterflySGDRegressor(max_iter=200, **ONE_STEP),
-    MALDA(n_components=3, max_iter=3, n_ranks=2, learning_method="batch"),
+    MALDA(n_components=3, max_iter=3, n_ranks=2),
     MASGDClassifier(max_iter=5, n_ranks=2),
     MASGDRegressor(max_iter=5, n_ranks=2),
     MPCAClassifier(**MPCA_ON_TWO_RANKS),

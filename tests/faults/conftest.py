@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,27 +20,6 @@ from dask_ma.comm import allreduce
 from dask_ma.exceptions import PeerLostError
 
 _MOST_SECONDS = 10.0  # from the loss of a worker to the error
-_PRELOADED = [
-    "distributed",
-    "pandas",
-    "dask_ma.butterfly._agent",
-    "dask_ma.ma.sgd._agent",
-]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_starts() -> Iterator[None]:
-    """Nannies fork workers from a process that has imported what a fit needs.
-
-    A worker that is started again is there in 0.1 s instead of 3 s. Other systems than
-    Linux do not fork safely once libraries are loaded.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        get_mp_context().set_forkserver_preload(_PRELOADED)
-        yield
 
 
 @pytest.fixture(scope="module")

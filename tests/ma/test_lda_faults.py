@@ -2,14 +2,12 @@
 
 import os
 import signal
-import sys
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from distributed.utils import get_mp_context
 from lda_parameters import acting
 
 from dask_ma import MALDA
@@ -31,19 +29,13 @@ N_ROUNDS = 16
 @pytest.fixture(scope="module")
 def cluster_client():
     """Client of two worker processes, which their nannies start again quickly."""
-    quick = {}
-    if sys.platform == "linux":  # elsewhere forks are not safe
-        quick["distributed.worker.multiprocessing-method"] = "forkserver"
-    with dask.config.set(quick):
-        if quick:
-            get_mp_context().set_forkserver_preload(["distributed", "dask_ma.ma"])
-        with (
-            LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=":0"
-            ) as cluster,
-            Client(cluster, set_as_default=False) as client,
-        ):
-            yield client
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 @pytest.fixture
