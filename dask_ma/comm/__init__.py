@@ -34,7 +34,12 @@ from dask_ma.comm._plugin import (
     is_heeding,
     open_ranks,
 )
-from dask_ma.comm._rooted import broadcast_direct, reduce, run_length
+from dask_ma.comm._rooted import (
+    broadcast_direct,
+    reduce,
+    reduce_and_gather,
+    run_length,
+)
 from dask_ma.comm._timeline import gather_timeline
 from dask_ma.comm._topology import Layout
 from dask_ma.comm._trace import KINDS, TIMELINE_DTYPE, Trace
@@ -70,6 +75,7 @@ __all__ = [
     "is_heeding",
     "open_ranks",
     "reduce",
+    "reduce_and_gather",
     "reduce_scatter",
     "run_length",
     "sendrecv",

@@ -12,9 +12,19 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from dask_ma.comm._collectives import Op, _pack, _ufunc, _unpack, adding_up
-from dask_ma.comm._exchange import others
+from dask_ma import _config
+from dask_ma.comm._collectives import (
+    Op,
+    _pack,
+    _reduce_scatter_flat,
+    _ufunc,
+    _unpack,
+    adding_up,
+    gather,
+)
+from dask_ma.comm._exchange import local_barrier, others
 from dask_ma.comm._group import Group, aligned, map_arrays
+from dask_ma.comm._reduction import concatenate_parts
 from dask_ma.comm._topology import tree_split
 
 Algorithm = Literal["direct", "tree"]
@@ -88,6 +98,76 @@ def reduce(
         if group.rank != root:
             return None
         return _unpack(packed._replace(flats=flats), single)
+
+
+def reduce_and_gather(
+    group: Group, arrays: Sequence[np.ndarray], payload: Any = None, root: int = 0
+) -> tuple[list[np.ndarray], list[Any]] | None:
+    """Give the root sums over all ranks, and a payload of each, in the same messages.
+
+    Large arrays of several processes are added up in parts, each on another rank, which
+    the root then puts together: it receives about twice their bytes, however many ranks
+    there are. Smaller ones go to the root whole, in a message of each rank. Which of
+    the two it is, is a question of ``dask-ma.comm.message-overhead``.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    arrays : sequence of ndarray
+        Same shapes and dtypes on every rank.
+    payload : object, default=None
+        Anything that :meth:`Group.send` takes; it may differ between ranks.
+    root : int, default=0
+        Rank that gets them.
+
+    Returns
+    -------
+    result : (list of ndarray, list of object), or None
+        On the root new arrays in the shapes given, with the bits of :func:`reduce`, and
+        the payloads in rank order; None on the other ranks.
+
+    See Also
+    --------
+    reduce : The sums alone.
+    gather : The payloads alone.
+    """
+    group._check_rank(root, "root")
+    with adding_up(group):
+        packed, _ = _pack(list(arrays))
+        in_parts = _pays_in_parts(group, sum(flat.nbytes for flat in packed.flats))
+        shares = packed.flats
+        if in_parts:
+            tags = [group._next_tag() for _ in shares]
+            shares = [
+                _reduce_scatter_flat(group, flat, np.add, tag)
+                for flat, tag in zip(shares, tags, strict=True)
+            ]
+        messages = gather(group, (shares, payload), root)
+        if in_parts:
+            group.flush()
+            # Ranks of this process may still read the arrays, which may be changed.
+            for tag in tags:
+                local_barrier(group, tag)
+        if messages is None:
+            return None
+        if in_parts:
+            flats = [
+                concatenate_parts([message[0][k] for message in messages], flat)
+                for k, flat in enumerate(packed.flats)
+            ]
+        else:
+            flats = _combine_tree(lambda rank: messages[rank][0], 0, group.size, np.add)
+        sums = _unpack(packed._replace(flats=flats), single=False)
+        return sums, [message[1] for message in messages]
+
+
+def _pays_in_parts(group: Group, nbytes: int) -> bool:
+    """Whether the root had better get arrays in parts that others have added up."""
+    n_nodes = group.layout.n_nodes
+    # What the root receives less, against the messages of the first step.
+    spared = nbytes * (n_nodes - 1) * (n_nodes - 2) / n_nodes
+    return spared > (n_nodes - 1) * _config.get_bytes("comm.message-overhead")
 
 
 def broadcast_direct(group: Group, payload: Any = None, root: int = 0) -> Any:

@@ -1,9 +1,16 @@
 """Collectives with a root, on threads: against allreduce, bit for bit."""
 
+import dask
 import numpy as np
 import pytest
 
-from dask_ma.comm import _rooted, allreduce, broadcast_direct, reduce
+from dask_ma.comm import (
+    _rooted,
+    allreduce,
+    broadcast_direct,
+    reduce,
+    reduce_and_gather,
+)
 
 ALGORITHMS = ["direct", "tree"]
 LAYOUTS = [(1, 1), (2, 1), (3, None), (4, 2), (5, 2), (7, 3), (8, 1), (9, 4), (13, 5)]
@@ -55,6 +62,48 @@ def test_one_array_and_no_alias(run_ranks, algorithm):
     total, *rest = run_ranks(program, 4, 2)
     np.testing.assert_array_equal(total, np.full((2, 3), 10.0))
     assert rest == [None] * 3
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize(("size", "per_node"), LAYOUTS)
+@pytest.mark.parametrize("overhead", [0, "1 MiB"])
+def test_sums_with_a_word_of_each(run_ranks, size, per_node, overhead):
+    """The bits of allreduce, in parts or whole; and the arrays are the caller's."""
+    shapes = [(5, 13), (0,), (31,)]
+
+    def program(group):
+        arrays = [vector(group.rank, s) for s in shapes]
+        arrays += [vector(group.rank, s, np.float32) for s in shapes]
+        expected = allreduce(group, arrays)
+        root = size // 2
+        found = reduce_and_gather(group, arrays, {"word": np.full(2, group.rank)}, root)
+        for array in arrays:
+            array[...] = -1
+        return found, expected
+
+    with dask.config.set({"dask-ma.comm.message-overhead": overhead}):
+        results = run_ranks(program, size, per_node)
+    for rank, (found, expected) in enumerate(results):
+        if rank != size // 2:
+            assert found is None
+            continue
+        sums, payloads = found
+        for a, b in zip(sums, expected, strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert a.tobytes() == b.tobytes()
+        assert [p["word"].tolist() for p in payloads] == [[r, r] for r in range(size)]
+
+
+def test_large_sums_reach_the_root_in_parts(run_ranks):
+    """About twice their bytes, where whole arrays of each rank are many times."""
+
+    def program(group):
+        reduce_and_gather(group, [np.ones(8_000)])
+        return group.counters.bytes_received
+
+    for overhead, expected in [(0, 2 * 64_000 * 7 // 8), ("1 MiB", 7 * 64_000)]:
+        with dask.config.set({"dask-ma.comm.message-overhead": overhead}):
+            assert run_ranks(program, 8, 1)[0] == expected
 
 
 @pytest.mark.parametrize(
