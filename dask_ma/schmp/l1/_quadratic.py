@@ -16,12 +16,14 @@ from scipy.linalg import cho_factor, cho_solve, lapack
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import enet_path
 
-_SWEEPS = 30  # of coordinate descent between Newton steps
-_NEWTON_STEPS = 4
+_SWEEPS = 60  # of coordinate descent between Newton steps
+_NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
 _MAX_TURNS = 200
 _PATIENCE = 20  # turns without progress after which to give up
 _ROUNDING = 1e-10  # gap as a part of the norm where no progress is due to rounding
+# Of its bound: a zero coefficient whose slope is less is not looked at in a turn.
+_NEAR = 0.95
 _RIDGE = 1e-12  # of the largest diagonal element, for columns that depend on others
 _LARGER_RIDGE = 1e-7
 # One thread at a time changes the warning filters of the process.
@@ -69,6 +71,8 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     coef : ndarray of shape (m,)
     """
     free = problem.l1 == 0
+    if not len(free):  # every feature may have been ruled out
+        return start.copy()
     if free.all():
         return _solve(problem.gram, problem.linear)
     coef = start.copy()
@@ -79,7 +83,7 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     weights = problem.l1[bound]
     if (weights == weights[0]).all():
         even = _Even(
-            np.ascontiguousarray(gram),
+            gram,
             linear,
             float(weights[0]),
             problem.norm,
@@ -89,7 +93,7 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     else:  # in units in which all weights are 1
         scale = 1 / weights
         even = _Even(
-            np.ascontiguousarray(gram * scale * scale[:, np.newaxis]),
+            gram * scale * scale[:, np.newaxis],
             linear * scale,
             1.0,
             problem.norm,
@@ -137,26 +141,20 @@ def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(gram, right, rcond=1e-12)[0]
 
 
-def _minimize_even(even: _Even, coef: np.ndarray, gap: float) -> np.ndarray:
+def _minimize_even(even: _Even, start: np.ndarray, gap: float) -> np.ndarray:
     """Coordinate descent and Newton steps in turns."""
+    coef = start.copy()
     slope = even.gram @ coef - even.linear
-    best, best_gap, n_worse = coef, _gap(even, coef, slope), 0
+    best, best_gap, n_worse = start, _gap(even, coef, slope), 0
     for _ in range(_MAX_TURNS):
         patience = 3 if best_gap <= _ROUNDING * even.norm else _PATIENCE
         if best_gap <= gap or n_worse >= patience:
             break
-        coef = _sweep(even, coef)
-        slope = even.gram @ coef - even.linear
         # Where columns depend on others, a step may do no more than drop one of them.
-        for _ in range(_NEWTON_STEPS << min(n_worse, _MOST_DOUBLINGS)):
-            active = np.flatnonzero(coef)
-            if not len(active):
-                break
-            values, is_whole, rise = _newton(even, slope[active], coef[active], active)
-            slope += rise
-            coef[active] = values
-            if is_whole:
-                break
+        n_steps = _NEWTON_STEPS << min(n_worse, _MOST_DOUBLINGS)
+        core = _core(even, coef, slope)
+        coef[core] = _turn(_restricted(even, core), coef[core], n_steps)
+        slope = even.gram @ coef - even.linear
         found = _gap(even, coef, slope)
         if found < best_gap:
             n_worse = 0 if found < 0.9 * best_gap else n_worse + 1
@@ -164,6 +162,43 @@ def _minimize_even(even: _Even, coef: np.ndarray, gap: float) -> np.ndarray:
         else:
             n_worse += 1
     return best
+
+
+def _core(even: _Even, coef: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """Coefficients that are not zero, or may not stay so."""
+    pull = -slope if even.positive else np.abs(slope)
+    return np.flatnonzero((coef != 0) | (pull > _NEAR * even.l1))
+
+
+def _restricted(even: _Even, core: np.ndarray) -> _Even:
+    """The problem of some coefficients, all others being zero."""
+    return even._replace(gram=_block(even.gram, core), linear=even.linear[core])
+
+
+def _block(gram: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Some rows of a Gram matrix, and the same columns."""
+    return gram.take(index, axis=0).take(index, axis=1)
+
+
+def _turn(even: _Even, coef: np.ndarray, n_steps: int) -> np.ndarray:
+    """Sweeps over all coefficients, and Newton steps for those that are not zero."""
+    coef = _sweep(even, coef)
+    active = np.flatnonzero(coef)
+    hessian = _block(even.gram, active)
+    slope = hessian @ coef[active] - even.linear[active]
+    for _ in range(n_steps):
+        if not len(active):
+            break
+        values, is_whole = _newton(even, hessian, slope, coef[active])
+        slope += hessian @ (values - coef[active])
+        coef[active] = values
+        if is_whole:
+            break
+        kept = np.flatnonzero(values)
+        if len(kept) < len(active):
+            active, slope = active[kept], slope[kept]
+            hessian = _block(hessian, kept)
+    return coef
 
 
 def _gap(even: _Even, coef: np.ndarray, slope: np.ndarray) -> float:
@@ -203,20 +238,18 @@ def _sweep(even: _Even, coef: np.ndarray) -> np.ndarray:
 
 
 def _newton(
-    even: _Even, slope: np.ndarray, coef: np.ndarray, active: np.ndarray
-) -> tuple[np.ndarray, bool, np.ndarray]:
+    even: _Even, hessian: np.ndarray, slope: np.ndarray, coef: np.ndarray
+) -> tuple[np.ndarray, bool]:
     """Go towards the minimum for the present signs, as far as the objective falls."""
-    # `slope` and `coef` are of the `active` coefficients, those that are not zero.
+    # All are of the coefficients that are not zero.
     signs = even.l1 * np.sign(coef)
-    rows = even.gram[active]
-    step = _newton_direction(rows, active, slope + signs)
-    rise = step @ rows  # of the slopes of all coefficients
+    step = _newton_direction(hessian, slope + signs)
     crossing = np.flatnonzero((coef + step) * coef < 0)
     if not len(crossing):
-        return coef + step, True, rise  # True: all of the step
+        return coef + step, True  # True: all of the step
     # The objective along the step is quadratic between the places where a coefficient
     # passes zero; its slope jumps there.
-    curvature = max(0.0, float(rise[active] @ step))
+    curvature = max(0.0, float(step @ (hessian @ step)))
     places = -coef[crossing] / step[crossing]
     order = np.argsort(places)
     crossing, places = crossing[order], places[order]
@@ -235,19 +268,17 @@ def _newton(
         place = min(max(-(first + jumps[piece]) / curvature, start), place)
     values = coef + place * step
     values[crossing[places == place]] = 0.0
-    return values, False, place * rise
+    return values, False
 
 
-def _newton_direction(
-    rows: np.ndarray, active: np.ndarray, slope: np.ndarray
-) -> np.ndarray:
+def _newton_direction(hessian: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """Newton step for some coefficients, whose columns may depend on each other."""
+    largest = np.diag(hessian).max()
     for ridge in (_RIDGE, _LARGER_RIDGE):
         # It is symmetric, so that its transpose has the order of memory that is wanted.
-        hessian = rows.take(active, axis=1).T
-        largest = np.diag(hessian).max()
-        hessian[np.diag_indices_from(hessian)] += ridge * largest
-        factor, info = lapack.dpotrf(hessian, lower=1, overwrite_a=1)
+        damped = hessian.copy().T
+        damped[np.diag_indices_from(damped)] += ridge * largest
+        factor, info = lapack.dpotrf(damped, lower=1, overwrite_a=1)
         if info == 0:
             return lapack.dpotrs(factor, -slope, lower=1)[0]
-    return -slope / largest / len(active)  # a safe gradient step
+    return -slope / largest / len(slope)  # a safe gradient step
