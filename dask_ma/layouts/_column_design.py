@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allgather
+from dask_ma.comm import Group, allgather, gather
 from dask_ma.kernels import take_columns
 from dask_ma.layouts._column_store import ColumnStore
 from dask_ma.layouts._columns import ColumnShard
@@ -65,9 +65,31 @@ class ColumnDesign(Design):
         rank, size = self.group.rank, self.group.size
         return slice(n * rank // size, n * (rank + 1) // size)
 
-    def _products(self, vectors: np.ndarray) -> Part:
+    def _products(
+        self, vectors: np.ndarray, sums: np.ndarray
+    ) -> tuple[Part, np.ndarray]:
         self.group.raise_if_closed()
-        return Part(self._own, transposed_product(self._living, vectors))
+        return Part(self._own, transposed_product(self._living, vectors)), sums
+
+    def _own_column_sums(self, weight: np.ndarray) -> np.ndarray:
+        self.n_touched += n_stored([self._X])
+        return transposed_product(self._X, weight[:, np.newaxis])[:, 0]
+
+    def cross_on_root(
+        self,
+        left: np.ndarray,
+        right: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None = None,
+        payload: Any = None,
+    ) -> tuple[np.ndarray, list[Any]] | None:
+        # Each rank works out some rows of the result, as they are in the end.
+        mine = left[self.own_share(len(left))]
+        own = self._share_of_cross(mine, right, weight, means)
+        found = gather(self.group, (own, payload))
+        if found is None:
+            return None
+        return np.concatenate([rows for rows, _ in found]), [p for _, p in found]
 
     def _squares(self, weight: np.ndarray, center: bool) -> Part:
         moments = raw_moments(self._living, weight, center)

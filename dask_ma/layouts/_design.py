@@ -100,24 +100,53 @@ class Design(ABC):
     def is_counted(self) -> bool:
         """Whether sums over this rank's rows count in sums over all ranks."""
 
-    def products(self, vectors: np.ndarray) -> Part:
+    def products(
+        self, vectors: np.ndarray, sums: np.ndarray | None = None
+    ) -> tuple[Part, np.ndarray]:
         """``X' vectors`` for some of the living features; a collective call.
 
         Parameters
         ----------
         vectors : ndarray of float64 of shape (n_rows, n_outputs)
+        sums : ndarray of float64 of shape (n,), default=None
+            What this rank has worked out from its rows, to be added up over ranks in
+            the same messages; None is nothing.
 
         Returns
         -------
         part : Part
             The parts of all ranks together hold each living feature once.
+        sums : ndarray of float64 of shape (n,)
+            Over all rows. Where columns are shared out each rank has all rows, and gets
+            back what it has given; rank 0's are those that count.
         """
         self.n_touched += self.n_stored
-        return self._products(vectors)
+        return self._products(vectors, np.zeros(0) if sums is None else sums)
 
     @abstractmethod
-    def _products(self, vectors: np.ndarray) -> Part:
+    def _products(
+        self, vectors: np.ndarray, sums: np.ndarray
+    ) -> tuple[Part, np.ndarray]:
         """What :meth:`products` gives."""
+
+    def column_sums(self, weight: np.ndarray) -> np.ndarray:
+        """Weighted sums of all columns, dead or alive; a collective call.
+
+        Parameters
+        ----------
+        weight : ndarray of shape (n_rows,)
+            Weights of the rows.
+
+        Returns
+        -------
+        sums : ndarray of float64 of shape (n_features,)
+            Over the rows of all ranks.
+        """
+        return self.whole_columns(self._own_column_sums(weight))
+
+    @abstractmethod
+    def _own_column_sums(self, weight: np.ndarray) -> np.ndarray:
+        """This rank's sums of its columns."""
 
     def squares(self, weight: np.ndarray, center: bool) -> Part:
         """Upper bounds of the weighted sums of squares of the living features.
@@ -171,6 +200,30 @@ class Design(ABC):
     @abstractmethod
     def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
         """What :meth:`chunks` yields."""
+
+    @abstractmethod
+    def cross_on_root(
+        self,
+        left: np.ndarray,
+        right: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None = None,
+        payload: Any = None,
+    ) -> tuple[np.ndarray, list[Any]] | None:
+        """What :meth:`cross` gives, over the rows of all ranks; a collective call.
+
+        Parameters
+        ----------
+        left, right, weight, means
+            As in :meth:`cross`.
+        payload : object, default=None
+            What this rank has to say to rank 0 besides.
+
+        Returns
+        -------
+        result : (ndarray of shape (len(left), len(right)), list of object), or None
+            The products and the payloads of all ranks on rank 0, None elsewhere.
+        """
 
     def own_share(self, n: int) -> slice:
         """Part of `n` pieces of work that this rank does for all."""
@@ -246,14 +299,25 @@ class Design(ABC):
         """
         result = np.zeros((len(left), len(right)))
         share = self.own_share(len(left))
-        mine = left[share]
-        if not len(mine) or not len(right):
+        result[share] = self._share_of_cross(left[share], right, weight, means)
+        return result
+
+    def _share_of_cross(
+        self,
+        left: np.ndarray,
+        right: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None,
+    ) -> np.ndarray:
+        """Products of this rank's rows, for what it does of the left features."""
+        result = np.zeros((len(left), len(right)))
+        if not len(left) or not len(right):
             return result
-        both, places = np.unique(np.concatenate([mine, right]), return_inverse=True)
-        at_left, at_right = places[: len(mine)], places[len(mine) :]
+        both, places = np.unique(np.concatenate([left, right]), return_inverse=True)
+        at_left, at_right = places[: len(left)], places[len(left) :]
         centers = None if means is None else means[both]
         for rows, columns in self.chunks(both):
-            result[share] += _cross(columns, at_left, at_right, weight[rows], centers)
+            result += _cross(columns, at_left, at_right, weight[rows], centers)
         return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allreduce, reduce_scatter
+from dask_ma.comm import Group, allreduce, reduce_and_gather, reduce_scatter
 from dask_ma.data import Shard
 from dask_ma.kernels import column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
@@ -75,17 +75,38 @@ class RowDesign(Design):
     def is_counted(self) -> bool:
         return True
 
-    def _products(self, vectors: np.ndarray) -> Part:
-        sums = np.zeros((len(self.alive), vectors.shape[1]))
+    def _products(
+        self, vectors: np.ndarray, sums: np.ndarray
+    ) -> tuple[Part, np.ndarray]:
+        products = np.zeros((len(self.alive), vectors.shape[1]))
         for rows, X in self._rows(self._living):
-            sums += transposed_product(X, vectors[rows])
-        return self._scattered(sums)
+            products += transposed_product(X, vectors[rows])
+        return self._scattered(products, sums)
+
+    def _own_column_sums(self, weight: np.ndarray) -> np.ndarray:
+        self.n_touched += n_stored(self._blocks)
+        sums = np.zeros(self.n_features)
+        for rows, X in self._rows(self._blocks):
+            sums += transposed_product(X, weight[rows, np.newaxis])[:, 0]
+        return sums
+
+    def cross_on_root(
+        self,
+        left: np.ndarray,
+        right: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None = None,
+        payload: Any = None,
+    ) -> tuple[np.ndarray, list[Any]] | None:
+        own = self._share_of_cross(left, right, weight, means)
+        found = reduce_and_gather(self.group, [own], payload)
+        return None if found is None else (found[0][0], found[1])
 
     def _squares(self, weight: np.ndarray, center: bool) -> Part:
         sums = np.zeros((len(self.alive), 2))
         for rows, X in self._rows(self._living):
             sums += raw_moments(X, weight[rows], center)
-        part = self._scattered(sums)
+        part, _ = self._scattered(sums, np.zeros(0))
         return Part(part.features, squares_about_mean(part.values))
 
     def restrict(self, alive: np.ndarray) -> None:
@@ -134,16 +155,23 @@ class RowDesign(Design):
         for start, X in zip(self._bounds, blocks, strict=False):
             yield slice(int(start), int(start) + X.shape[0]), X
 
-    def _scattered(self, sums: np.ndarray) -> Part:
-        """Sums over all ranks of one part of the living features for each rank."""
-        group, n = self.group, len(self.alive)
+    def _scattered(
+        self, values: np.ndarray, for_all: np.ndarray
+    ) -> tuple[Part, np.ndarray]:
+        """Sums over ranks: of some living features for each rank, and some for all."""
+        group, (n, width) = self.group, values.shape
         if group.size == 1:
             group.raise_if_closed()
-            return Part(self.alive, sums)
-        # Parts of whole features: all ranks' parts are made equally long for this.
+            return Part(self.alive, values), for_all
+        # Parts of whole features: all ranks' parts are made equally long for this, and
+        # each ends with what all ranks get.
         length = -(-n // group.size)
-        padded = np.zeros((length * group.size, sums.shape[1]))
-        padded[:n] = sums
-        values = reduce_scatter(group, padded).reshape(length, sums.shape[1])
+        padded = np.zeros((group.size, length * width + len(for_all)))
+        parts = np.zeros(length * group.size * width)
+        parts[: n * width] = values.ravel()
+        padded[:, : length * width] = parts.reshape(group.size, length * width)
+        padded[:, length * width :] = for_all
+        own = reduce_scatter(group, padded)
         features = self.alive[length * group.rank : length * (group.rank + 1)]
-        return Part(features, values[: len(features)])
+        found = own[: len(features) * width].reshape(len(features), width)
+        return Part(features, found), own[length * width :]

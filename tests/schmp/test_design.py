@@ -107,8 +107,8 @@ def test_products_and_squares(on_ranks, layout, n_ranks, kind):
                 (
                     design.alive,
                     design.n_stored,
-                    design.products(mine[0]),
-                    design.products(mine[0][:, :1]),
+                    design.products(mine[0])[0],
+                    design.products(mine[0][:, :1])[0],
                     design.squares(mine[1], center=False),
                     design.squares(mine[1], center=True),
                 )
@@ -195,6 +195,43 @@ def test_cross_products(on_ranks, layout, n_ranks, kind, center, left, right):
 
 
 @every_layout
+@every_size
+@every_kind
+def test_what_travels_together(on_ranks, layout, n_ranks, kind):
+    """Sums with products, sums of all columns, and cross products with a word each."""
+    X, dense = make_rows(kind)
+    weight = weight_of_rows()
+    means = weight @ dense
+    left, right = np.array([1, 5, 7, 9]), np.array([5, 0])
+
+    def program(design, rows):
+        design.restrict(np.array(ALIVE))
+        sums = design.column_sums(weight[rows])
+        own = np.array([weight[rows].sum(), float(len(weight[rows]))])
+        _, totals = design.products(np.ones((len(weight[rows]), 1)), own)
+        design.fetch(np.union1d(left, right))
+        before = design.group.counters.bytes_sent
+        found = design.cross_on_root(
+            left, right, weight[rows], means, ("from", design.group.rank)
+        )
+        return sums, totals, found, design.group.counters.bytes_sent - before
+
+    results = on_ranks(program, X, layout, n_ranks)
+    for sums, totals, *_ in results:
+        np.testing.assert_allclose(sums, means, atol=1e-12)
+        np.testing.assert_allclose(totals, [weight.sum(), N_ROWS], rtol=1e-12)
+    moved = dense - means
+    expected = moved[:, left].T @ (moved[:, right] * weight[:, np.newaxis])
+    (*_, (cross, words), _), *others = results
+    np.testing.assert_allclose(cross, expected, atol=1e-12)
+    assert words == [("from", rank) for rank in range(n_ranks)]
+    assert all(found is None for *_, found, _ in others)
+    # By columns each product is worked out, and sent, by one rank.
+    if layout == "columns":
+        assert sum(sent for *_, sent in results) <= 8 * len(left) * len(right)
+
+
+@every_layout
 @every_kind
 def test_the_input_stays_as_it_is(on_ranks, layout, kind):
     """Centering works on copies, also where chunks are columns of a block."""
@@ -231,7 +268,7 @@ def test_rows_go_in_chunks(on_ranks, monkeypatch, layout, kind):
         cross = design.cross(left, right, weight[rows], weight @ dense)
         ones = np.ones((len(weight[rows]), 1))
         design.fetch(left)
-        return cross, design.products(ones), design.transposed_dot(left, ones)
+        return cross, design.products(ones)[0], design.transposed_dot(left, ones)
 
     results = on_ranks(program, X, layout, 2)
     centered = dense - weight @ dense
@@ -248,7 +285,7 @@ def test_more_ranks_than_columns(on_ranks, layout):
 
     def program(design, rows):
         design.restrict(np.array([6]))
-        return design.products(vectors[rows])
+        return design.products(vectors[rows])[0]
 
     features, values = joined(on_ranks(program, X, layout, 5))
     assert features.tolist() == [6]

@@ -268,13 +268,14 @@ def test_data_touched_are_stored_elements(n_ranks, layout, kind):
     params = {"n_ranks": n_ranks, "layout": layout, "tol": 1e-10}
 
     zero = SchMPLasso(2 * slopes[-1], **params).fit(rows, y)
-    assert [r["n_touched"] for r in zero.history_] == [stored.sum()]  # the gradient
+    touched = [r["n_touched"] for r in zero.history_]
+    assert touched == [2 * stored.sum()]  # the means and the gradient
     model = SchMPLasso(alpha, **params).fit(rows, y)
     assert np.flatnonzero(model.coef_).tolist() == [4]
-    # Two gradients. Of the column its mean, its gradient and what it adds to the
-    # margins are worked out on every rank that has all rows, its square on one.
+    # The means and two gradients. What the column adds to the margins is worked out on
+    # every rank that has all rows, its square on one.
     each = n_ranks if layout == "columns" else 1
-    expected = 2 * stored.sum() + (3 * each + 1) * stored[4]
+    expected = 3 * stored.sum() + (each + 1) * stored[4]
     assert [r["n_touched"] for r in model.history_] == [expected]
     wide = SchMPLasso(alpha / 1e3, **params).fit(rows, y)
     assert min(r["n_touched"] for r in wide.history_) > 0.1 * stored.sum()

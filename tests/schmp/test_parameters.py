@@ -35,7 +35,7 @@ FLIPS = {
     "class_weight": ({}, {0: 3.0, 1: 0.5}, {"coef"}),
     "feature_weights": ({}, FACTORS, {"coef"}),
     "warm_start": ({}, True, {"rounds"}),
-    "schedule": ({"max_iter": 2}, "cyclic", {"coef"}),
+    "schedule": ({"max_iter": 1}, "cyclic", {"coef"}),
     "layout": ({"n_ranks": 3, "layout": "rows"}, "columns", {"shared"}),
     "polish": (SCHEDULED, False, {"history", "polished"}),
     "random_state": (SCHEDULED, 1, {"history"}),

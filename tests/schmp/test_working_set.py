@@ -7,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
 from dask_ma import SchMPLasso, SchMPLogisticRegression
-from dask_ma.comm import LocalGroup
+from dask_ma.comm import Group, LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import SquaredError, log_loss_of
@@ -148,8 +148,7 @@ def test_the_ball_belongs_to_the_present_point(many):
     solver.best_dual = first.objective
     second = solver.check()
     assert second.gap == 0 and second.gap_of_point == first.gap
-    solver._screen()
-    assert len(solution) and np.isin(solution, design.alive).all()
+    assert len(solution) and np.isin(solution, solver._possible()).all()
 
 
 def test_ranks_do_the_same(many, solve):
@@ -160,6 +159,40 @@ def test_ranks_do_the_same(many, solve):
         np.testing.assert_array_equal(last, results[0][3])
         for name, values in state.items():
             np.testing.assert_array_equal(values, results[0][0][name])
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_collectives_of_a_round(many, monkeypatch, layout):
+    """Ranks wait for each other four times in a round, and once for its record."""
+    X, y = many["X"], many["number"]
+    counts = []
+    next_tag = Group._next_tag
+
+    def count(group):
+        counts[-1] += group.rank == 0
+        return next_tag(group)
+
+    monkeypatch.setattr(Group, "_next_tag", count)
+    rounds = []
+    for alpha in (0.4, 0.01):
+        counts.append(0)
+        model = SchMPLasso(alpha, tol=1e-9, n_ranks=2, layout=layout).fit(X, y)
+        rounds.append(model.n_iter_)
+    assert rounds[1] - rounds[0] >= 2
+    # What is done before the first round cancels; the first screening adds two.
+    assert counts[1] - counts[0] <= 5 * (rounds[1] - rounds[0]) + 2
+
+
+def test_a_rank_may_hold_all_that_matters(many):
+    """What a rank proposes is bounded, whoever has the columns that violate most."""
+    X, y = many["X"], many["number"]
+    order = np.argsort(-np.abs(X.T @ (y - y.mean())))
+    found = [
+        SchMPLasso(0.01, tol=1e-10, n_ranks=n, layout="columns").fit(X[:, order], y)
+        for n in (1, 5)
+    ]
+    np.testing.assert_allclose(found[1].coef_, found[0].coef_, atol=1e-6)
+    assert found[1].dual_gap_ <= 1e-10 * y.var() / 2
 
 
 @pytest.mark.parametrize("target", ["number", "two", "three"])

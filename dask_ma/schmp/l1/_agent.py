@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.comm import Group, allreduce, broadcast
+from dask_ma.comm import Group, allreduce
 from dask_ma.engine import (
     Method,
     Model,
@@ -109,7 +109,7 @@ class Rounds(Method):
         record["n_touched"] = int(sums[0][0])
 
     def is_done(self, record: Record) -> bool:
-        return bool(broadcast(self.context.group, self._gap.gap <= self.target))
+        return self._gap.gap <= self.target  # the same bits on all ranks
 
     def model(self) -> Model:
         return describe(self._solver, self._problem, self._gap, self.n_rounds)

@@ -115,13 +115,14 @@ class Objective:
         self.fit_intercept = fit_intercept
         self.n_outputs = loss.n_outputs
         self.margins = np.zeros((design.n_rows, self.n_outputs))
-        self.means = np.zeros(design.n_features)  # of the columns met so far
-        self._known = np.zeros(design.n_features, dtype=bool)
+        self.means = np.zeros(design.n_features)  # known after learn_means
+        self._has_means = False
         self.tolerances = np.full(design.n_features, np.inf)
         self.offset = 0.0
         if self.centers:
             self._center_targets()
-        self.settle_intercept(Sparse.empty(self.n_outputs))
+        else:
+            self.settle_intercept(Sparse.empty(self.n_outputs))
         null, n_rows = self._sum([loss.value(self.margins), design.n_rows])
         self.null, self.n_rows = float(null), int(n_rows)
 
@@ -130,20 +131,17 @@ class Objective:
         """Whether an intercept is fitted by taking means from rows and targets."""
         return self.fit_intercept and self.loss.is_quadratic
 
-    def learn_means(self, features: np.ndarray) -> None:
-        """Work out the means of some columns; a collective call."""
-        new = np.unique(features[~self._known[features]])
-        if not (self.centers and len(new)):
-            return
-        weight = self.loss.weight[:, np.newaxis]
-        sums = self.design.transposed_dot(new, weight)[:, 0]
-        self.means[new] = self.design.sum(sums)
-        self._known[new] = True
+    def learn_means(self) -> None:
+        """Work out the means of the columns, once; a collective call."""
+        # One pass for all: for those of each working set the ranks would have to wait
+        # for each other in every round.
+        if self.centers and not self._has_means:
+            self.take_means(self.design.column_sums(self.loss.weight))
 
     def take_means(self, means: np.ndarray) -> None:
         """Take the means of all columns from somebody who has worked them out."""
         self.means[:] = means
-        self._known[:] = True
+        self._has_means = True
 
     def learn_tolerances(self, features: np.ndarray) -> None:
         """Work out which gradients of features without penalty count as 0.
@@ -166,7 +164,7 @@ class Objective:
         nonzero = np.flatnonzero(model.coef)
         features = model.coordinates // self.n_outputs
         self.design.fetch(np.unique(features))
-        self.learn_means(features)
+        self.learn_means()
         self.margins = self.change(model.coordinates[nonzero], model.coef[nonzero])
         self.margins += model.intercept
         self.settle_intercept(model)
@@ -185,13 +183,10 @@ class Objective:
         """Bring the intercept to its optimum for the coefficients; a collective call.
 
         At the optimum the slopes add up to 0, which makes them a point of the dual
-        problem. The margins follow.
+        problem. The margins follow. Where means have been taken out there is nothing to
+        do but :meth:`center`.
         """
-        if not self.fit_intercept:
-            return
-        if self.loss.is_quadratic:
-            # Margins and targets have mean 0 but for rounding.
-            self.margins -= self._sum([float(self.loss.weight @ self.margins[:, 0])])
+        if not self.fit_intercept or self.centers:
             return
         for _ in range(_INTERCEPT_STEPS):
             slopes, hessian = self._intercept_slopes()
@@ -205,6 +200,39 @@ class Objective:
             self.margins += step
             if np.abs(step).max() <= 1e-15 * (1 + np.abs(model.intercept).max()):
                 break
+
+    def own_sums(self, slopes: np.ndarray) -> np.ndarray:
+        """What :meth:`center` needs of this rank's rows, to be added up over ranks.
+
+        Parameters
+        ----------
+        slopes : ndarray of shape (n_rows, n_outputs)
+            Negative slopes of the loss at the present margins.
+        """
+        value = self.loss.value(self.margins)
+        if not self.loss.is_quadratic:
+            return np.array([value])
+        along = float(slopes[:, 0] @ self.loss.y)
+        return np.array([value, along, float(slopes.sum())])
+
+    def center(self, sums: np.ndarray) -> np.ndarray:
+        """Take from the margins what rounding has left of a mean of the residuals.
+
+        Parameters
+        ----------
+        sums : ndarray
+            Of what :meth:`own_sums` has given, over ranks.
+
+        Returns
+        -------
+        sums : ndarray
+            The same of the new margins.
+        """
+        if not self.centers:
+            return sums
+        value, along, mean = (float(number) for number in sums)
+        self.margins += mean
+        return np.array([value - mean * mean / 2, along, 0.0])
 
     def shown_intercept(self, model: Sparse) -> np.ndarray:
         """Intercepts of a model for rows as they are, without means taken out."""

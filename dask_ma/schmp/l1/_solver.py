@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dask_ma.comm import allreduce, broadcast
+from dask_ma.comm import allgather
 from dask_ma.engine import RoundLog
 from dask_ma.layouts._design import Part
 from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
@@ -102,42 +102,78 @@ class Solver(ABC):
         self._design.restore()
 
     def check(self) -> DualityGap:
-        """Objective and duality gap of the model; a collective call."""
+        """Objective and duality gap of the model; a collective call.
+
+        All ranks work it out from the same numbers, so they have the same bits.
+        """
+        objective = self.objective
         with self.log.computing("evaluate"):
-            slopes = self.objective.loss.negative_slopes(self.objective.margins)
-            self._part = self._gradient(slopes)
+            slopes = objective.loss.negative_slopes(objective.margins)
+            part, sums = self._design.products(slopes, objective.own_sums(slopes))
+            self._part = self._gradient(part, sums)
             self._ratios = self._violations(self._part)
-        worst = np.array([self._ratios.max(initial=0.0), self._unsettled(self._part)])
-        reach, unsettled = allreduce(self._group, worst, "max")
+            head = self._head(sums)
+            proposal = self._proposal()
+        received = allgather(self._group, (head, *proposal))
+        self._take_proposals([rest for _, *rest in received])
+        self._certificate = self._certify(np.array([head for head, *_ in received]))
+        return self._certificate
+
+    def _head(self, sums: np.ndarray) -> np.ndarray:
+        """Numbers of this rank: two largest ones, two sums, and what rank 0 tells."""
+        objective, model = self.objective, self.model
+        features = model.coordinates // objective.n_outputs
+        penalty = objective.penalty.of(features, model.coef)
+        largest = [self._ratios.max(initial=0.0), self._unsettled(self._part)]
+        ridge = self._ridge_of_bounded(features)
+        return np.array([*largest, self._own_ridge, ridge, penalty, *sums])
+
+    def _proposal(self) -> tuple[np.ndarray, ...]:
+        """What this rank tells the others besides; they get it with the gap."""
+        return ()
+
+    def _take_proposals(self, proposals: list[list[np.ndarray]]) -> None:
+        """Take in what :meth:`_proposal` has given, in the order of the ranks."""
+
+    def _certify(self, heads: np.ndarray) -> DualityGap:
+        """The certificate from the numbers of all ranks; a collective call."""
+        objective = self.objective
+        reach, unsettled = heads[:, :2].max(axis=0)
+        # Others than rank 0 may have another processor, which rounds otherwise.
+        ridge, penalty, *sums = (float(number) for number in heads[0, 3:])
+        for own in heads[:, 2]:
+            ridge += float(own)
+        centred = objective.center(np.array(sums))
         self.reach, self.is_settled = float(reach), bool(unsettled <= 1)
         scale = 1.0 if reach <= 1 else 1 / self.reach
         if not self.is_settled:
-            scale = (
-                0.0  # no multiple of the slopes but 0 is a point of the dual problem
-            )
-        loss, margins = self.objective.loss, self.objective.margins
-        sums = self._design.sum(
-            np.array([loss.value(margins), loss.dual(margins, scale)])
-        )
-        features = self.model.coordinates // self.objective.n_outputs
-        value = float(sums[0]) + self.objective.penalty.of(features, self.model.coef)
-        dual = float(sums[1] - scale**2 * self._dual_ridge(features) / 2)
+            # No multiple of the slopes but 0 is a point of the dual problem.
+            scale = 0.0
+        value = float(centred[0]) + penalty
+        dual = self._dual(centred, scale) - scale * scale * ridge / 2
         self.best_dual = max(self.best_dual, dual)
-        # Rank 0 decides, so that ranks on other processors do not decide otherwise.
         gap = max(value - self.best_dual, 0.0)
-        certificate = DualityGap(value, gap, scale, max(value - dual, 0.0))
-        self._certificate = DualityGap(*broadcast(self._group, tuple(certificate)))
-        if not np.isfinite(self._certificate[:2]).all():
+        if not np.isfinite([value, gap]).all():
             raise ValueError(
                 f"the model is not finite any more (objective {value}, duality "
                 f"gap {gap}): {self._advice}"
             )
-        return self._certificate
+        return DualityGap(value, gap, scale, max(value - dual, 0.0))
 
-    def _gradient(self, slopes: np.ndarray) -> Part:
+    def _dual(self, sums: np.ndarray, scale: float) -> float:
+        """Dual objective of the slopes times a number, without the ridge penalty."""
+        loss = self.objective.loss
+        if loss.is_quadratic:
+            value, along = float(sums[0]), float(sums[1])
+            return scale * along - scale * scale * value
+        own = np.array(loss.dual(self.objective.margins, scale))
+        return float(self._design.sum(own))
+
+    def _gradient(self, part: Part, sums: np.ndarray) -> Part:
         """Negative gradient without the L1 term, for the features of this rank."""
-        part = self._design.products(slopes)
         penalty = self.objective.penalty
+        if self.objective.centers:  # what centred residuals would have given
+            part.values[:, 0] -= self.objective.means[part.features] * sums[2]
         ridge_only = self._has(part, penalty.without_l1 & (penalty.l2 > 0))
         squares = (part.values[ridge_only] ** 2).sum(axis=1)
         self._own_ridge = float((squares / penalty.l2[part.features[ridge_only]]).sum())
@@ -151,16 +187,14 @@ class Solver(ABC):
         part.values[places[mine], outputs[mine]] -= ridge
         return part
 
-    def _dual_ridge(self, features: np.ndarray) -> float:
-        """Twice what the ridge penalty takes from the dual objective, at scale 1."""
-        penalty = self.objective.penalty
+    def _ridge_of_bounded(self, features: np.ndarray) -> float:
+        """Twice what the ridge takes from the dual objective where there is L1."""
         # With L1, the gradient is kept within its bound and the coefficient is its own
-        # dual; elsewhere the conjugate of the penalty is finite at any gradient.
+        # dual; elsewhere the conjugate of the penalty is finite at any gradient, and
+        # `_own_ridge` has it.
+        penalty = self.objective.penalty
         bound = ~penalty.without_l1[features]
-        ridge = penalty.l2[features[bound]] @ self.model.coef[bound] ** 2
-        if (penalty.without_l1 & (penalty.l2 > 0)).any():
-            ridge += allreduce(self._group, np.array(self._own_ridge))
-        return float(ridge)
+        return float(penalty.l2[features[bound]] @ self.model.coef[bound] ** 2)
 
     def _unsettled(self, part: Part) -> float:
         """Gradients of coefficients without penalty, over what counts as 0."""

@@ -1,34 +1,51 @@
 """Working sets: the coefficients that violate optimality most, solved together.
 
-In each round all ranks work out the gradient, rank 0 chooses, the ranks add up the
-Hessian of the chosen coefficients, and rank 0 solves the small problem.
+In each round all ranks work out the gradient, tell each other which coefficients
+violate optimality, and choose alike; they add up the Hessian of the chosen ones, and
+rank 0 solves the small problem.
+
+A round of a quadratic loss is four collectives: the gradient with the sums that the
+duality gap is made of (:meth:`Design.products`); the worst coefficients of each rank,
+and how bad they are (:meth:`Solver.check`); what is new of the Hessian, with the
+features that each rank cannot rule out (:meth:`HessianCache.update`); and the step,
+with the features that are left. Where columns are shared out, those chosen travel in
+place of the gradient.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.comm import allreduce, broadcast, gather, reduce
+from dask_ma.comm import allgather, allreduce, broadcast
 from dask_ma.engine import RoundLog
-from dask_ma.layouts._design import Part
-from dask_ma.schmp.l1._hessian import HessianCache
-from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
+from dask_ma.schmp.l1._hessian import HessianCache, System
+from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 from dask_ma.schmp.l1._solver import DualityGap, Solver
 
 _FIRST_SIZE = 400  # of a working set, if there are as many rows
 _SMALLEST_FIRST = 100
+_GROWTH = 3  # coefficients that may come into one, for each that is not zero
 _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working set
 # Of the gap so far, which the small problem is solved to.
 _INNER_GAP = 0.05
 _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
 _MAX_NEWTON = 10
+_ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
 _SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
 _STEPS = 0.5 ** np.arange(8)  # lengths tried in a line search
+
+
+class _Found(NamedTuple):
+    """Coefficients of all ranks that may come into a working set, sorted."""
+
+    coordinates: np.ndarray
+    ratios: np.ndarray  # of the gradient to its bound
+    gradient: np.ndarray  # negative, with the ridge penalty
 
 
 class WorkingSets(Solver):
@@ -57,20 +74,19 @@ class WorkingSets(Solver):
         self._hessian = HessianCache(objective, log)
         self._free_hessian = HessianCache(objective, log)  # of those without penalty
         self._limit = int(_config.get("schmp.max-working-set"))
-        self._squares: Part | None = None
+        self._spread: np.ndarray | None = None  # of each column about its mean
         self._screening_tol = screening_tol
         self._turn = 0
         self._start()
 
-    def change_penalty(self, penalty: Penalty) -> None:
-        super().change_penalty(penalty)
-        self._squares = None
-
     def improve(self) -> None:
         """Choose the next working set and solve it; a collective call."""
-        if self._certificate.gap <= self._screening_tol * self.objective.null:
-            self._screen()
-        self._choose()
+        screens = self._certificate.gap <= self._screening_tol * self.objective.null
+        possible = self._possible() if screens else None
+        kept, inside = self._choose()
+        self._set_coordinates(kept)
+        self._inside = np.isin(kept, inside)
+        gradient: Any = self._known_gradient(inside)
         is_quadratic = self.objective.loss.is_quadratic
         share = _INNER_GAP if is_quadratic else _INNER_GAP_NEWTON
         target = share * self._certificate.gap
@@ -79,7 +95,9 @@ class WorkingSets(Solver):
             target = 0.0  # a part's gap may be small while that of the whole is not
         is_solved_once = is_part or is_quadratic
         for _ in range(1 if is_solved_once else _MAX_NEWTON):
-            expected = self._solve(target)
+            expected = self._solve(target, gradient=gradient, possible=possible)
+            # They belong to the model of the check.
+            gradient = possible = None
             if expected <= target:
                 break
         if not is_quadratic:
@@ -133,46 +151,62 @@ class WorkingSets(Solver):
                 if self._solve(0.0) <= _SETTLED * objective.null:
                     break
 
-    def _choose(self) -> None:
-        """Have rank 0 choose the coefficients of the next working set."""
-        coordinates, coef = self.model.coordinates, self.model.coef
+    @property
+    def _size(self) -> int:
+        """How many coefficients may come into the next working set."""
         # More coefficients than rows are seldom other than zero.
         first = min(_FIRST_SIZE, max(_SMALLEST_FIRST, self.objective.n_rows))
-        size = max(first, 2 * int(np.count_nonzero(coef)))
-        with self.log.computing():
-            proposal = self._propose(size)
-        proposals = gather(self._group, proposal)
-        chosen: Any = None
-        if proposals is not None:
-            found = np.concatenate([p[0] for p in proposals])
-            ratios = np.concatenate([p[1] for p in proposals])
-            known = np.isin(found, coordinates)
-            needed = (coef != 0) | np.isin(coordinates, self._free)
-            near = np.isin(coordinates, found[known & (ratios > _NEAR)])
-            new = np.flatnonzero(~known & (ratios > 1))
-            new = new[np.argsort(-ratios[new], kind="stable")][:size]
-            kept = coordinates[needed | near]
-            if np.count_nonzero(needed | near) > 0.5 * len(coordinates):
-                kept = coordinates
-            chosen = self._bounded(kept, found[new])
-        kept, inside = broadcast(self._group, chosen)
-        self._set_coordinates(kept)
-        self._inside = np.isin(kept, inside)
+        return max(first, _GROWTH * int(np.count_nonzero(self.model.coef)))
 
-    def _propose(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+    def _choose(self) -> tuple[np.ndarray, np.ndarray]:
+        """All coefficients to have at hand, and those of the next working set."""
+        coordinates, coef = self.model.coordinates, self.model.coef
+        found, ratios = self._found.coordinates, self._found.ratios
+        known = np.isin(found, coordinates)
+        needed = (coef != 0) | np.isin(coordinates, self._free)
+        near = np.isin(coordinates, found[known & (ratios > _NEAR)])
+        new = np.flatnonzero(~known & (ratios > 1))
+        new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
+        kept = coordinates[needed | near]
+        if np.count_nonzero(needed | near) > 0.5 * len(coordinates):
+            kept = coordinates
+        return self._bounded(kept, found[new])
+
+    def _proposal(self) -> tuple[np.ndarray, ...]:
         """This rank's coefficients that violate optimality most, and those known."""
         K = self.objective.n_outputs
         ratios = self._ratios.ravel()
         features = self._part.features
-        worst = np.flatnonzero(ratios > 1)
-        if len(worst) > 2 * size:
-            worst = worst[np.argpartition(-ratios[worst], 2 * size)[: 2 * size]]
         known = self.model.coordinates
         row = np.searchsorted(features, known // K)
         mine = row < len(features)
         mine[mine] = features[row[mine]] == known[mine] // K
-        places = np.union1d(worst, row[mine] * K + known[mine] % K)
-        return features[places // K] * K + places % K, ratios[places]
+        own = row[mine] * K + known[mine] % K
+        is_worst = ratios > 1
+        is_worst[own] = False
+        worst = np.flatnonzero(is_worst)
+        # Some ranks have more of the worst than others, but hardly four times as many.
+        most = min(self._size, _ROOM + -(-4 * self._size // self._group.size))
+        if len(worst) > most:
+            worst = worst[np.argpartition(-ratios[worst], most)[:most]]
+        places = np.union1d(worst, own)
+        coordinates = features[places // K] * K + places % K
+        return coordinates, ratios[places], self._part.values.ravel()[places]
+
+    def _take_proposals(self, proposals: list[list[np.ndarray]]) -> None:
+        coordinates, ratios, gradient = (
+            np.concatenate(parts) for parts in zip(*proposals, strict=True)
+        )
+        order = np.argsort(coordinates)
+        self._found = _Found(coordinates[order], ratios[order], gradient[order])
+
+    def _known_gradient(self, coordinates: np.ndarray) -> list[np.ndarray] | None:
+        """Gradient at the last check, and the constant term, if they do for a step."""
+        if not self.objective.loss.is_quadratic:
+            return None  # the intercepts want theirs, too
+        places = np.searchsorted(self._found.coordinates, coordinates)
+        # The residuals of the null model are the targets.
+        return [self._found.gradient[places], np.array([2 * self.objective.null])]
 
     def _bounded(
         self, kept: np.ndarray, new: np.ndarray
@@ -200,31 +234,53 @@ class WorkingSets(Solver):
         self.model.coordinates, self.model.coef = coordinates, coef
         K = self.objective.n_outputs
         self._design.fetch(np.unique(coordinates // K))
-        self.objective.learn_means(coordinates // K)
 
-    def _solve(self, target: float, cache: HessianCache | None = None) -> float:
+    def _solve(
+        self,
+        target: float,
+        cache: HessianCache | None = None,
+        gradient: list[np.ndarray] | None = None,
+        possible: np.ndarray | None = None,
+    ) -> float:
         """Solve the quadratic model; the fall that it promises. A collective call."""
-        objective = self.objective
         inside = np.flatnonzero(self._inside)
         coordinates = self.model.coordinates[inside]
-        cache = cache or self._hessian
-        hessian = cache.update(coordinates)
-        with self.log.computing():
-            slopes = objective.loss.negative_slopes(objective.margins)
-            gradient = self._own_gradient(coordinates, slopes)
-            norm = np.array([objective.loss.norm(objective.margins)])
-            if not self._design.is_counted():
-                gradient, norm = np.zeros_like(gradient), np.zeros(1)
-        sums = reduce(self._group, [gradient, norm])
-        step: Any = None
-        if sums is not None:
+        riders: list[np.ndarray] = []
+        if gradient is None:
             with self.log.computing():
-                step = self._small_solution(hessian, sums, inside, target)
-        change, shift, expected = broadcast(self._group, step)
+                riders = self._own_gradient(coordinates)
+        cache = cache or self._hessian
+        system = cache.update(coordinates, riders, possible)
+        step: Any = None
+        if system is not None:
+            with self.log.computing():
+                sums = gradient or self._with_ridge(system.sums, inside)
+                step = *self._step(system, sums, inside, target), self._left(system)
+        change, shift, expected, alive = broadcast(self._group, step)
         length = self._apply(inside, change, shift)
+        if alive is not None:
+            self._design.restrict(alive)
         return float(expected) if length else 0.0
 
-    def _own_gradient(self, coordinates: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    def _with_ridge(self, sums: list[np.ndarray], inside: np.ndarray) -> list[Any]:
+        """The sums of :meth:`_own_gradient`, the ridge penalty taken into account."""
+        gradient, norm = sums
+        features = self.model.coordinates[inside] // self.objective.n_outputs
+        ridge = self.objective.penalty.l2[features] * self.model.coef[inside]
+        gradient[: len(inside)] -= ridge
+        return [gradient, norm]
+
+    def _own_gradient(self, coordinates: np.ndarray) -> list[np.ndarray]:
+        """Negative gradient of the loss, and its constant term, from own rows."""
+        objective = self.objective
+        slopes = objective.loss.negative_slopes(objective.margins)
+        gradient = self._loss_gradient(coordinates, slopes)
+        norm = np.array([objective.loss.norm(objective.margins)])
+        if not self._design.is_counted():
+            return [np.zeros_like(gradient), np.zeros(1)]
+        return [gradient, norm]
+
+    def _loss_gradient(self, coordinates: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Negative gradient of the loss, also by the intercepts, from own rows."""
         K = self.objective.n_outputs
         features, places = np.unique(coordinates // K, return_inverse=True)
@@ -235,20 +291,22 @@ class WorkingSets(Solver):
             return np.asarray(gradient - means * slopes.sum())
         return np.concatenate([gradient, slopes.sum(axis=0)])
 
-    def _small_solution(
+    def _step(
         self,
-        hessian: np.ndarray,
+        system: System,
         sums: list[np.ndarray],
         inside: np.ndarray,
         target: float,
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Change of the coefficients and intercepts that solves the quadratic model."""
         objective, K = self.objective, self.objective.n_outputs
-        gradient, norm = sums
-        coef = self.model.coef[inside]
-        features = self.model.coordinates[inside] // K
+        hessian, (gradient, norm) = system.hessian, sums
+        rows = system.order
+        coef = self.model.coef[inside[rows]]
+        features = self.model.coordinates[inside[rows]] // K
         l1, l2 = objective.penalty.l1[features], objective.penalty.l2[features]
         n = len(inside)
+        gradient = np.concatenate([gradient[rows], gradient[n:]])
         start = np.zeros(len(hessian))
         start[:n] = coef
         bounds = np.zeros(len(hessian))
@@ -256,22 +314,22 @@ class WorkingSets(Solver):
         if not objective.centers and not objective.fit_intercept:
             hessian, gradient = hessian[:n, :n], gradient[:n]
             start, bounds = start[:n], bounds[:n]
-        linear = hessian @ start + gradient
         gram = hessian
         if l2.any():
             gram = hessian.copy()
             gram[np.arange(n), np.arange(n)] += l2
+        linear = gram @ start + gradient
         problem = Quadratic(
             gram, linear, bounds, float(norm[0]), objective.penalty.positive
         )
         found = minimize(problem, start, target)
         step = found - start
-        slope = gradient.copy()
-        slope[:n] -= l2 * coef
-        expected = slope @ step - step @ gram @ step / 2
+        expected = gradient @ step - step @ gram @ step / 2
         expected += l1 @ (np.abs(coef) - np.abs(found[:n]))
+        change = np.zeros(n)
+        change[rows] = step[:n]
         shift = step[n:] if len(step) > n else np.zeros(K)
-        return step[:n], shift, float(expected)
+        return change, shift, float(expected)
 
     def _apply(
         self, inside: np.ndarray, change: np.ndarray, shift: np.ndarray
@@ -302,32 +360,33 @@ class WorkingSets(Solver):
         """Length, among some, with the lowest objective; 0 if none lowers it."""
         objective, model = self.objective, self.model
         lengths = np.append(0.0, _STEPS)
+        features = model.coordinates[inside] // objective.n_outputs
+        coef = model.coef[inside]
         with self.log.computing("evaluate"):
             losses = np.array(
                 [objective.loss.value(objective.margins + t * margins) for t in lengths]
             )
-        losses = self._design.sum(losses)
-        coef, features = model.coef[inside], model.coordinates[inside]
-        features = features // objective.n_outputs
-        values = [
-            loss + objective.penalty.of(features, coef + t * change)
-            for loss, t in zip(losses, lengths, strict=True)
-        ]
-        best = lengths[int(np.argmin(values))]
-        if values[1] <= min(values) + _ROUNDING * abs(values[0]):
-            best = 1.0  # differences are rounding: close to the optimum Newton is right
-        return float(broadcast(self._group, float(best)))
+            penalties = np.zeros_like(losses)
+            if self._group.rank == 0:  # others may have processors that round otherwise
+                penalties[:] = [
+                    objective.penalty.of(features, coef + t * change) for t in lengths
+                ]
+        if not self._design.is_counted():
+            losses = np.zeros_like(losses)
+        losses, penalties = allreduce(self._group, [losses, penalties])
+        values = losses + penalties
+        if values[1] <= values.min() + _ROUNDING * abs(values[0]):
+            return 1.0  # differences are rounding: close to the optimum Newton is right
+        return float(lengths[int(np.argmin(values))])
 
-    def _screen(self) -> None:
-        """Rule out features whose coefficients are zero at every optimum."""
-        objective, design = self.objective, self._design
-        if self._squares is None:
-            weight = objective.loss.weight
-            self._squares = design.squares(weight, objective.centers)
-        penalty = objective.penalty
+    def _possible(self) -> np.ndarray:
+        """Features of this rank that may have a coefficient; the first time collective.
+
+        The others' coefficients are zero at every optimum.
+        """
+        objective, penalty = self.objective, self.objective.penalty
         features = self._part.features
-        rows = np.searchsorted(self._squares.features, features)
-        spread = self._squares.values[rows, 0] + penalty.l2[features]
+        spread = self._known_spread()[features] + penalty.l2[features]
         # Gap safe rule: the gap gives the radius of a ball with the dual optimum in it.
         # The ball belongs to the point in its middle, which may not be the best so far.
         gap = max(self._certificate.gap_of_point, 1e-14 * objective.null)
@@ -335,15 +394,25 @@ class WorkingSets(Solver):
         values = self._part.values if penalty.positive else np.abs(self._part.values)
         largest = values.max(axis=1, initial=-np.inf) * self._certificate.scale
         possible = largest + radius >= penalty.l1[features] * (1 - 1e-12)
-        n_possible = allreduce(self._group, np.array(np.count_nonzero(possible)))
+        return features[possible]
+
+    def _known_spread(self) -> np.ndarray:
+        """Sums of squares of all columns, about their means if these are taken out."""
+        if self._spread is None:  # nothing has been ruled out yet
+            objective = self.objective
+            part = self._design.squares(objective.loss.weight, objective.centers)
+            self._spread = np.zeros(self._design.n_features)
+            for features, values in allgather(self._group, tuple(part)):
+                self._spread[features] = values[:, 0]
+        return self._spread
+
+    def _left(self, system: System) -> np.ndarray | None:
+        """Features that are left when others are ruled out, if it is worth while."""
+        if not system.payloads:
+            return None
+        n_possible = sum(len(features) for features in system.payloads)
         # Columns are copied, which pays once most are out.
-        if 10 * int(n_possible) > len(design.alive):
-            return
-        parts = gather(self._group, features[possible])
-        alive: Any = None
-        if parts is not None:
-            known = self.model.coordinates // objective.n_outputs
-            alive = np.union1d(np.concatenate(parts), known)
-        design.restrict(broadcast(self._group, alive))
-        self._squares = None
-        self.check()
+        if 10 * n_possible > len(self._design.alive):
+            return None
+        used = self.model.coordinates // self.objective.n_outputs
+        return np.union1d(np.concatenate(system.payloads), used)
