@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import reprlib
 import warnings
 from collections.abc import Callable, Iterable
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma._settings import find_parameter
+from dask_ma._settings import find_parameter, parameters_of
 
 
 class Inactive(NamedTuple):
@@ -78,7 +77,7 @@ def check_inactive(
     UserWarning
         The same, where the peer has all of these parameters.
     """
-    known = inspect.signature(peer).parameters
+    known = parameters_of(peer)
     for names, find_reason, cure in rules:
         if not any(is_set(estimator, name) for name in names):
             continue

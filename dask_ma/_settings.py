@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sklearn.base import BaseEstimator
@@ -147,6 +148,23 @@ class SettingsMixin:
         return {name: each for name, each in made.items() if each is not None}
 
 
+@cache
+def parameters_of(cls: type) -> Mapping[str, inspect.Parameter]:
+    """Parameters that a class is made with.
+
+    Parameters
+    ----------
+    cls : type
+
+    Returns
+    -------
+    parameters : mapping of str to inspect.Parameter
+        In the order of the signature.
+    """
+    # Each fit asks for those of its estimator some twenty times.
+    return inspect.signature(cls).parameters
+
+
 def find_parameter(owner: Any, name: str) -> tuple[Any, inspect.Parameter] | None:
     """Value and declaration of a parameter, or of one of an object that it holds.
 
@@ -162,7 +180,8 @@ def find_parameter(owner: Any, name: str) -> tuple[Any, inspect.Parameter] | Non
         None for what is not there, as where the object is given by its name.
     """
     outer, _, inner = name.partition("__")
-    declared = inspect.signature(type(owner)).parameters
+    cls: Any = type(owner)
+    declared = parameters_of(cls)
     if outer not in declared:
         return None
     value = getattr(owner, outer)

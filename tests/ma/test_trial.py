@@ -7,6 +7,8 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.preprocessing import StandardScaler
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.comm import Group
+from dask_ma.ma.sgd import _trial
 from dask_ma.ma.sgd._trial import Shrinking, lowest
 
 ALPHA = 1e-3
@@ -49,6 +51,30 @@ def test_steps_shrink_at_once_when_the_model_is_worse_than_at_the_start():
     shrinking = Shrinking()
     assert shrinking.update(3.0, 2.0)
     assert not shrinking.update(1.0, 2.0)
+
+
+def test_ranks_meet_seldom_in_a_short_fit(binary, monkeypatch):
+    """To agree, for the size of the rows and trials, to merge and evaluate, to end."""
+    X, y = binary
+    counts = {}
+    next_tag = Group._next_tag
+
+    def count(group):
+        counts[group.size] = counts.get(group.size, 0) + (group.rank == 0)
+        return next_tag(group)
+
+    etas = []
+    original = _trial._try
+    monkeypatch.setattr(Group, "_next_tag", count)
+    monkeypatch.setattr(
+        _trial, "_try", lambda *args: etas.append(args[-1]) or original(*args)
+    )
+    model = MASGDClassifier(max_iter=1, tol=None, n_ranks=2, random_state=0)
+    model.fit(X, y)
+    n_trials = len(set(etas))  # both ranks try each
+    assert counts[2] <= 6 + max(0, n_trials - 3)
+    seen = model.history_[0]["n_samples"] / 2
+    assert model.t_ == pytest.approx(1 + seen)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 4])

@@ -115,6 +115,7 @@ class Rounds(Refinable):
         )
         self._steps = steps_of(params)
         self._shrinking = Shrinking()
+        self._mean_of_t: tuple[int, float] | None = None  # after which round
 
     @property
     def is_complete(self) -> bool:
@@ -201,9 +202,14 @@ class Rounds(Refinable):
     def measure(self) -> list[np.ndarray] | None:
         if not self._evaluator.is_due(self.n_rounds, self._paradigm.epochs):
             return None
-        return self._evaluator.measure(self._output)
+        # The last round is evaluated, and its place in the schedule asked for.
+        share = self.problem.weight / self.problem.total_weight
+        own = np.array([self._paradigm.t * share])
+        return [*self._evaluator.measure(self._output), own]
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        *sums, mean_of_t = sums
+        self._mean_of_t = self.n_rounds, float(mean_of_t[0])
         self._evaluator.complete(record, sums, self._output)
 
     def is_done(self, record: Record) -> bool:
@@ -228,6 +234,8 @@ class Rounds(Refinable):
 
     def mean_of_t(self) -> float:
         """Place in the schedule of the learning rate; a collective call."""
+        if self._mean_of_t is not None and self._mean_of_t[0] == self.n_rounds:
+            return self._mean_of_t[1]
         group, problem = self.context.group, self.problem
         own, total = np.array(self._paradigm.t), problem.total_weight
         return float(weighted_mean(group, own, problem.weight, total=total))

@@ -99,10 +99,18 @@ def find_steps(
     # Steps of this size are about the longest that a squared loss bears.
     first = 1 / (total / n_rows + params.fit_intercept)
 
+    values: dict[float, float] = {}
+
     def attempt(eta: float) -> float:
-        own = _try(context, problem, params, model, sample, eta)
-        value, weight = allreduce(context.group, own).tolist()
-        return value / weight if np.isfinite(value) else np.inf
+        if eta not in values:
+            # Of the first one the neighbours are nearly always asked for, too, and a
+            # trial is over sooner than ranks have heard of each other.
+            etas = [eta] if values else [eta, eta * _FACTOR, eta / _FACTOR]
+            own = [_try(context, problem, params, model, sample, e) for e in etas]
+            sums = allreduce(context.group, np.array(own)).tolist()
+            for tried, (value, weight) in zip(etas, sums, strict=True):
+                values[tried] = value / weight if np.isfinite(value) else np.inf
+        return values[eta]
 
     return balanced_steps(params, lowest(attempt, first), params.t)
 
