@@ -212,7 +212,7 @@ def check_finite(values: Any, name: str, index: int, first: int | None) -> None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
         # One pass without a temporary; only a suspicious sum costs a second look.
-        if np.isfinite(data.sum()) or np.isfinite(data).all():
+        if np.isfinite(_sum_of_all(data)) or np.isfinite(data).all():
             return
     rows = _rows_not_finite(values)
     kind = "NaN" if np.isnan(data).any() else "infinity"
@@ -220,6 +220,14 @@ def check_finite(values: Any, name: str, index: int, first: int | None) -> None:
         f"Input {name} contains {kind} in block {index}, {_row_text(rows, first)}. "
         "Remove or impute these rows first."
     )
+
+
+def _sum_of_all(data: np.ndarray) -> Any:
+    """A sum that is not finite if an element is not."""
+    if not data.flags.forc:
+        return data.sum()
+    flat = data.ravel(order="K")
+    return flat @ flat  # by BLAS, in half the time of a plain sum
 
 
 def _rows_not_finite(values: Any) -> np.ndarray:
