@@ -28,12 +28,13 @@ from dask_ma.schmp.l1._solver import DualityGap, Solver
 
 _FIRST_SIZE = 400  # of a working set, if there are as many rows
 _SMALLEST_FIRST = 100
-_GROWTH = 3  # coefficients that may come into one, for each that is not zero
+_GROWTH = 2  # coefficients that may come into one, for each that is not zero
 _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working set
 # Of the gap so far, which the small problem is solved to.
 _INNER_GAP = 0.05
 _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
 _MAX_NEWTON = 10
+_CLOSE = 0.97  # to its bound: so close one may come beyond it next
 _ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
 _SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
@@ -165,7 +166,7 @@ class WorkingSets(Solver):
         known = np.isin(found, coordinates)
         needed = (coef != 0) | np.isin(coordinates, self._free)
         near = np.isin(coordinates, found[known & (ratios > _NEAR)])
-        new = np.flatnonzero(~known & (ratios > 1))
+        new = np.flatnonzero(~known & (ratios > _CLOSE))
         new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
         kept = coordinates[needed | near]
         if np.count_nonzero(needed | near) > 0.5 * len(coordinates):
@@ -182,7 +183,7 @@ class WorkingSets(Solver):
         mine = row < len(features)
         mine[mine] = features[row[mine]] == known[mine] // K
         own = row[mine] * K + known[mine] % K
-        is_worst = ratios > 1
+        is_worst = ratios > _CLOSE
         is_worst[own] = False
         worst = np.flatnonzero(is_worst)
         # Some ranks have more of the worst than others, but hardly four times as many.
