@@ -13,10 +13,9 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
-from distributed.protocol import to_serialize
-
 from dask_ma import _config
 from dask_ma.comm._group import Group, payload_nbytes
+from dask_ma.comm._packing import as_message
 from dask_ma.comm._plugin import registry
 from dask_ma.comm._topology import Layout
 from dask_ma.comm._trace import SEND
@@ -241,6 +240,7 @@ class DaskGroup(Group):
         timeout = _config.get_timeout("launch.start-timeout")
         deadline = monotonic() + timeout
         pause = _FIRST_PAUSE
+        message = as_message(payload)
         # A scheduler says that the plugin is installed while it is still on its way to
         # some workers for another run. Those answer None, and drop the message.
         while not await self._worker.rpc(self._addresses[dest]).dask_ma_receive(
@@ -248,7 +248,7 @@ class DaskGroup(Group):
             source=self.rank,
             dest=dest,
             tag=tag,
-            payload=to_serialize(payload),
+            **message,
         ):
             if monotonic() >= deadline:
                 raise CommTimeoutError(

@@ -25,6 +25,7 @@ from dask_ma import _config
 from dask_ma.comm._group import payload_nbytes
 from dask_ma.comm._held import WaitingRoom
 from dask_ma.comm._mailbox import Mailbox
+from dask_ma.comm._packing import from_message
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
 
 if TYPE_CHECKING:
@@ -186,12 +187,19 @@ def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
 
 
 async def receive(
-    comm: Comm, run_id: str, source: int, dest: int, tag: Hashable, payload: Any
+    comm: Comm,
+    run_id: str,
+    source: int,
+    dest: int,
+    tag: Hashable,
+    payload: Any,
+    pickled: bytes | None = None,
 ) -> bool:
     """Handler: put a message into its mailbox; answer True once it lies there.
 
     A worker without this handler answers None, as Dask has it.
     """
+    payload = from_message(payload, pickled)
     mailbox = registry.find(run_id, dest)
     if mailbox is None:
         mailbox = await _mailbox_of(comm, run_id, source, dest, payload_nbytes(payload))

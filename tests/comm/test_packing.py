@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from dask_ma.comm._packing import pack, unpack
+from dask_ma.comm._group import map_arrays
+from dask_ma.comm._packing import as_message, from_message, pack, unpack
 
 ARRAYS = {
     "one": [np.arange(6.0).reshape(2, 3)],
@@ -50,3 +52,41 @@ def test_an_array_alone_in_its_dtype_is_not_copied():
     other = np.arange(3)
     for flat, given in zip(pack([array, other]).flats, [array, other], strict=True):
         assert np.shares_memory(flat, given)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        np.arange(5, dtype=np.float32),
+        ((0, 3), np.eye(2)),
+        {"step": [np.zeros(0), 1.5, "a", None], "more": (True, b"x", np.int8(3))},
+    ],
+    ids=lambda payload: type(payload).__name__,
+)
+def test_short_messages_are_one_string(payload):
+    message = as_message(payload)
+    assert message["payload"] is None and isinstance(message["pickled"], bytes)
+    found = from_message(**message)
+    assert repr(found) == repr(payload)
+    arrays = []
+    map_arrays(found, lambda array: arrays.append(array) or array)
+    assert all(array.flags.aligned and array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        np.zeros(4_000),
+        [np.zeros(1_500), np.zeros(1_500)],
+        {"text": "a" * 20_000},
+        np.array([{}], dtype=object),
+        sparse.csr_array(np.eye(3)),
+    ],
+    ids=lambda payload: type(payload).__name__,
+)
+def test_others_travel_as_dask_has_them(payload):
+    """Long ones, and those whose length cannot be told without a copy."""
+    message = as_message(payload)
+    assert message["payload"].data is payload
+    assert from_message(payload, message.get("pickled")) is payload

@@ -9,6 +9,7 @@ import pytest
 from distributed.comm import CommClosedError
 
 from dask_ma.comm import DaskGroup, close_run
+from dask_ma.comm._packing import from_message
 from dask_ma.comm._plugin import registry
 from dask_ma.exceptions import (
     CommTimeoutError,
@@ -35,8 +36,9 @@ class Sender:
         self._thread.start()
 
     def rpc(self, address):
-        async def dask_ma_receive(*, run_id, source, dest, tag, payload):
-            return await self._deliver(payload.data) is not NO_HANDLER
+        async def dask_ma_receive(*, run_id, source, dest, tag, payload, pickled=None):
+            payload = from_message(getattr(payload, "data", None), pickled)
+            return await self._deliver(payload) is not NO_HANDLER
 
         return SimpleNamespace(dask_ma_receive=dask_ma_receive)
 
