@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
+from typing import Any
 
 from distributed import Client, get_client, get_worker, worker_client
 
@@ -75,7 +76,10 @@ def await_workers(client: Client | None) -> None:
 
 
 def place_ranks(
-    client: Client | None, n_ranks: int | None, n_rows: int | None = None
+    client: Client | None,
+    n_ranks: int | None,
+    n_rows: int | None = None,
+    workers: dict[str, dict[str, Any]] | None = None,
 ) -> list[str] | None:
     """Choose the worker of each rank.
 
@@ -87,6 +91,8 @@ def place_ranks(
         How many ranks; None means one per worker thread, and 1 without a client.
     n_rows : int, default=None
         Rows of the input if known: there are never more ranks than rows.
+    workers : dict, default=None
+        What the scheduler has said of its workers just now; None asks it.
 
     Returns
     -------
@@ -101,7 +107,7 @@ def place_ranks(
     """
     if client is None:
         return None
-    threads = running_workers(client)
+    threads = running_workers(client, workers=workers)
     if n_ranks is None:
         n_ranks = sum(threads.values())
     if n_rows is not None:
@@ -124,7 +130,28 @@ def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
     return [address for address, count in counts.items() for _ in range(count)]
 
 
-def running_workers(client: Client, *, allow_none: bool = False) -> dict[str, int]:
+def known_workers(client: Client) -> dict[str, dict[str, Any]]:
+    """What the scheduler says of each of its workers.
+
+    Raises
+    ------
+    NoWorkersError
+        If it does not answer.
+    """
+    try:
+        return scheduler_workers(client)
+    except FitFailedError as error:
+        raise NoWorkersError(
+            f"the current Dask client cannot reach its scheduler: {error}"
+        ) from error
+
+
+def running_workers(
+    client: Client,
+    *,
+    allow_none: bool = False,
+    workers: dict[str, dict[str, Any]] | None = None,
+) -> dict[str, int]:
     """Threads of each worker that takes tasks, in an order that does not change.
 
     Raises
@@ -133,12 +160,8 @@ def running_workers(client: Client, *, allow_none: bool = False) -> dict[str, in
         If the scheduler does not answer; and if there is no such worker, unless
         `allow_none`.
     """
-    try:
-        workers = scheduler_workers(client)
-    except FitFailedError as error:
-        raise NoWorkersError(
-            f"the current Dask client cannot reach its scheduler: {error}"
-        ) from error
+    if workers is None:
+        workers = known_workers(client)
     running = {
         address: max(1, info["nthreads"])
         for address, info in workers.items()

@@ -24,7 +24,12 @@ from dask_ma.data import (
     partition,
     recover_shards,
 )
-from dask_ma.engine._client import await_workers, place_ranks, running_workers
+from dask_ma.engine._client import (
+    await_workers,
+    known_workers,
+    place_ranks,
+    running_workers,
+)
 from dask_ma.engine._context import Listener
 from dask_ma.engine._launch import launch
 from dask_ma.engine._liveness import (
@@ -270,21 +275,30 @@ class _Fit:
 
     def _share_out(self) -> None:
         """Choose the workers and give them the rows."""
+        workers: dict[str, dict[str, Any]] | None = None
         if self.client is not None:
             if self.lost and self.addresses is not None:
                 self._wait_for_workers(len(self.addresses))
                 settle(self.client)
-            self._note_workers(running_workers(self.client, allow_none=True))
+            # Asked once: a short fit consists of little more than such questions.
+            workers = known_workers(self.client)
+            running = running_workers(self.client, allow_none=True, workers=workers)
+            self._note_workers(running, workers)
         self.lost.clear()
         n_rows = self.job.info.n_rows
-        self.addresses = place_ranks(self.client, self.job.n_ranks, n_rows)
+        self.addresses = place_ranks(self.client, self.job.n_ranks, n_rows, workers)
         self._partition()
 
-    def _note_workers(self, addresses: Collection[str]) -> None:
+    def _note_workers(
+        self,
+        addresses: Collection[str],
+        workers: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
         """Note which processes the fit knows of."""
         if self.client is None:
             return
-        workers = scheduler_workers(self.client)
+        if workers is None:
+            workers = scheduler_workers(self.client)
         self.known_workers = {
             address: process_of(workers[address])
             for address in addresses

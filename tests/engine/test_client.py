@@ -2,12 +2,14 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_ma import run_spmd
-from dask_ma.engine import fit_client, place_ranks
+from dask_ma import MASGDClassifier, run_spmd
+from dask_ma.engine import _client, _fit, fit_client, place_ranks
 from dask_ma.engine._client import one_per_worker, spread_ranks
+from dask_ma.engine._liveness import scheduler_workers
 from dask_ma.exceptions import NoWorkersError
 
 
@@ -48,6 +50,24 @@ def test_placing_ranks_on_workers(inproc_client, n_ranks, n_rows, counts):
     workers = sorted(inproc_client.nthreads())[: len(counts)]
     expected = [w for w, n in zip(workers, counts, strict=True) for _ in range(n)]
     assert addresses == expected
+
+
+def test_a_fit_asks_the_scheduler_once_where_its_ranks_may_go(
+    inproc_client, monkeypatch
+):
+    """Each question takes as long as a round of a small fit."""
+    asked = []
+
+    def count(client):
+        asked.append(client)
+        return scheduler_workers(client)
+
+    for module in (_client, _fit):
+        monkeypatch.setattr(module, "scheduler_workers", count)
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    with inproc_client.as_current():
+        MASGDClassifier(max_iter=2, tol=None).fit(X, X[:, 0] > 0)
+    assert asked == [inproc_client]
 
 
 @pytest.mark.parametrize(("n_ranks", "counts"), [(None, [4, 4]), (2, [1, 1])])
