@@ -381,10 +381,7 @@ class WorkingSets(Solver):
         return float(lengths[int(np.argmin(values))])
 
     def _possible(self) -> np.ndarray:
-        """Features of this rank that may have a coefficient; the first time collective.
-
-        The others' coefficients are zero at every optimum.
-        """
+        """Features that this rank cannot rule out; the first call is collective."""
         objective, penalty = self.objective, self.objective.penalty
         features = self._part.features
         spread = self._known_spread()[features] + penalty.l2[features]
