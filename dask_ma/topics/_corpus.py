@@ -273,11 +273,8 @@ def _n_elements(X: Any) -> int:
 
 
 def _counts(block: Block) -> Block:
-    """A block without negative counts, as CSR if that takes less than half as much.
-
-    A matrix of counts that is mostly full stays as it is: a copy of it, which would be
-    larger than itself, would be there beside it.
-    """
+    """A block without negative counts, as CSR if that takes less than half as much."""
+    # A copy of counts that are mostly full would be larger than they are.
     X = block.X
     if _values(X).size and _values(X).min() < 0:
         row, column, value = _first_negative(X)
