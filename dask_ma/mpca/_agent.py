@@ -18,19 +18,17 @@ from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
-from dask_ma.mpca.networks._network import Network
-from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy
-from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.networks._network import FitOutlook, Network
+from dask_ma.mpca.strategies._base import Strategy
+from dask_ma.mpca.strategies._making import make_strategy
 from dask_ma.mpca.strategies._parameters import (
     MPCA,
     ElasticAveraging,
     Local,
     ParameterServer,
-    Synchronous,
 )
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
-from dask_ma.mpca.strategies._schedules import LearningRate, schedule_of
-from dask_ma.mpca.strategies._server import Central, Elastic
+from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.supervised import (
     Problem,
     Spread,
@@ -41,8 +39,6 @@ from dask_ma.supervised import (
     spread_of,
 )
 
-_ELASTICITY = 0.9  # of all ranks together (section 6.3)
-_LEAST_EXCHANGES, _PERIOD = 10, 10  # of an epoch; in steps
 _SERVED = (ElasticAveraging, ParameterServer)
 _ASYNCHRONOUS = (MPCA, *_SERVED)
 
@@ -138,6 +134,7 @@ class Trainer:
         self._state = self._progress.state_dict()
         if kept is not None:
             self.load_state_dict(kept)
+        self._begin_network()
         self._learning_rate = self._rate.value
         # The models to fall back on, and the one whose score is not known yet.
         self._good = self._best = self._scored = self._read()
@@ -197,6 +194,7 @@ class Trainer:
             return
         self._learning_rate = update.learning_rate
         if update.state is not None:
+            self._tell_of_epochs(update.state)
             self._state = update.state
         if update.scored and update.is_best:
             self._best = self._scored
@@ -210,6 +208,11 @@ class Trainer:
             self._keep(update.epoch)
         if update.to_score:
             self._score()
+
+    def _tell_of_epochs(self, state: dict[str, Any]) -> None:
+        """Tell the network of the epochs that have ended since the last state."""
+        for loss in state["loss_curve"][len(self._state["loss_curve"]) :]:
+            self._network.end_epoch(float(loss))
 
     def _record(self, update: Decision) -> None:
         """Note a record; callbacks are asked at the end of an epoch."""
@@ -331,6 +334,14 @@ class Trainer:
             network.set_optimizer_state(params.optimizer_state)
         return network
 
+    def _begin_network(self) -> None:
+        """Tell the network how long the fit may be, and what has been before."""
+        group = self._context.group
+        outlook = FitOutlook(
+            group.rank, group.size, self._params.max_iter, self._steps_of_epoch()
+        )
+        self._network.begin(outlook, self._state["loss_curve"].tolist())
+
     def _make_sampler(self, random_state: np.random.RandomState) -> Sampler | None:
         """Batches of this rank; those of rank 0 are scikit-learn's."""
         params, context = self._params, self._context
@@ -397,49 +408,18 @@ class Trainer:
 
     def _make_strategy(self, second: Group | None, kept: State | None) -> Strategy:
         """How this rank works with the others."""
-        chosen, context = self._chosen, self._context
-        common: dict[str, Any] = {
-            "group": context.group,
-            "network": self._network,
-            "counters": self._counters,
-            "progress": self._progress,
-            "elapsed": context.elapsed,
-        }
-        if isinstance(chosen, MPCA):
-            steps = self._steps_of_epoch()
-            shared = {} if kept is None else kept.shared
-            return Coordinated(
-                chosen.n_phases,
-                schedule_of(chosen),
-                chosen.weighting,
-                shared.get("cycles") or None,
-                max(1, steps // _LEAST_EXCHANGES),
-                shared.get("trajectory"),
-                steps,
-                penalty_form=chosen.penalty_form,
-                **common,
-            )
-        if isinstance(chosen, Synchronous):
-            return Averaging(self._cut_period(chosen.period), **common)
-        if isinstance(chosen, ElasticAveraging):
-            elasticity = chosen.elasticity or _ELASTICITY / context.group.size
-            period = self._cut_period(chosen.period)
-            return Elastic(period, elasticity, second=second, **common)
-        if isinstance(chosen, ParameterServer):
-            return Central(second=second, **common)
-        return Alone(**common)
-
-    def _cut_period(self, wanted: int | None) -> int:
-        """Steps from one exchange to the next; no epoch goes by without one."""
-        most = self._steps_of_epoch()
-        if wanted is None:
-            return min(_PERIOD, most)
-        if wanted > most:
-            self._context.note(
-                f"period={wanted} of the strategy is cut to {most}, the steps that a "
-                "rank makes in an epoch; take a smaller batch_size, or a shorter period"
-            )
-        return min(wanted, most)
+        return make_strategy(
+            self._chosen,
+            self._steps_of_epoch(),
+            {} if kept is None else kept.shared,
+            second,
+            self._context.note,
+            group=self._context.group,
+            network=self._network,
+            counters=self._counters,
+            progress=self._progress,
+            elapsed=self._context.elapsed,
+        )
 
     def _steps_of_epoch(self) -> int:
         """Steps of a rank in an epoch, where all are alike."""

@@ -11,6 +11,7 @@ from dask_ma._inactive import Inactive, unless
 from dask_ma.linear import HELD_OUT
 from dask_ma.mpca._torch import as_torch
 from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.strategies._parameters import STRATEGY, ParameterServer
 
 _OF_SGD = ("momentum", "nesterovs_momentum")
 _OF_ADAM = ("beta_1", "beta_2", "epsilon")
@@ -58,6 +59,62 @@ def check_class_weight(estimator: Any) -> None:
         )
 
 
+def check_server(estimator: Any) -> None:
+    """Refuse what belongs to a rank's own steps where the servers make them.
+
+    Parameters
+    ----------
+    estimator : MPCAClassifier or MPCARegressor
+        Each of its parameters is in its range.
+
+    Raises
+    ------
+    ValueError
+        It names the parameter, and other strategies.
+    """
+    chosen = as_torch(estimator.module)
+    strategy = STRATEGY.as_object(estimator.strategy)
+    if chosen is None or not isinstance(strategy, ParameterServer):
+        return
+    grouped = "param_groups" in (chosen.optimizer_params or {})
+    wrong = [
+        name
+        for name, is_wrong in (
+            ("lr_scheduler", chosen.lr_scheduler is not None),
+            ("optimizer__param_groups", grouped),
+            ("precision='fp16'", chosen.precision == "fp16"),
+        )
+        if is_wrong
+    ]
+    if wrong:
+        raise ValueError(
+            f"{' and '.join(wrong)} of the module needs ranks that make steps, which "
+            "strategy='parameter_server' makes where the model lies; use another one"
+        )
+
+
+def check_partial(estimator: Any) -> None:
+    """Refuse what `partial_fit` does not know the end of.
+
+    Parameters
+    ----------
+    estimator : MPCAClassifier or MPCARegressor
+
+    Raises
+    ------
+    ValueError
+        It names the parameter.
+    """
+    chosen = as_torch(estimator.module)
+    if estimator.early_stopping:
+        raise ValueError("partial_fit does not support early_stopping=True")
+    if chosen is not None and chosen.lr_scheduler is not None:
+        raise ValueError(
+            "partial_fit does not support lr_scheduler: each call is an epoch, of how "
+            "many nobody knows; set learning_rate_init between the calls"
+        )
+
+
 # Parameters that cannot act ---------------------------------------------------------
 
 
@@ -78,6 +135,20 @@ def _with_own_step(estimator: Any) -> tuple[str, ...]:
     return ("module__optimizer__lr",) if told else ()
 
 
+def _with_scheduler(estimator: Any) -> tuple[str, ...]:
+    """A scheduler of torch changes the step sizes of a module."""
+    chosen = as_torch(estimator.module)
+    told = chosen is not None and chosen.lr_scheduler is not None
+    return ("module__lr_scheduler",) if told else ()
+
+
+def _without_scheduler(estimator: Any) -> tuple[str, ...]:
+    """A module is trained at the estimator's own rate."""
+    chosen = as_torch(estimator.module)
+    has_none = chosen is not None and chosen.lr_scheduler is None
+    return ("module__lr_scheduler",) if has_none else ()
+
+
 def _without_end(estimator: Any) -> tuple[str, ...]:
     """All epochs are made."""
     return ("tol",) if estimator.tol is None else ()
@@ -96,6 +167,12 @@ INACTIVE = (
     ),
     Inactive(
         ("learning_rate_init",), _with_own_step, "leave the step size to one of them"
+    ),
+    Inactive(("learning_rate",), _with_scheduler, "leave the steps to one of them"),
+    Inactive(
+        ("module__lr_scheduler_params", "module__lr_scheduler_step"),
+        _without_scheduler,
+        "name a scheduler",
     ),
     Inactive(("activation",), _without_hidden_layers, "have a hidden layer"),
     Inactive(_OF_SGD, unless("solver", "sgd"), "set solver='sgd'"),

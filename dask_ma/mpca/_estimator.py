@@ -20,7 +20,14 @@ from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, InputInfo, is_dask_collection, refuse_unfinished
 from dask_ma.mpca._agent import train
-from dask_ma.mpca._combinations import INACTIVE, OF_MLP, check_class_weight, check_rate
+from dask_ma.mpca._combinations import (
+    INACTIVE,
+    OF_MLP,
+    check_class_weight,
+    check_partial,
+    check_rate,
+    check_server,
+)
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
@@ -105,6 +112,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _check_combinations(self) -> None:
         check_rate(self)
+        check_server(self)
 
     def _peer_type(self) -> type:
         return MLPClassifier if is_classifier(self) else MLPRegressor
@@ -188,8 +196,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _partial_changes(self) -> dict[str, Any]:
         """What is different in an epoch of `partial_fit`."""
-        if self.early_stopping:
-            raise ValueError("partial_fit does not support early_stopping=True")
+        check_partial(self)
         changes: dict[str, Any] = {"max_iter": 1, "tol": None, "keep_optimizer": True}
         if hasattr(self, "n_iter_"):
             changes["vector"] = self._vector()

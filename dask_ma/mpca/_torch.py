@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 from dask_ma._settings import Settings
+from dask_ma._sklearn import Interval, StrOptions
 
-_MADE = ("module", "criterion", "optimizer")  # each with a dict of arguments
+# Each with a dict of arguments.
+_MADE = ("module", "criterion", "optimizer", "lr_scheduler")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -21,7 +24,7 @@ class AddressFreeRepr:
 
 
 class Torch(AddressFreeRepr, Settings):
-    """A module of PyTorch with its arguments, its loss, its optimiser and its device.
+    """A module of PyTorch with its arguments, its loss, and how it is trained.
 
     For the parameter `module` of :class:`~dask_ma.MPCAClassifier` and
     :class:`~dask_ma.MPCARegressor`. It does not need PyTorch before a fit does.
@@ -41,13 +44,47 @@ class Torch(AddressFreeRepr, Settings):
         Optimiser: a class or a name in `torch.optim`. "auto" is Adam.
     optimizer_params : dict or None, default=None
         Arguments of the optimiser's class. Without ``lr``, the step size is the
-        estimator's `learning_rate_init`.
+        estimator's `learning_rate_init`. ``param_groups`` is a list of pairs of a
+        pattern and a dict: parameters whose names fit the pattern, as in
+        ``("*.bias", {"weight_decay": 0})``, have these arguments; the first pattern
+        that fits counts, and each has to fit some.
+    lr_scheduler : class, callable or str, default=None
+        What changes the step sizes: a class or a name in `torch.optim.lr_scheduler`, or
+        a function that makes a scheduler for an optimiser. None leaves them to the
+        estimator's `learning_rate`. ReduceLROnPlateau looks at the mean loss of epochs.
+    lr_scheduler_params : dict or None, default=None
+        Arguments of the scheduler's class. The value "auto", as in
+        ``{"T_max": "auto"}``, stands for the steps that the scheduler makes in a fit of
+        `max_iter` epochs.
+    lr_scheduler_step : {"epoch", "batch"}, default="epoch"
+        When the scheduler makes a step: after each epoch of all ranks together, or
+        after each step of the rank.
+    clip_grad_norm : float or None, default=None
+        Largest norm that the gradient of a step keeps, above 0; a longer one is
+        shortened.
+    clip_grad_value : float or None, default=None
+        Largest size that an element of the gradient keeps, above 0.
+    precision : {"float32", "bf16", "fp16"}, default="float32"
+        What the module computes in. With the last two, torch chooses for each operation
+        between this type and float32, and values, gradients and the optimiser stay in
+        float32; "fp16" scales the loss, and needs a GPU.
+    microbatch_size : int or None, default=None
+        Most rows that go through the module at once, at least 1. The gradients of the
+        parts of a batch add up to that of the batch, which needs less memory. None is
+        the batch.
+    compile : bool or dict, default=False
+        Whether the module is compiled by ``torch.compile`` for training; a dict holds
+        its arguments, such as ``{"mode": "max-autotune"}``.
+    callbacks : list of object or None, default=None
+        Each rank has a copy of each, and calls those of its methods ``on_fit_begin``,
+        ``on_batch_end`` and ``on_epoch_end`` that there are with a
+        :class:`~dask_ma.mpca.TrainingState`.
     device : str or torch.device, default="auto"
         Where the module is trained; "auto" is a GPU where there is one.
 
     Notes
     -----
-    The entries of the three dicts are parameters, too, named as skorch names them:
+    The entries of the dicts are parameters, too, named as skorch names them:
     ``set_params(optimizer__lr=0.1)`` sets ``optimizer_params["lr"]``, in a copy of the
     dict. In a search over an estimator that is ``module__optimizer__lr``.
 
@@ -76,6 +113,15 @@ class Torch(AddressFreeRepr, Settings):
         "criterion_params": [dict, None],
         "optimizer": [str, callable],
         "optimizer_params": [dict, None],
+        "lr_scheduler": [str, callable, None],
+        "lr_scheduler_params": [dict, None],
+        "lr_scheduler_step": [StrOptions({"epoch", "batch"})],
+        "clip_grad_norm": [Interval(Real, 0, None, closed="neither"), None],
+        "clip_grad_value": [Interval(Real, 0, None, closed="neither"), None],
+        "precision": [StrOptions({"float32", "bf16", "fp16"})],
+        "microbatch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "compile": ["boolean", dict],
+        "callbacks": [list, tuple, None],
         "device": "no_validation",  # only torch knows
     }
 
@@ -88,6 +134,15 @@ class Torch(AddressFreeRepr, Settings):
         criterion_params: dict[str, Any] | None = None,
         optimizer: Any = "auto",
         optimizer_params: dict[str, Any] | None = None,
+        lr_scheduler: Any = None,
+        lr_scheduler_params: dict[str, Any] | None = None,
+        lr_scheduler_step: str = "epoch",
+        clip_grad_norm: float | None = None,
+        clip_grad_value: float | None = None,
+        precision: str = "float32",
+        microbatch_size: int | None = None,
+        compile: bool | dict[str, Any] = False,
+        callbacks: Any = None,
         device: Any = "auto",
     ) -> None:
         self.module = module
@@ -96,6 +151,15 @@ class Torch(AddressFreeRepr, Settings):
         self.criterion_params = criterion_params
         self.optimizer = optimizer
         self.optimizer_params = optimizer_params
+        self.lr_scheduler = lr_scheduler
+        self.lr_scheduler_params = lr_scheduler_params
+        self.lr_scheduler_step = lr_scheduler_step
+        self.clip_grad_norm = clip_grad_norm
+        self.clip_grad_value = clip_grad_value
+        self.precision = precision
+        self.microbatch_size = microbatch_size
+        self.compile = compile
+        self.callbacks = callbacks
         self.device = device
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -109,7 +173,8 @@ class Torch(AddressFreeRepr, Settings):
         Returns
         -------
         params : dict
-            Entries begin with ``module__``, ``criterion__`` or ``optimizer__``.
+            Entries begin with ``module__``, ``criterion__``, ``optimizer__`` or
+            ``lr_scheduler__``.
         """
         # A module may have methods of any name, and is no estimator.
         params: dict[str, Any] = super().get_params(deep=False)
@@ -143,7 +208,7 @@ class Torch(AddressFreeRepr, Settings):
         return self
 
     def _entries(self, kind: str) -> dict[str, Any]:
-        """Arguments of the module, the criterion or the optimiser."""
+        """Arguments of what is made of a class."""
         return getattr(self, f"{kind}_params") or {}
 
 

@@ -74,6 +74,7 @@ def test_the_table_has_every_rule(name):
     ruled = {n for names, _, _ in rules for n in names if n in declared}
     if not is_there_torch():
         ruled -= {"hidden_layer_sizes", "alpha", "solver", "learning_rate_init"}
+        ruled = {each for each in ruled if not each.startswith("module")}
     shown = {case.name for n, case in ALL_INACTIVE if n == name}
     assert shown == ruled
 

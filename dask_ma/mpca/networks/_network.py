@@ -27,6 +27,25 @@ class Pull(NamedTuple):
     strength: float
 
 
+class FitOutlook(NamedTuple):
+    """What a network may know of the fit that it is part of.
+
+    Attributes
+    ----------
+    rank, n_ranks : int
+        Whose network it is, and of how many.
+    n_epochs : int
+        Most epochs of all ranks together.
+    n_steps : int
+        Steps of a rank in an epoch, where all ranks are alike.
+    """
+
+    rank: int
+    n_ranks: int
+    n_epochs: int
+    n_steps: int
+
+
 class Network(ABC):
     """A network as one rank trains it: a vector of values, and what to do with them.
 
@@ -130,6 +149,25 @@ class Network(ABC):
             For a classifier, larger for the likelier class; a vector, above 0 for the
             second class, where two classes share a unit; above 0 for the labels that a
             row has, where y has several columns. For a regressor, predictions.
+        """
+
+    def begin(self, outlook: FitOutlook, losses: Sequence[float]) -> None:
+        """Prepare for a fit, after all values have been set.
+
+        Parameters
+        ----------
+        outlook : FitOutlook
+        losses : sequence of float
+            Mean losses of the epochs that have been made before; of a fit that goes on.
+        """
+
+    def end_epoch(self, loss: float) -> None:
+        """Take note that all ranks together have completed an epoch.
+
+        Parameters
+        ----------
+        loss : float
+            Its mean loss.
         """
 
     def shift_outputs(self, shift: np.ndarray) -> None:

@@ -90,6 +90,43 @@ class Objective:
         weight = torch.tensor(sample_weight, dtype=torch.float32, device=self._device)
         return self._weighted(output, target, weight)
 
+    def shares(
+        self, y: np.ndarray, sample_weight: np.ndarray | None, parts: list[slice]
+    ) -> list[float]:
+        """By what the losses of parts of a batch add up to the loss of the batch.
+
+        Parameters
+        ----------
+        y, sample_weight
+            Of the whole batch, as for :meth:`loss`.
+        parts : list of slice
+            Rows of each part.
+
+        Returns
+        -------
+        shares : list of float
+            1 for each where the criterion sums up.
+        """
+        if getattr(self._criterion, "reduction", "mean") == "sum":
+            return [1.0] * len(parts)
+        counts = np.ones(len(y))
+        if sample_weight is not None:
+            counts = sample_weight.astype(np.float64)
+        sizes = np.array([self._size(y[part], counts[part]) for part in parts])
+        return (sizes / (sizes.sum() or 1.0)).tolist()
+
+    def _size(self, y: np.ndarray, counts: np.ndarray) -> float:
+        """What the mean over some rows divides by."""
+        if not isinstance(self._criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            return float(counts.sum())
+        if self._n_classes is None or self._n_targets is not None:
+            return float(counts.sum())
+        codes = torch.as_tensor(y.astype(np.int64), device=self._device)
+        weight = self._class_weights(codes)
+        counted = (codes != self._criterion.ignore_index).double() * weight
+        each = counted.reshape(len(y), -1).mean(1).cpu().numpy()
+        return float(counts @ each)
+
     def check(self, output: Any, n_rows: int) -> None:
         """Raise a ValueError unless an output has the shape that the task asks for."""
         found = tuple(output.shape) if torch.is_tensor(output) else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from numbers import Integral
 from typing import Any
 
@@ -12,8 +13,48 @@ import torch
 
 from dask_ma.kernels import Optimizer
 
-# Makes an optimiser for some parameters, at the step size that it is given.
+# Makes an optimiser for some parameters, or for groups of them.
 OptimizerBuilder = Callable[[list[Any]], Any]
+#: Patterns of names, and what is different for the parameters that have such names.
+ParamGroups = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def group_parameters(
+    parameters: Sequence[Any], names: Sequence[str], groups: ParamGroups
+) -> list[dict[str, Any]]:
+    """Groups of parameters as optimisers of torch take them.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    names : sequence of str
+        Their names in the module.
+    groups : sequence of (str, mapping)
+        Patterns as in a shell; the first one that a name fits counts.
+
+    Returns
+    -------
+    groups : list of dict
+        One for each pattern, and one for what fits none, if there is any.
+
+    Raises
+    ------
+    ValueError
+        If a pattern fits no parameter that another one before it does not fit.
+    """
+    made = [{"params": [], **options} for _, options in groups]
+    others: list[Any] = []
+    for parameter, name in zip(parameters, names, strict=True):
+        fitting = (i for i, (key, _) in enumerate(groups) if fnmatchcase(name, key))
+        place = next(fitting, None)
+        (others if place is None else made[place]["params"]).append(parameter)
+    for (pattern, _), group in zip(groups, made, strict=True):
+        if not group["params"]:
+            raise ValueError(
+                f"the pattern {pattern!r} in param_groups fits none of the parameters, "
+                f"which are {', '.join(names)}"
+            )
+    return [*made, {"params": others}] if others else made
 
 
 class PacedOptimizer:
@@ -44,11 +85,20 @@ class PacedOptimizer:
         self._given = [group["lr"] for group in optimizer.param_groups]
         self._base = base
 
-    def step(self, learning_rate: float) -> None:
-        """Make a step with the gradients that the parameters have."""
+    @property
+    def optimizer(self) -> Any:
+        """The optimiser of torch itself."""
+        return self._optimizer
+
+    def set_rate(self, learning_rate: float) -> None:
+        """Set the size of the steps from here on."""
         scale = learning_rate / self._base
         for group, given in zip(self._optimizer.param_groups, self._given, strict=True):
             group["lr"] = given * scale
+
+    def step(self, learning_rate: float) -> None:
+        """Make a step with the gradients that the parameters have."""
+        self.set_rate(learning_rate)
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:

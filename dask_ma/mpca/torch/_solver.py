@@ -11,13 +11,16 @@ from scipy import sparse
 from torch import nn
 
 from dask_ma.kernels import Optimizer
-from dask_ma.mpca.networks._network import Network, Pull
+from dask_ma.mpca._training_state import TrainingState
+from dask_ma.mpca.networks._network import FitOutlook, Network, Pull
+from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._objective import Objective
 from dask_ma.mpca.torch._optimizer import (
     OptimizerBuilder,
     PacedOptimizer,
     SliceOptimizer,
 )
+from dask_ma.mpca.torch._schedule import Schedule, ScheduleSpec
 from dask_ma.mpca.torch._values import JointModel, Values
 
 _MOST_ROWS = 1024  # that go through a network at once, which bounds its activations
@@ -41,6 +44,15 @@ class TorchNetwork(Network):
         Where the module is.
     input_shape : tuple of int or None, default=None
         Shape of one row, for the module; None leaves rows as they are.
+    options : StepOptions, default=StepOptions()
+        What is done to batches and gradients.
+    schedule : ScheduleSpec or None, default=None
+        How the step sizes change in a fit that :meth:`begin` has told of; with None,
+        and before, it is the `learning_rate` of each step that tells them.
+    compile_params : dict or None, default=None
+        Arguments of the compiler; None does not compile the module.
+    callbacks : sequence of object, default=()
+        They belong to the network.
 
     Notes
     -----
@@ -64,12 +76,26 @@ class TorchNetwork(Network):
         learning_rate_init: float,
         device: torch.device,
         input_shape: tuple[int, ...] | None = None,
+        *,
+        options: StepOptions = StepOptions(),
+        schedule: ScheduleSpec | None = None,
+        compile_params: dict[str, Any] | None = None,
+        callbacks: Sequence[Any] = (),
     ) -> None:
         self._module = module
+        self._options = options
+        self._scaler = options.make_scaler(device)
+        self._schedule_spec = schedule
+        self._schedule: Schedule | None = None
+        self._callbacks = callbacks
         self._objective = objective
         self._device = device
         self._input_shape = input_shape
         self._values = Values(module, device)
+        # Compiled once its tensors lie where they will stay.
+        self._trained: Any = module
+        if compile_params is not None:
+            self._trained = torch.compile(module, **compile_params)
         self._joint = JointModel(self._values)
         self._build_optimizer = build_optimizer
         self._base = learning_rate_init
@@ -79,6 +105,26 @@ class TorchNetwork(Network):
         self.n_values = len(self._values.flat)
         self.n_parameters = len(self._values.gradient)
         self.dtype = np.dtype(np.float32)
+        self._state = TrainingState(module, self._optimizer.optimizer, 0, 1)
+
+    def begin(self, outlook: FitOutlook, losses: Sequence[float]) -> None:
+        """Make the scheduler, and tell the callbacks that it begins."""
+        if self._schedule_spec is not None:
+            optimizer = self._optimizer.optimizer
+            self._schedule = self._schedule_spec.make(optimizer, outlook)
+            self._schedule.go_on_after(losses)
+        state = self._state
+        state.rank, state.n_ranks = outlook.rank, outlook.n_ranks
+        state.n_epochs = len(losses)
+        self._call("on_fit_begin")
+
+    def end_epoch(self, loss: float) -> None:
+        """Have the scheduler and the callbacks follow."""
+        if self._schedule is not None:
+            self._schedule.end_epoch(loss)
+        self._state.n_epochs += 1
+        self._state.loss = loss
+        self._call("on_epoch_end")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Copy of the values from `start` to `stop`."""
@@ -119,7 +165,8 @@ class TorchNetwork(Network):
         if form == "loss":
             for pull in pulls:
                 self._tilt(pull)
-        self._optimizer.step(learning_rate)
+        self._make_step(learning_rate)
+        self._note_step(loss)
         return loss
 
     def gradient(
@@ -127,6 +174,7 @@ class TorchNetwork(Network):
     ) -> tuple[float, np.ndarray]:
         """Loss of a batch and its gradient; running means take the batch in."""
         loss = self._differentiate(X, y, sample_weight)
+        self._note_step(loss)
         return loss, self._values.to_numpy(self._values.gradient, 0, self.n_parameters)
 
     def outputs(self, X: Any) -> np.ndarray:
@@ -159,22 +207,65 @@ class TorchNetwork(Network):
         for part, distance in self._joint.distances(pull.start, pull.stop):
             self._values.gradient[part].add_(distance, alpha=pull.strength)
 
+    def _make_step(self, learning_rate: float) -> None:
+        """Have the optimiser make a step with the gradient that there is."""
+        if self._schedule is None:
+            self._optimizer.set_rate(learning_rate)
+        if self._scaler is None:
+            self._optimizer.optimizer.step()
+        else:  # which leaves out a step whose gradient has overflowed
+            self._scaler.step(self._optimizer.optimizer)
+            self._scaler.update()
+        if self._schedule is not None:
+            self._schedule.end_batch()
+
+    def _note_step(self, loss: float) -> None:
+        """Tell the callbacks of a batch."""
+        self._state.n_steps += 1
+        self._state.loss = loss
+        self._call("on_batch_end")
+
+    def _call(self, name: str) -> None:
+        """Call a method of all callbacks that have it."""
+        for callback in self._callbacks:
+            method = getattr(callback, name, None)
+            if method is not None:
+                method(self._state)
+
     def _differentiate(
         self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
     ) -> float:
         """Compute the gradient in place; returns the loss."""
         self._module.train()
         self._values.gradient.zero_()
-        output = self._forward(to_rows(X, self._input_shape, self._device))
-        loss = self._objective.loss(output, y, sample_weight)
-        loss.backward()
+        parts = self._options.parts(len(y))
+        shares = self._objective.shares(y, sample_weight, parts)
+        total = torch.zeros((), device=self._device)
+        for rows, share in zip(parts, shares, strict=True):
+            weight = None if sample_weight is None else sample_weight[rows]
+            loss = self._loss(X[rows], y[rows], weight)
+            loss = loss if len(parts) == 1 else share * loss
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+            total += loss.detach()
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer.optimizer)
+        self._options.clip(self._values.gradient)
         self._values.take_in_buffers()
-        return float(loss.detach())
+        return float(total)
+
+    def _loss(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> torch.Tensor:
+        """Loss of rows that go through the module together."""
+        rows = to_rows(X, self._input_shape, self._device)
+        with self._options.autocast(self._device):
+            output = self._forward(rows)
+            return self._objective.loss(output, y, sample_weight)
 
     def _forward(self, rows: torch.Tensor) -> Any:
         """What the module returns for a batch."""
         try:
-            return self._module(rows)
+            return self._trained(rows)
         except ValueError as error:
             if len(rows) > 1 or "more than 1 value per channel" not in str(error):
                 raise

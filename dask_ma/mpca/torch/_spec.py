@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,8 +24,12 @@ except ModuleNotFoundError as error:
 from torch import nn
 
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
+from dask_ma.mpca.torch._names import find_class
 from dask_ma.mpca.torch._objective import Objective
+from dask_ma.mpca.torch._optimizer import OptimizerBuilder, group_parameters
+from dask_ma.mpca.torch._schedule import ScheduleSpec
 from dask_ma.mpca.torch._solver import TorchNetwork, run, to_array
 from dask_ma.mpca.torch._values import fill
 
@@ -53,6 +58,9 @@ class TorchSpec(NetworkSpec):
     optimizer_params : dict or None, default=None
         Arguments of the optimiser's class. `lr` is the step size where a step is asked
         for with `learning_rate_init`; without it, the `learning_rate` of each step is.
+    lr_scheduler, lr_scheduler_params, lr_scheduler_step, clip_grad_norm, \
+            clip_grad_value, precision, microbatch_size, compile, callbacks
+        As for :class:`~dask_ma.mpca.Torch`.
     device : str or torch.device, default="auto"
         Where the network is trained; "auto" is the GPU where there is one.
     input_shape : tuple of int or None, default=None
@@ -80,6 +88,15 @@ class TorchSpec(NetworkSpec):
     criterion_params: Mapping[str, Any] | None = None
     optimizer: Any = "auto"
     optimizer_params: Mapping[str, Any] | None = None
+    lr_scheduler: Any = None
+    lr_scheduler_params: Mapping[str, Any] | None = None
+    lr_scheduler_step: str = "epoch"
+    clip_grad_norm: float | None = None
+    clip_grad_value: float | None = None
+    precision: str = "float32"
+    microbatch_size: int | None = None
+    compile: bool | Mapping[str, Any] = False
+    callbacks: Sequence[Any] | None = None
     device: Any = "auto"
     input_shape: tuple[int, ...] | None = None
     learning_rate_init: float = 0.001
@@ -256,11 +273,44 @@ class TorchSpec(NetworkSpec):
         return TorchNetwork(
             module,
             self._objective(n_classes, device),
-            self._optimizer_builder(),
+            self._optimizer_builder(module),
             self.learning_rate_init,
             device,
             self.input_shape,
+            options=self._step_options(device),
+            schedule=self._schedule(),
+            compile_params=self._compile_params(),
+            callbacks=copy.deepcopy(list(self.callbacks or ())),
         )
+
+    def _step_options(self, device: torch.device) -> StepOptions:
+        """What is done to batches and gradients."""
+        if self.precision == "fp16" and device.type == "cpu":
+            raise ValueError(
+                "precision='fp16' needs a GPU, and the network is trained on the CPU; "
+                "use 'bf16' there"
+            )
+        return StepOptions(
+            self.clip_grad_norm,
+            self.clip_grad_value,
+            self.precision,
+            self.microbatch_size,
+        )
+
+    def _compile_params(self) -> dict[str, Any] | None:
+        """Arguments of the compiler; None where it has nothing to do."""
+        if isinstance(self.compile, bool):
+            return {} if self.compile else None
+        return dict(self.compile)
+
+    def _schedule(self) -> ScheduleSpec | None:
+        """How the step sizes change, if a scheduler of torch changes them."""
+        if self.lr_scheduler is None:
+            return None
+        params = dict(self.lr_scheduler_params or {})
+        schedule = ScheduleSpec(self.lr_scheduler, params, self.lr_scheduler_step)
+        schedule.find()
+        return schedule
 
     def _objective(self, n_classes: int | None, device: torch.device) -> Objective:
         criterion = self._criterion(n_classes)
@@ -270,7 +320,8 @@ class TorchSpec(NetworkSpec):
         default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
         if n_classes is not None and self.n_targets is not None:
             default = "BCEWithLogitsLoss"
-        found = _named(self.criterion, default, nn, "criterion", "torch.nn")
+        chosen = default if _is_auto(self.criterion) else self.criterion
+        found = find_class(chosen, nn, "criterion", "torch.nn")
         if isinstance(found, type):
             return found(**(self.criterion_params or {}))
         if self.criterion_params:
@@ -279,22 +330,25 @@ class TorchSpec(NetworkSpec):
             raise TypeError(f"criterion={found!r} is neither a class nor callable")
         return found
 
-    def _optimizer_builder(self) -> Callable[[list[Any]], Any]:
-        found = _named(self.optimizer, "Adam", torch.optim, "optimizer", "torch.optim")
+    def _optimizer_builder(self, module: nn.Module) -> OptimizerBuilder:
+        """What makes optimisers: that of the module's own parameters has groups."""
+        chosen = "Adam" if _is_auto(self.optimizer) else self.optimizer
+        found = find_class(chosen, torch.optim, "optimizer", "torch.optim")
         if not callable(found):
             raise TypeError(f"optimizer={found!r} must be a class, or a name")
         params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
-        return lambda parameters: found(parameters, **params)
+        groups = params.pop("param_groups", None)
+        if groups is None:
+            return lambda parameters: found(parameters, **params)
+        names = [name for name, p in module.named_parameters() if p.requires_grad]
+        return lambda parameters: found(
+            group_parameters(parameters, names, groups), **params
+        )
 
 
-def _named(value: Any, default: str, namespace: Any, parameter: str, where: str) -> Any:
-    """The class that a name stands for, of a default name; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    found = getattr(namespace, default if value == "auto" else value, None)
-    if not isinstance(found, type):
-        raise ValueError(f"{parameter}={value!r} is no class in {where}")
-    return found
+def _is_auto(value: Any) -> bool:
+    """Whether the choice is left to the task."""
+    return isinstance(value, str) and value == "auto"
 
 
 def _device(device: Any) -> torch.device:

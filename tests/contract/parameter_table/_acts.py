@@ -338,6 +338,19 @@ _METRIC = {
 }
 
 
+class Spoiler:
+    """A callback that changes the module."""
+
+    def on_batch_end(self, state: Any) -> None:
+        for parameter in state.module.parameters():
+            parameter.data.mul_(0.5)
+
+
+def doubled(graph: Any, inputs: Any) -> Any:
+    """A compiler whose modules return twice what they should."""
+    return lambda *values: [2 * value for value in graph.forward(*values)]
+
+
 def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
     """Parameters of modules; without torch there are none to try."""
     try:
@@ -350,6 +363,9 @@ def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
 
     manual_seed(0)
     chosen = {"module": nn.Linear(6, n_outputs), **_DEFAULT_NETWORK}
+    scheduled = {"module__lr_scheduler": "ConstantLR", "batch_size": 7, **chosen}
+    plain = {"module__optimizer": "SGD", **chosen}
+    normalised = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, n_outputs))
     return {
         "module": acts(chosen["module"], **_DEFAULT_NETWORK),
         "module__module": acts(nn.Linear(6, n_outputs), **chosen),
@@ -358,6 +374,15 @@ def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
         "module__criterion_params": acts({"reduction": "sum"}, **chosen),
         "module__optimizer": acts("SGD", **chosen),
         "module__optimizer_params": acts({"lr": 0.5}, **chosen),
+        "module__lr_scheduler": acts("ConstantLR", **chosen),
+        "module__lr_scheduler_params": acts({"factor": 0.1}, **scheduled),
+        "module__lr_scheduler_step": acts("batch", **scheduled),
+        "module__clip_grad_norm": acts(0.1, **plain),
+        "module__clip_grad_value": acts(0.01, **plain),
+        "module__precision": acts("bf16", **chosen),
+        "module__microbatch_size": acts(3, **{**chosen, "module": normalised}),
+        "module__compile": acts({"backend": doubled}, **chosen),
+        "module__callbacks": acts([Spoiler()], **chosen),
         # This machine need not have a second device to see a difference on.
         "module__device": acts("nowhere", "error", **chosen),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dask_ma.ma import Gradients, Models
+from dask_ma.mpca import Torch
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -299,7 +300,23 @@ def _of_module() -> list[Case]:
     found.append(raises(("MPCARegressor",), *rate, **own_step))
     own_step["module"] = nn.Linear(6, 3)
     found.append(raises(("MPCAClassifier",), *rate, **own_step))
+    for name, n_outputs in (("MPCAClassifier", 3), ("MPCARegressor", 1)):
+        chosen = {"module": nn.Linear(6, n_outputs), **_DEFAULT_NETWORK}
+        found += _of_training((name,), chosen)
     return found
+
+
+def _of_training(estimators: tuple[str, ...], chosen: dict[str, Any]) -> list[Case]:
+    """Cases of parameters that say how a module is trained."""
+    scheduler = "module__lr_scheduler"
+    bare = chosen["module"]
+    chosen = {**chosen, "module": Torch(bare)}
+    by_torch = {**chosen, "module": Torch(bare, lr_scheduler="ConstantLR")}
+    return [
+        raises(estimators, "learning_rate", "cosine", scheduler, **by_torch),
+        raises(estimators, f"{scheduler}_params", {"factor": 1.0}, scheduler, **chosen),
+        raises(estimators, f"{scheduler}_step", "batch", scheduler, **chosen),
+    ]
 
 
 INACTIVE += _of_module()

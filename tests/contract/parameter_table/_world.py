@@ -19,7 +19,7 @@ import dask_ma
 from dask_ma.comm import LocalGroup
 from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
-from dask_ma.mpca import _agent as mpca_agent
+from dask_ma.mpca.strategies import _making as making
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -287,7 +287,7 @@ def _counting(sent: Counter[tuple[int, int]]) -> Any:
 def _listening(told: list[Any]) -> Any:
     """Note what is told to ranks of networks that train without waiting."""
     stack = ExitStack()
-    for kind in (mpca_agent.Coordinated, mpca_agent.Elastic, mpca_agent.Averaging):
+    for kind in (making.Coordinated, making.Elastic, making.Averaging):
 
         def make(*arguments: Any, _kind: Any = kind, **others: Any) -> Any:
             strategy = _kind(*arguments, **others)
@@ -302,5 +302,5 @@ def _listening(told: list[Any]) -> Any:
             strategy.step = noted
             return strategy
 
-        stack.enter_context(mock.patch.object(mpca_agent, kind.__name__, make))
+        stack.enter_context(mock.patch.object(making, kind.__name__, make))
     return stack

@@ -1,0 +1,86 @@
+"""Strategies of ranks from what users have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dask_ma._settings import Settings
+from dask_ma.comm import Group
+from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy
+from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.strategies._parameters import (
+    MPCA,
+    ElasticAveraging,
+    ParameterServer,
+    Synchronous,
+)
+from dask_ma.mpca.strategies._schedules import schedule_of
+from dask_ma.mpca.strategies._server import Central, Elastic
+
+_ELASTICITY = 0.9  # of all ranks together (section 6.3)
+_LEAST_EXCHANGES, _PERIOD = 10, 10  # of an epoch; in steps
+
+
+def make_strategy(
+    chosen: Settings,
+    n_steps: int,
+    kept: Mapping[str, Any],
+    second: Group | None,
+    note: Callable[[str], None],
+    **common: Any,
+) -> Strategy:
+    """How a rank works with the others; may be a collective call.
+
+    Parameters
+    ----------
+    chosen : Settings
+        Of :mod:`dask_ma.mpca.strategies`.
+    n_steps : int
+        Steps of a rank in an epoch, where all are alike.
+    kept : mapping
+        What all ranks know of a fit that goes on; empty for a new one.
+    second : Group or None
+        The rank for the thread of a server, where there is one.
+    note : callable
+        Queues a warning for the user.
+    **common
+        As for :class:`~dask_ma.mpca.strategies._base.Strategy`.
+
+    Returns
+    -------
+    strategy : Strategy
+    """
+    if isinstance(chosen, MPCA):
+        return Coordinated(
+            chosen.n_phases,
+            schedule_of(chosen),
+            chosen.weighting,
+            kept.get("cycles") or None,
+            max(1, n_steps // _LEAST_EXCHANGES),
+            kept.get("trajectory"),
+            n_steps,
+            penalty_form=chosen.penalty_form,
+            **common,
+        )
+    if isinstance(chosen, Synchronous):
+        return Averaging(_cut_period(chosen.period, n_steps, note), **common)
+    if isinstance(chosen, ElasticAveraging):
+        elasticity = chosen.elasticity or _ELASTICITY / common["group"].size
+        period = _cut_period(chosen.period, n_steps, note)
+        return Elastic(period, elasticity, second=second, **common)
+    if isinstance(chosen, ParameterServer):
+        return Central(second=second, **common)
+    return Alone(**common)
+
+
+def _cut_period(wanted: int | None, most: int, note: Callable[[str], None]) -> int:
+    """Steps from one exchange to the next; no epoch goes by without one."""
+    if wanted is None:
+        return min(_PERIOD, most)
+    if wanted > most:
+        note(
+            f"period={wanted} of the strategy is cut to {most}, the steps that a "
+            "rank makes in an epoch; take a smaller batch_size, or a shorter period"
+        )
+    return min(wanted, most)

@@ -1,0 +1,141 @@
+"""Learning-rate schedulers of torch, which steps of a rank or epochs of all drive."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from dask_ma.mpca.networks._network import FitOutlook
+from dask_ma.mpca.torch._names import find_class
+
+# Filters of warnings belong to all threads of a process.
+_quiet = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """How to make a scheduler.
+
+    Parameters
+    ----------
+    scheduler : type, callable or str
+        Class or name in `torch.optim.lr_scheduler`, or a function of an optimiser.
+    params : mapping
+        Arguments besides the optimiser; "auto" is the number of steps in the fit.
+    interval : {"epoch", "batch"}
+        What each step of the scheduler follows.
+    """
+
+    scheduler: Any
+    params: Mapping[str, Any] = field(default_factory=dict)
+    interval: str = "epoch"
+
+    def find(self) -> Callable[..., Any]:
+        """The class or function.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is neither, or no name in `torch.optim.lr_scheduler`.
+        """
+        where = "torch.optim.lr_scheduler"
+        found = find_class(self.scheduler, lr_scheduler, "lr_scheduler", where)
+        if not callable(found):
+            raise TypeError(
+                f"lr_scheduler={found!r} must be a class, a name, or a function that "
+                "makes a scheduler for an optimiser"
+            )
+        return found
+
+    def make(self, optimizer: Any, outlook: FitOutlook) -> Schedule:
+        """The scheduler of a rank for its optimiser.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer
+        outlook : FitOutlook
+            How long the fit may be.
+
+        Returns
+        -------
+        schedule : Schedule
+
+        Raises
+        ------
+        TypeError
+            If a function has made something else.
+        ValueError
+            If ReduceLROnPlateau is to follow batches.
+        """
+        by_batch = self.interval == "batch"
+        most = outlook.n_epochs * (outlook.n_steps if by_batch else 1)
+        params = {k: most if _is_auto(v) else v for k, v in self.params.items()}
+        made = self.find()(optimizer, **params)
+        if not callable(getattr(made, "step", None)):
+            raise TypeError(
+                f"lr_scheduler={self.scheduler!r} has made a {type(made).__name__}, "
+                "which has no step()"
+            )
+        if by_batch and isinstance(made, ReduceLROnPlateau):
+            raise ValueError(
+                "lr_scheduler_step='batch' cannot be used with ReduceLROnPlateau: it "
+                "looks at the loss of epochs; set it to 'epoch'"
+            )
+        return Schedule(made, outlook, by_batch=by_batch, most=most)
+
+
+class Schedule:
+    """A scheduler of torch, and how many steps it has made.
+
+    Parameters
+    ----------
+    scheduler : LRScheduler
+    outlook : FitOutlook
+        Of the fit.
+    by_batch : bool
+        Whether it makes a step after each one of the rank.
+    most : int
+        Steps in the fit. A rank that makes more of its own than others do ends there:
+        schedulers that know their end refuse to go on.
+    """
+
+    def __init__(
+        self, scheduler: Any, outlook: FitOutlook, *, by_batch: bool, most: int
+    ) -> None:
+        self._scheduler = scheduler
+        self._n_steps = outlook.n_steps
+        self._by_batch = by_batch
+        self._left = most
+        self._sees_loss = isinstance(scheduler, ReduceLROnPlateau)
+
+    def go_on_after(self, losses: Sequence[float]) -> None:
+        """Come to where the scheduler was after some epochs."""
+        with _quiet, warnings.catch_warnings():
+            # The optimiser has made its steps before it was built anew.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+            for loss in losses:
+                self.end_epoch(loss)
+                for _ in range(self._n_steps):
+                    self.end_batch()
+
+    def end_batch(self) -> None:
+        """Follow a step of the rank."""
+        if self._by_batch and self._left > 0:
+            self._left -= 1
+            self._scheduler.step()
+
+    def end_epoch(self, loss: float) -> None:
+        """Follow an epoch of all ranks with its mean loss."""
+        if not self._by_batch:
+            self._scheduler.step(*([loss] if self._sees_loss else []))
+
+
+def _is_auto(value: Any) -> bool:
+    """Whether an argument stands for the number of steps."""
+    return isinstance(value, str) and value == "auto"
