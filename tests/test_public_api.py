@@ -101,7 +101,7 @@ PUBLIC = [
             "read_svmlight",
             "vectorize_text",
         ],
-        "dask_ma.mpca": ["Torch", "TrainingState"],
+        "dask_ma.mpca": ["Checkpoint", "EpochScoring", "Torch", "TrainingState"],
         "dask_ma.plotting": [
             "ConvergenceDisplay",
             "GanttDisplay",

@@ -2,8 +2,17 @@
 
 from dask_ma.mpca import strategies
 from dask_ma.mpca._classifier import MPCAClassifier
+from dask_ma.mpca._epoch_callbacks import Checkpoint, EpochScoring
 from dask_ma.mpca._regressor import MPCARegressor
 from dask_ma.mpca._torch import Torch
 from dask_ma.mpca._training_state import TrainingState
 
-__all__ = ["MPCAClassifier", "MPCARegressor", "Torch", "TrainingState", "strategies"]
+__all__ = [
+    "Checkpoint",
+    "EpochScoring",
+    "MPCAClassifier",
+    "MPCARegressor",
+    "Torch",
+    "TrainingState",
+    "strategies",
+]

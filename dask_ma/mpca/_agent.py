@@ -17,6 +17,13 @@ from dask_ma.mpca._features import agree_on_center
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
+from dask_ma.mpca._validation import (
+    RankClassifier,
+    RankRegressor,
+    make_scorer,
+    score_of_rank,
+    shard_of,
+)
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
 from dask_ma.mpca.networks._network import FitOutlook, Network
 from dask_ma.mpca.strategies._base import Strategy
@@ -70,7 +77,11 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
     problem = agree_on_problem(
         context.group, arguments, params, dtypes=params.spec.dtypes
     )
-    problem, validation = hold_out(context, problem, params)
+    if params.validation is None:
+        problem, validation = hold_out(context, problem, params)
+    else:
+        classes = problem.classes if params.has_classes else None
+        validation = shard_of(context.group, params.validation, classes, problem.shard)
     # A batch is to have rows from everywhere, also where blocks come sorted.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
     # What overflows, here or on the way, is found by the check of the loss.
@@ -116,6 +127,7 @@ class Trainer:
         self._problem = problem
         self._validation = validation
         self._params = params
+        self._scorer = make_scorer(params.early_stopping)
         group = context.group
         self._chosen = params.strategy if group.size > 1 else Local()
         self._targets = self._find_targets()
@@ -231,16 +243,26 @@ class Trainer:
         if self._validation is None:
             return
         with self._counters.computing("evaluate"):
-            sums = score_sums(
-                self._network,
-                self._scored,
-                self._validation,
-                is_classifier=self._params.is_classifier,
-                spread=self._spread,
-            )
+            sums = self._score_sums(self._validation)
         self._counters.note_score(sums)
         for update in self._strategy.share_score():
             self._act_on(update)
+
+    def _score_sums(self, rows: Shard) -> np.ndarray:
+        """Sums from which the score over all ranks follows."""
+        params = self._params
+        if self._scorer is not None:
+            kind = RankClassifier if params.is_classifier else RankRegressor
+            vector = self._network.uncentred(self._scored)
+            model = kind(params.spec, vector, self._classes())
+            return score_of_rank(model, rows, self._scorer)
+        return score_sums(
+            self._network,
+            self._scored,
+            rows,
+            is_classifier=params.is_classifier,
+            spread=self._spread,
+        )
 
     def _is_to_keep(self, update: Decision) -> bool:
         """Whether an epoch has ended, with early stopping one whose score is known."""
@@ -359,10 +381,9 @@ class Trainer:
     def _make_progress(self) -> FitProgress:
         """What the rank adds the counts of all ranks to."""
         params = self._params
+        by_score = bool(params.early_stopping)
         # scikit-learn ends after one epoch more than the parameter says.
-        rule = StopRule(
-            params.tol, params.n_iter_no_change + 1, maximize=params.early_stopping
-        )
+        rule = StopRule(params.tol, params.n_iter_no_change + 1, maximize=by_score)
         is_free = isinstance(self._chosen, _ASYNCHRONOUS)
         return FitProgress(
             self._problem.total_rows,
@@ -370,8 +391,8 @@ class Trainer:
             rule,
             self._rate,
             max_iter=params.max_iter,
-            by_score=params.early_stopping,
-            is_classifier=params.is_classifier,
+            by_score=by_score,
+            is_mean=params.is_classifier or self._scorer is not None,
             n_smoothed=params.n_iter_no_change if is_free else 1,
         )
 
@@ -433,7 +454,8 @@ class Trainer:
     def _find_spread(self) -> Spread | None:
         """How far several targets vary that are scored; a collective call then."""
         n_targets = self._params.n_targets
-        if self._validation is None or self._params.is_classifier or n_targets is None:
+        has_scorer = self._params.is_classifier or self._scorer is not None
+        if self._validation is None or has_scorer or n_targets is None:
             return None
         return spread_of(self._context.group, self._validation, n_targets)
 

@@ -10,6 +10,7 @@ import numpy as np
 from dask_ma._inactive import Inactive, unless
 from dask_ma.linear import HELD_OUT
 from dask_ma.mpca._torch import as_torch
+from dask_ma.mpca._validation import make_scorer
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY, ParameterServer
 
@@ -57,6 +58,24 @@ def check_class_weight(estimator: Any) -> None:
             "class_weight needs a y of one dimension, but this one has "
             f"{estimator.n_targets_} columns of labels; use sample_weight"
         )
+
+
+def check_score(estimator: Any) -> None:
+    """Refuse the name of a score that there is not.
+
+    Parameters
+    ----------
+    estimator : MPCAClassifier or MPCARegressor
+
+    Raises
+    ------
+    ValueError
+        It names the parameter.
+    """
+    try:
+        make_scorer(estimator.early_stopping)
+    except ValueError as error:
+        raise ValueError(f"early_stopping: {error}") from error
 
 
 def check_server(estimator: Any) -> None:
@@ -149,6 +168,11 @@ def _without_scheduler(estimator: Any) -> tuple[str, ...]:
     return ("module__lr_scheduler",) if has_none else ()
 
 
+def _without_score(estimator: Any) -> tuple[str, ...]:
+    """Nothing is scored during the fit."""
+    return () if estimator.early_stopping else ("early_stopping",)
+
+
 def _without_end(estimator: Any) -> tuple[str, ...]:
     """All epochs are made."""
     return ("tol",) if estimator.tol is None else ()
@@ -184,5 +208,5 @@ INACTIVE = (
     ),
     Inactive(("learning_rate",), _without_standstill, "set tol to a number"),
     Inactive(("n_iter_no_change",), _without_end, "set tol to a number"),
-    HELD_OUT,
+    Inactive(HELD_OUT.names, _without_score, HELD_OUT.cure),
 )

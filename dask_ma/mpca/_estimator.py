@@ -13,12 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, InputInfo, is_dask_collection, refuse_unfinished
+from dask_ma.engine import Identity, as_text
 from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import (
     INACTIVE,
@@ -26,12 +27,14 @@ from dask_ma.mpca._combinations import (
     check_class_weight,
     check_partial,
     check_rate,
+    check_score,
     check_server,
 )
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
 from dask_ma.mpca._torch import as_torch
+from dask_ma.mpca._validation import ValidationRows
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY
@@ -93,7 +96,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "warm_start": ["boolean"],
         "momentum": [Interval(Real, 0, 1, closed="both")],
         "nesterovs_momentum": ["boolean"],
-        "early_stopping": ["boolean"],
+        "early_stopping": ["boolean", str, callable],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "beta_1": [Interval(Real, 0, 1, closed="left")],
         "beta_2": [Interval(Real, 0, 1, closed="left")],
@@ -112,6 +115,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _check_combinations(self) -> None:
         check_rate(self)
+        check_score(self)
         check_server(self)
 
     def _peer_type(self) -> type:
@@ -137,6 +141,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             "random_state": deepcopy(check_random_state(self.random_state)),
             "join_limit": _config.get_bytes("data.join-limit"),
         }
+        if changes.get("validation") is not None:
+            changes["validation"] = self._check_validation(*changes["validation"])
         return self._params_of(MPCAParams, **{**chosen, **changes})
 
     def _take_over(self, result: MPCAResult, params: MPCAParams) -> None:
@@ -193,6 +199,40 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             )
         self.n_targets_ = n_targets
         return self._validate_input(X, y, reset=reset)
+
+    def _check_validation(self, X: Any, y: Any, sample_weight: Any) -> ValidationRows:
+        """Rows that models are to be scored on, once those of the fit are known."""
+        if not self.early_stopping:
+            raise ValueError(
+                "X_val and y_val have no effect with early_stopping=False; set it to "
+                "True, or to the name of a score"
+            )
+        if X is None or y is None:
+            raise ValueError("X_val and y_val belong together; give both, or none")
+        for name, rows in (("X_val", X), ("y_val", y)):
+            if is_dask_collection(rows):
+                raise TypeError(
+                    f"{name} is a Dask collection, expected rows in memory: they go to "
+                    f"every rank along with the parameters; pass {name}.compute()"
+                )
+        if n_targets_of(y) != self.n_targets_:
+            raise ValueError("y_val must have as many columns as y")
+        X, y, _ = self._validate_rows(X, y, reset=False)
+        X = X if hasattr(X, "indptr") else np.asarray(X)
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        return ValidationRows(X, np.asarray(y), weight)
+
+    def _identity(self, params: MPCAParams, seed: int) -> Identity:
+        """A fit that is scored on other rows may end with another model."""
+        identity = super()._identity(params, seed)
+        rows = getattr(params, "validation", None)
+        if rows is not None:
+            identity.parameters["X_val, y_val"] = as_text(
+                [part.data if hasattr(part, "indptr") else part for part in rows]
+            )
+        return identity
 
     def _partial_changes(self) -> dict[str, Any]:
         """What is different in an epoch of `partial_fit`."""
@@ -286,6 +326,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         given = {k: v for k, v in self.get_params().items() if k in known}
         given["tol"] = self.tol or 0.0
         given["shuffle"] = bool(self.shuffle)
+        given["early_stopping"] = bool(self.early_stopping)
         if self.learning_rate == "cosine":
             del given["learning_rate"]
         classes = getattr(self, "classes_", None)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma._settings import Settings
+from dask_ma.mpca._validation import ValidationRows
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.supervised import ValidationParams
 
@@ -29,6 +30,9 @@ class MPCAParams(ValidationParams):
         Values to start from; None for random ones.
     optimizer_state : dict or None
         What the optimiser is to remember; None for nothing.
+    validation : ValidationRows or None
+        Rows to score models on; None holds some of the others out where the score is
+        asked for.
     keep_optimizer : bool
         Whether what the optimisers remember is wanted after the fit.
     """
@@ -47,6 +51,7 @@ class MPCAParams(ValidationParams):
     join_limit: int
     vector: np.ndarray | None = field(default=None, repr=False)
     optimizer_state: dict[str, Any] | None = field(default=None, repr=False)
+    validation: ValidationRows | None = field(default=None, repr=False)
     keep_optimizer: bool = False
 
 

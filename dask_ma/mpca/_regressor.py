@@ -74,11 +74,13 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         Of ``solver="sgd"``, from 0 to 1.
     nesterovs_momentum : bool, default=True
         Whether ``solver="sgd"`` looks ahead along the momentum.
-    early_stopping : bool, default=False
+    early_stopping : bool, str or callable, default=False
         Whether to hold rows out on each rank, score the joint model on them, and end
-        with the model of the best score.
+        with the model of the best score. A name of a score that scikit-learn knows, or
+        a callable ``scorer(estimator, X, y)``, is that score in place of R²: the mean
+        over ranks of the scores on their rows, weighted by these.
     validation_fraction : float, default=0.1
-        Part of the rows held out, above 0 and below 1.
+        Part of the rows held out, above 0 and below 1; if `fit` gets no `X_val`.
     beta_1, beta_2 : float, default=0.9 and 0.999
         Decay of the moments in ``solver="adam"``, from 0 to below 1.
     epsilon : float, default=1e-8
@@ -207,7 +209,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         warm_start: bool = False,
         momentum: float = 0.9,
         nesterovs_momentum: bool = True,
-        early_stopping: bool = False,
+        early_stopping: Any = False,
         validation_fraction: float = 0.1,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
@@ -245,7 +247,16 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MPCARegressor:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+    ) -> MPCARegressor:
         """Fit the network.
 
         Parameters
@@ -264,6 +275,13 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             Weights of the rows, not negative; a number weights all alike. A weight
             multiplies the loss of the row; 0 counts like no row.
 
+        X_val, y_val : array-like, default=None
+            Rows in memory to score models on in place of rows held out, with
+            `early_stopping`. They go to every rank along with the parameters, and of P
+            ranks each scores every P-th.
+        sample_weight_val : array-like of shape (n_val,), default=None
+            Weights of these rows.
+
         Returns
         -------
         self : MPCARegressor
@@ -275,7 +293,10 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
-        return self._fit(X, y, sample_weight)
+        changes: dict[str, Any] = {}
+        if any(given is not None for given in (X_val, y_val, sample_weight_val)):
+            changes["validation"] = (X_val, y_val, sample_weight_val)
+        return self._fit(X, y, sample_weight, **changes)
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)

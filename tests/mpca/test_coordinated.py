@@ -72,7 +72,7 @@ class Rank:
             LearningRate("constant", 0.1, 0.5),
             max_iter=changes.pop("max_iter", 10**9),
             by_score=False,
-            is_classifier=True,
+            is_mean=True,
         )
         self.strategy = Coordinated(
             n_phases,

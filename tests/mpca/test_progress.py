@@ -130,7 +130,7 @@ def report(n_samples=0.0, score=(0, 0, 0, 0), **named):
 
 def make_tally(schedule="constant", tol=None, patience=2, **changes):
     """Of two ranks with 100 rows together."""
-    options = {"max_iter": 5, "by_score": False, "is_classifier": True, **changes}
+    options = {"max_iter": 5, "by_score": False, "is_mean": True, **changes}
     rule = StopRule(tol, patience, maximize=options["by_score"])
     return FitProgress(100, 2, rule, LearningRate(schedule, 1.0, 0.5), **options)
 
@@ -336,7 +336,7 @@ def test_a_score_is_complete_when_all_ranks_have_sent_theirs():
 def test_scores_of_a_regressor_are_coefficients_of_determination():
     y, predicted = np.array([1.0, 2.0, 4.0]), np.array([1.5, 2.0, 3.0])
     sums = (3, ((y - predicted) ** 2).sum(), y.sum(), (y**2).sum())
-    progress = make_tally(by_score=True, is_classifier=False)
+    progress = make_tally(by_score=True, is_mean=False)
     feed(progress, report(100), report(n_scored=2, score=sums))
     expected = 1 - ((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum()
     assert progress.scores == [pytest.approx(expected)]

@@ -66,7 +66,7 @@ class Rank:
             LearningRate("constant", RATE, 0.5),
             max_iter=named.pop("max_iter", 10**6),
             by_score=False,
-            is_classifier=True,
+            is_mean=True,
         )
         if is_served:
             named["second"] = second

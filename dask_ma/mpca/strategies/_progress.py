@@ -195,8 +195,9 @@ class FitProgress:
         Most epochs.
     by_score : bool
         Whether the rule looks at scores on validation rows, and not at the loss.
-    is_classifier : bool
-        Which score it is.
+    is_mean : bool
+        Whether the score is a mean over rows, as an accuracy is, and not a coefficient
+        of determination.
     n_smoothed : int, default=1
         Epochs whose mean loss the rule looks at. Where ranks go their own ways, an
         epoch may by chance hold more steps of those that do well.
@@ -211,7 +212,7 @@ class FitProgress:
         *,
         max_iter: int,
         by_score: bool,
-        is_classifier: bool,
+        is_mean: bool,
         n_smoothed: int = 1,
     ) -> None:
         self.epoch = 0
@@ -224,7 +225,7 @@ class FitProgress:
         self._rate = rate
         self._max_iter = max_iter
         self._by_score = by_score
-        self._is_classifier = is_classifier
+        self._is_mean = is_mean
         self._n_smoothed = n_smoothed
         self._since_record = np.zeros(N_FIELDS)
         self._n_records = 0
@@ -330,7 +331,7 @@ class FitProgress:
         self._score[1:] += sums[len(_FIELDS) :]
         if self._score[0] < self._n_ranks:
             return False, False, False
-        value = score(self._score[1:], is_classifier=self._is_classifier)
+        value = score(self._score[1:], is_classifier=self._is_mean)
         self._score[:] = 0
         self._is_waiting = False
         is_best = value > max(self.scores, default=-np.inf)

@@ -1,0 +1,170 @@
+"""Validation rows that users choose, and scores of their own on the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import get_scorer
+
+from dask_ma.comm import Group
+from dask_ma.data import Block, Shard, encode_labels
+from dask_ma.mpca.networks._network import NetworkSpec
+
+
+class ValidationRows(NamedTuple):
+    """Rows to score models on, as every rank gets them.
+
+    Attributes
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    y : ndarray of shape (n_rows,) or (n_rows, n_targets)
+        As users give it.
+    sample_weight : ndarray of shape (n_rows,) or None
+    """
+
+    X: Any
+    y: np.ndarray
+    sample_weight: np.ndarray | None
+
+
+def shard_of(
+    group: Group, rows: ValidationRows, classes: np.ndarray | None, like: Shard
+) -> Shard:
+    """The part of the validation rows that a rank scores models on.
+
+    Parameters
+    ----------
+    group : Group
+        This rank: of P ranks it takes every P-th row.
+    rows : ValidationRows
+        All of them.
+    classes : ndarray of shape (n_classes,) or None
+        Sorted labels, where y holds labels.
+    like : Shard
+        Rows that are trained on, whose type the others get.
+
+    Returns
+    -------
+    shard : Shard
+        y encoded; there may be no rows.
+
+    Raises
+    ------
+    ValueError
+        For labels that are not among the classes.
+    """
+    own = slice(group.rank, None, group.size)
+    X, y = rows.X[own].astype(like.dtype, copy=False), rows.y[own]
+    y = y.astype(np.float64) if classes is None else encode_labels(y, classes)
+    weight = None if rows.sample_weight is None else rows.sample_weight[own]
+    blocks = [Block(X, y, weight, 0, None)] if X.shape[0] else []
+    return Shard(blocks, like.n_features, like.dtype)
+
+
+class RankModel(BaseEstimator):
+    """A network as scorers of scikit-learn take estimators.
+
+    Parameters
+    ----------
+    spec : NetworkSpec
+        Of the network.
+    vector : ndarray of shape (n_values,)
+        Its values.
+    classes_ : ndarray of shape (n_classes,) or None
+        Sorted labels.
+    """
+
+    def __init__(
+        self, spec: NetworkSpec, vector: np.ndarray, classes_: np.ndarray | None
+    ) -> None:
+        self.spec = spec
+        self.vector = vector
+        self.classes_ = classes_
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def _forward(self, X: Any) -> np.ndarray:
+        """Predictions or probabilities."""
+        n_classes = None if self.classes_ is None else len(self.classes_)
+        return self.spec.forward(self.vector, X, n_classes)
+
+
+class RankClassifier(ClassifierMixin, RankModel):
+    """A network that tells classes or labels apart."""
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels of the likeliest classes, or whether rows have each label."""
+        probabilities = self._forward(X)
+        if self.spec.n_targets is not None:
+            return (probabilities > 0.5).astype(int)
+        labels: np.ndarray = np.asarray(self.classes_)[probabilities.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities."""
+        return self._forward(X)
+
+
+class RankRegressor(RegressorMixin, RankModel):
+    """A network that predicts numbers."""
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predictions."""
+        return self._forward(X)
+
+
+def make_scorer(chosen: Any) -> Callable[..., float] | None:
+    """What the parameter `early_stopping` says of the score; None for the own one.
+
+    Raises
+    ------
+    ValueError
+        For a name that scikit-learn does not know.
+    """
+    if isinstance(chosen, bool | np.bool_):
+        return None
+    scorer: Callable[..., float] = (
+        get_scorer(chosen) if isinstance(chosen, str) else chosen
+    )
+    return scorer
+
+
+def score_of_rank(
+    model: RankModel, shard: Shard, scorer: Callable[..., float]
+) -> np.ndarray:
+    """Sums from which the mean score over ranks follows.
+
+    Parameters
+    ----------
+    model : RankModel
+    shard : Shard
+        Rows of this rank, perhaps none, y encoded.
+    scorer : callable
+        ``scorer(estimator, X, y)`` or with `sample_weight`, where there are weights.
+
+    Returns
+    -------
+    sums : ndarray of shape (4,)
+        Weight of the rows, and the score times it, as of correct predictions; zeros
+        where there are no rows, or where the score of these is NaN.
+    """
+    sums = np.zeros(4)
+    if not shard.blocks:
+        return sums
+    parts = [block.X for block in shard.read()]
+    X = sparse.vstack(parts, "csr") if shard.is_sparse else np.concatenate(parts)
+    y = np.concatenate([block.y for block in shard.blocks])
+    if model.classes_ is not None and model.spec.n_targets is None:
+        y = model.classes_[y]
+    weight = np.concatenate([block.weights() for block in shard.blocks])
+    has_weights = any(block.sample_weight is not None for block in shard.blocks)
+    options = {"sample_weight": weight} if has_weights else {}
+    value = float(scorer(model, X, y, **options))
+    if np.isfinite(value):
+        sums[:2] = weight.sum(), weight.sum() * value
+    return sums
