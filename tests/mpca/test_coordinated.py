@@ -81,6 +81,7 @@ class Rank:
             changes.pop("cycles", None),
             changes.pop("most_steps", 0),
             most_lead=changes.pop("most_lead", 0),
+            compression=changes.pop("compression", None),
             group=group,
             network=self.network,
             counters=self.counters,
@@ -190,6 +191,53 @@ def test_the_joint_model_is_that_of_the_equations(n_ranks, n_phases, weighting):
             np.testing.assert_allclose(joint, slow.x, rtol=1e-11, atol=1e-12)
             expected = slow.v[:N_PARAMETERS]
             np.testing.assert_allclose(trajectory, expected, rtol=1e-11, atol=1e-12)
+
+
+@every_number_of_phases
+@pytest.mark.parametrize("compression", ["bf16", "int8"])
+def test_compressed_joint_models_follow_the_equations(n_phases, compression):
+    """All ranks have the same bits, near those of exchanges in full precision."""
+    ranks = make_ranks(3, n_phases, compression=compression)
+    joints = [[] for _ in ranks]
+    for number in range(60):
+        for rank, actor in enumerate(ranks):
+            for _ in range(unequal(rank, number)):
+                actor.step()
+                if actor.exchange():
+                    joints[rank].append(actor.strategy.joint().copy())
+    slow = SlowJoint(ranks, n_phases, SCHEDULE, by_steps=True)
+    n_exchanges = min(len(each) for each in joints)
+    assert n_exchanges > 8 * n_phases
+    size = max(abs(rank.network.values - np.arange(N_VALUES)).max() for rank in ranks)
+    for k in range(n_exchanges):
+        slow.exchange(k)
+        for each in joints:
+            np.testing.assert_array_equal(each[k], joints[0][k])
+        np.testing.assert_allclose(joints[0][k], slow.x, atol=3 * size / 127)
+        exact = slice(N_PARAMETERS, None)
+        np.testing.assert_allclose(joints[0][k][exact], slow.x[exact], rtol=1e-10)
+    assert np.abs(joints[0][-1] - slow.x).max() > 1e-6
+
+
+@every_number_of_phases
+@pytest.mark.parametrize(
+    ("compression", "n_bytes"), [(None, 8), ("bf16", 2), ("int8", 1 + 4 / 4096)]
+)
+def test_an_exchange_takes_the_bytes_of_the_formula(n_phases, compression, n_bytes):
+    """A rank sends 2 (K - 1) / K of a shard, in so many bits."""
+    sizes = {"n_values": 240_000, "n_parameters": 240_000}
+    ranks = make_ranks(
+        3, n_phases, network=sizes, compression=compression, ranks_per_node=1
+    )
+    in_turn(ranks, 7)
+    for rank in ranks * 20:  # all that has been begun is to be added up
+        rank.exchange()
+    shard = 240_000 / n_phases
+    for rank in ranks:
+        n_sent, n_reduced = len(rank.network.reads), rank.strategy._n_reduced
+        assert min(n_sent, n_reduced) > 3
+        expected = (n_sent + n_reduced) * 2 / 3 * shard * n_bytes
+        assert rank.group.counters.bytes_sent == pytest.approx(expected, rel=0.01)
 
 
 @every_number_of_phases

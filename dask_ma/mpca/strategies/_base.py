@@ -10,6 +10,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allreduce, weighted_mean
 from dask_ma.mpca.networks._network import Network, Pull
+from dask_ma.mpca.strategies._compression import CompressedMean
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 
 
@@ -164,15 +165,26 @@ class Averaging(Strategy):
     ----------
     period : int
         Steps from one mean to the next, at least 1.
+    compression : {"bf16", "int8"} or None, default=None
+        What models are sent in, as differences to the last mean; None for their own
+        type.
     **common
         As for :class:`Strategy`.
     """
 
-    def __init__(self, period: int, **common: Any) -> None:
+    def __init__(
+        self, period: int, compression: str | None = None, **common: Any
+    ) -> None:
         super().__init__(**common)
         self._period = period
         self._n_done = 0
-        self._joint = self._network.read(0, self._network.n_values)
+        network = self._network
+        self._joint = network.read(0, network.n_values)
+        self._compressed: CompressedMean | None = None
+        if compression is not None:
+            self._compressed = CompressedMean(
+                self._group, compression, network.n_parameters, self._joint
+            )
 
     def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
         """Replace the model by the mean over ranks when it is time."""
@@ -182,7 +194,10 @@ class Averaging(Strategy):
         weight = 0.0 if idle or self._counters.has_diverged else 1.0
         self._n_done = 0
         model = self._network.read(0, self._network.n_values)
-        self._joint = mean_of_models(self._group, model, weight, self._joint)
+        if self._compressed is None:
+            self._joint = mean_of_models(self._group, model, weight, self._joint)
+        else:
+            self._joint = self._compressed.update(model, weight, self._joint)
         self._network.write(0, self._joint)
         return [self._add_now(self._period * weight)]
 

@@ -22,6 +22,7 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.mpca.networks._network import Pull
 from dask_ma.mpca.strategies._base import Strategy
+from dask_ma.mpca.strategies._compression import Difference, DifferenceCoder
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
 from dask_ma.mpca.strategies._messages import CoalescedMessages, ExchangeBudget
 from dask_ma.mpca.strategies._progress import N_FIELDS, Decision
@@ -58,6 +59,9 @@ class Coordinated(Strategy):
         for a moment after each; with 0 it never does.
     penalty_form : {"shift", "loss"}, default="shift"
         How the penalty acts in a step; see :meth:`Network.step`.
+    compression : {"bf16", "int8"} or None, default=None
+        What models are sent in, as differences to the joint model; None for their own
+        type.
     **common
         As for :class:`~dask_ma.mpca.strategies._base.Strategy`. The network holds the
         joint model to begin with.
@@ -74,6 +78,7 @@ class Coordinated(Strategy):
         most_lead: int = 0,
         *,
         penalty_form: str = "shift",
+        compression: str | None = None,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -89,6 +94,9 @@ class Coordinated(Strategy):
         for number in range(n_phases):
             values = self._network.read(*self._cut.part(number, rank))
             self._parts.append(JointPart(values, schedule, self._cycles[number]))
+        self._models = self._make_coder(compression, feedback=True)
+        # The rank that looks after a part knows it in full precision.
+        self._joints = self._make_coder(compression, feedback=False)
         self._projection = Projection(
             self._network.read(0, self._network.n_values),
             self._network.n_parameters,
@@ -162,7 +170,8 @@ class Coordinated(Strategy):
         for rank in range(self._group.size):
             first, last = self._cut.part(number, rank)
             part = values[first - start : last - start]
-            self._messages.put(_MODEL, (part, header), rank)
+            packed = self._pack(self._models, first, part)
+            self._messages.put(_MODEL, (packed, header), rank)
         self._n_sent += 1
         self._share.note_exchange(self._counters.seconds_computing)
         return True
@@ -175,10 +184,15 @@ class Coordinated(Strategy):
         number = self._n_reduced % len(self._parts)
         headers = [header for _, header in received]
         weights = [float(header[-1]) for header in headers]
-        joint = self._parts[number].update([model for model, _ in received], weights)
+        start, stop = self._cut.part(number, self._group.rank)
+        models = [
+            self._unpack(self._models, start, stop, model) for model, _ in received
+        ]
+        joint = self._parts[number].update(models, weights)
+        packed = self._pack(self._joints, start, joint)
         counts = np.sum([header[:N_FIELDS] for header in headers], axis=0)
         for rank in range(self._group.size):
-            self._messages.put(_JOINT, (joint, counts), rank)
+            self._messages.put(_JOINT, (packed, counts), rank)
         self._n_reduced += 1
         return True
 
@@ -188,7 +202,10 @@ class Coordinated(Strategy):
         if received is None:
             return None
         number = self._n_received % len(self._parts)
-        parts = [part for part, _ in received]
+        parts = [
+            self._unpack(self._joints, *self._cut.part(number, rank), part)
+            for rank, (part, _) in enumerate(received)
+        ]
         counts = received[self._group.rank][1]
         start, _ = self._cut.shard(number)
         joint = np.concatenate(parts)
@@ -201,6 +218,35 @@ class Coordinated(Strategy):
         return self._add(counts)
 
     # Helpers --------------------------------------------------------------------------
+
+    def _make_coder(
+        self, name: str | None, *, feedback: bool
+    ) -> DifferenceCoder | None:
+        """What writes models down in fewer bits; None if that is not asked for."""
+        if name is None:
+            return None
+        network = self._network
+        size = (network.n_values, network.n_parameters, network.dtype)
+        return DifferenceCoder(name, *size, feedback=feedback)
+
+    def _pack(self, coder: DifferenceCoder | None, start: int, part: np.ndarray) -> Any:
+        """A part of a model as it is sent."""
+        if coder is None:
+            return part
+        # The last joint model of these values that has come back: a rank sends a shard
+        # again only then, so all ranks know the same one.
+        known = self._projection.values[start : start + len(part)]
+        return coder.encode(start, part, known)
+
+    def _unpack(
+        self, coder: DifferenceCoder | None, start: int, stop: int, packed: Any
+    ) -> np.ndarray:
+        """A part of a model as it was before it was packed."""
+        if coder is None:
+            part: np.ndarray = packed
+            return part
+        known = self._projection.values[start:stop]
+        return coder.decode(start, Difference(*packed), known)
 
     def _is_due(self) -> bool:
         """Whether it is time for another exchange, or one can be afforded."""

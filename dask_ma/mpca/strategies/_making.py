@@ -61,10 +61,12 @@ def make_strategy(
             kept.get("trajectory"),
             n_steps,
             penalty_form=chosen.penalty_form,
+            compression=chosen.compression,
             **common,
         )
     if isinstance(chosen, Synchronous):
-        return Averaging(_cut_period(chosen.period, n_steps, note), **common)
+        period = _cut_period(chosen.period, n_steps, note)
+        return Averaging(period, chosen.compression, **common)
     if isinstance(chosen, ElasticAveraging):
         elasticity = chosen.elasticity or _ELASTICITY / common["group"].size
         period = _cut_period(chosen.period, n_steps, note)

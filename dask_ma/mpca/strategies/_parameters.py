@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 from dask_ma._settings import Named, Settings
 from dask_ma._sklearn import Interval, StrOptions
 
+COMPRESSION = StrOptions({"bf16", "int8"})
+PERIOD = Interval(Integral, 1, None, closed="left")
+
 
 class MPCA(Settings):
     """Models are exchanged in the background while the ranks compute.
@@ -37,6 +40,10 @@ class MPCA(Settings):
     weighting : {"steps", "uniform"}, default="steps"
         Whether a rank counts in an exchange by the steps that it has made since the
         last one, or as much as any other.
+    compression : {"bf16", "int8"} or None, default=None
+        What models are sent in: None for their own type; else how far they are from the
+        joint model, in half or a quarter of the bytes of float32. "int8" has a scale
+        for each 4,096 values. What rounding leaves is added to the next difference.
 
     Examples
     --------
@@ -55,6 +62,7 @@ class MPCA(Settings):
         "penalty_form": [StrOptions({"shift", "loss"})],
         "blending": [Interval(Real, 0, 1, closed="right")],
         "weighting": [StrOptions({"steps", "uniform"})],
+        "compression": [COMPRESSION, None],
     }
 
     def __init__(
@@ -67,6 +75,7 @@ class MPCA(Settings):
         penalty_form: str = "shift",
         blending: float = 0.9,
         weighting: str = "steps",
+        compression: str | None = None,
     ) -> None:
         self.n_phases = n_phases
         self.extrapolation = extrapolation
@@ -75,6 +84,7 @@ class MPCA(Settings):
         self.penalty_form = penalty_form
         self.blending = blending
         self.weighting = weighting
+        self.compression = compression
 
 
 class Synchronous(Settings):
@@ -87,14 +97,21 @@ class Synchronous(Settings):
     period : int or None, default=None
         Steps from one mean to the next, at least 1. Not more than an epoch has are
         made, of which a warning tells. None is 10, or as many as an epoch has.
+    compression : {"bf16", "int8"} or None, default=None
+        What models are sent in, as for :class:`MPCA`; the difference is that to the
+        last mean.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "period": [Interval(Integral, 1, None, closed="left"), None],
+        "period": [PERIOD, None],
+        "compression": [COMPRESSION, None],
     }
 
-    def __init__(self, period: int | None = None) -> None:
+    def __init__(
+        self, period: int | None = None, compression: str | None = None
+    ) -> None:
         self.period = period
+        self.compression = compression
 
 
 class ElasticAveraging(Settings):
@@ -112,7 +129,7 @@ class ElasticAveraging(Settings):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Synchronous._parameter_constraints,
+        "period": [PERIOD, None],
         "elasticity": [Interval(Real, 0, 1, closed="right"), None],
     }
 

@@ -121,6 +121,9 @@ _MPCA = {
     "strategy__penalty_form": acts("loss", "strategy", **_FREE),
     "strategy__blending": acts(0.5, "strategy", **_FREE),
     "strategy__weighting": acts("uniform", "strategy", **_FREE),
+    "strategy__compression": acts(
+        "int8", strategy="synchronous", batch_size=4, **_FREE
+    ),
     "strategy__period": acts(2, strategy="synchronous", batch_size=4, **_FREE),
     "strategy__elasticity": acts(0.2, "strategy", strategy="easgd", **_FREE),
     "n_ranks": acts(2, strategy="synchronous"),
