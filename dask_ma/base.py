@@ -312,7 +312,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             self,
             checked_rows(X),
             accept_sparse="csr",
-            dtype=[np.float64, np.float32],
+            dtype=[*dict.fromkeys([np.float64, np.float32, *self._row_dtypes])],
             reset=False,
         )
         return function(model, X)

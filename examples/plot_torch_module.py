@@ -21,14 +21,12 @@ from dask_ma import MPCAClassifier
 from dask_ma.mpca import Torch
 
 X, y = load_digits(return_X_y=True)
-images = (X / 16).reshape(-1, 1, 8, 8).astype(np.float32)
+images = X.reshape(-1, 1, 8, 8).astype(np.uint8)
 train, test, y_train, y_test = train_test_split(images, y, random_state=0)
 
 
 # %%
-# The module moves the images about while it is in training, by a pixel at most:
-# augmentation belongs in ``forward``. When a network scores or predicts, it is in
-# evaluation mode and leaves them where they are.
+# A plain module. It gets the images in float32.
 class Convolutions(nn.Module):
     """Two convolutions and a linear layer."""
 
@@ -46,26 +44,44 @@ class Convolutions(nn.Module):
         )
 
     def forward(self, X):
-        if self.training:
-            right, down = torch.randint(-1, 2, (2,)).tolist()
-            X = torch.roll(X, (down, right), dims=(2, 3))
         return self.layers(X)
 
 
 # %%
+# The images are bytes, as in files: they are divided by 16 on the rank, once they are
+# in a batch, and for a step moved about by a pixel at most.
+def scaled(images):
+    """Pixels from 0 to 1."""
+    return images.float() / 16
+
+
+def moved(images):
+    """The same, shifted at random."""
+    return torch.roll(scaled(images), torch.randint(-1, 2, (2,)).tolist(), dims=(2, 3))
+
+
+# %%
 # Two ranks, which are threads of this process; with a client there is a rank for each
-# worker thread, and nothing else to change. An epoch is as many rows as there are, gone
-# over by both ranks together. ``early_stopping`` holds rows out on each rank, and ends
-# with the network that was best on them.
+# worker thread, and nothing else to change. The step size rises and falls once in the
+# fit, biases have no weight decay, and steep gradients are clipped. An epoch is as many
+# rows as there are, gone over by both ranks together. ``early_stopping`` holds rows out
+# on each rank, and ends with the network that was best on them.
 classifier = MPCAClassifier(
     module=Torch(
         Convolutions,
         module_params={"n_channels": 16},
         optimizer="AdamW",
-        optimizer_params={"weight_decay": 1e-2},
+        optimizer_params={
+            "weight_decay": 1e-2,
+            "param_groups": [("*.bias", {"weight_decay": 0.0})],
+        },
+        lr_scheduler="OneCycleLR",
+        lr_scheduler_params={"max_lr": 0.01, "total_steps": "auto"},
+        lr_scheduler_step="batch",
+        clip_grad_norm=1.0,
+        train_transform=moved,
+        eval_transform=scaled,
     ),
-    learning_rate_init=0.005,
-    learning_rate="cosine",
     batch_size=32,
     max_iter=15,
     early_stopping=True,
@@ -90,4 +106,4 @@ plt.show()
 # The result is a plain module, for use without this library and without a cluster.
 network = classifier.to_module()
 with torch.no_grad():
-    print(network(torch.from_numpy(test[:8])).argmax(dim=1).tolist())
+    print(network(scaled(torch.from_numpy(test[:8]))).argmax(dim=1).tolist())

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group, allgather, barrier
+from dask_ma.comm import Group, barrier
 from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca._batches import Sampler, rows_of_batch
 from dask_ma.mpca._features import agree_on_center
+from dask_ma.mpca._notes import tell_of_divergence
 from dask_ma.mpca._params import MPCAParams, MPCAResult
+from dask_ma.mpca._prefetch import Prefetcher
 from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
 from dask_ma.mpca._validation import (
@@ -87,9 +89,12 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
     # What overflows, here or on the way, is found by the check of the loss.
     with np.errstate(over="ignore", invalid="ignore"):
         trainer = Trainer(context, problem, validation, params, kept)
-        while not trainer.is_done:
-            trainer.run_step()
-        return trainer.finish()
+        try:
+            while not trainer.is_done:
+                trainer.run_step()
+            return trainer.finish()
+        finally:
+            trainer.close()
 
 
 class Trainer:
@@ -176,7 +181,8 @@ class Trainer:
         joint = self._strategy.collect()
         if self._end.diverged:
             joint = self._good
-            self._tell_of_divergence()
+            mine = self._counters.n_steps if self._counters.has_diverged else -1
+            tell_of_divergence(context, mine, self._end.epoch)
         elif params.early_stopping:
             joint = self._best
         state = None
@@ -197,6 +203,11 @@ class Trainer:
             self._notes(),
             self._targets.half_variance,
         )
+
+    def close(self) -> None:
+        """End what the rank has going on beside its steps."""
+        if isinstance(self._sampler, Prefetcher):
+            self._sampler.close()
 
     # What updates bring ---------------------------------------------------------------
 
@@ -310,23 +321,6 @@ class Trainer:
             return ()
         return (uneven + _UNEVEN_ADVICE,)
 
-    def _tell_of_divergence(self) -> None:
-        """Have the user told which ranks have diverged; a collective call."""
-        mine = self._counters.n_steps if self._counters.has_diverged else -1
-        steps = allgather(self._context.group, mine)
-        where = [f"rank {r} in its step {n}" for r, n in enumerate(steps) if n >= 0]
-        if not self._end.epoch:
-            raise ValueError(
-                f"the loss became infinite or NaN on {', '.join(where)}, before an "
-                "epoch was made, so there is no model; lower learning_rate_init, or "
-                "scale the features and y"
-            )
-        self._context.note(
-            f"the loss became infinite or NaN on {', '.join(where)}; the fit has ended "
-            f"with the joint model of before, after {self._end.epoch} epochs; lower "
-            "learning_rate_init, or scale the features"
-        )
-
     # How it begins --------------------------------------------------------------------
 
     def _build(self, random_state: np.random.RandomState) -> Network:
@@ -364,19 +358,24 @@ class Trainer:
         )
         self._network.begin(outlook, self._state["loss_curve"].tolist())
 
-    def _make_sampler(self, random_state: np.random.RandomState) -> Sampler | None:
+    def _make_sampler(
+        self, random_state: np.random.RandomState
+    ) -> Sampler | Prefetcher | None:
         """Batches of this rank; those of rank 0 are scikit-learn's."""
         params, context = self._params, self._context
         if self._problem.shard.n_rows == 0:
             return None
         if context.group.rank != 0:
             random_state = np.random.RandomState(np.random.MT19937(context.seed))
-        return Sampler(
+        sampler = Sampler(
             self._problem.shard,
             self._batch_size(),
             random_state if params.shuffle else None,
             self._network.least_rows,
         )
+        if not params.spec.prefetch:
+            return sampler
+        return Prefetcher(sampler, self._network.prepare, params.spec.prefetch)
 
     def _make_progress(self) -> FitProgress:
         """What the rank adds the counts of all ranks to."""

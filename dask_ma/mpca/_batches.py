@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -18,6 +18,27 @@ def rows_of_batch(batch_size: int | str, n_ranks: int) -> int:
     if isinstance(batch_size, str):
         return max(_LEAST, _DEFAULT // n_ranks)
     return batch_size
+
+
+class Position(NamedTuple):
+    """Where a sampler is.
+
+    Attributes
+    ----------
+    turns : list of int
+        Order of the blocks in this pass.
+    at : tuple of int
+        Number of the turn, and of the row in its order.
+    orders : list of ndarray of int
+        Order of the rows of each block; none of them changes later.
+    random : tuple or None
+        State of the random numbers.
+    """
+
+    turns: list[int]
+    at: tuple[int, int]
+    orders: list[np.ndarray]
+    random: Any
 
 
 class Sampler:
@@ -75,18 +96,31 @@ class Sampler:
             self._begin_pass()
         return _join(pieces, ends_pass)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What another sampler of the same rows needs to give the same batches."""
+    def position(self) -> Position:
+        """Where the sampler is now; it costs no more than a few references."""
+        random = None if self._random_state is None else self._random_state.get_state()
+        at = (self._turn, self._row)
+        return Position(list(self._turns), at, list(self._orders), random)
+
+    def state_dict(self, position: Position | None = None) -> dict[str, Any]:
+        """What another sampler of the same rows needs to give the same batches.
+
+        Parameters
+        ----------
+        position : Position, default=None
+            Where to go on from; None for where the sampler is now.
+        """
+        turns, at, orders, random = position or self.position()
         state: dict[str, Any] = {
-            "turns": np.array(self._turns, dtype=np.int64),
-            "at": np.array([self._turn, self._row], dtype=np.int64),
-            "orders": np.concatenate(self._orders),
+            "turns": np.array(turns, dtype=np.int64),
+            "at": np.array(at, dtype=np.int64),
+            "orders": np.concatenate(orders),
             "lengths": self._lengths(),
         }
-        if self._random_state is not None:
-            _, keys, position, has_normal, normal = self._random_state.get_state()
+        if random is not None:
+            _, keys, place, has_normal, normal = random
             state["keys"] = keys
-            state["random"] = np.array([position, has_normal, normal])
+            state["random"] = np.array([place, has_normal, normal])
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

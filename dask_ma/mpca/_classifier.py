@@ -262,7 +262,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         *,
         X_val: Any = None,
@@ -278,11 +278,15 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
             matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
             worker memory stay there. With `module`, rows may have any shape, as images
-            have, and must be dense.
+            have, must be dense, and keep integer types; X may also be a dict of arrays,
+            for the arguments of ``forward``, a Dataset or IterableDataset of PyTorch,
+            or a Bag of Dask, of pairs of an input and its target.
         y : array-like or Dask collection of shape (n_samples,) or \
                 (n_samples, n_targets)
             Labels: int, bool or str. Several columns hold 1 for the labels that a row
-            has, and 0 for the others; a list of tuples is refused.
+            has, and 0 for the others; a list of tuples is refused. With `module` there
+            may be more dimensions, of which each row is flattened where it is scored.
+            None where the items of a Dataset or Bag have their labels with them.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight

@@ -168,6 +168,13 @@ def _without_scheduler(estimator: Any) -> tuple[str, ...]:
     return ("module__lr_scheduler",) if has_none else ()
 
 
+def _without_transform(estimator: Any) -> tuple[str, ...]:
+    """Rows reach the module as they are."""
+    chosen, kinds = as_torch(estimator.module), ("train_transform", "eval_transform")
+    has_none = chosen is not None and not any(getattr(chosen, k) for k in kinds)
+    return tuple(f"module__{kind}" for kind in kinds) if has_none else ()
+
+
 def _without_score(estimator: Any) -> tuple[str, ...]:
     """Nothing is scored during the fit."""
     return () if estimator.early_stopping else ("early_stopping",)
@@ -198,6 +205,7 @@ INACTIVE = (
         _without_scheduler,
         "name a scheduler",
     ),
+    Inactive(("module__transform_scope",), _without_transform, "give it a transform"),
     Inactive(("activation",), _without_hidden_layers, "have a hidden layer"),
     Inactive(_OF_SGD, unless("solver", "sgd"), "set solver='sgd'"),
     Inactive(_OF_ADAM, unless("solver", "adam"), "set solver='adam'"),

@@ -69,7 +69,15 @@ class EpochScoring:
         self.best_epoch_ = self._n_without = 0
 
     def setup(self, estimator: Any, context: Any) -> None:
-        """Forget the fit before; scikit-learn calls it."""
+        """Forget the fit before; scikit-learn calls it.
+
+        Parameters
+        ----------
+        estimator : estimator
+            That is fitted.
+        context : CallbackContext
+            Of scikit-learn.
+        """
         check_scoring(estimator, self.scoring)
         self.scores_, self.best_score_ = [], -np.inf
         self.best_epoch_ = self._n_without = 0
@@ -77,12 +85,31 @@ class EpochScoring:
     def on_fit_task_begin(
         self, estimator: Any, context: Any, *, X: Any = None, y: Any = None
     ) -> None:
-        """Nothing is to be done; scikit-learn calls it."""
+        """Nothing is to be done; scikit-learn calls it.
+
+        Parameters
+        ----------
+        estimator : estimator
+            That is fitted.
+        context : CallbackContext
+            Of scikit-learn.
+        X, y : object
+            What the estimator is fitted to.
+        """
 
     def on_fit_task_end(
         self, estimator: Any, context: Any, *, fitted_estimator: Any = None
     ) -> bool:
         """Score the model of an epoch; scikit-learn calls it.
+
+        Parameters
+        ----------
+        estimator : estimator
+            That is fitted.
+        context : CallbackContext
+            Of scikit-learn.
+        fitted_estimator : estimator or None
+            With the joint model of the epoch; None at the end of the fit.
 
         Returns
         -------
@@ -102,7 +129,15 @@ class EpochScoring:
         return self.patience is not None and self._n_without >= self.patience
 
     def teardown(self, estimator: Any, context: Any) -> None:
-        """Nothing is to be done; scikit-learn calls it."""
+        """Nothing is to be done; scikit-learn calls it.
+
+        Parameters
+        ----------
+        estimator : estimator
+            That is fitted.
+        context : CallbackContext
+            Of scikit-learn.
+        """
 
     def _keep(self, fitted_estimator: Any) -> None:
         """A model is the best so far."""

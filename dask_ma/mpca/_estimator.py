@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,6 +34,7 @@ from dask_ma.mpca._combinations import (
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
+from dask_ma.mpca._sources import is_stream
 from dask_ma.mpca._torch import as_torch
 from dask_ma.mpca._validation import ValidationRows
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
@@ -137,7 +139,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         self._check_module()
         chosen = {
             "n_targets": self.n_targets_,
-            "spec": self._make_spec(),
+            "spec": self._training_spec(),
             "random_state": deepcopy(check_random_state(self.random_state)),
             "join_limit": _config.get_bytes("data.join-limit"),
         }
@@ -188,9 +190,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         """Check the input; a module's may have more than two dimensions."""
         refuse_unfinished(X, "X")
         if self.module is not None:
-            X, shape = flat_rows(X)
-            if reset:
-                self.input_shape_ = shape
+            X, y = self._module_rows(X, y, reset=reset)
         n_targets = n_targets_of(y)
         if not reset and n_targets != self.n_targets_:
             raise ValueError(
@@ -215,7 +215,12 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                     f"{name} is a Dask collection, expected rows in memory: they go to "
                     f"every rank along with the parameters; pass {name}.compute()"
                 )
-        if n_targets_of(y) != self.n_targets_:
+        if self._has_items:
+            raise TypeError(
+                "X_val cannot be used with a Dataset: some of its items are held out, "
+                "or score epochs by dask_ma.mpca.EpochScoring"
+            )
+        if n_targets_of(flat_rows(y)[0]) != self.n_targets_:
             raise ValueError("y_val must have as many columns as y")
         X, y, _ = self._validate_rows(X, y, reset=False)
         X = X if hasattr(X, "indptr") else np.asarray(X)
@@ -233,6 +238,18 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                 [part.data if hasattr(part, "indptr") else part for part in rows]
             )
         return identity
+
+    def _training_spec(self) -> NetworkSpec:
+        """What the network of a fit is built from, with what it reads rows from."""
+        if self.module is None:
+            return self._make_spec()
+        dataset, self._dataset = self._dataset, None
+        if self.early_stopping and is_stream(dataset):
+            raise ValueError(
+                "early_stopping holds rows out, which an IterableDataset has none of; "
+                "set it to False, and score epochs by dask_ma.mpca.EpochScoring"
+            )
+        return replace(self._make_torch_spec(), dataset=dataset)
 
     def _partial_changes(self) -> dict[str, Any]:
         """What is different in an epoch of `partial_fit`."""
@@ -303,10 +320,9 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             return self.vector_
         return pack(self.coefs_, self.intercepts_)
 
-    def _predictor(self) -> Predictor:
-        return Predictor(
-            self._make_spec(), self._vector(), getattr(self, "classes_", None)
-        )
+    def _predictor(self, spec: NetworkSpec | None = None) -> Predictor:
+        classes = getattr(self, "classes_", None)
+        return Predictor(spec or self._make_spec(), self._vector(), classes)
 
     def _float_dtype(self) -> np.dtype:
         """Type of what the network predicts."""
@@ -342,8 +358,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         """Apply the network to rows, lazily where they are a Dask collection."""
         check_is_fitted(self)
         refuse_unfinished(X, "X")
-        if self.module is not None:
-            X, _ = flat_rows(X)
-            if not is_dask_collection(X):
-                X = np.asarray(X, dtype=np.float32)
-        return self._apply(X, function, **options)
+        if self.module is None:
+            return self._apply(X, function, **options)
+        X, model = self._rows_to_predict(X)
+        return self._in_target_shape(self._apply(X, function, model=model, **options))

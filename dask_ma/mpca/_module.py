@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._settings import SettingsMixin
 from dask_ma.engine import Identity, as_text
+from dask_ma.mpca._rows import MODULE_DTYPES, flat_rows
+from dask_ma.mpca._sources import as_source, rows_as_items
 from dask_ma.mpca._torch import AddressFreeRepr
 
 
@@ -35,10 +38,58 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
     learning_rate_init: float
     vector_: Any
 
+    _dataset: Any = None  # what the rows of the fit that begins are numbers of
+    _has_items: bool = False  # whether rows are items of a data set
+
     @property
     def _row_dtypes(self) -> tuple[Any, ...]:
-        """A module has values of 32 bits, so its rows need no more."""
-        return (np.float32,) if self.module is not None else (np.float64, np.float32)
+        """A module has values of 32 bits; integers stay what they are."""
+        return MODULE_DTYPES if self.module is not None else (np.float64, np.float32)
+
+    def _module_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
+        """Rows of one dimension, whatever a module gets, and their targets."""
+        source = as_source(X, y)
+        if reset:
+            self._has_items = source.dataset is not None
+            self.input_shape_, self.input_fields_ = source.shape, source.fields
+        elif self._has_items != (source.dataset is not None):
+            raise TypeError("X must be a Dataset if, and only if, it was one before")
+        elif source.fields != self.input_fields_:
+            raise ValueError(
+                f"X has the inputs {source.fields}, expected {self.input_fields_}"
+            )
+        self._dataset = source.dataset
+        y, shape = (source.y, None) if source.y is None else flat_rows(source.y)
+        if reset:
+            self.target_shape_ = shape
+        return source.rows, y
+
+    def _rows_to_predict(self, X: Any) -> tuple[Any, Any]:
+        """Rows of one dimension, and what predicts them."""
+        spec = self._make_torch_spec()
+        if self._has_items:
+            X = rows_as_items(X)
+        source = as_source(X, None, needs_target=False)
+        if source.fields != self.input_fields_:
+            raise ValueError(
+                f"X has the inputs {source.fields}, expected {self.input_fields_}"
+            )
+        spec = replace(spec, dataset=source.dataset)
+        return source.rows, self._predictor(spec)  # type: ignore[attr-defined]
+
+    def _in_target_shape(self, predicted: Any) -> Any:
+        """Predictions in the shape that rows of y had."""
+        shape = getattr(self, "target_shape_", None)
+        if shape is None:
+            return predicted
+        if isinstance(predicted, np.ndarray):
+            return predicted.reshape(len(predicted), *shape)
+        return predicted.map_blocks(
+            lambda block: block.reshape(len(block), *shape),
+            chunks=(predicted.chunks[0], *((n,) for n in shape)),
+            new_axis=list(range(2, len(shape) + 1)),
+            dtype=predicted.dtype,
+        )
 
     def _identity(self, params: Any, seed: int) -> Identity:
         """What tells this fit from others; training starts from a module's values."""
@@ -67,6 +118,8 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
             **self._objects()["module"].get_params(deep=False),
             learning_rate_init=self.learning_rate_init,
             input_shape=getattr(self, "input_shape_", None),
+            fields=getattr(self, "input_fields_", None),
+            target_shape=getattr(self, "target_shape_", None),
             n_targets=getattr(self, "n_targets_", None),
         )
 
@@ -106,3 +159,26 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         """
         check_is_fitted(self)
         self._make_torch_spec().save_safetensors(self.vector_, path)
+
+    @available_if(has_module)
+    def save_onnx(self, path: Any, X: Any) -> None:
+        """Write the trained module to a file that other runtimes read, by torch.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Where to; an existing file is replaced. Needs the packages onnx and
+            onnxscript.
+        X : array-like of shape (n_samples, ...) or dict of such
+            Some rows, in the shape that they had in :meth:`fit`, which the module is
+            followed with; the file takes any number of them. Transforms of the rank are
+            no part of it.
+
+        Raises
+        ------
+        ImportError
+            If one of the packages is not installed.
+        """
+        check_is_fitted(self)
+        rows, predictor = self._rows_to_predict(X)
+        predictor.spec.save_onnx(self.vector_, path, rows)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._callbacks import with_callbacks
+from dask_ma._scores import blockwise_r2
 from dask_ma._sklearn import fit_context
 from dask_ma.base import DistributedRegressorMixin
+from dask_ma.data import is_dask_collection, weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator, Predictor
+from dask_ma.mpca._rows import flat_rows
 
 
 class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
@@ -250,7 +254,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         *,
         X_val: Any = None,
@@ -266,10 +270,13 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             Training rows. The blocks of a dask.array may be NumPy arrays, SciPy sparse
             matrices or arrays, or COO and GCXS arrays of `sparse`. Blocks already in
             worker memory stay there. With `module`, rows may have any shape, as images
-            have, and must be dense.
+            have, must be dense, and keep integer types; X may also be a dict of arrays,
+            for the arguments of ``forward``, a Dataset or IterableDataset of PyTorch,
+            or a Bag of Dask, of pairs of an input and its target.
         y : array-like or Dask collection of shape (n_samples,) or \
                 (n_samples, n_targets)
-            Target values.
+            Targets. With `module` rows may have any shape, as images have. None where
+            the items of a Dataset or Bag have their targets with them.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
@@ -340,3 +347,30 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             n_outputs=self.n_targets_,
             dtype=self._float_dtype(),
         )
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination on the rows given.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows, in the shape that they had in :meth:`fit`.
+        y : array-like or Dask collection of shape (n_samples,) or (n_samples, ...)
+            True values; of several, the mean over them.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows; a number weights all alike.
+
+        Returns
+        -------
+        r2 : float
+            For Dask input it is worked out where the rows are.
+        """
+        check_is_fitted(self)
+        if getattr(self, "target_shape_", None) is None:
+            return super().score(X, y, sample_weight)
+        values = [flat_rows(each)[0] for each in (y, self.predict(X))]
+        if any(is_dask_collection(each) for each in values):
+            true, predicted = values
+            return blockwise_r2(predicted, true, weight_per_row(sample_weight))
+        return float(r2_score(*values, sample_weight=weight_per_row(sample_weight)))

@@ -9,6 +9,12 @@ import numpy as np
 
 from dask_ma.data import is_dask_collection, refuse_unfinished
 
+#: Types that rows for a module keep on their way; any other becomes float32.
+MODULE_DTYPES = (
+    np.float32,
+    *(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)),
+)
+
 
 def flat_rows(X: Any) -> tuple[Any, tuple[int, ...] | None]:
     """Lay the values of each row end to end.

@@ -79,6 +79,16 @@ class Torch(AddressFreeRepr, Settings):
         Each rank has a copy of each, and calls those of its methods ``on_fit_begin``,
         ``on_batch_end`` and ``on_epoch_end`` that there are with a
         :class:`~dask_ma.mpca.TrainingState`.
+    train_transform, eval_transform : callable or None, default=None
+        What is done to rows on the rank before they reach the module, in steps and in
+        predictions, as to crop images or to divide them by 255: from a tensor, or a
+        dict of tensors, to another. It sees the type that rows have; uint8 becomes
+        float32 after it. A Dataset may as well have transforms of its own.
+    transform_scope : {"batch", "sample"}, default="batch"
+        Whether the transforms get batches, or one row at a time.
+    prefetch : int, default=0
+        Batches that a thread of the rank reads, transforms and, for a GPU, pins in
+        advance, at least 0; 0 leaves that to the rank itself, between steps.
     device : str or torch.device, default="auto"
         Where the module is trained; "auto" is a GPU where there is one.
 
@@ -122,6 +132,10 @@ class Torch(AddressFreeRepr, Settings):
         "microbatch_size": [Interval(Integral, 1, None, closed="left"), None],
         "compile": ["boolean", dict],
         "callbacks": [list, tuple, None],
+        "train_transform": [callable, None],
+        "eval_transform": [callable, None],
+        "transform_scope": [StrOptions({"batch", "sample"})],
+        "prefetch": [Interval(Integral, 0, None, closed="left")],
         "device": "no_validation",  # only torch knows
     }
 
@@ -143,6 +157,10 @@ class Torch(AddressFreeRepr, Settings):
         microbatch_size: int | None = None,
         compile: bool | dict[str, Any] = False,
         callbacks: Any = None,
+        train_transform: Any = None,
+        eval_transform: Any = None,
+        transform_scope: str = "batch",
+        prefetch: int = 0,
         device: Any = "auto",
     ) -> None:
         self.module = module
@@ -160,6 +178,10 @@ class Torch(AddressFreeRepr, Settings):
         self.microbatch_size = microbatch_size
         self.compile = compile
         self.callbacks = callbacks
+        self.train_transform = train_transform
+        self.eval_transform = eval_transform
+        self.transform_scope = transform_scope
+        self.prefetch = prefetch
         self.device = device
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -151,6 +151,20 @@ class Network(ABC):
             row has, where y has several columns. For a regressor, predictions.
         """
 
+    def prepare(self, X: Any) -> Any:
+        """Make rows ready for a step, maybe in another thread.
+
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (n_rows, n_features)
+
+        Returns
+        -------
+        prepared : object
+            What :meth:`step` and :meth:`gradient` take in their place.
+        """
+        return X
+
     def begin(self, outlook: FitOutlook, losses: Sequence[float]) -> None:
         """Prepare for a fit, after all values have been set.
 
@@ -217,6 +231,8 @@ class NetworkSpec(ABC):
     ----------
     dtypes : tuple of dtypes
         Types that rows may have; any other becomes the first.
+    prefetch : int
+        Batches that a thread makes ready in advance; 0 for no thread.
     n_targets : int or None
         Columns of y; None for a y of one dimension. With `n_classes` they tell which
         labels a row has, of as many as there are columns.
@@ -225,6 +241,7 @@ class NetworkSpec(ABC):
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
+    prefetch: int = 0
     has_center: ClassVar[bool] = False
     n_targets: int | None
 

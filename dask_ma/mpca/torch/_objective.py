@@ -28,6 +28,8 @@ class Objective:
         Where the outputs are.
     n_targets : int or None, default=None
         Columns of y; None for a y of one dimension.
+    target_shape : tuple of int or None, default=None
+        Shape of a row of y, and of outputs, where it is not that of the columns.
 
     Raises
     ------
@@ -41,12 +43,14 @@ class Objective:
         n_classes: int | None,
         device: torch.device,
         n_targets: int | None = None,
+        target_shape: tuple[int, ...] | None = None,
     ) -> None:
         self._name = getattr(criterion, "__name__", type(criterion).__name__)
         self._criterion = criterion
         self._n_classes = n_classes
         self._device = device
         self._n_targets = n_targets
+        self._target_shape = target_shape
         if isinstance(criterion, nn.Module):
             # A copy, as ranks in threads share what they were given.
             self._criterion = copy.deepcopy(criterion).float().to(device)
@@ -132,7 +136,7 @@ class Objective:
         found = tuple(output.shape) if torch.is_tensor(output) else None
         expected: list[tuple[int, ...]]
         if self._n_targets is not None:
-            expected = [(n_rows, self._n_targets)]
+            expected = [(n_rows, *(self._target_shape or (self._n_targets,)))]
         elif self._n_classes is None or self._has_one_unit:
             expected = [(n_rows,), (n_rows, 1)]
         else:
@@ -156,6 +160,7 @@ class Objective:
     def outputs(self, output: torch.Tensor) -> torch.Tensor:
         """What :meth:`Network.outputs` returns for what the module returned."""
         if self._n_targets is not None:
+            output = output.reshape(len(output), -1)
             is_probability = self._n_classes and isinstance(self._criterion, nn.BCELoss)
             return output - 0.5 if is_probability else output
         if self._n_classes is None:
@@ -171,6 +176,8 @@ class Objective:
         keeps their order.
         """
         if self._n_targets is not None:
+            if self._n_classes and isinstance(self._criterion, nn.CrossEntropyLoss):
+                return output.softmax(1)
             is_logit = self._n_classes and not isinstance(self._criterion, nn.BCELoss)
             return output.sigmoid() if is_logit else output
         if self._n_classes is None:

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import nn
 
 from dask_ma.kernels import Optimizer
 from dask_ma.mpca._training_state import TrainingState
 from dask_ma.mpca.networks._network import FitOutlook, Network, Pull
 from dask_ma.mpca.torch._gradients import StepOptions
+from dask_ma.mpca.torch._inputs import Inputs, Loaded, call
 from dask_ma.mpca.torch._objective import Objective
 from dask_ma.mpca.torch._optimizer import (
     OptimizerBuilder,
@@ -42,8 +42,8 @@ class TorchNetwork(Network):
         The `learning_rate` at which the optimiser's step sizes are taken as given.
     device : torch.device
         Where the module is.
-    input_shape : tuple of int or None, default=None
-        Shape of one row, for the module; None leaves rows as they are.
+    inputs : Inputs, default=Inputs()
+        What the module gets of rows.
     options : StepOptions, default=StepOptions()
         What is done to batches and gradients.
     schedule : ScheduleSpec or None, default=None
@@ -75,7 +75,7 @@ class TorchNetwork(Network):
         build_optimizer: OptimizerBuilder,
         learning_rate_init: float,
         device: torch.device,
-        input_shape: tuple[int, ...] | None = None,
+        inputs: Inputs = Inputs(),
         *,
         options: StepOptions = StepOptions(),
         schedule: ScheduleSpec | None = None,
@@ -90,7 +90,7 @@ class TorchNetwork(Network):
         self._callbacks = callbacks
         self._objective = objective
         self._device = device
-        self._input_shape = input_shape
+        self._inputs = inputs
         self._values = Values(module, device)
         # Compiled once its tensors lie where they will stay.
         self._trained: Any = module
@@ -113,6 +113,7 @@ class TorchNetwork(Network):
             optimizer = self._optimizer.optimizer
             self._schedule = self._schedule_spec.make(optimizer, outlook)
             self._schedule.go_on_after(losses)
+        self._inputs = self._inputs.for_rank(outlook.rank, outlook.n_ranks)
         state = self._state
         state.rank, state.n_ranks = outlook.rank, outlook.n_ranks
         state.n_epochs = len(losses)
@@ -179,9 +180,13 @@ class TorchNetwork(Network):
 
     def outputs(self, X: Any) -> np.ndarray:
         """Values of the output units; see :meth:`Network.outputs`."""
-        how = (self._input_shape, self._device)
-        parts = run(self._module, self._objective, X, *how)
+        parts = run(self._module, self._objective, X, self._inputs, self._device)
         return np.concatenate([to_array(self._objective.outputs(p)) for p in parts])
+
+    def prepare(self, X: Any) -> Loaded:
+        """Make rows ready for a step; see :meth:`Network.prepare`."""
+        loaded = self._inputs.load(X, training=True)
+        return loaded.pinned() if self._device.type == "cuda" else loaded
 
     def slice_optimizer(self, n_values: int) -> Optimizer:
         """An optimiser of the same kind, without history, for a part of the vector."""
@@ -238,12 +243,14 @@ class TorchNetwork(Network):
         """Compute the gradient in place; returns the loss."""
         self._module.train()
         self._values.gradient.zero_()
+        loaded = X if isinstance(X, Loaded) else self.prepare(X)
+        y = y if loaded.target is None else loaded.target
         parts = self._options.parts(len(y))
         shares = self._objective.shares(y, sample_weight, parts)
         total = torch.zeros((), device=self._device)
         for rows, share in zip(parts, shares, strict=True):
             weight = None if sample_weight is None else sample_weight[rows]
-            loss = self._loss(X[rows], y[rows], weight)
+            loss = self._loss(loaded.part(rows), y[rows], weight)
             loss = loss if len(parts) == 1 else share * loss
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             total += loss.detach()
@@ -254,20 +261,20 @@ class TorchNetwork(Network):
         return float(total)
 
     def _loss(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+        self, loaded: Loaded, y: np.ndarray, sample_weight: np.ndarray | None
     ) -> torch.Tensor:
         """Loss of rows that go through the module together."""
-        rows = to_rows(X, self._input_shape, self._device)
+        value = loaded.on(self._device)
         with self._options.autocast(self._device):
-            output = self._forward(rows)
+            output = self._forward(value, loaded.n_rows)
             return self._objective.loss(output, y, sample_weight)
 
-    def _forward(self, rows: torch.Tensor) -> Any:
+    def _forward(self, value: Any, n_rows: int) -> Any:
         """What the module returns for a batch."""
         try:
-            return self._trained(rows)
+            return call(self._trained, value)
         except ValueError as error:
-            if len(rows) > 1 or "more than 1 value per channel" not in str(error):
+            if n_rows > 1 or "more than 1 value per channel" not in str(error):
                 raise
             raise ValueError(
                 "a batch normalisation cannot be trained on a batch of one row, as it "
@@ -276,37 +283,11 @@ class TorchNetwork(Network):
             ) from error
 
 
-def to_rows(
-    X: Any, input_shape: tuple[int, ...] | None, device: torch.device
-) -> torch.Tensor:
-    """Rows as a module takes them.
-
-    Parameters
-    ----------
-    X : ndarray or CSR of shape (n_rows, n_features)
-        Rows; sparse ones become dense.
-    input_shape : tuple of int or None
-        Shape of one row; None leaves it as it is.
-    device : torch.device
-        Where the module is.
-
-    Returns
-    -------
-    rows : Tensor of shape (n_rows, *input_shape)
-        Of float32.
-    """
-    dense = X.toarray() if sparse.issparse(X) else X
-    rows = np.array(dense, dtype=np.float32, order="C")
-    if input_shape is not None:
-        rows = rows.reshape(len(rows), *input_shape)
-    return torch.from_numpy(rows).to(device)
-
-
 def run(
     module: nn.Module,
     objective: Objective,
     X: Any,
-    input_shape: tuple[int, ...] | None,
+    inputs: Inputs,
     device: torch.device,
 ) -> Iterator[torch.Tensor]:
     """What a module returns outside training, for some of the rows at a time.
@@ -319,8 +300,10 @@ def run(
         It checks the shapes.
     X : ndarray or CSR of shape (n_rows, n_features)
         Rows; nothing is returned for none.
-    input_shape, device
-        As for :func:`to_rows`.
+    inputs : Inputs
+        What the module gets of rows.
+    device : torch.device
+        Where it is.
 
     Yields
     ------
@@ -329,10 +312,10 @@ def run(
     """
     module.eval()
     for start in range(0, X.shape[0], _MOST_ROWS):
-        rows = to_rows(X[start : start + _MOST_ROWS], input_shape, device)
+        loaded = inputs.load(X[start : start + _MOST_ROWS], training=False)
         with torch.no_grad():
-            output = module(rows)
-        objective.check(output, len(rows))
+            output = call(module, loaded.on(device))
+        objective.check(output, loaded.n_rows)
         yield output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,11 @@ except ModuleNotFoundError as error:
 
 from torch import nn
 
+from dask_ma.mpca._fields import Fields
+from dask_ma.mpca._rows import MODULE_DTYPES
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.torch._gradients import StepOptions
+from dask_ma.mpca.torch._inputs import Inputs
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
 from dask_ma.mpca.torch._names import find_class
 from dask_ma.mpca.torch._objective import Objective
@@ -59,16 +63,23 @@ class TorchSpec(NetworkSpec):
         Arguments of the optimiser's class. `lr` is the step size where a step is asked
         for with `learning_rate_init`; without it, the `learning_rate` of each step is.
     lr_scheduler, lr_scheduler_params, lr_scheduler_step, clip_grad_norm, \
-            clip_grad_value, precision, microbatch_size, compile, callbacks
+            clip_grad_value, precision, microbatch_size, compile, callbacks, \
+            train_transform, eval_transform, transform_scope, prefetch
         As for :class:`~dask_ma.mpca.Torch`.
     device : str or torch.device, default="auto"
         Where the network is trained; "auto" is the GPU where there is one.
     input_shape : tuple of int or None, default=None
         Shape of one row for the module, such as (1, 28, 28); None for rows as they are.
+    fields : Fields or None, default=None
+        What lies packed in a row, where the module gets several inputs.
+    dataset : Dataset or None, default=None
+        What the rows are numbers of the items of.
     learning_rate_init : float, default=0.001
         The `learning_rate` at which steps have the size that `lr` tells.
     n_targets : int or None, default=None
         Columns of y; None for a y of one dimension.
+    target_shape : tuple of int or None, default=None
+        Shape of a row of y for the criterion; None for that which it has.
 
     Notes
     -----
@@ -80,7 +91,7 @@ class TorchSpec(NetworkSpec):
     seen, stay with each rank; they are new in a module that is given out.
     """
 
-    dtypes: ClassVar[tuple[Any, ...]] = (np.float32,)
+    dtypes: ClassVar[tuple[Any, ...]] = MODULE_DTYPES
 
     module: Any
     module_params: Mapping[str, Any] | None = None
@@ -97,10 +108,17 @@ class TorchSpec(NetworkSpec):
     microbatch_size: int | None = None
     compile: bool | Mapping[str, Any] = False
     callbacks: Sequence[Any] | None = None
+    train_transform: Any = None
+    eval_transform: Any = None
+    transform_scope: str = "batch"
+    prefetch: int = 0
     device: Any = "auto"
     input_shape: tuple[int, ...] | None = None
+    fields: Fields | None = None
+    dataset: Any = None
     learning_rate_init: float = 0.001
     n_targets: int | None = None
+    target_shape: tuple[int, ...] | None = None
 
     def __getstate__(self) -> dict[str, bytes]:
         return {name: packed(name, value) for name, value in self.__dict__.items()}
@@ -188,9 +206,10 @@ class TorchSpec(NetworkSpec):
         objective = self._objective(n_classes, device)
         width = n_classes if self.n_targets is None else self.n_targets
         none = np.empty((0,) if width is None else (0, width), np.float32)
-        outputs = run(module, objective, X, self.input_shape, device)
+        outputs = run(module, objective, X, self._inputs(), device)
         parts = [to_array(objective.predictions(output)) for output in outputs]
-        return np.concatenate([none, *parts])
+        flat = [part.reshape(len(part), *none.shape[1:]) for part in parts]
+        return np.concatenate([none, *flat])
 
     def attributes(
         self, vector: np.ndarray, n_features: int, n_classes: int | None
@@ -256,6 +275,43 @@ class TorchSpec(NetworkSpec):
             ) from error
         save_model(self.load(vector), os.fspath(path))
 
+    def save_onnx(
+        self, vector: np.ndarray, path: str | os.PathLike[str], X: np.ndarray
+    ) -> None:
+        """Write a module with the values of a vector to a file for other runtimes.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_values,)
+            Values of a network that was built from this.
+        path : str or path-like
+            File to write.
+        X : ndarray of shape (n_rows, n_features)
+            Rows to follow the module with.
+
+        Raises
+        ------
+        ImportError
+            If onnx or onnxscript is not installed.
+        """
+        for name in ("onnx", "onnxscript"):
+            if importlib.util.find_spec(name) is None:
+                raise ImportError(
+                    f"the format needs {name}, which is not installed: "
+                    "pip install onnx onnxscript"
+                )
+        value = self._inputs().load(np.asarray(X), training=False).value
+        by_name = isinstance(value, Mapping)
+        several = value if isinstance(value, list) else [value]
+        torch.onnx.export(
+            self.load(vector),
+            () if by_name else tuple(several),
+            os.fspath(path),
+            kwargs=dict(value) if by_name else None,
+            dynamo=True,
+            dynamic_shapes=_free_rows(value),
+        )
+
     def _network(
         self,
         n_features: int,
@@ -276,11 +332,22 @@ class TorchSpec(NetworkSpec):
             self._optimizer_builder(module),
             self.learning_rate_init,
             device,
-            self.input_shape,
+            self._inputs(),
             options=self._step_options(device),
             schedule=self._schedule(),
             compile_params=self._compile_params(),
             callbacks=copy.deepcopy(list(self.callbacks or ())),
+        )
+
+    def _inputs(self) -> Inputs:
+        """What modules get of rows."""
+        return Inputs(
+            self.input_shape,
+            self.fields,
+            self.dataset,
+            self.train_transform,
+            self.eval_transform,
+            self.transform_scope,
         )
 
     def _step_options(self, device: torch.device) -> StepOptions:
@@ -314,7 +381,9 @@ class TorchSpec(NetworkSpec):
 
     def _objective(self, n_classes: int | None, device: torch.device) -> Objective:
         criterion = self._criterion(n_classes)
-        return Objective(criterion, n_classes, device, self.n_targets)
+        return Objective(
+            criterion, n_classes, device, self.n_targets, self.target_shape
+        )
 
     def _criterion(self, n_classes: int | None) -> Any:
         default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
@@ -344,6 +413,14 @@ class TorchSpec(NetworkSpec):
         return lambda parameters: found(
             group_parameters(parameters, names, groups), **params
         )
+
+
+def _free_rows(value: Any) -> Any:
+    """That there may be any number of rows, in the words of ``torch.export``."""
+    free = {0: torch.export.Dim("rows")}
+    if isinstance(value, Mapping):
+        return dict.fromkeys(value, free)
+    return [free] * (len(value) if isinstance(value, list) else 1)
 
 
 def _is_auto(value: Any) -> bool:

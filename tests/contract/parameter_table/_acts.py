@@ -349,6 +349,16 @@ class Spoiler:
             parameter.data.mul_(0.5)
 
 
+def negated(rows: Any) -> Any:
+    """A transform of which it is all the same how many rows it gets."""
+    return -rows
+
+
+def centred(rows: Any) -> Any:
+    """A transform of which it is not."""
+    return rows - rows.mean(0)
+
+
 def doubled(graph: Any, inputs: Any) -> Any:
     """A compiler whose modules return twice what they should."""
     return lambda *values: [2 * value for value in graph.forward(*values)]
@@ -386,6 +396,14 @@ def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
         "module__microbatch_size": acts(3, **{**chosen, "module": normalised}),
         "module__compile": acts({"backend": doubled}, **chosen),
         "module__callbacks": acts([Spoiler()], **chosen),
+        "module__train_transform": acts(negated, **chosen),
+        "module__eval_transform": acts(
+            negated, "history", early_stopping=True, **chosen
+        ),
+        "module__transform_scope": acts(
+            "sample", module__train_transform=centred, **chosen
+        ),
+        "module__prefetch": acts(2, "threads", **chosen),
         # This machine need not have a second device to see a difference on.
         "module__device": acts("nowhere", "error", **chosen),
     }

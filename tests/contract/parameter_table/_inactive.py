@@ -316,6 +316,14 @@ def _of_training(estimators: tuple[str, ...], chosen: dict[str, Any]) -> list[Ca
         raises(estimators, "learning_rate", "cosine", scheduler, **by_torch),
         raises(estimators, f"{scheduler}_params", {"factor": 1.0}, scheduler, **chosen),
         raises(estimators, f"{scheduler}_step", "batch", scheduler, **chosen),
+        raises(
+            estimators,
+            "module__transform_scope",
+            "sample",
+            "module__train_transform",
+            "module__eval_transform",
+            **chosen,
+        ),
     ]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import io
+import threading
 import warnings
 from collections import Counter
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
@@ -19,6 +21,7 @@ import dask_ma
 from dask_ma.comm import LocalGroup
 from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
+from dask_ma.mpca._prefetch import Prefetcher
 from dask_ma.mpca.strategies import _making as making
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
@@ -132,6 +135,8 @@ class Seen(NamedTuple):
         depends on the clock.
     output : bool
         Whether something was printed.
+    threads : set of str
+        Names of threads that make batches ready.
     """
 
     model: Any
@@ -140,6 +145,7 @@ class Seen(NamedTuple):
     messages: Any
     strategy: Any
     output: bool
+    threads: Any
 
 
 def changed(before: Seen, after: Seen) -> set[str]:
@@ -187,6 +193,7 @@ def observe(
         stack.enter_context(_listening(told))
         stack.enter_context(_counting(sent))
         stack.enter_context(_on_nodes_of_their_own())
+        threads = stack.enter_context(_watching_threads())
         for _ in range(n_fits):
             getattr(estimator, method)(*rows_of(name), **_classes(name, method))
     return Seen(
@@ -196,6 +203,7 @@ def observe(
         messages=_messages(estimator, sent),
         strategy=sorted(told, key=repr),
         output=bool(output.getvalue()),
+        threads=threads,
     )
 
 
@@ -282,6 +290,20 @@ def _counting(sent: Counter[tuple[int, int]]) -> Any:
         deliver(group, payload, dest, tag)
 
     return mock.patch.object(LocalGroup, "_deliver_local", counted)
+
+
+@contextmanager
+def _watching_threads() -> Iterator[set[str]]:
+    """Names of the threads that make batches ready."""
+    names: set[str] = set()
+    work = Prefetcher._work
+
+    def noted(self: Any) -> None:
+        names.add(threading.current_thread().name)
+        work(self)
+
+    with mock.patch.object(Prefetcher, "_work", noted):
+        yield names
 
 
 def _listening(told: list[Any]) -> Any:

@@ -1,0 +1,245 @@
+"""What users give a module to train on, as rows: arrays, dicts, data sets, bags."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.data import is_dask_collection, refuse_unfinished
+from dask_ma.mpca._fields import Fields, pack_rows
+from dask_ma.mpca._rows import flat_rows
+
+
+class Source(NamedTuple):
+    """Rows to train on or to predict.
+
+    Attributes
+    ----------
+    rows : array-like or Dask collection of shape (n_samples, n_features)
+        Numbers of the items, of int64, where there is a data set.
+    y : array-like, Dask collection or None
+    shape : tuple of int or None
+        Shape of a row; None where it has one dimension.
+    fields : Fields or None
+        What is packed in a row.
+    dataset : Dataset or None
+    """
+
+    rows: Any
+    y: Any
+    shape: tuple[int, ...] | None = None
+    fields: Fields | None = None
+    dataset: Any = None
+
+
+class Items:
+    """Rows of an array as a data set, where a fit has had one."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._rows[number]
+
+
+def as_source(X: Any, y: Any, *, needs_target: bool = True) -> Source:
+    """Rows of one dimension from whatever a module may get.
+
+    Parameters
+    ----------
+    X : array-like, Dask collection, mapping, Dataset, IterableDataset or Bag
+        Of a shape of (n_samples, ...); a mapping of names to such arrays; a data set of
+        PyTorch, or a bag of Dask, of items or of pairs of an item and its target.
+    y : array-like, Dask collection or None
+        Targets; None takes those of the items.
+    needs_target : bool, default=True
+        Whether targets are wanted.
+
+    Returns
+    -------
+    source : Source
+
+    Raises
+    ------
+    TypeError
+        For a stream where rows are needed again.
+    ValueError
+        For items without a target.
+    """
+    refuse_unfinished(X, "X")
+    if isinstance(X, Mapping):
+        rows, fields = pack_rows(X)
+        return Source(rows, y, fields=fields)
+    if is_dataset(X):
+        return _of_dataset(X, y, needs_target)
+    if _is_bag(X):
+        return _of_bag(X, y, needs_target)
+    rows, shape = flat_rows(X)
+    return Source(rows, y, shape)
+
+
+def is_dataset(X: Any) -> bool:
+    """Whether `X` is a data set of PyTorch, or stands for one."""
+    # Whoever holds one has loaded the module.
+    module = sys.modules.get("torch.utils.data")
+    return isinstance(X, Items) or (
+        module is not None and isinstance(X, module.Dataset)
+    )
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether items of a data set come in an order of its own."""
+    module = sys.modules.get("torch.utils.data")
+    return module is not None and isinstance(dataset, module.IterableDataset)
+
+
+def rows_as_items(X: Any) -> Any:
+    """A data set for rows in memory; one stays what it is.
+
+    Raises
+    ------
+    TypeError
+        For Dask collections.
+    """
+    if is_dataset(X):
+        return X
+    if is_dask_collection(X):
+        raise TypeError(
+            "the module was trained on a Dataset: predict one, or rows in memory, and "
+            "take to_module() to the blocks of a Dask collection"
+        )
+    return Items(X if hasattr(X, "shape") else np.asarray(X))
+
+
+def _of_dataset(dataset: Any, y: Any, needs_target: bool) -> Source:
+    """Numbers of the items of a data set, and their targets."""
+    if is_stream(dataset):
+        if not needs_target:
+            raise TypeError(
+                "an IterableDataset has no order to give predictions in; predict rows, "
+                "or a Dataset with __getitem__"
+            )
+        y = _targets_of_stream(dataset)
+    elif y is None and needs_target:
+        y = _targets_of_items(dataset)
+    n_items = len(dataset) if y is None else len(y)
+    return Source(np.arange(n_items, dtype=np.int64)[:, None], y, dataset=dataset)
+
+
+def _targets_of_items(dataset: Any) -> np.ndarray:
+    """Targets that a data set knows, or that its items have."""
+    known = getattr(dataset, "targets", None)
+    if known is None and len(getattr(dataset, "tensors", ())) > 1:
+        known = dataset.tensors[-1]
+    if known is not None:
+        return np.asarray(known)
+    return np.stack(list(_targets(dataset[i] for i in range(len(dataset)))))
+
+
+def _targets_of_stream(dataset: Any) -> np.ndarray:
+    """Targets of all items, which are gone over once."""
+    targets = list(_targets(iter(dataset)))
+    if not targets:
+        raise ValueError("the IterableDataset has no items")
+    y = np.stack(targets)
+    codes = np.unique(y) if y.dtype.kind in "iu" and y.ndim == 1 else None
+    if codes is not None and not np.array_equal(codes, np.arange(len(codes))):
+        raise ValueError(
+            "classes of an IterableDataset must be numbered from 0 without gaps, found "
+            f"{codes[:10].tolist()}"
+        )
+    return y
+
+
+def _targets(items: Iterator[Any]) -> Iterator[np.ndarray]:
+    """Targets of items."""
+    for item in items:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(
+                "y is None, so each item must be a pair of an input and its target, "
+                f"got {type(item).__name__}; give y, or a data set of pairs"
+            )
+        yield np.asarray(item[1])
+
+
+def _is_bag(X: Any) -> bool:
+    """Whether `X` is a bag of Dask."""
+    module = sys.modules.get("dask.bag")
+    return module is not None and isinstance(X, module.Bag)
+
+
+def _of_bag(bag: Any, y: Any, needs_target: bool) -> Source:
+    """Arrays of the items of a bag, partition by partition."""
+    import dask.array as da
+
+    (first,) = bag.take(1)
+    is_pair = isinstance(first, tuple | list) and len(first) == 2
+    if y is None and needs_target and not is_pair:
+        raise ValueError(
+            "y is None, so each item of the bag must be a pair of an input and its "
+            f"target, got {type(first).__name__}"
+        )
+    first_input = first[0] if is_pair else first
+    fields = shape = None
+    if isinstance(first_input, Mapping):
+        stand_in, fields = pack_rows({k: [v] for k, v in first_input.items()})
+    else:
+        stand_in = np.asarray([first_input])
+        shape = stand_in.shape[1:] if stand_in.ndim > 2 else None
+    parts = bag.to_delayed()
+    rows = [
+        da.from_delayed(
+            _rows_of_items(part, is_pair, fields),
+            shape=(np.nan, int(np.prod(stand_in.shape[1:]))),
+            dtype=stand_in.dtype,
+        )
+        for part in parts
+    ]
+    if y is None and needs_target:
+        target = np.asarray(first[1])
+        ys = [
+            da.from_delayed(
+                _targets_in(part), shape=(np.nan, *target.shape), dtype=target.dtype
+            )
+            for part in parts
+        ]
+        y = da.concatenate(ys)
+    return Source(da.concatenate(rows), y, shape, fields)
+
+
+def _rows_of_items(part: Any, is_pair: bool, fields: Fields | None) -> Any:
+    """A delayed array of the inputs of a partition."""
+    import dask
+
+    return dask.delayed(_stack_inputs)(part, is_pair, fields)
+
+
+def _stack_inputs(items: Any, is_pair: bool, fields: Fields | None) -> np.ndarray:
+    """Inputs of a partition, a row for each."""
+    inputs = [item[0] if is_pair else item for item in items]
+    if fields is None:
+        stacked = np.asarray(inputs)
+        return stacked.reshape(len(inputs), -1)
+    if not inputs:
+        return np.empty((0, 0), np.uint8)
+    arrays = {
+        name: np.asarray([each[name] for each in inputs]).astype(dtype)
+        for name, dtype, _ in fields
+    }
+    packed, found = pack_rows(arrays)
+    if found != fields:
+        raise ValueError(f"items of the bag differ: {found} and {fields}")
+    return packed
+
+
+def _targets_in(part: Any) -> Any:
+    """A delayed array of the targets of a partition."""
+    import dask
+
+    return dask.delayed(lambda items: np.asarray([item[1] for item in items]))(part)

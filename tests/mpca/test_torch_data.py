@@ -1,0 +1,506 @@
+"""What modules are trained on: integers, dicts, shapes, transforms, data sets, bags."""
+
+import importlib.util
+import threading
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch modules need torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+)
+
+from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
+from dask_ma.mpca import Torch, get_rank_info  # noqa: E402
+from dask_ma.mpca._batches import Sampler  # noqa: E402
+from dask_ma.mpca._fields import pack_rows, unpack_rows  # noqa: E402
+from dask_ma.mpca._prefetch import Prefetcher  # noqa: E402
+
+QUICK = {"tol": None, "random_state": 0, "batch_size": 16, "max_iter": 2}
+EVEN = {**QUICK, "strategy": "synchronous"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(96, 6)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+
+
+def linear(n_outputs=3):
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, n_outputs))
+
+
+def fitted(X, y=None, cls=MPCAClassifier, module=linear, **params):
+    """A model of a module; what a rank does is the same each time."""
+    network = Torch(module, device="cpu", **params.pop("torch", {}))
+    return cls(module=network, **{**EVEN, **params}).fit(X, y)
+
+
+# Types --------------------------------------------------------------------------------
+
+
+class Seeing(nn.Module):
+    """Notes the types that it gets."""
+
+    seen: set = set()
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, X):
+        self.seen.add(X.dtype)
+        return self.layer(X.float())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("uint8", torch.float32),
+        ("bool", torch.float32),
+        ("float64", torch.float32),
+        ("int32", torch.int64),
+        ("int64", torch.int64),
+    ],
+)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_integers_stay_integers(rows, dtype, expected, lazy):
+    Seeing.seen.clear()
+    X = np.abs(10 * rows[0]).astype(dtype)
+    X = da.from_array(X, chunks=(48, 6)) if lazy else X
+    model = fitted(X, rows[1], module=Seeing)
+    np.asarray(model.predict_proba(X))
+    assert Seeing.seen == {expected}
+
+
+def test_small_integers_travel_as_such(rows, monkeypatch):
+    """A byte for a pixel, until it is in a batch."""
+    from dask_ma.mpca import _agent
+
+    found, make = [], _agent.Trainer._make_sampler
+
+    def made(trainer, random_state):
+        found.extend(block.X.dtype for block in trainer._problem.shard.blocks)
+        return make(trainer, random_state)
+
+    monkeypatch.setattr(_agent.Trainer, "_make_sampler", made)
+    fitted(np.zeros((96, 6), np.uint8), rows[1], n_ranks=2)
+    assert set(found) == {np.dtype(np.uint8)}
+
+
+def test_embeddings_work():
+    def embedding():
+        return nn.Sequential(nn.Embedding(12, 4), nn.Flatten(), nn.Linear(20, 2))
+
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(12, size=(80, 5))
+    y = (tokens[:, 0] > 5).astype(int)
+    model = fitted(
+        tokens, y, module=embedding, max_iter=20, learning_rate_init=0.02, n_ranks=2
+    )
+    assert model.score(tokens, y) > 0.9
+    lazy = da.from_array(tokens, chunks=(40, 5))
+    np.testing.assert_array_equal(model.predict(lazy).compute(), model.predict(tokens))
+
+
+# Several inputs -----------------------------------------------------------------------
+
+
+def test_packed_rows_come_back():
+    rng = np.random.default_rng(0)
+    X = {
+        "ids": rng.integers(1000, size=(7, 5)).astype(np.int32),
+        "mask": rng.random((7, 5)) > 0.5,
+        "image": rng.integers(255, size=(7, 2, 3)).astype(np.uint8),
+        "size": rng.normal(size=7),
+    }
+    packed, fields = pack_rows(X)
+    assert packed.dtype == np.uint8
+    assert packed.shape == (7, 20 + 5 + 6 + 4)
+    found = unpack_rows(packed[[4, 1]], fields)
+    for name, array in X.items():
+        expected = array[[4, 1]].astype(found[name].dtype)
+        np.testing.assert_array_equal(found[name], expected)
+        assert found[name].shape == expected.shape
+    assert found["size"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ({}, "empty dict"),
+        ({"a": np.zeros(3), "b": np.zeros(4)}, "as many rows each, got {'a': 3, 'b'"),
+        ({"a": np.array(["x"])}, r"X\['a'\] must be an array of real numbers"),
+        ({"a": np.array([1, np.nan])}, r"X\['a'\] contains NaN or infinity in row 1"),
+    ],
+)
+def test_what_cannot_be_packed(X, message):
+    with pytest.raises(ValueError, match=message):
+        pack_rows(X)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(9, 4)
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, tokens, numbers):
+        return self.layer(torch.cat([self.embedding(tokens), numbers], 1))
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_entries_of_a_dict_are_arguments(n_ranks):
+    rng = np.random.default_rng(0)
+    X = {"tokens": rng.integers(9, size=(80, 3)), "numbers": rng.normal(size=(80, 2))}
+    y = (X["numbers"][:, 0] > 0).astype(int)
+    model = fitted(
+        X, y, module=TwoInputs, max_iter=15, learning_rate_init=0.05, n_ranks=n_ranks
+    )
+    assert model.score(X, y) > 0.9
+    shown = {name: torch.tensor(value) for name, value in X.items()}
+    shown["numbers"] = shown["numbers"].float()
+    with torch.no_grad():
+        expected = model.to_module()(**shown).softmax(1).numpy()
+    np.testing.assert_allclose(model.predict_proba(X), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="X has the inputs .*, expected"):
+        model.predict({"tokens": X["tokens"]})
+
+
+# Outputs of any shape -----------------------------------------------------------------
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Conv2d(2, 2, 3, padding=1)
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_targets_of_the_shape_of_rows(lazy, n_ranks):
+    X = np.random.default_rng(0).normal(size=(64, 2, 4, 5)).astype(np.float32)
+    given = da.from_array(X, chunks=(32, 1, 4, 5)) if lazy else X
+    model = fitted(
+        given, given, MPCARegressor, Autoencoder, max_iter=30, n_ranks=n_ranks,
+        learning_rate_init=0.03,
+    )  # fmt: skip
+    predicted = model.predict(given)
+    assert predicted.shape == X.shape
+    with torch.no_grad():
+        expected = model.to_module()(torch.tensor(X)).numpy()
+    np.testing.assert_allclose(np.asarray(predicted), expected, atol=1e-5)
+    assert model.score(X, X) > 0.8
+    wrong = Torch(nn.Flatten, device="cpu")
+    with pytest.raises(ValueError, match="no parameters to train"):
+        MPCARegressor(module=wrong, **EVEN).fit(X, X)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_segmentation(n_ranks):
+    """One class of several for each pixel, as 0 and 1 for each class."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2, 4, 4)).astype(np.float32)
+    classes = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    y = (classes[:, None] == np.arange(3)[:, None, None]).astype(int)
+
+    def network():
+        return nn.Sequential(nn.Conv2d(2, 12, 1), nn.ReLU(), nn.Conv2d(12, 3, 1))
+
+    model = fitted(
+        X, y, module=network, torch={"criterion": "CrossEntropyLoss"}, max_iter=25,
+        n_ranks=n_ranks, learning_rate_init=0.03,
+    )  # fmt: skip
+    probabilities = model.predict_proba(X)
+    assert probabilities.shape == y.shape
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert (probabilities.argmax(1) == classes).mean() > 0.85
+
+
+# Transforms ---------------------------------------------------------------------------
+
+
+def scaled(rows):
+    assert rows.dtype == torch.uint8
+    return rows.float() / 255
+
+
+@pytest.mark.parametrize("scope", ["batch", "sample"])
+def test_transforms_see_rows_as_they_are(rows, scope):
+    pixels = np.random.default_rng(0).integers(255, size=(96, 6)).astype(np.uint8)
+    how = {"train_transform": scaled, "eval_transform": scaled}
+    model = fitted(pixels, rows[1], torch={**how, "transform_scope": scope})
+    plain = fitted((pixels / 255).astype(np.float32), rows[1])
+    np.testing.assert_allclose(model.vector_, plain.vector_, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        model.predict_proba(pixels), plain.predict_proba(pixels / 255), atol=1e-5
+    )
+    trained = fitted(pixels, rows[1], torch={"train_transform": scaled})
+    np.testing.assert_array_equal(trained.vector_, model.vector_)
+    assert not np.allclose(trained.predict_proba(pixels), model.predict_proba(pixels))
+
+
+# Data sets ----------------------------------------------------------------------------
+
+
+class Pairs(Dataset):
+    """A data set that is read item by item."""
+
+    def __init__(self, X, y):
+        self.X, self.y = X, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, number):
+        return torch.from_numpy(self.X[number]), int(self.y[number])
+
+
+class Named(Pairs):
+    def __getitem__(self, number):
+        return {"input": self.X[number]}, self.y[number]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_a_data_set_is_its_rows(rows, n_ranks):
+    """Bit for bit, with what the data set says of its targets or without."""
+    X, y = rows
+    expected = fitted(X, y, n_ranks=n_ranks)
+    tensors = TensorDataset(torch.tensor(X), torch.tensor(y))
+    for dataset, target in ((Pairs(X, y), None), (Pairs(X, y), y), (tensors, None)):
+        model = fitted(dataset, target, n_ranks=n_ranks)
+        np.testing.assert_array_equal(model.vector_, expected.vector_)
+        for given in (dataset, X):
+            np.testing.assert_array_equal(model.predict(given), expected.predict(X))
+    assert model.score(tensors, y) == expected.score(X, y)
+    with pytest.raises(TypeError, match="trained on a Dataset"):
+        model.predict(da.from_array(X))
+
+
+def test_items_may_be_dicts_and_be_held_out(rows):
+    class ByName(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear()
+
+        def forward(self, input):
+            return self.layer(input)
+
+    model = fitted(
+        Named(*rows), module=ByName, early_stopping=True, n_ranks=2, max_iter=15,
+        learning_rate_init=0.03,
+    )  # fmt: skip
+    assert len(model.validation_scores_) == 15
+    assert model.score(Named(*rows), rows[1]) > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("processes")
+def test_a_data_set_travels_to_processes(rows):
+    X, y = rows
+    model, expected = (fitted(given, y) for given in (Pairs(X, y), X))
+    np.testing.assert_array_equal(model.vector_, expected.vector_)
+
+
+def test_items_without_targets_are_refused(rows):
+    with pytest.raises(ValueError, match="y is None, so each item must be a pair"):
+        fitted(TensorDataset(torch.tensor(rows[0])))
+
+
+class Stream(IterableDataset):
+    """Pairs from front to end; a rank takes some of them, or shares them out."""
+
+    def __init__(self, X, y, shares=False):
+        self.X, self.y, self.shares = X, y, shares
+
+    def __iter__(self):
+        info = get_rank_info() if self.shares else None
+        start, step = (0, 1) if info is None else info
+        for number in range(start, len(self.y), step):
+            yield self.X[number], int(self.y[number])
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_each_rank_has_its_share_of_a_stream(n_ranks, shares):
+    X = np.arange(48, dtype=np.float32)[:, None].repeat(6, 1) / 48
+    y = np.arange(48) % 3
+    seen = {}
+
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, rows):
+            numbers = (48 * rows[:, 0]).round().int().tolist()
+            seen.setdefault(threading.get_ident(), []).extend(numbers)
+            return self.layer(rows)
+
+    fitted(Stream(X, y, shares), module=Watched, n_ranks=n_ranks, batch_size=8)
+    found = sorted(sorted(set(numbers)) for numbers in seen.values())
+    assert found == [list(range(rank, 48, n_ranks)) for rank in range(n_ranks)]
+
+
+def test_a_stream_is_learnt_from(rows):
+    """Its targets come with its items."""
+    model = fitted(Stream(*rows), n_ranks=2, max_iter=30, learning_rate_init=0.03)
+    assert model.score(rows[0], rows[1]) > 0.8
+
+
+def test_what_a_stream_cannot_do(rows):
+    X, y = rows
+    with pytest.raises(ValueError, match="IterableDataset has none of"):
+        fitted(Stream(X, y), early_stopping=True)
+    with pytest.raises(ValueError, match="numbered from 0 without gaps, found"):
+        fitted(Stream(X, y + 1))
+    with pytest.raises(ValueError, match="has no items"):
+        fitted(Stream(X[:0], y[:0]))
+    with pytest.raises(TypeError, match="no order to give predictions in"):
+        fitted(Stream(X, y)).predict(Stream(X, y))
+
+
+# Bags ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_bag_of_pairs(rows, named):
+    X, y = rows
+
+    class ByName(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear()
+
+        def forward(self, input):
+            return self.layer(input)
+
+    inputs = [{"input": row} for row in X] if named else list(X)
+    bag = db.from_sequence(zip(inputs, y.tolist(), strict=True), npartitions=3)
+    module = ByName if named else linear
+    model = fitted(bag, module=module, n_ranks=2, max_iter=15, learning_rate_init=0.03)
+    given = {"input": X} if named else X
+    assert model.score(given, y) > 0.7
+    lazy = model.predict(bag)
+    np.testing.assert_array_equal(lazy.compute(), model.predict(given))
+    with pytest.raises(ValueError, match="each item of the bag must be a pair"):
+        fitted(db.from_sequence(list(X)))
+
+
+# Prefetch -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["mpca", "parameter_server", "synchronous"])
+def test_what_is_prefetched_is_the_same(rows, strategy):
+    X, y = rows
+    n_ranks = 2 if strategy == "synchronous" else 1
+    dataset = Pairs(X, y)
+    plain, ahead = (
+        fitted(dataset, strategy=strategy, n_ranks=n_ranks, torch={"prefetch": depth})
+        for depth in (0, 2)
+    )
+    np.testing.assert_array_equal(ahead.vector_, plain.vector_)
+    assert not [t for t in threading.enumerate() if t.name == "dask_ma-prefetch"]
+
+
+def sampler_of(rows, seed=0):
+    from dask_ma.data import Block, Shard
+
+    X, y = rows
+    blocks = [Block(X[:40], y[:40], None, 0, 0), Block(X[40:], y[40:], None, 1, 40)]
+    random_state = np.random.RandomState(seed)
+    return Sampler(Shard(blocks, 6, np.dtype(np.float32)), 16, random_state)
+
+
+def test_no_more_than_asked_is_ready_and_states_are_those_of_the_last_batch(rows):
+    prepared = []
+    sampler = Prefetcher(sampler_of(rows), lambda X: prepared.append(0) or X, 2)
+    plain = sampler_of(rows)
+    try:
+        for n_given in range(1, 20):
+            ours, theirs = sampler.next(), plain.next()
+            np.testing.assert_array_equal(ours.X, theirs.X)
+            # Two in the queue, and one that waits to get in.
+            assert len(prepared) <= n_given + 3
+            for name, value in plain.state_dict().items():
+                np.testing.assert_array_equal(sampler.state_dict()[name], value)
+    finally:
+        sampler.close()
+    other = Prefetcher(sampler_of(rows, seed=5), lambda X: X, 1)
+    other.load_state_dict(plain.state_dict())
+    try:
+        np.testing.assert_array_equal(other.next().X, plain.next().X)
+    finally:
+        other.close()
+
+
+def test_an_error_of_the_thread_is_that_of_the_fit(rows):
+    class Broken(Pairs):
+        def __getitem__(self, number):
+            raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        fitted(Broken(*rows), rows[1], torch={"prefetch": 2}, n_ranks=2)
+
+
+def test_a_fit_with_prefetch_is_resumed(rows, tmp_path):
+    X, y = rows
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fitted(Pairs(X, y), y, max_iter=2, torch={"prefetch": 3})
+        ours = fitted(Pairs(X, y), y, max_iter=4, torch={"prefetch": 3})
+    expected = fitted(X, y, max_iter=4)
+    np.testing.assert_allclose(ours.vector_, expected.vector_, rtol=1e-5, atol=1e-6)
+
+
+# Files for other runtimes -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxscript"])
+def test_files_need_their_packages(rows, monkeypatch, tmp_path, missing):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n: None if n == missing else find("math")
+    )
+    model = fitted(*rows)
+    with pytest.raises(ImportError, match=f"format needs {missing}, which is not"):
+        model.save_onnx(tmp_path / "network.onnx", rows[0][:2])
+
+
+def test_what_is_exported_takes_any_number_of_rows(rows, monkeypatch, tmp_path):
+    """What torch is asked for; the file itself needs packages besides."""
+    asked = {}
+
+    def export(module, args, path, **options):
+        program = torch.export.export(
+            module, args, options["kwargs"], dynamic_shapes=options["dynamic_shapes"]
+        )
+        asked.update(program=program.module(), path=path, dynamo=options["dynamo"])
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    model = fitted(*rows)
+    model.save_onnx(tmp_path / "network.onnx", rows[0][:3])
+    assert asked["path"] == str(tmp_path / "network.onnx")
+    output = asked["program"](torch.tensor(rows[0]))
+    with torch.no_grad():
+        expected = model.to_module()(torch.tensor(rows[0]))
+    torch.testing.assert_close(output, expected)
+
+
+def test_a_file_for_other_runtimes(rows, tmp_path):
+    pytest.importorskip("onnx", reason="files for other runtimes need onnx")
+    pytest.importorskip("onnxscript", reason="files for other runtimes need onnxscript")
+    fitted(*rows).save_onnx(tmp_path / "network.onnx", rows[0][:3])
+    assert (tmp_path / "network.onnx").stat().st_size > 0
