@@ -102,6 +102,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
                 values = made.state_dict()
                 text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
                 identity.parameters[f"start: {name}"] = text
+        if params is not None and params.spec.dataset is not None:
+            # Its rows are but numbers to the fit.
+            identity.parameters["dataset"] = params.spec.digest_dataset()
         return identity
 
     def _check_module(self) -> None:

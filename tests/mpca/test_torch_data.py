@@ -455,13 +455,39 @@ def test_an_error_of_the_thread_is_that_of_the_fit(rows):
         fitted(Broken(*rows), rows[1], torch={"prefetch": 2}, n_ranks=2)
 
 
+class Counted(Pairs):
+    """Counts how often an item is read."""
+
+    n_read = 0
+
+    def __getitem__(self, number):
+        Counted.n_read += 1
+        return super().__getitem__(number)
+
+
 def test_a_fit_with_prefetch_is_resumed(rows, tmp_path):
     X, y = rows
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
-        fitted(Pairs(X, y), y, max_iter=2, torch={"prefetch": 3})
-        ours = fitted(Pairs(X, y), y, max_iter=4, torch={"prefetch": 3})
+        fitted(Counted(X, y), y, max_iter=2, torch={"prefetch": 3})
+        Counted.n_read = 0
+        ours = fitted(Counted(X, y), y, max_iter=4, torch={"prefetch": 3})
+        # Two epochs, and what the thread has made ready beyond their end.
+        assert 2 * len(y) <= Counted.n_read <= 2 * len(y) + 4 * 16
+        other = fitted(Counted(-X, y), y, max_iter=4, torch={"prefetch": 3})
     expected = fitted(X, y, max_iter=4)
     np.testing.assert_allclose(ours.vector_, expected.vector_, rtol=1e-5, atol=1e-6)
+    expected = fitted(-X, y, max_iter=4)
+    np.testing.assert_allclose(other.vector_, expected.vector_, rtol=1e-5, atol=1e-6)
+
+
+def test_a_data_set_that_cannot_travel_is_refused(rows):
+    class Locked(Pairs):
+        def __init__(self, *pair):
+            super().__init__(*pair)
+            self.lock = threading.Lock()
+
+    with pytest.raises(TypeError, match="dataset=.* cannot be pickled"):
+        fitted(Locked(*rows))
 
 
 # Files for other runtimes -------------------------------------------------------------

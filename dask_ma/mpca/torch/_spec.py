@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
 import math
 import os
@@ -136,6 +137,21 @@ class TorchSpec(NetworkSpec):
             As :func:`~dask_ma.mpca.torch._module.pack_module`.
         """
         pack_module(self.module, self.module_params)
+
+    def digest_dataset(self) -> str:
+        """What tells a data set from others.
+
+        Returns
+        -------
+        digest : str
+            Of its pickled form.
+
+        Raises
+        ------
+        TypeError
+            If it cannot be pickled.
+        """
+        return hashlib.sha256(packed("dataset", self.dataset)).hexdigest()
 
     def check(self, n_features: int, n_classes: int | None) -> None:
         """Find out whether a network can be built and sent, before anything is.
