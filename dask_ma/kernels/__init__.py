@@ -122,7 +122,12 @@ from dask_ma.kernels._optimizers import (
     add_distance,
     shift_towards,
 )
-from dask_ma.kernels._outer import product_square, subtract_product, used_columns
+from dask_ma.kernels._outer import (
+    product_square,
+    subtract_product,
+    subtract_scaled,
+    used_columns,
+)
 from dask_ma.kernels._penalties import PENALTIES, penalty_value
 from dask_ma.kernels._predictions import chunked_predictions
 from dask_ma.kernels._row_solvers import (
@@ -290,6 +295,7 @@ __all__ = [
     "squared_distances",
     "step_batches",
     "subtract_product",
+    "subtract_scaled",
     "sum_of_expected_logs",
     "sums_of_prior",
     "take_columns",

@@ -10,8 +10,15 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg import blas
 
+from dask_ma.kernels._optimizers import BLOCK
 from dask_ma.kernels._rows import row_slice
+
+try:  # not public: SciPy multiplies sparse and dense matrices by it
+    from scipy.sparse._sparsetools import csc_matvecs as _add_sparse_product
+except ImportError:  # pragma: no cover
+    _add_sparse_product = None
 
 # Sorting the indices of few elements costs less than a look at each feature.
 _SORT_COST = 16
@@ -66,14 +73,10 @@ def product_square(u: np.ndarray, v: Any) -> float:
     return square
 
 
-def subtract_product(
-    matrix: np.ndarray,
-    u: np.ndarray,
-    v: Any,
-    scale: float,
-    columns: np.ndarray | None = None,
-) -> None:
+def subtract_product(matrix: np.ndarray, u: np.ndarray, v: Any, scale: float) -> None:
     """Subtract ``scale * v.T @ u`` from a matrix, in place.
+
+    No second matrix of its size is made.
 
     Parameters
     ----------
@@ -82,16 +85,49 @@ def subtract_product(
     u : ndarray of shape (n_pairs, n_outputs)
     v : ndarray or CSR of shape (n_pairs, n_features)
     scale : float
-    columns : ndarray of int64 of shape (n_columns,), default=None
-        For a sparse `v`, its :func:`used_columns`, if they are known already.
     """
-    u = u * matrix.dtype.type(scale)
-    if not sparse.issparse(v):
-        matrix -= v.T @ u
+    if not len(u):
         return
-    if columns is None:
-        columns = used_columns(v)
-    columns, transpose = _transposed(v, columns)
+    dtype = matrix.dtype
+    if sparse.issparse(v):
+        _subtract_sparse(matrix, u * dtype.type(scale), v)
+    elif matrix.shape[1] == 1:
+        # A product with a vector, which is quicker in NumPy.
+        matrix -= v.T @ (u * dtype.type(scale))
+    else:
+        multiply = blas.get_blas_funcs("gemm", dtype=dtype)
+        u, v = (np.ascontiguousarray(part, dtype=dtype) for part in (u, v))
+        # In the eyes of BLAS all of them are transposed.
+        multiply(-scale, u.T, v.T, 1, matrix.T, trans_b=1, overwrite_c=1)
+
+
+def subtract_scaled(matrix: np.ndarray, total: np.ndarray, scale: float) -> None:
+    """Subtract ``scale * total`` from a matrix, in place, a few rows at a time.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_features, n_outputs)
+        Changed in place.
+    total : ndarray of shape (n_features, n_outputs)
+    scale : float
+    """
+    size = max(1, BLOCK // max(1, matrix.shape[1]))
+    for start in range(0, len(matrix), size):
+        part = slice(start, start + size)
+        matrix[part] -= total[part] * matrix.dtype.type(scale)
+
+
+def _subtract_sparse(matrix: np.ndarray, u: np.ndarray, v: Any) -> None:
+    """Subtract ``v.T @ u``, of which `v` is sparse."""
+    if _add_sparse_product is not None:
+        dtype = matrix.dtype
+        u, values = np.negative(u, dtype=dtype), v.data.astype(dtype, copy=False)
+        # The rows of `v` are the columns of its transpose.
+        shape = v.shape[1], v.shape[0], matrix.shape[1]
+        parts = v.indptr, v.indices, values
+        _add_sparse_product(*shape, *parts, u.ravel(), matrix.reshape(-1))
+        return
+    columns, transpose = _transposed(v, used_columns(v))
     size = _rows_at_a_time(matrix)
     for start in range(0, len(columns), size):
         part = columns[start : start + size]

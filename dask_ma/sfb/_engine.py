@@ -324,7 +324,10 @@ class BroadcastEngine:
     def _descend(self, total: np.ndarray) -> None:
         """Let the optimiser make a step of the sum of the updates of an iteration."""
         assert self._optimizer is not None
-        total = total[:-1] * total.dtype.type(self.n_steps / self.n_rows)
+        mean, total = total.dtype.type(self.n_steps / self.n_rows), total[:-1]
+        # What others have sent may be theirs.
+        out = total if total.flags.writeable else None
+        total = np.multiply(total, mean, out=out)
         step = self._model.step_size(self.iteration)
         self.matrix.descend(self._optimizer, total, step)
         self._model.updated(self.matrix, None, step)

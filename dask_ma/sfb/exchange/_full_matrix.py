@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, allreduce, broadcast_direct, reduce
+from dask_ma.kernels import subtract_product
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
@@ -64,6 +65,6 @@ class MatrixExchange:
         """Update matrix of a rank, with the update of the intercepts."""
         n_outputs, n_features = matrix.shape
         update = np.zeros((n_features + 1, n_outputs), dtype=matrix.dtype)
-        update[:-1] = factors.v.T @ factors.u
+        subtract_product(update[:-1], *factors, -1.0)
         update[-1] = factors.u.sum(axis=0)
         return update

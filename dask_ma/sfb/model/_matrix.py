@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels import Optimizer, subtract_product, used_columns
+from dask_ma.kernels import (
+    Optimizer,
+    subtract_product,
+    subtract_scaled,
+    used_columns,
+)
 from dask_ma.kernels.prox import L2, ColumnwiseProx, NoPenalty, Prox
 from dask_ma.sfb.model._factors import Factors
 
@@ -119,11 +124,12 @@ class ParameterMatrix:
         if self.intercept is not None:
             total = factors.u.sum(axis=0) * (scale * intercept_scale)
             self.intercept -= total.astype(self.dtype, copy=False)
-        columns = used_columns(factors.v) if factors.is_sparse else None
+        columns = None
+        if factors.is_sparse and (self._is_late or self._is_penalised):
+            columns = used_columns(factors.v)
         if self._is_late:
             self._refresh(columns)
-        scale /= self._scale
-        subtract_product(self.values, factors.u, factors.v, scale, columns)
+        subtract_product(self.values, factors.u, factors.v, scale / self._scale)
         self._note_change(columns)
 
     def subtract_matrix(
@@ -142,7 +148,7 @@ class ParameterMatrix:
             self.intercept -= total[-1] * self.dtype.type(scale * intercept_scale)
         if self._is_late:
             self._refresh(None)
-        self.values -= total[:-1] * self.dtype.type(scale / self._scale)
+        subtract_scaled(self.values, total[:-1], scale / self._scale)
         self._note_change(None)
 
     def descend(self, optimizer: Optimizer, gradient: np.ndarray, step: float) -> None:
