@@ -68,7 +68,11 @@ def feasible_mix(imbalance: np.ndarray, class_weight: np.ndarray) -> FeasibleMix
 
 
 def class_sums(
-    X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_classes: int
+    X: Any,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    n_classes: int,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Weighted sums of the rows of each class.
 
@@ -82,18 +86,28 @@ def class_sums(
         Weights of the rows; None weighs each by 1.
     n_classes : int
         Classes, two at least.
+    out : ndarray of float64 of shape (n_features, n_classes), default=None
+        What they are added to, in place; None is one of zeros.
 
     Returns
     -------
     ndarray of float64, shape (n_features, n_classes)
     """
+    if out is None:
+        out = np.zeros((X.shape[1], n_classes))
     weight = np.ones(len(y)) if sample_weight is None else sample_weight
     one_hot = sparse.csr_array(
         (weight.astype(np.float64), y, np.arange(len(y) + 1)),
         shape=(len(y), n_classes),
     )
     sums = X.T @ one_hot
-    return sums.toarray() if sparse.issparse(sums) else np.asarray(sums)
+    if sparse.issparse(sums):
+        # Few elements, each of them once: most of a large array is not looked at.
+        sums = sums.tocoo()
+        out[sums.row, sums.col] += sums.data
+    else:
+        out += sums
+    return out
 
 
 def mixed_values(

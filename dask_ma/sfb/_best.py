@@ -22,6 +22,7 @@ class Best:
 
     def __init__(self) -> None:
         self.value = self.objective = float("inf")
+        self._is_newest = False
         self._model: tuple[np.ndarray, np.ndarray | None] | None = None
 
     def update(self, value: float, objective: float, matrix: ParameterMatrix) -> None:
@@ -35,7 +36,8 @@ class Best:
         matrix : ParameterMatrix
             Copied.
         """
-        if value < self.value or self._model is None:
+        self._is_newest = value < self.value or self._model is None
+        if self._is_newest:
             self.value, self.objective = value, objective
             intercept = matrix.intercept
             self._model = (
@@ -54,17 +56,44 @@ class Best:
         if self._model is not None:
             matrix.replace(*self._model)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What another one needs to go on from here; nothing in it changes later."""
+    def take(self, matrix: ParameterMatrix) -> None:
+        """Let the best model be that of a matrix, which has the same value.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            Copied.
+        """
+        if self._model is not None:
+            self._model = None
+            self.update(self.value, self.objective, matrix)
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The model, with a place for each output on the last axes.
+
+        One that was the newest when it was last updated stands for that, too, so that
+        there is no second copy of it.
+        """
         values, intercept = (None, None) if self._model is None else self._model
+        prefix = "" if self._is_newest else "best_"
+        none = dict.fromkeys(("best_values", "best_intercept"))
+        return {**none, f"{prefix}values": values, f"{prefix}intercept": intercept}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What another one needs to go on from here, besides :attr:`arrays`."""
         return {
             "best": np.array([self.value, self.objective]),
-            "best_values": values,
-            "best_intercept": intercept,
+            "best_is_newest": self._is_newest,
         }
 
-    def load_state_dict(self, shared: dict[str, Any]) -> None:
-        """Take over the state of another one."""
+    def load_state_dict(self, shared: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take over the state of another one, with its arrays and those of the fit.
+
+        None of these may be changed afterwards.
+        """
         self.value, self.objective = (float(x) for x in shared["best"])
-        if shared["best_values"] is not None:
-            self._model = shared["best_values"], shared["best_intercept"]
+        self._is_newest = bool(shared["best_is_newest"])
+        prefix = "" if self._is_newest else "best_"
+        if arrays[f"{prefix}values"] is not None:
+            self._model = arrays[f"{prefix}values"], arrays[f"{prefix}intercept"]

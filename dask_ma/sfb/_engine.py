@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dask_ma.comm import allgather, allreduce
 from dask_ma.data import Shard
-from dask_ma.engine import RankContext, RoundLog
+from dask_ma.engine import RankContext, RoundLog, Snapshot
 from dask_ma.kernels import Optimizer, product_square
+from dask_ma.sfb._start import Start
 from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
-from dask_ma.sfb.exchange._outputs import SEPARABLE, OutputShares
+from dask_ma.sfb.exchange._outputs import SEPARABLE, OutputShares, share_of
 from dask_ma.sfb.exchange._packets import Packet
 from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
@@ -22,26 +24,6 @@ from dask_ma.sfb.model._factors import Factors, checked, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 from dask_ma.sfb.model._source import RowSource, Source
-
-
-class Start(NamedTuple):
-    """Where a run begins.
-
-    Attributes
-    ----------
-    values : ndarray of shape (n_features, n_outputs)
-        The matrix, transposed.
-    intercept : ndarray of shape (n_outputs,) or None
-    iteration : int
-        Iterations made.
-    n_passes : int
-        Passes made.
-    """
-
-    values: np.ndarray
-    intercept: np.ndarray | None
-    iteration: int
-    n_passes: int
 
 
 class BroadcastEngine:
@@ -63,14 +45,18 @@ class BroadcastEngine:
         What to go on from; None asks the model.
     source : Source, default=None
         Where batches come from; None takes the rows of the shard.
-    optimizer : Optimizer, default=None
-        What makes a step of the mean gradient; None takes it off the matrix, times the
-        step size. It has to see the gradients of all ranks, so they must be in step.
+    make_optimizer : callable, default=None
+        ``make_optimizer(n_values)`` gives what makes steps of the mean gradient; None
+        takes it off the matrix, times the step size. It has to see the gradients of all
+        ranks, so they must be in step, and treat each value by itself.
 
     Attributes
     ----------
     matrix : ParameterMatrix
-        This rank's copy.
+        This rank's copy, or where outputs are shared out its share of them; see
+        :meth:`whole`.
+    optimizer : Optimizer or None
+        That of the matrix.
     iteration : int
         Iterations made.
     n_passes : int
@@ -95,19 +81,20 @@ class BroadcastEngine:
         start: Start | None = None,
         source: Source | None = None,
         *,
-        optimizer: Optimizer | None = None,
+        make_optimizer: Callable[[int], Optimizer] | None = None,
     ) -> None:
         self._context = context
         self._model = model
         self._shard = shard
         self._settings = settings
         self._log = log
-        self._optimizer = optimizer
         group = context.group
         exchange = settings.exchange
         topology = exchange._topology(group.size)
         self._staleness = Staleness.checked(exchange.staleness)
         model.prepare(shard, group)
+        self._shares: OutputShares | None = None
+        self._keeps_parts = exchange.content == "outputs"
         self.matrix = self._first_matrix(start)
         self.iteration = 0 if start is None else start.iteration
         self.n_passes = 0 if start is None else start.n_passes
@@ -120,7 +107,7 @@ class BroadcastEngine:
         self.communication = self._choose(settings)
         self._matrices: MatrixExchange | None = None
         if self.communication == "outputs":
-            self._check_shares()
+            self._share_out()
         elif self.communication != "factors":
             self._matrices = MatrixExchange(
                 group,
@@ -135,6 +122,9 @@ class BroadcastEngine:
             wire_dtype=exchange.wire_dtype,
             tolerance=exchange.compression,
         )
+        self.optimizer = None
+        if make_optimizer is not None:
+            self.optimizer = make_optimizer(self.matrix.values.size)
         is_complete = topology.diameter <= 1
         self._agrees = self._staleness.is_synchronous and is_complete
         self._common = model.common_step if self._agrees else None
@@ -143,8 +133,8 @@ class BroadcastEngine:
         """Go over the rows of all ranks once; a collective call."""
         self._model.begin_pass(self.matrix)
         batches = self._source.batches(self.n_steps, self.n_passes)
-        if self.communication == "outputs":
-            self._run_shared(batches)
+        if self._shares is not None:
+            self._run_shared(self._shares, batches)
             self.n_passes += 1
             return
         for step in range(self.n_steps):
@@ -162,32 +152,92 @@ class BroadcastEngine:
         self._settle()
         self.n_passes += 1
 
-    def _run_shared(self, batches: Iterator[Batch]) -> None:
+    @property
+    def is_shared(self) -> bool:
+        """Whether this rank has some of the outputs only."""
+        return self._shares is not None
+
+    def whole(self) -> ParameterMatrix:
+        """The matrix of all outputs; a collective call.
+
+        Where outputs are shared out, it is put together, on each rank.
+        """
+        if self._shares is None:
+            return self.matrix
+        parts = {"values": self.matrix.whole(), "intercept": self.matrix.intercept}
+        found = self._shares.gather(parts)
+        return ParameterMatrix(found["values"].T, found["intercept"], self._model.prox)
+
+    def unite(self) -> None:
+        """Let all ranks have all outputs from here on; a collective call.
+
+        No pass may follow.
+        """
+        self.matrix, self._shares = self.whole(), None
+
+    def collect(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values and intercepts of all outputs on rank 0; a collective call.
+
+        Returns
+        -------
+        values : ndarray of shape (n_features, n_outputs)
+            Not always a copy. Ranks other than 0 may get their share only.
+        intercept : ndarray of shape (n_outputs,) or None
+        """
+        values, intercept = self.matrix.whole(), self.matrix.intercept
+        if self._shares is None:
+            return values, intercept
+        if intercept is not None:
+            intercept = self._shares.collect(intercept, "intercept")
+        return self._shares.collect(values, "values"), intercept
+
+    def cut_all(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """What this rank's matrix has of arrays with a place for each output."""
+        if self._shares is None:
+            return arrays
+        return {
+            name: self._shares.cut(array) if isinstance(array, np.ndarray) else array
+            for name, array in arrays.items()
+        }
+
+    def _share_out(self) -> None:
+        """Keep this rank's outputs only."""
+        self._check_shares()
+        group, matrix = self._context.group, self.matrix
+        n_outputs = self._n_outputs
+        self._shares = OutputShares(group, n_outputs)
+        if matrix.shape[0] == n_outputs and group.size > 1:
+            values, intercept = matrix.whole(), matrix.intercept
+            self.matrix = ParameterMatrix(
+                self._shares.cut(values).T, self._shares.cut(intercept), matrix.prox
+            )
+
+    def _run_shared(self, shares: OutputShares, batches: Iterator[Batch]) -> None:
         """A pass in which each rank has some of the outputs, and rows of all."""
-        model, group = self._model, self._context.group
-        shares = OutputShares(group, self.matrix, model.prox)
-        part = shares.part
-        if self.n_steps:
-            shares.send(next(batches))
-        for step in range(self.n_steps):
-            batch = shares.take()
-            if step < self.n_steps - 1:
-                shares.send(next(batches))
+        model, matrix = self._model, self.matrix
+        for batch in shares.stream(map(self._as_shared, batches)):
+            values, sums = self._products(batch)
             with self._log.computing():
-                v = model.share_rows(batch)
-                values = part.product(v)
-                sums = model.share_sums(values)
-            everybody = allgather(group, sums) if sums.shape[1] else [sums]
-            with self._log.computing():
-                u = model.share_slopes(values, everybody, batch, shares.outputs)
-                where = f"{type(model).__name__}, on rank {group.rank}"
-                factors = checked((u, v), batch.n_rows, part.shape, where)
-                scale = self._scale(self.iteration)
-                part.subtract(factors, scale, model.intercept_scale)
-                part.penalise(model.step_size(self.iteration))
+                u = model.share_slopes(values, sums, batch, shares.outputs)
+                where = f"{type(model).__name__}, on rank {self._context.group.rank}"
+                n_rows, shape = batch.n_rows, matrix.shape
+                factors = checked((u, batch.X), n_rows, shape, where)
+                self._rebuild(factors, self._scale(self.iteration))
+                matrix.penalise(model.step_size(self.iteration))
             self.iteration += 1
-        shares.gather(self.matrix)
-        model.updated(self.matrix, None, 0.0)
+
+    def _as_shared(self, batch: Batch) -> Batch:
+        """A batch of this rank as all ranks get it."""
+        with self._log.computing():
+            return batch._replace(X=self._model.share_rows(batch), others=())
+
+    def _products(self, batch: Batch) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Values of this rank's outputs, and sums of all; a collective call."""
+        with self._log.computing():
+            values = self.matrix.product(batch.X)
+            sums = self._model.share_sums(values)
+        is_needed = sums.shape[1] > 0
+        return values, allgather(self._context.group, sums) if is_needed else [sums]
 
     def _check_shares(self) -> None:
         """Refuse models whose outputs cannot be shared out."""
@@ -196,18 +246,17 @@ class BroadcastEngine:
             raise ValueError(
                 f"content='outputs' needs a model that shares outputs, at least one "
                 f"for each rank, and a penalty of single elements, but "
-                f"{type(model).__name__} has {self.matrix.shape[0]} outputs and "
+                f"{type(model).__name__} has {self._n_outputs} outputs and "
                 f"{model.prox!r}; use another content"
             )
 
     @property
     def _can_share(self) -> bool:
         """Whether each rank can have some outputs of its own."""
-        model, n_outputs = self._model, self.matrix.shape[0]
+        model = self._model
         is_separable = model.shares_outputs and isinstance(model.prox, SEPARABLE)
-        has_own_steps = self._optimizer is not None or model.common_step is not None
-        is_enough = n_outputs >= self._context.group.size
-        return is_separable and is_enough and not has_own_steps
+        is_enough = self._n_outputs >= self._context.group.size
+        return is_separable and is_enough and model.common_step is None
 
     def _exchange_factors(self, factors: Factors) -> None:
         """Send the factors of an iteration, and apply those that there are."""
@@ -223,7 +272,7 @@ class BroadcastEngine:
         total = self._matrices.total(factors, self.matrix)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
-            if self._optimizer is not None:
+            if self.optimizer is not None:
                 self._descend(total)
                 return
             scale = self._scale(self.iteration)
@@ -234,32 +283,87 @@ class BroadcastEngine:
             self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
-        """Sum of the losses of this rank's rows."""
-        matrix, model = self.matrix, self._model
-        total = 0.0
+        """This rank's part of the sum of the losses of all rows.
+
+        A collective call where outputs are shared out.
+        """
+        model, total = self._model, 0.0
+        if type(model).loss is FactorModel.loss:
+            return float("nan")
+        if self._shares is not None and self._has_shared_loss:
+            return self._measure_shared(self._shares)
+        matrix = self.whole()
         with self._log.computing("evaluate"):
             for batch in self._source.read(matrix.shape[0]):
                 total += float(model.loss(matrix, batch))
         return total
 
     def objective(self, loss: float) -> float:
-        """Objective, from the sum of the losses of all ranks."""
-        return loss / self.n_rows + self._model.penalty(self.matrix)
+        """Objective, from the sum of the losses of all ranks.
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on from here; the same on all ranks."""
-        intercept = self.matrix.intercept
-        return {
-            "values": self.matrix.whole().copy(),
-            # Both go on changing in place.
-            "intercept": None if intercept is None else intercept.copy(),
-            "iteration": self.iteration,
-        }
+        A collective call where outputs are shared out.
+        """
+        penalty = self._model.penalty(self.matrix)
+        if self._shares is not None:
+            penalty = float(allreduce(self._context.group, np.array(penalty)))
+        return loss / self.n_rows + penalty
+
+    def snapshot(
+        self,
+        shared: dict[str, Any],
+        arrays: dict[str, Any] | None = None,
+        own: dict[str, Any] | None = None,
+    ) -> Snapshot:
+        """What a run needs to go on from here; a collective call.
+
+        Parameters
+        ----------
+        shared : dict
+            What all ranks have besides the matrix and the count of iterations.
+        arrays : dict of ndarray or None, default=None
+            What has a place for each output on its last axis, as the matrix of this
+            rank has them; not changed afterwards. `values` and `intercept` are those of
+            the matrix, copied already.
+        own : dict, default=None
+            What only this rank has.
+
+        Returns
+        -------
+        snapshot : Snapshot
+            From which :func:`~dask_ma.sfb._start.arrays_of` finds the arrays.
+        """
+        arrays, intercept = dict(arrays or {}), self.matrix.intercept
+        if "values" not in arrays:  # both go on changing in place
+            arrays["values"] = self.matrix.whole().copy()
+            arrays["intercept"] = None if intercept is None else intercept.copy()
+        shared = {**shared, "iteration": self.iteration}
+        if self._shares is None:
+            return Snapshot({**shared, **arrays}, own, whole=self._keeps_parts)
+        if not self._keeps_parts:
+            return Snapshot({**shared, **self._shares.gather(arrays)}, own)
+        part = {**arrays, "n_outputs": self._n_outputs}
+        return Snapshot(shared, {**part, **(own or {})}, whole=True)
+
+    def _measure_shared(self, shares: OutputShares) -> float:
+        """This rank's part of the losses, by its outputs."""
+        model, total = self._model, 0.0
+        batches = self._source.read(self.matrix.shape[0])
+        for batch in shares.stream(map(self._as_shared, batches)):
+            values, sums = self._products(batch)
+            with self._log.computing("evaluate"):
+                total += model.share_loss(values, sums, batch, shares.outputs)
+        return total
+
+    @property
+    def _has_shared_loss(self) -> bool:
+        """Whether the model finds its losses with outputs shared out."""
+        return type(self._model).share_loss is not FactorModel.share_loss
 
     def _first_matrix(self, start: Start | None) -> ParameterMatrix:
-        """The matrix to start from, checked."""
-        model = self._model
+        """The matrix to start from, or a share of its outputs, checked."""
+        model, group = self._model, self._context.group
         if start is not None:
+            self._n_outputs = start.n_outputs or start.values.shape[1]
             return ParameterMatrix(start.values.T, start.intercept, model.prox)
         matrix = np.asarray(model.initial_matrix(self._shard.n_features))
         name = type(model).__name__
@@ -268,6 +372,9 @@ class BroadcastEngine:
                 f"{name}.initial_matrix returned shape {matrix.shape}, expected two "
                 "dimensions, of which none is 0"
             )
+        self._n_outputs = len(matrix)
+        if self._keeps_parts and self._can_share:
+            matrix = matrix[share_of(group, len(matrix))]
         if not np.issubdtype(matrix.dtype, np.floating):
             matrix = matrix.astype(np.float64)
         if not np.isfinite(matrix).all():
@@ -284,12 +391,15 @@ class BroadcastEngine:
             return exchange.content
         if exchange._wants_factors or self._context.group.size == 1:
             return "factors"
+        group = self._context.group
+        n_pairs = max(1, -(-self.n_rows // max(1, self.n_steps * group.size)))
         return choose_communication(
-            self._context.group,
+            group,
             self._shard,
             self.matrix,
-            settings,
-            self._model.prox if self._can_share else None,
+            replace(settings, batch_size=n_pairs),
+            self._model,
+            can_share=self._can_share,
         )
 
     def _compute(self, batch: Batch) -> Factors:
@@ -308,9 +418,9 @@ class BroadcastEngine:
         """Rebuild the updates of some packets and take them off the matrix."""
         if not packets:
             return
-        if self._optimizer is not None:
+        if self.optimizer is not None:
             factors = stack([packet.opened() for packet in packets])
-            self._descend(MatrixExchange.product(factors, self.matrix))
+            self._rebuild(factors, 1.0)
             return
         parts, scale = scaled(packets, self._scale)
         factors = stack(parts)
@@ -318,18 +428,25 @@ class BroadcastEngine:
             gain = sum(packet.gain for packet in packets)
             square = product_square(*factors)
             scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
+        self._rebuild(factors, scale)
+
+    def _rebuild(self, factors: Factors, scale: float) -> None:
+        """Take the updates of some factors off the matrix, or make a step of them."""
+        if self.optimizer is not None:
+            self._descend(MatrixExchange.product(factors, self.matrix))
+            return
         self.matrix.subtract(factors, scale, self._model.intercept_scale)
         self._model.updated(self.matrix, factors, scale)
 
     def _descend(self, total: np.ndarray) -> None:
         """Let the optimiser make a step of the sum of the updates of an iteration."""
-        assert self._optimizer is not None
+        assert self.optimizer is not None
         mean, total = total.dtype.type(self.n_steps / self.n_rows), total[:-1]
         # What others have sent may be theirs.
         out = total if total.flags.writeable else None
         total = np.multiply(total, mean, out=out)
         step = self._model.step_size(self.iteration)
-        self.matrix.descend(self._optimizer, total, step)
+        self.matrix.descend(self.optimizer, total, step)
         self._model.updated(self.matrix, None, step)
 
     def _scale(self, iteration: int) -> float:

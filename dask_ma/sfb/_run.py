@@ -27,7 +27,8 @@ from dask_ma.engine import (
     run_program_job,
 )
 from dask_ma.sfb._divergence import DivergenceCheck
-from dask_ma.sfb._engine import BroadcastEngine, Start
+from dask_ma.sfb._engine import BroadcastEngine
+from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.model._model import FactorModel
 from dask_ma.sfb.model._pairs import (
@@ -251,7 +252,8 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
         The same on every rank, but for the times in the history and the timeline, which
         rank 0 has.
     """
-    state = context.restore_state()
+    keeps_parts = params.settings.exchange.content == "outputs"
+    state = context.restore_state(whole=keeps_parts)
     n_targets = params.n_targets
     shard = build_shard(
         arguments, require_labels=n_targets != 0, n_targets=n_targets or None
@@ -264,10 +266,10 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
             source.check_all(context.group)
     passes = Passes(context, shard, params, source)
     ended = fit_rounds(context, passes, state)
-    matrix = passes.engine.matrix
+    values, intercept = passes.engine.collect()
     return ModelResult(
-        np.array(matrix),
-        matrix.intercept,
+        np.array(values.T),
+        intercept,
         context.history,
         ended.stop,
         passes.engine.communication,
@@ -303,17 +305,17 @@ class Passes(Method):
         self._make_engine(None)
 
     def load_state_dict(self, state: State) -> None:
-        shared = state.shared
-        place = shared["iteration"], state.round
-        self._make_engine(Start(shared["values"], shared["intercept"], *place))
-        self._model.load_state_dict(state.own or None)
-        self._rule.load_state_dict(shared["rule"])
+        arrays = arrays_of(state, self.context.group)
+        place = state.shared["iteration"], state.round, arrays.get("n_outputs")
+        self._make_engine(Start(arrays["values"], arrays["intercept"], *place))
+        self._model.load_state_dict((state.own or {}).get("model"))
+        self._rule.load_state_dict(state.shared["rule"])
 
     def state_dict(self) -> Snapshot:
         rule = np.array(self._rule.state_dict())
-        return Snapshot(
-            {**self.engine.state_dict(), "rule": rule}, self._model.state_dict()
-        )
+        own = self._model.state_dict()
+        kept = None if own is None else {"model": own}
+        return self.engine.snapshot({"rule": rule}, own=kept)
 
     # What overflows is found, and refused, by the checks.
     @np.errstate(over="ignore", invalid="ignore")
@@ -343,7 +345,7 @@ class Passes(Method):
         return bool(broadcast(self.context.group, done))
 
     def model(self) -> Model:
-        return {"matrix": self.engine.matrix}
+        return {"matrix": self.engine.collect()[0].T}
 
     def _make_engine(self, start: Start | None) -> None:
         """Let the model see the rows; a collective call."""

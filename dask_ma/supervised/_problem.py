@@ -88,7 +88,11 @@ P = TypeVar("P", bound=ProblemParams)
 
 
 def restore_state(
-    context: RankContext, params: P, replica_of: ReplicaOf | None = None
+    context: RankContext,
+    params: P,
+    replica_of: ReplicaOf | None = None,
+    *,
+    whole: bool = False,
 ) -> tuple[State | None, P]:
     """State that a fit goes on from, and the classes it has; a collective call.
 
@@ -100,8 +104,8 @@ def restore_state(
         This rank.
     params : ProblemParams
         Parameters of the fit.
-    replica_of : callable, default=None
-        As :meth:`RankContext.restore_state` has it.
+    replica_of, whole
+        As :meth:`RankContext.restore_state` has them.
 
     Returns
     -------
@@ -110,7 +114,7 @@ def restore_state(
     params : ProblemParams
         Those given, with the classes of the state.
     """
-    state = context.restore_state(replica_of)
+    state = context.restore_state(replica_of, whole=whole)
     if state is not None:
         params = replace(params, classes=state.shared["classes"])
     return state, params

@@ -84,14 +84,15 @@ def test_fit(client, monkeypatch, tmp_path, solver):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("content", ["factors", "outputs"])
 @pytest.mark.parametrize("how", ["labels", "pairs"])
-def test_learnt_distances(client, monkeypatch, tmp_path, how):
+def test_learnt_distances(client, monkeypatch, tmp_path, how, content):
     """Batches do not depend on the ranks, so the fit is the undisturbed one."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 300)
     X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
     params = {"max_iter": 10, "tol": None, "random_state": 0, "batch_size": 32}
-    params |= {"communication": "factors"}
+    params |= {"communication": content}
     data = {"y": y}
     if how == "pairs":
         params["loss"] = "logistic"

@@ -6,6 +6,7 @@ from scipy import sparse
 
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
+from dask_ma.sfb import FactorModel
 from dask_ma.sfb.exchange import _choice
 from dask_ma.sfb.exchange._choice import choose_communication, iterations
 from dask_ma.sfb.exchange._settings import Exchange, RunSettings
@@ -25,8 +26,26 @@ def make_matrix(n_features):
     return ParameterMatrix(start, np.ones(3), NoPenalty())
 
 
+def choose(group, shard, matrix):
+    model = Zeros()
+    return choose_communication(group, shard, matrix, SETTINGS, model, can_share=False)
+
+
+class Zeros(FactorModel):
+    """What is not asked for factors."""
+
+    def initial_matrix(self, n_features):
+        raise NotImplementedError
+
+    def factors(self, matrix, batch):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("n_exchanges", [0, 2])
 @pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_probes_send_what_iterations_send_and_change_nothing(run_ranks, kind):
+def test_probes_send_what_iterations_send_and_change_nothing(
+    run_ranks, kind, n_exchanges
+):
     X = np.random.default_rng(1).normal(size=(20, 40))
     X = sparse.csr_array(X * (abs(X) > 1)) if kind == "csr" else X
 
@@ -34,7 +53,9 @@ def test_probes_send_what_iterations_send_and_change_nothing(run_ranks, kind):
         matrix = make_matrix(40)
         before = np.array(matrix)
         sent = {}
-        for name, way in iterations(group, make_shard(X), matrix, SETTINGS).items():
+        shard = make_shard(X)
+        ways = iterations(group, shard, matrix, SETTINGS, n_exchanges)
+        for name, way in ways.items():
             start = group.counters.bytes_sent
             way()
             sent[name] = group.counters.bytes_sent - start
@@ -45,8 +66,11 @@ def test_probes_send_what_iterations_send_and_change_nothing(run_ranks, kind):
     v = X[:5]
     n_bytes = 5 * 3 * 8 + (v.size * 8 if kind == "dense" else v.nnz * 12 + 6 * 4)
     for sent in run_ranks(program, 3, 1):
-        assert sent["factors"] == 2 * (n_bytes + 5 * 8)
-        assert sent["full_matrix"] >= 2 * 2 / 3 * 3 * 41 * 8
+        among = n_exchanges * 2 * 5 * 3 * 8
+        if not n_exchanges:
+            assert sent["factors"] == 2 * (n_bytes + 5 * 8)
+        assert sent["factors"] >= 2 * (n_bytes + 5 * 8) + among
+        assert sent["full_matrix"] >= 2 * 2 / 3 * 3 * 41 * 8 + among
 
 
 @pytest.mark.parametrize(
@@ -72,7 +96,7 @@ def test_all_ranks_take_what_is_faster_for_the_slowest(
 
     def program(group):
         shard = make_shard(np.ones((4, 6)))
-        return choose_communication(group, shard, make_matrix(6), SETTINGS)
+        return choose(group, shard, make_matrix(6))
 
     assert run_ranks(program, 3) == [expected] * 3
 
@@ -92,6 +116,6 @@ def test_the_first_call_does_not_count_and_the_fastest_does(monkeypatch):
 def test_a_rank_without_rows(run_ranks):
     def program(group):
         X = np.ones((30, 400)) if group.rank else np.ones((0, 400))
-        return choose_communication(group, make_shard(X), make_matrix(400), SETTINGS)
+        return choose(group, make_shard(X), make_matrix(400))
 
     assert len(set(run_ranks(program, 3))) == 1

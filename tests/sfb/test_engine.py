@@ -256,7 +256,7 @@ def test_a_state_stays_as_it_was(
     whole = make_shards(1, rows.X, rows.y)[0]
     engine = BroadcastEngine(context, model, whole, settings, RoundLog(context))
     engine.run_pass()
-    state = engine.state_dict()
+    state = engine.snapshot({}).shared
     copies = {name: np.copy(value) for name, value in state.items()}
     engine.run_pass()
     for name, value in copies.items():

@@ -1,5 +1,6 @@
 """Outputs shared out over ranks against the slow loop and the other ways."""
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
@@ -8,7 +9,8 @@ from sklearn.datasets import load_digits
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.sfb import Exchange, run
 from dask_ma.sfb.exchange import _choice
-from dask_ma.sfb.exchange._outputs import packed, unpacked
+from dask_ma.sfb.exchange._outputs import OutputShares, packed, unpacked
+from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.prox import L1, L2, NoPenalty
 
@@ -39,11 +41,15 @@ def test_against_the_slow_loop(
     shards = make_shards(n_ranks, kind(rows.X), rows.y, rows.weight)
     engines = run_engines(model, shards, content="outputs")
     expected = slow_loop(model, shards)
+    n_kept = 0
     for engine in engines:
         assert engine.communication == "outputs"
-        np.testing.assert_allclose(engine.matrix, expected.W, 1e-10, 1e-10)
-        np.testing.assert_allclose(engine.matrix.intercept, expected.b, 1e-10, 1e-10)
-        np.testing.assert_array_equal(engine.matrix, engines[0].matrix)
+        own = slice(n_kept, n_kept + len(np.asarray(engine.matrix)))
+        np.testing.assert_allclose(engine.matrix, expected.W[own], 1e-10, 1e-10)
+        intercept = engine.matrix.intercept
+        np.testing.assert_allclose(intercept, expected.b[own], 1e-10, 1e-10)
+        n_kept = own.stop
+    assert n_kept == 3
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
@@ -152,12 +158,144 @@ def test_what_cannot_be_shared_out(params, message):
 def test_models_that_do_not_share(make_model, rows):
     with pytest.raises(ValueError, match="LeastSquares has 3 outputs"):
         run(make_model(), rows.X, rows.y, n_passes=1, communication="outputs")
-    with pytest.raises(ValueError, match="components cannot be shared out"):
-        SFBMetricLearner(communication="outputs").fit(X, y)
+    with pytest.raises(ValueError, match="TraceNorm"):
+        params = {"penalty": "trace", "alpha": 0.1, "optimizer": "sgd"}
+        SFBMetricLearner(communication="outputs", **params).fit(X, y)
     with pytest.raises(ValueError, match="2 outputs|1 outputs"):
         SFBLogisticRegression(solver="sgd", communication="outputs").fit(X, y > 4)
+
+
+@pytest.mark.parametrize("weight", [None, {0: 2.0, 3: 0.5}])
+def test_nobody_has_the_whole_matrix(monkeypatch, weight):
+    """Passes, objectives and penalties go by the outputs of each rank."""
+
+    def gather(self, arrays):
+        raise AssertionError("the matrix is put together")
+
+    params = {"solver": "sgd", "alpha": 1e-3, "max_iter": 3, "tol": None}
+    params |= {"random_state": 0, "n_ranks": 3, "class_weight": weight}
+    expected = SFBLogisticRegression(communication="factors", **params).fit(X, y)
+    monkeypatch.setattr(OutputShares, "gather", gather)
+    model = SFBLogisticRegression(communication="outputs", **params).fit(X, y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-9)
+    for one, other in zip(model.history_, expected.history_, strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+
+
+def test_losses_of_a_model_that_knows_no_shares(make_model, rows):
+    """The whole matrix is put together for them."""
+    params = {"n_passes": 3, "batch_size": 4, "random_state": 0, "n_ranks": 3}
+    found = [
+        run(make_model(**SHARING), rows.X, rows.y, communication=c, **params)
+        for c in ("factors", "outputs")
+    ]
+    np.testing.assert_allclose(found[0].matrix, found[1].matrix, atol=1e-12)
+    for one, other in zip(*(result.history for result in found), strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+
+
+def test_steps_on_the_whole_objective_follow():
+    """Outputs that were shared out are put together for them."""
+    params = {"solver": "sgd", "alpha": 1e-3, "tol": 1e-6, "random_state": 0}
+    found = [
+        SFBLogisticRegression(communication=c, n_ranks=2, **params).fit(X, y)
+        for c in ("factors", "outputs")
+    ]
+    assert len(found[1].history_) > 4
+    np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-3)
+    assert found[1].dual_gap_ <= 1e-6 * found[1].history_[-1]["objective"]
+
+
+def test_early_stopping_takes_the_best_pass():
+    params = {"solver": "sgd", "early_stopping": True, "max_iter": 8, "n_ranks": 2}
+    found = [
+        SFBLogisticRegression(communication=c, random_state=0, **params).fit(X, y)
+        for c in ("factors", "outputs")
+    ]
+    np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [0, 2**30])
+@pytest.mark.parametrize("loss", ["nca", "hinge", "triplet"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_distances_of_labels(monkeypatch, most, loss, n_ranks):
+    """With slopes that each rank finds for itself, and with those of all."""
+    monkeypatch.setattr(_models, "_SHARED_PAIRS", most)
+    params = {"loss": loss, "max_iter": 3, "batch_size": 64, "tol": None}
+    params |= {"alpha": 1e-3, "random_state": 0}
+    # Adam makes as long steps along gradients that are nothing but rounding.
+    rows = X[:, X.std(axis=0) > 0.1]
+    expected = SFBMetricLearner(4, communication="factors", **params).fit(rows, y)
+    params |= {"communication": "outputs", "n_ranks": n_ranks}
+    learner = SFBMetricLearner(4, **params).fit(rows, y)
+    assert learner.communication_ == "outputs"
+    np.testing.assert_allclose(learner.components_, expected.components_, atol=1e-5)
+    for one, other in zip(learner.history_, expected.history_, strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("loss", ["logistic", "triplet"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_distances_of_pairs(kind, loss, optimizer):
+    rng, rows = np.random.default_rng(0), X[:, X.std(axis=0) > 0.1]
+    pairs = rng.integers(0, 100, size=(200, 3)) + [0, 100, 200]
+    data = {"pairs": pairs}
+    if loss == "logistic":
+        same = np.where(y[pairs[:, 0]] == y[pairs[:, 1]], 1, -1)
+        data = {"pairs": pairs[:, :2], "pair_labels": same}
+    params = {"loss": loss, "optimizer": optimizer, "max_iter": 3, "tol": None}
+    params |= {"random_state": 0, "batch_size": 64, "early_stopping": True}
+    found = [
+        SFBMetricLearner(4, communication=c, n_ranks=3, **params).fit(
+            kind(rows), **data
+        )
+        for c in ("factors", "outputs")
+    ]
+    components = [learner.components_ for learner in found]
+    np.testing.assert_allclose(*components, atol=1e-5)
+    if loss == "logistic":
+        assert found[0].threshold_ == pytest.approx(found[1].threshold_, rel=1e-4)
 
 
 def test_auto_takes_steps_for_outputs():
     model = SFBLogisticRegression(communication="outputs", max_iter=1, tol=None)
     assert model.fit(X, y).solver_ == "sgd"
+
+
+@pytest.mark.filterwarnings("ignore:the checkpoint in .* was written by 2 ranks")
+@pytest.mark.parametrize("kind", ["logistic", "metric", "run"])
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_a_resumed_fit(make_model, tmp_path, interrupted, kind, n_ranks):
+    """Each rank saves its outputs, and other ranks share them out anew."""
+    rows = X[:, X.std(axis=0) > 0.1]
+    params = {"random_state": 0, "communication": "outputs"}
+
+    def fit(n_ranks):
+        if kind == "run":
+            model = make_model(**SHARING, fit_intercept=True)
+            more = {"n_passes": 4, "batch_size": 30, "n_ranks": n_ranks}
+            return run(model, rows[:, :7], y % 3, **params, **more).matrix
+        if kind == "metric":
+            learner = SFBMetricLearner(4, early_stopping=True, max_iter=4)
+            learner.set_params(n_ranks=n_ranks, **params)
+            return learner.fit(rows, y).components_
+        model = SFBLogisticRegression(solver="sgd", max_iter=4, tol=None)
+        return model.set_params(n_ranks=n_ranks, **params).fit(rows, y).coef_
+
+    whole = fit(2)
+    # Parts are written while the fit goes on, so the last may be missing.
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(3):
+            fit(2)
+        assert list(tmp_path.iterdir())
+        resumed = fit(n_ranks)
+        again = fit(n_ranks)
+    np.testing.assert_array_equal(again, resumed)
+    if n_ranks == 2:
+        np.testing.assert_array_equal(resumed, whole)
+    elif kind == "metric":  # batches do not depend on the ranks
+        np.testing.assert_allclose(resumed, whole, atol=1e-4)
+    else:
+        assert np.isfinite(resumed).all()
+        assert not np.array_equal(resumed, whole)

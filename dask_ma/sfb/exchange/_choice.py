@@ -11,7 +11,6 @@ import numpy as np
 from dask_ma.comm import Group, allgather, allreduce, barrier
 from dask_ma.data import Shard
 from dask_ma.kernels import row_slice
-from dask_ma.kernels.prox import Prox
 from dask_ma.sfb.exchange._exchange import FactorExchange
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.exchange._outputs import OutputShares
@@ -19,7 +18,7 @@ from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import Batch
+from dask_ma.sfb.model._model import Batch, FactorModel
 
 _N_PROBES = 3  # after a first one, which opens connections
 
@@ -29,7 +28,9 @@ def choose_communication(
     shard: Shard,
     matrix: ParameterMatrix,
     settings: RunSettings,
-    prox: Prox | None = None,
+    model: FactorModel,
+    *,
+    can_share: bool,
 ) -> str:
     """What takes less time in an iteration, factors or matrices; a collective call.
 
@@ -47,27 +48,32 @@ def choose_communication(
     matrix : ParameterMatrix
         The matrix; its values are not changed.
     settings : RunSettings
-        How the ranks exchange; all get all factors.
-
-    prox : Prox or None, default=None
-        Prox operator of the penalty, if outputs can be shared out; then that is tried,
-        too. Finding slopes costs the same as factors.
+        How the ranks exchange; all get all factors. The batches are those of a rank.
+    model : FactorModel
+        What is learnt.
+    can_share : bool
+        Whether outputs can be shared out; then that is tried, too. Finding slopes costs
+        the same as factors.
 
     Returns
     -------
     communication : {"factors", "full_matrix", "outputs"}
         The same on all ranks.
     """
-    ways = iterations(group, shard, matrix, settings)
-    if prox is not None:
-        ways["outputs"] = sharing(group, shard, matrix, settings, prox)
+    ways = iterations(group, shard, matrix, settings, model.n_exchanges)
+    if can_share:
+        ways["outputs"] = sharing(group, shard, matrix, settings, model)
     seconds = np.array([fastest(group, way) for way in ways.values()])
     slowest = allreduce(group, seconds, "max").tolist()
     return min(zip(slowest, ways, strict=True))[1]
 
 
 def iterations(
-    group: Group, shard: Shard, matrix: ParameterMatrix, settings: RunSettings
+    group: Group,
+    shard: Shard,
+    matrix: ParameterMatrix,
+    settings: RunSettings,
+    n_exchanges: int = 0,
 ) -> dict[str, Callable[[], None]]:
     """An iteration of each way, without what it takes to find the factors.
 
@@ -75,6 +81,8 @@ def iterations(
     ----------
     group, shard, matrix, settings
         As in :func:`choose_communication`.
+    n_exchanges : int, default=0
+        Exchanges by which ranks find factors.
 
     Returns
     -------
@@ -93,11 +101,17 @@ def iterations(
     )
     whole = MatrixExchange(group, by_server=False, wire_dtype=wire_dtype)
 
+    def find_factors() -> None:
+        for _ in range(n_exchanges):
+            allgather(group, factors.u)
+
     def send_factors() -> None:
+        find_factors()
         packets = exchange.exchange(factors, 0)
         matrix.subtract(stack([packet.opened() for packet in packets]), 1.0)
 
     def add_matrices() -> None:
+        find_factors()
         matrix.subtract_matrix(whole.total(factors, matrix), 1.0)
 
     return {"factors": send_factors, "full_matrix": add_matrices}
@@ -108,13 +122,13 @@ def sharing(
     shard: Shard,
     matrix: ParameterMatrix,
     settings: RunSettings,
-    prox: Prox,
+    model: FactorModel,
 ) -> Callable[[], None]:
     """An iteration with outputs shared out, without finding slopes.
 
     Parameters
     ----------
-    group, shard, matrix, settings, prox
+    group, shard, matrix, settings, model
         As in :func:`choose_communication`.
 
     Returns
@@ -122,16 +136,17 @@ def sharing(
     way : callable
     """
     v = _zero_factors(shard, matrix, settings.batch_size).v
-    shares = OutputShares(group, matrix, prox)
-    n_shared = shares.part.shape[0]
+    shares = OutputShares(group, matrix.shape[0])
+    part = ParameterMatrix(matrix.whole().T[shares.outputs], None, model.prox)
     own = Batch(v, None, None, np.arange(v.shape[0]))
 
     def share_outputs() -> None:
-        shares.send(own)
-        batch = shares.take()
-        allgather(group, np.zeros((batch.n_rows, 2), dtype=matrix.dtype))
-        u = np.zeros((batch.n_rows, n_shared), dtype=matrix.dtype)
-        shares.part.subtract(Factors(u, batch.X), 1.0)
+        for batch in shares.stream(iter([own])):
+            u = np.zeros((batch.n_rows, part.shape[0]), dtype=matrix.dtype)
+            sums = model.share_sums(u)
+            if sums.shape[1]:
+                allgather(group, sums)
+            part.subtract(Factors(u, batch.X), 1.0)
 
     return share_outputs
 

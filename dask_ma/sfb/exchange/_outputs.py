@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
-from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty, Prox
-from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._source import joined
 
@@ -20,67 +20,107 @@ SEPARABLE = (NoPenalty, L1, L2, ElasticNet)
 
 
 class OutputShares:
-    """A rank's share of the outputs, and the rows of all ranks, during a pass.
+    """Which outputs a rank has, and how rows and outputs of all ranks come together.
 
     Parameters
     ----------
     group : Group
         This rank.
-    matrix : ParameterMatrix
-        The whole matrix, the same on all ranks.
-    prox : Prox
-        Prox operator of the penalty, one of `SEPARABLE`.
+    n_outputs : int
+        Those of all ranks.
 
     Attributes
     ----------
     outputs : slice
         Which outputs the rank has.
-    part : ParameterMatrix
-        Their rows of the matrix.
+    n_outputs : int
     """
 
-    def __init__(self, group: Group, matrix: ParameterMatrix, prox: Prox) -> None:
+    def __init__(self, group: Group, n_outputs: int) -> None:
         self._group = group
-        n_outputs, rank = matrix.shape[0], group.rank
-        start, stop = (n_outputs * r // group.size for r in (rank, rank + 1))
-        self.outputs = slice(start, stop)
-        intercept = matrix.intercept
-        self.part = ParameterMatrix(
-            matrix.whole().T[self.outputs],
-            None if intercept is None else intercept[self.outputs],
-            prox,
-        )
-        self._own: deque[Batch] = deque()
+        self.n_outputs = n_outputs
+        self.outputs = share_of(group, n_outputs)
 
-    def send(self, batch: Batch) -> None:
-        """Send the rows of a batch to all others, which need not take them yet."""
-        self._own.append(batch)
-        message = packed(batch)
+    def stream(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Batches of all ranks, joined in the order of ranks; a collective call.
+
+        The rows of a batch are sent while the one before is worked on.
+
+        Parameters
+        ----------
+        batches : iterator of Batch
+            This rank's; others may have more, or fewer.
+
+        Yields
+        ------
+        batch : Batch
+            The same on all ranks.
+        """
+        group, own = self._group, deque[Batch | None]()
+        open_ranks = list(range(group.size))
+        while open_ranks:
+            # At first two; none after the last.
+            while len(own) < 2 and group.rank in open_ranks and None not in own:
+                own.append(next(batches, None))
+                self._send(own[-1])
+            parts = {
+                rank: own.popleft()
+                if rank == group.rank
+                else unpacked(group.recv(rank, _TAG))
+                for rank in open_ranks
+            }
+            found = [part for part in parts.values() if part is not None]
+            open_ranks = [rank for rank, part in parts.items() if part is not None]
+            if found:
+                yield joined([part for part in found if part.n_rows] or found[:1])
+
+    def cut(self, array: Any) -> Any:
+        """This rank's outputs of an array with a place for each output, the last axis.
+
+        None, and what has been cut already, stay as they are.
+        """
+        if array is None or array.shape[-1] != self.n_outputs:
+            return array
+        return np.ascontiguousarray(array[..., self.outputs])
+
+    def gather(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Arrays of all outputs, from those of the ranks; a collective call."""
+        names = [name for name, array in arrays.items() if array is not None]
+        parts = allgather(self._group, [arrays[name] for name in names])
+        found = zip(*parts, strict=True)
+        whole = (np.concatenate(each, axis=-1) for each in found)
+        return {**arrays, **dict(zip(names, whole, strict=True))}
+
+    def collect(self, array: np.ndarray, tag: str) -> np.ndarray:
+        """The whole array on rank 0, one part after the other; a collective call.
+
+        Other ranks get back what they have given.
+        """
+        group = self._group
+        if group.rank > 0:
+            group.send(array, 0, (_TAG, tag))
+            return array
+        whole = np.empty((*array.shape[:-1], self.n_outputs), dtype=array.dtype)
+        whole[..., self.outputs] = array
+        start = array.shape[-1]
+        for source in range(1, group.size):
+            part = group.recv(source, (_TAG, tag))
+            whole[..., start : start + part.shape[-1]] = part
+            start += part.shape[-1]
+        return whole
+
+    def _send(self, batch: Batch | None) -> None:
+        """Send rows to all others, which need not take them yet."""
+        message = [np.zeros(0, np.int64)] if batch is None else packed(batch)
         for peer in range(self._group.size):
             if peer != self._group.rank:
                 self._group.push(message, peer, _TAG, copy=False)
 
-    def take(self) -> Batch:
-        """The rows that all ranks have sent for an iteration, in the order of ranks."""
-        group = self._group
-        batches = [
-            self._own.popleft()
-            if rank == group.rank
-            else unpacked(group.recv(rank, _TAG))
-            for rank in range(group.size)
-        ]
-        return joined([batch for batch in batches if batch.n_rows] or batches[:1])
 
-    def gather(self, matrix: ParameterMatrix) -> None:
-        """Let the whole matrix be that of all shares; a collective call."""
-        own = [self.part.whole()]
-        if self.part.intercept is not None:
-            own.append(self.part.intercept)
-        parts = allgather(self._group, own)
-        intercept = None
-        if self.part.intercept is not None:
-            intercept = np.concatenate([part[1] for part in parts])
-        matrix.replace(np.concatenate([part[0] for part in parts], axis=1), intercept)
+def share_of(group: Group, n_outputs: int) -> slice:
+    """Outputs of a rank."""
+    start, stop = (n_outputs * r // group.size for r in (group.rank, group.rank + 1))
+    return slice(start, stop)
 
 
 def packed(batch: Batch) -> list[np.ndarray]:
@@ -92,13 +132,15 @@ def packed(batch: Batch) -> list[np.ndarray]:
     return [np.array(flags, dtype=np.int64), batch.rows, *rows, *others]
 
 
-def unpacked(message: list[np.ndarray]) -> Batch:
-    """The batch of a message."""
+def unpacked(message: list[np.ndarray]) -> Batch | None:
+    """The batch of a message; None for the end."""
+    if not len(message[0]):
+        return None
     is_sparse, has_y, has_weight, n_features = message[0].tolist()
     rows, arrays = message[1], iter(message[2:])
     X: Any = next(arrays)
     if is_sparse:
         parts = X, next(arrays), next(arrays)
-        X = sparse.csr_array(parts, shape=(len(rows), n_features))
+        X = sparse.csr_array(parts, shape=(len(parts[2]) - 1, n_features))
     y = next(arrays) if has_y else None
     return Batch(X, y, next(arrays) if has_weight else None, rows)

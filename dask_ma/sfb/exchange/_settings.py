@@ -28,9 +28,9 @@ class Exchange(Settings):
     content : {"auto", "factors", "full_matrix", "server", "outputs"}, default="auto"
         What is sent: pairs of factors; the sums of whole update matrices, each rank
         adding up a part; the same by way of rank 0; or, with outputs shared out over
-        the ranks for a pass, the rows of batches, ahead of time, and small sums of
-        outputs, for models that can and penalties of single elements: the work of an
-        iteration is divided by the ranks, and no factor is sent. "auto" takes one of
+        the ranks, the rows of batches, ahead of time, and small sums of outputs, for
+        models that can and penalties of single elements: work and memory of an
+        iteration are divided by the ranks, and no factor is sent. "auto" takes one of
         those but for "server", by the time that an iteration of each takes. All give
         the same but for rounding. The other parameters, but for `wire_dtype`, are about
         factors.

@@ -36,7 +36,8 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    state, params = restore_state(context, params)
+    keeps_parts = params.settings.exchange.content == "outputs"
+    state, params = restore_state(context, params, whole=keeps_parts)
     problem = agree_on_problem(context.group, arguments, params)
     problem, validation = hold_out(context, problem, params)
     fit = Fit(context, with_mean_weight(problem), validation, params)

@@ -226,11 +226,13 @@ class DualModel(LogisticModel):
         if mix.share == 0:
             return _squared_norm(values)
         norm, size = 0.0, max(1, _CHUNK // values.shape[1])
+        sums = self._totals.class_sums
+        assert sums is not None
         for start in range(0, len(values), size):
             part = slice(start, start + size)
             mixed = mixed_values(
                 values[part],
-                self._totals.class_sums[part],
+                sums[part],
                 mix,
                 scale=self.learning_rate,
             )

@@ -13,7 +13,8 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel, describe, initial_model, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
-from dask_ma.sfb._engine import BroadcastEngine, Start
+from dask_ma.sfb._engine import BroadcastEngine
+from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.logistic._dual_model import DualModel
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook
@@ -61,6 +62,7 @@ class Fit(Method):
         self._refinement: Refinement | None = None
         self._is_refining = False
         self._is_done = False
+        self._kept: dict[str, Any] = {}  # arrays to go on from
 
     @property
     def is_complete(self) -> bool:
@@ -73,7 +75,8 @@ class Fit(Method):
         self._prepare(state)
         shared = state.shared
         self._rule.load_state_dict(shared["rule"])
-        self._best.load_state_dict(shared)
+        self._best.load_state_dict(shared, self.engine.cut_all(self._kept))
+        self._kept = {}
         self._bound, self._stage, share = (float(x) for x in shared["progress"])
         if isinstance(self._model, GradientModel):
             self._model.share = share
@@ -81,13 +84,13 @@ class Fit(Method):
         self._is_refining = bool(shared["is_refining"])
         if self._is_refining:
             self._best.give(self.engine.matrix)
-            self._refinement = self._make_refinement(state.own)
+            self._unite()
+            self._refinement = self._make_refinement(state.own or None)
 
     def state_dict(self) -> Snapshot:
         model = self._model
         share = model.share if isinstance(model, GradientModel) else 1.0
         shared = {
-            **self.engine.state_dict(),
             **self._best.state_dict(),
             "centre": self._totals.centre,
             "rule": np.array(self._rule.state_dict()),
@@ -103,7 +106,7 @@ class Fit(Method):
             own = self._refinement.state_dict()
         elif isinstance(model, DualModel):
             own = {"dual": model.dual.copy()}  # the next pass changes it in place
-        return Snapshot(shared, own)
+        return self.engine.snapshot(shared, self._best.arrays, own)
 
     # Weights that overflow are found, and refused, by the evaluation.
     @np.errstate(over="ignore", invalid="ignore")
@@ -119,7 +122,8 @@ class Fit(Method):
     def measure(self) -> list[np.ndarray]:
         if self._validation is None:
             return []
-        return [score_sums(self._validation, self._linear(), is_classifier=True)]
+        model = self._linear(everywhere=True)
+        return [score_sums(self._validation, model, is_classifier=True)]
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         objective, bound = self._found
@@ -167,7 +171,7 @@ class Fit(Method):
         self._best.give(self.engine.matrix)
         is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
         if converged and is_unknown and self._validation is None:
-            found = self._objective.evaluate(self.engine.matrix)
+            found = self._objective.evaluate(self.engine.whole())
             self._bound = found.bound
 
     def _prepare(self, state: State | None) -> None:
@@ -180,6 +184,7 @@ class Fit(Method):
                 context.group,
                 is_centred=params.centre,
                 centre=shared.get("centre"),
+                with_class_sums=params.solver == "sdca",
             )
             self._model = self._make_model()
             start = self._start(state)
@@ -193,7 +198,7 @@ class Fit(Method):
             totals=self._totals,
             group=context.group,
         )
-        n_variables = self.engine.matrix.values.size
+        n_variables = problem.shard.n_features * problem.n_problems
         is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
         self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
 
@@ -207,14 +212,17 @@ class Fit(Method):
     def _start(self, kept: State | None) -> Start | None:
         """Where the fit begins; a collective call."""
         problem, params, model = self._problem, self._params, self._model
-        own, is_refining = None, False
+        own, n_outputs, is_refining = None, None, False
         if kept is not None:
             shared = kept.shared
-            values, intercept = shared["values"], shared["intercept"]
+            self._kept = arrays_of(kept, self.context.group)
+            values, intercept = self._kept["values"], self._kept["intercept"]
+            n_outputs = self._kept.get("n_outputs")
+            found = len(values), n_outputs or values.shape[1]
             shape = problem.shard.n_features, problem.n_problems
-            if values.shape != shape:
+            if found != shape:
                 raise CheckpointError(
-                    f"the model to go on from has a matrix of shape {values.shape}, "
+                    f"the model to go on from has a matrix of shape {found}, "
                     f"expected {shape} for these data"
                 )
             iteration, n_passes = shared["iteration"], shared["n_passes"]
@@ -234,7 +242,12 @@ class Fit(Method):
         if isinstance(model, DualModel) and not is_refining:
             dual = None if own is None else own["dual"]
             values = model.start_from(values, intercept, dual)
-        return Start(values, intercept, iteration, n_passes)
+        return Start(values, intercept, iteration, n_passes, n_outputs)
+
+    def _unite(self) -> None:
+        """Let all ranks have the whole matrix from here on; a collective call."""
+        self.engine.unite()
+        self._best.take(self.engine.matrix)
 
     def _check_rows(self, own: dict[str, Any] | None) -> None:
         """Refuse dual variables of other rows."""
@@ -288,6 +301,7 @@ class Fit(Method):
         """Make a step on the whole objective."""
         if self._refinement is None:
             self._best.give(self.engine.matrix)
+            self._unite()
             self._refinement = self._make_refinement()
         self._refinement.run_round()
 
@@ -299,7 +313,7 @@ class Fit(Method):
             return now.objective, now.bound
         if self._has_bounds and not isinstance(model, DualModel):
             with self.log.computing("evaluate"):
-                now = self._objective.evaluate(engine.matrix)
+                now = self._objective.evaluate(engine.whole())
             return now.objective, now.bound
         bound = -np.inf
         loss = float(allreduce(group, np.array(engine.measure())))
@@ -367,11 +381,16 @@ class Fit(Method):
         """Objective of equal probabilities for all classes, the model of zeros."""
         return float(np.log(max(2, self._problem.n_problems)))
 
-    def _linear(self) -> LinearModel:
-        """The model as all linear estimators have it."""
-        matrix = self.engine.matrix
-        values = matrix.whole()
-        intercept = matrix.intercept
+    def _linear(self, *, everywhere: bool = False) -> LinearModel:
+        """The model as all linear estimators have it; a collective call.
+
+        Where outputs are shared out, only rank 0 has all, unless all are to.
+        """
+        if everywhere:
+            whole = self.engine.whole()
+            values, intercept = whole.whole(), whole.intercept
+        else:
+            values, intercept = self.engine.collect()
         if intercept is None:
             intercept = np.zeros(values.shape[1], dtype=values.dtype)
         intercept = self._totals.from_centred(values, intercept)

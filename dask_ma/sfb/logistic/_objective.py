@@ -19,7 +19,7 @@ from dask_ma.kernels import (
     softmax_hessian,
 )
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.logistic._totals import Totals, add_up_classes
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
@@ -175,11 +175,15 @@ class Objective:
     ) -> float:
         """What the dual point of the slopes says; a collective call."""
         n_rows, totals = self._problem.total_rows, self._totals
-        found = None
+        if totals.class_sums is None:
+            sums = add_up_classes(self._problem, self._group, totals.centre)
+            self._totals = totals = totals._replace(class_sums=sums)
+        class_sums, found = totals.class_sums, None
+        assert class_sums is not None
         if gradient is not None:  # on rank 0
             excess = slopes * n_rows if self._fit_intercept else np.zeros_like(slopes)
             mix = feasible_mix(excess, totals.class_weights)
-            values = mixed_values(-gradient, totals.class_sums, mix, scale=1 / n_rows)
+            values = mixed_values(-gradient, class_sums, mix, scale=1 / n_rows)
             factor = self._penalty.shrinkage(values)
             found = mix, factor, self._penalty.conjugate(values)
         mix, factor, conjugate = broadcast(self._group, found)

@@ -125,20 +125,45 @@ class GradientModel(LogisticModel):
     def share_slopes(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> np.ndarray:
-        largest = np.max([part[:, 0] for part in sums], axis=0)
-        total = sum(part[:, 1] * np.exp(part[:, 0] - largest) for part in sums)
+        largest, total = _together(sums)
         u = np.exp(values - largest[:, np.newaxis])
-        u /= np.asarray(total)[:, np.newaxis]
+        u /= total[:, np.newaxis]
         own = np.flatnonzero((batch.y >= outputs.start) & (batch.y < outputs.stop))
         u[own, batch.y[own] - outputs.start] -= 1
         if batch.sample_weight is not None:
             u *= batch.sample_weight[:, np.newaxis]
         return u
 
+    def share_loss(
+        self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
+    ) -> float:
+        weight = batch.sample_weight
+        own = np.flatnonzero((batch.y >= outputs.start) & (batch.y < outputs.stop))
+        parts = -values[own, batch.y[own] - outputs.start].astype(np.float64)
+        if weight is not None:
+            parts *= weight[own]
+        if outputs.start:
+            return float(parts.sum())
+        # The logarithms belong to no output.
+        largest, total = _together(sums)
+        logarithms = largest + np.log(total)
+        if weight is not None:
+            logarithms = logarithms * weight
+        return float(parts.sum() + logarithms.sum(dtype=np.float64))
+
     def step_size(self, iteration: int) -> float:
         shorter = 1 + self.eta0 * self._alpha * iteration
         shorter *= (1 + iteration / self._n_steps) ** self._power
         return self.share * self.eta0 / shorter
+
+
+def _together(sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Largest prediction of each row, and sum of exponentials less it, of all ranks."""
+    largest = np.max([part[:, 0] for part in sums], axis=0)
+    total = np.zeros_like(largest)
+    for part in sums:
+        total += part[:, 1] * np.exp(part[:, 0] - largest)
+    return largest, total
 
 
 def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:

@@ -25,8 +25,9 @@ class Totals(NamedTuple):
         in which a shift would not show.
     class_weights : ndarray of shape (n_classes,)
         Sums of the weights of the rows of the classes.
-    class_sums : ndarray of shape (n_features, n_classes)
-        Their weighted sums of centred rows.
+    class_sums : ndarray of shape (n_features, n_classes) or None
+        Their weighted sums of centred rows, as large as the model; None where nobody
+        has needed them yet.
     mean_square : float
         Mean of the squared lengths of the centred rows.
     feature_scales : ndarray of shape (n_features,)
@@ -35,7 +36,7 @@ class Totals(NamedTuple):
 
     centre: np.ndarray | None
     class_weights: np.ndarray
-    class_sums: np.ndarray
+    class_sums: np.ndarray | None
     mean_square: float
     feature_scales: np.ndarray
 
@@ -84,7 +85,12 @@ class Totals(NamedTuple):
 
 
 def add_up(
-    problem: Problem, group: Group, *, is_centred: bool, centre: Any = None
+    problem: Problem,
+    group: Group,
+    *,
+    is_centred: bool,
+    centre: Any = None,
+    with_class_sums: bool = True,
 ) -> Totals:
     """Add up the rows of all ranks; a collective call.
 
@@ -98,6 +104,8 @@ def add_up(
         Whether dense rows are centred.
     centre : ndarray of shape (n_features,), default=None
         Centre of the fit that is gone on with; None finds it.
+    with_class_sums : bool, default=True
+        Whether sums of classes are needed: they are as large as the model.
 
     Returns
     -------
@@ -112,21 +120,41 @@ def add_up(
         centre = _mean(problem, group)
     n_classes = max(2, problem.n_problems)
     counts, square = np.zeros(n_classes), 0.0
-    sums = np.zeros((shard.n_features, n_classes))
     squares = np.zeros(shard.n_features)
     for _, batch in row_batches(shard, problem.n_problems):
         X = batch.X if centre is None else batch.X - centre
         counts += np.bincount(batch.y, batch.sample_weight, minlength=n_classes)
-        sums += class_sums(X, batch.y, batch.sample_weight, n_classes)
         elements = X.data if sparse.issparse(X) else X
         square += float(np.vdot(elements, elements))
         squares += _column_squares(X, batch.sample_weight)
-    found = allreduce(group, [counts, sums, squares, np.array(square)])
-    scales = np.sqrt(found[2] / problem.total_rows)
+    found = allreduce(group, [counts, squares, np.array(square)])
+    scales = np.sqrt(found[1] / problem.total_rows)
     scales[scales == 0] = 1.0
-    return Totals(
-        centre, found[0], found[1], float(found[3]) / problem.total_rows, scales
-    )
+    sums = add_up_classes(problem, group, centre) if with_class_sums else None
+    return Totals(centre, found[0], sums, float(found[2]) / problem.total_rows, scales)
+
+
+def add_up_classes(problem: Problem, group: Group, centre: Any) -> np.ndarray:
+    """Weighted sums of the centred rows of each class; a collective call.
+
+    Parameters
+    ----------
+    problem : Problem
+        Rows and classes.
+    group : Group
+        This rank.
+    centre : ndarray of shape (n_features,) or None
+
+    Returns
+    -------
+    sums : ndarray of shape (n_features, n_classes)
+    """
+    n_classes = max(2, problem.n_problems)
+    sums = np.zeros((problem.shard.n_features, n_classes))
+    for _, batch in row_batches(problem.shard, problem.n_problems):
+        X = batch.X if centre is None else batch.X - centre
+        class_sums(X, batch.y, batch.sample_weight, n_classes, sums)
+    return np.asarray(allreduce(group, sums))
 
 
 def _mean(problem: Problem, group: Group) -> np.ndarray:

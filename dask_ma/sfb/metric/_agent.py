@@ -32,7 +32,8 @@ def train(context: RankContext, arguments: Any, params: MetricParams) -> FitResu
     result : FitResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    state, params = restore_state(context, params)
+    keeps_parts = params.settings.exchange.content == "outputs"
+    state, params = restore_state(context, params, whole=keeps_parts)
     classes, group = None, context.group
     source: LabelSource | PlannedPairs
     if params.tuples is not None:

@@ -23,11 +23,6 @@ def check_combinations(estimator: Any) -> None:
         It names the parameters and what they are.
     """
     exchange = COMMUNICATION.as_object(estimator.communication)
-    if exchange.content == "outputs":
-        raise ValueError(
-            "communication has content='outputs', but components cannot be shared out "
-            "over ranks; use another content"
-        )
     if estimator.optimizer == "adam" and not exchange._is_in_step:
         raise ValueError(
             "optimizer='adam' needs the gradients of all ranks in each step, but "

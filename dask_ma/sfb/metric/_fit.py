@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.kernels import Adam, pair_losses
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
-from dask_ma.sfb._engine import BroadcastEngine, Start
+from dask_ma.sfb._engine import BroadcastEngine
+from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.metric._models import LabelModel, MetricModel, PairModel
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, entropy_of
@@ -28,6 +30,7 @@ from dask_ma.supervised import StopRule
 
 _ADVICE = "lower eta0, or scale the features"
 _VANISHED = 1e-2  # of the components at the start
+_MOMENTS = ("first_moment", "second_moment")
 
 
 class PenalisedAdam(Adam):
@@ -113,37 +116,40 @@ class MetricFit(Method):
         self._prepare(components, eta0, None)
 
     def load_state_dict(self, state: State) -> None:
-        shared = state.shared
-        components = shared["values"].T
+        shared, arrays = state.shared, arrays_of(state, self.context.group)
+        values, n_outputs = arrays["values"], arrays.get("n_outputs")
+        found = n_outputs or values.shape[1], len(values)
         expected = self._params.n_components, self._shard.n_features
-        if components.shape != expected:
+        if found != expected:
             raise CheckpointError(
-                f"the model to go on from has components of shape {components.shape}, "
-                f"expected {expected} for these data"
+                f"the model to go on from has components of shape {found}, expected "
+                f"{expected} for these data"
             )
         eta0, self._first_size, self._objective = (float(x) for x in shared["numbers"])
-        place = Start(shared["values"], None, shared["iteration"], state.round)
-        self._prepare(components, eta0, place)
-        if self._optimizer is not None:
-            names = ("first_moment", "second_moment")
-            moments = {name: shared[name] for name in names}
-            self._optimizer.load_state_dict({**moments, "n_steps": shared["n_steps"]})
+        start = Start(values, None, shared["iteration"], state.round, n_outputs)
+        self._prepare(values.T, eta0, start)
+        engine = self.engine
+        arrays = engine.cut_all(arrays)
+        if engine.optimizer is not None:
+            moments = {name: arrays[name].reshape(-1) for name in _MOMENTS}
+            engine.optimizer.load_state_dict({**moments, "n_steps": shared["n_steps"]})
         self._rule.load_state_dict(shared["rule"])
-        self._best.load_state_dict(shared)
+        self._best.load_state_dict(shared, arrays)
 
     def state_dict(self) -> Snapshot:
-        moments = {} if self._optimizer is None else self._optimizer.state_dict()
+        engine = self.engine
+        steps = {} if engine.optimizer is None else engine.optimizer.state_dict()
+        shape = engine.matrix.values.shape
+        moments = {name: steps.pop(name).reshape(shape) for name in _MOMENTS if steps}
         numbers = np.array([self._eta0, self._first_size, self._objective])
-        return Snapshot(
-            {
-                **self.engine.state_dict(),
-                **moments,
-                **self._best.state_dict(),
-                "numbers": numbers,
-                "rule": np.array(self._rule.state_dict()),
-                "classes": self._classes,
-            }
-        )
+        shared = {
+            **steps,
+            **self._best.state_dict(),
+            "numbers": numbers,
+            "rule": np.array(self._rule.state_dict()),
+            "classes": self._classes,
+        }
+        return engine.snapshot(shared, {**moments, **self._best.arrays})
 
     # What overflows is found, and refused, by the checks.
     @np.errstate(over="ignore", invalid="ignore")
@@ -152,21 +158,27 @@ class MetricFit(Method):
         return Work(self.engine.n_units)
 
     def measure(self) -> list[np.ndarray]:
-        return [self._model.take_seen()]
+        matrix, group = self.engine.matrix, self.context.group
+        square = float(np.vdot(matrix.whole(), matrix.whole()))
+        mine = np.array([self._model.penalty(matrix), square])
+        # All have the whole matrix, or each has a part of it.
+        if not self.engine.is_shared:
+            mine /= group.size
+        return [np.append(self._model.take_seen(), mine)]
 
     @np.errstate(over="ignore", invalid="ignore")
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         matrix, value = self.engine.matrix, 0.0
-        loss, n_units = sums[0].tolist()
-        penalty = float(self._model.penalty(matrix))
+        loss, n_units, penalty, square = sums[0].tolist()
+        self._size = float(np.sqrt(square))
         self._objective = record["objective"] = loss / n_units + penalty
         if self._params.early_stopping:
             record["validation_score"] = self._score()
             value = -record["validation_score"]
             self._best.update(value, record["objective"], matrix)
-        is_finite = np.isfinite(matrix.whole()).all()
+        is_finite = np.isfinite(self._size)
         self._watch.check(record["objective"] if is_finite else np.inf, self.n_rounds)
-        if self._params.alpha and self._size() <= _VANISHED * self._first_size:
+        if self._params.alpha and self._size <= _VANISHED * self._first_size:
             raise self._vanished()
 
     def is_done(self, record: Record) -> bool:
@@ -177,7 +189,7 @@ class MetricFit(Method):
         return bool(allreduce(self.context.group, done.astype(np.int64), "max"))
 
     def model(self) -> Model:
-        components = np.array(self.engine.matrix.whole().T, order="C")
+        components = np.array(self.engine.collect()[0].T, order="C")
         return {
             "components": components,
             "n_iter": self.n_rounds,
@@ -197,7 +209,7 @@ class MetricFit(Method):
         source = self._source
         if isinstance(source, PlannedPairs) and source.n_distances == 1:
             fitted["threshold"] = find_threshold(
-                self.context.group, source, self.engine.matrix
+                self.context.group, source, self.engine.whole()
             )
         return fitted
 
@@ -210,9 +222,9 @@ class MetricFit(Method):
         if start is None:
             self._first_size = float(np.linalg.norm(components))
         self._model = self._make_model(components, eta0)
-        self._optimizer: PenalisedAdam | None = None
+        make_optimizer = None
         if params.optimizer == "adam":
-            self._optimizer = PenalisedAdam(components.size, params.alpha)
+            make_optimizer = partial(PenalisedAdam, alpha=params.alpha)
         self.engine = BroadcastEngine(
             context,
             self._model,
@@ -221,7 +233,7 @@ class MetricFit(Method):
             self.log,
             start,
             self._source,
-            optimizer=self._optimizer,
+            make_optimizer=make_optimizer,
         )
 
     def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
@@ -237,7 +249,7 @@ class MetricFit(Method):
 
     def _score(self) -> float:
         """Score of the held-out rows or pairs; a collective call."""
-        group, matrix = self.context.group, self.engine.matrix
+        group, matrix = self.context.group, self.engine.whole()
         with self.log.computing("evaluate"):
             if isinstance(self._source, LabelSource):
                 return label_score(group, self._source, matrix)
@@ -266,7 +278,3 @@ class MetricFit(Method):
         if isinstance(self._source, LabelSource):
             return of_other + of_similar
         return float(shares @ (of_other, of_similar))
-
-    def _size(self) -> float:
-        """Frobenius norm of the components."""
-        return float(np.linalg.norm(self.engine.matrix.whole()))

@@ -94,11 +94,13 @@ class SFBMetricLearner(FittedMetric):
         Share to hold out, between 0 and 1.
     n_iter_no_change : int, default=5
         Passes without improvement before the fit ends, at least 1.
-    communication : {"auto", "factors", "full_matrix", "server"} or Exchange, \
-            default="auto"
+    communication : {"auto", "factors", "full_matrix", "server", "outputs"} or \
+            Exchange, default="auto"
         Whether factors are sent, or whole update matrices, which are smaller where
-        batches are large against the numbers of features and components. "auto" times
-        an iteration of each way. See :class:`~dask_ma.sfb.Exchange`.
+        batches are large against the numbers of features and components; or, with
+        components shared out over ranks, rows, which takes at most as many ranks as
+        components. "auto" times an iteration of each way. See
+        :class:`~dask_ma.sfb.Exchange`.
     warm_start : bool, default=False
         Whether `fit` starts from the components of the fit before.
     random_state : int, RandomState instance or None, default=None
@@ -122,7 +124,7 @@ class SFBMetricLearner(FittedMetric):
     eta0_ : float
         Length of the first step.
     communication_ : str
-        What was sent: "factors", "full_matrix" or "server".
+        What was sent: "factors", "full_matrix", "server" or "outputs".
     n_iter_ : int
         Passes made.
     history_ : list of dict

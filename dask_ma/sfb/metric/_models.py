@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from dask_ma.kernels.prox import NoPenalty
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
+
+# Pairs of a batch from which on it is quicker to send slopes than to find all of them.
+_SHARED_PAIRS = 2**19
 
 
 class MetricModel(FactorModel):
@@ -107,7 +111,8 @@ class LabelModel(MetricModel):
         is_collective: bool,
     ) -> None:
         super().__init__(params, components, eta0, n_iterations)
-        self.is_collective = is_collective
+        self.is_collective = self.shares_outputs = is_collective
+        self.n_exchanges = 2 if is_collective else 0
 
     def prepare(self, shard: Shard, group: Group) -> None:
         self._group = group
@@ -139,31 +144,91 @@ class LabelModel(MetricModel):
             u += part
         return u, batch.X
 
+    def share_sums(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def share_slopes(
+        self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
+    ) -> np.ndarray:
+        Z = np.concatenate(sums, axis=1)
+        Z -= Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
+        group, n_rows = self._group, len(Z)
+        is_split = group.size > 1 and n_rows**2 >= _SHARED_PAIRS
+        ends = [n_rows * r // group.size for r in range(group.size + 1)]
+        first, last = (ends[group.rank : group.rank + 2]) if is_split else (0, n_rows)
+        weights, value = batch_weights(
+            squared_distances(Z[first:last], Z),
+            batch.y[first:last, np.newaxis] == batch.y,
+            np.arange(first, last),
+            self._loss,
+        )
+        self._note(value, last - first)
+        if not is_split:  # each finds what all pairs mean for its outputs
+            own = np.ascontiguousarray(Z[:, outputs])
+            of_own, of_all = distance_gradient(weights, own, own)
+            return of_own + of_all
+        of_own, of_all = distance_gradient(weights, Z[first:last], Z)
+        of_all[first:last] += of_own
+        widths = np.cumsum([0, *(part.shape[1] for part in sums)])
+        parts = [
+            np.ascontiguousarray(of_all[:, start:stop])
+            for start, stop in itertools.pairwise(widths)
+        ]
+        found = alltoall(group, parts)
+        return np.asarray(sum(found[1:], found[0]))
+
 
 class PairModel(MetricModel):
-    """Distances of pairs that are similar or not, or the two distances of triplets."""
+    """Distances of pairs that are similar or not, or the two distances of triplets.
+
+    The factors of a triplet are next to each other.
+    """
+
+    shares_outputs = True
 
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
-        differences = [batch.X - other for other in batch.others]
-        projected = [matrix.product(difference) for difference in differences]
-        values, slopes = tuple_losses(projected, batch.y, self._loss)
+        v = differences(batch)
+        projected = matrix.product(v)
+        return self._slopes(projected, row_squares(projected), batch), v
+
+    def share_rows(self, batch: Batch) -> Any:
+        return differences(batch)
+
+    def share_sums(self, values: np.ndarray) -> np.ndarray:
+        return row_squares(values)[:, np.newaxis]
+
+    def share_slopes(
+        self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
+    ) -> np.ndarray:
+        return self._slopes(values, sum(sums[1:], sums[0]).ravel(), batch)
+
+    def _slopes(
+        self, projected: np.ndarray, squares: np.ndarray, batch: Batch
+    ) -> np.ndarray:
+        """First factors, of some components, from squared distances by all of them."""
+        distances = squares.reshape(batch.n_rows, -1).T
+        if len(distances) > 1:
+            near, far = distances
+            values, slopes = triplet_losses(near, far, self._loss.margin)
+            slopes = np.stack([slopes, -slopes], axis=1).ravel()
+        else:
+            values, slopes = pair_losses(distances[0], batch.y > 0, self._loss)
         self._note(float(values.sum(dtype=np.float64)), batch.n_rows)
-        signs = (1, -1) if len(projected) > 1 else (1,)
-        u = [
-            (2 * sign * slopes)[:, np.newaxis] * part
-            for sign, part in zip(signs, projected, strict=True)
-        ]
-        if sparse.issparse(differences[0]):
-            return np.concatenate(u), sparse.vstack(differences, format="csr")
-        return np.concatenate(u), np.concatenate(differences)
+        return (2 * slopes)[:, np.newaxis] * projected
 
 
-def tuple_losses(
-    projected: list[np.ndarray], labels: np.ndarray | None, loss: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Losses of pairs or triplets, and their derivatives by the first distances."""
-    distances = [np.einsum("ik,ik->i", part, part) for part in projected]
-    if len(distances) > 1:
-        return triplet_losses(distances[0], distances[1], loss.margin)
-    assert labels is not None
-    return pair_losses(distances[0], labels > 0, loss)
+def differences(batch: Batch) -> Any:
+    """The first rows less the others, those of a triplet next to each other."""
+    parts = [batch.X - other for other in batch.others]
+    if len(parts) == 1:
+        return parts[0]
+    if not sparse.issparse(parts[0]):
+        return np.stack(parts, axis=1).reshape(-1, batch.X.shape[1])
+    order = np.arange(2 * batch.n_rows).reshape(2, -1).T.ravel()
+    return sparse.vstack(parts, format="csr")[order]
+
+
+def row_squares(rows: np.ndarray) -> np.ndarray:
+    """Squared length of each row."""
+    squares: np.ndarray = np.einsum("ik,ik->i", rows, rows)
+    return squares

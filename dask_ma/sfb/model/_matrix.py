@@ -41,6 +41,7 @@ class ParameterMatrix:
         The matrix, transposed; columns that were not used lately are behind, and a
         penalty that divides all columns alike is not in it. See :meth:`whole`.
     intercept : ndarray of shape (n_outputs,) or None
+    prox : Prox
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ParameterMatrix:
     ) -> None:
         self.values = np.array(matrix.T, order="C")
         self.intercept = None if intercept is None else intercept.copy()
-        self._prox = prox
+        self.prox = prox
         self._clock = 0.0
         self._seen = np.zeros(len(self.values))
         self._scale = 1.0  # of all columns
@@ -174,7 +175,7 @@ class ParameterMatrix:
         step : float
             Length of the step, not negative.
         """
-        prox = self._prox
+        prox = self.prox
         if not isinstance(prox, ColumnwiseProx):
             self.values = np.ascontiguousarray(prox(self.values.T, step).T)
             return
@@ -208,7 +209,7 @@ class ParameterMatrix:
 
     def penalty(self) -> float:
         """Value of the penalty."""
-        return float(self._prox.value(self.whole().T))
+        return float(self.prox.value(self.whole().T))
 
     @property
     def _is_late(self) -> bool:
@@ -251,10 +252,10 @@ class ParameterMatrix:
 
     def _shrink(self, columns: np.ndarray | None, amounts: Any) -> None:
         """Apply the prox operator to some columns, or all."""
-        assert isinstance(self._prox, ColumnwiseProx)
+        assert isinstance(self.prox, ColumnwiseProx)
         if columns is None:
-            self._prox.shrink(self.values, amounts)
+            self.prox.shrink(self.values, amounts)
             return
         picked = self.values[columns]
-        self._prox.shrink(picked, amounts)
+        self.prox.shrink(picked, amounts)
         self.values[columns] = picked

@@ -82,8 +82,10 @@ class FactorModel(ABC):
     averages: bool = True
     #: What the intercept's steps are multiplied by.
     intercept_scale: float = 1.0
-    #: Whether outputs can be shared out over ranks, by `share_sums` and `share_slopes`.
+    #: Whether outputs can be shared out over ranks, by `share_slopes` and its like.
     shares_outputs: bool = False
+    #: How often ranks exchange rows of `u` to find factors of a batch.
+    n_exchanges: int = 0
     #: Whether `factors` is a collective call, made for batches without rows, too.
     is_collective: bool = False
     #: Gives the steps of an iteration a common length; None leaves them as they are.
@@ -143,12 +145,13 @@ class FactorModel(ABC):
         Parameters
         ----------
         batch : Batch
-            Rows of all ranks.
+            Rows of this rank, perhaps none.
 
         Returns
         -------
-        v : ndarray or CSR of shape (n_rows, n_columns)
-            `X` of the batch, by default.
+        v : ndarray or CSR of shape (n_pairs, n_columns)
+            They are sent to all ranks, which get them as `X` of batches of rows of all
+            ranks. `X` of the batch, by default.
         """
         return batch.X
 
@@ -157,12 +160,12 @@ class FactorModel(ABC):
 
         Parameters
         ----------
-        values : ndarray of shape (n_rows, n_shared)
+        values : ndarray of shape (n_pairs, n_shared)
             ``v @ matrix.T`` of the rank's share of the outputs, plus intercepts.
 
         Returns
         -------
-        sums : ndarray of shape (n_rows, n_sums)
+        sums : ndarray of shape (n_pairs, n_sums)
             None by default, as in a squared loss.
         """
         return np.zeros((len(values), 0), dtype=values.dtype)
@@ -174,18 +177,37 @@ class FactorModel(ABC):
 
         Parameters
         ----------
-        values : ndarray of shape (n_rows, n_shared)
+        values : ndarray of shape (n_pairs, n_shared)
             As in :meth:`share_sums`.
-        sums : list of ndarray of shape (n_rows, n_sums)
+        sums : list of ndarray of shape (n_pairs, n_sums)
             Those of all ranks.
         batch : Batch
-            Rows of all ranks.
+            Rows of all ranks, the same on each of them; `X` is `v`, and `others` empty.
         outputs : slice
             Which outputs these are.
 
         Returns
         -------
-        u : ndarray of shape (n_rows, n_shared)
+        u : ndarray of shape (n_pairs, n_shared)
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot share outputs")
+
+    def share_loss(
+        self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
+    ) -> float:
+        """This rank's part of the losses of some rows, where outputs are shared out.
+
+        Without it, the whole matrix is put together on each rank for the history.
+
+        Parameters
+        ----------
+        values, sums, batch, outputs
+            As in :meth:`share_slopes`.
+
+        Returns
+        -------
+        loss : float
+            Over ranks these add up to the sum of the losses.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot share outputs")
 
@@ -268,12 +290,13 @@ class FactorModel(ABC):
         Parameters
         ----------
         matrix : ParameterMatrix
-            This rank's copy.
+            This rank's copy, or its share of the outputs.
 
         Returns
         -------
         penalty : float
             That of `prox` unless overridden, as where the factors include a penalty.
+            Shares add up to the penalty.
         """
         return matrix.penalty()
 

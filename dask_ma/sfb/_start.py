@@ -1,0 +1,74 @@
+"""Where a run begins: at the matrix of a model, or at what a fit before has kept."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_ma.comm import Group
+from dask_ma.engine import State
+from dask_ma.sfb.exchange._outputs import share_of
+
+
+class Start(NamedTuple):
+    """Where a run begins.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_features, n_outputs)
+        The matrix, transposed; or this rank's outputs, where they are shared out.
+    intercept : ndarray of shape (n_outputs,) or None
+    iteration : int
+        Iterations made.
+    n_passes : int
+        Passes made.
+    n_outputs : int or None
+        Outputs of all ranks; None where `values` has them all.
+    """
+
+    values: np.ndarray
+    intercept: np.ndarray | None
+    iteration: int
+    n_passes: int
+    n_outputs: int | None = None
+
+
+def arrays_of(state: State, group: Group) -> dict[str, Any]:
+    """What a snapshot of an engine holds with a place for each output; collective.
+
+    Parameters
+    ----------
+    state : State
+    group : Group
+        This rank.
+
+    Returns
+    -------
+    arrays : dict
+        Of all outputs, or of those of this rank; then `n_outputs` counts all.
+    """
+    if "values" in state.shared:
+        return dict(state.shared)
+    if state.own is not None:
+        return state.own
+    # There were other ranks, with other shares.
+    parts: list[dict[str, Any]] = []
+    start = 0
+    for piece in state.pieces(group):
+        own = share_of(group, piece["n_outputs"])
+        stop = start + piece["values"].shape[-1]
+        inside = slice(max(own.start - start, 0), max(min(own.stop, stop) - start, 0))
+        parts.append(
+            {
+                name: array[..., inside]
+                for name, array in piece.items()
+                if isinstance(array, np.ndarray)
+            }
+        )
+        start = stop
+    found = {
+        name: np.concatenate([part[name] for part in parts], axis=-1)
+        for name in parts[0]
+    }
+    return {**dict.fromkeys(piece), **found, "n_outputs": start}
