@@ -122,8 +122,8 @@ def compare_labels(
     found: dict[str, list[Result]] = {}
     for seed in range(seeds):
         contestants = {
-            "SFBMetricLearner(max_iter=10)": SFBMetricLearner(
-                50, max_iter=10, random_state=seed, n_ranks=1
+            "SFBMetricLearner(max_iter=20)": SFBMetricLearner(
+                50, max_iter=20, random_state=seed, n_ranks=1
             ),
             "SFBMetricLearner(max_iter=5)": SFBMetricLearner(
                 50, max_iter=5, random_state=seed, n_ranks=1

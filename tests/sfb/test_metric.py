@@ -157,6 +157,18 @@ def test_any_number_of_ranks(how, content):
     assert others[0].communication_ == content
 
 
+@pytest.mark.filterwarnings("ignore:the objective has not fallen")
+@pytest.mark.parametrize(
+    ("batch_size", "expected"), [(150, 120), (50, 40), (8, 7), (2, 3)]
+)
+def test_passes_by_default(batch_size, expected):
+    """As many as 120 steps take, at least 3."""
+    learner = fit(batch_size=batch_size, tol=None, n_ranks=2)
+    assert learner.n_iter_ == expected
+    same = fit(batch_size=batch_size, tol=None, max_iter=expected)
+    np.testing.assert_allclose(learner.components_, same.components_, atol=1e-4)
+
+
 def test_sorted_rows_are_no_harder():
     """iris is sorted by class: every rank has rows of other classes."""
     order = np.random.default_rng(3).permutation(150)

@@ -30,6 +30,8 @@ from dask_ma.supervised import StopRule
 
 _ADVICE = "lower eta0, or scale the features"
 _VANISHED = 1e-2  # of the components at the start
+# After which distances hardly become better, whatever the number of rows.
+_ENOUGH_STEPS, _LEAST_PASSES = 120, 3
 _MOMENTS = ("first_moment", "second_moment")
 
 
@@ -105,7 +107,7 @@ class MetricFit(Method):
 
     @property
     def is_complete(self) -> bool:
-        return self.n_rounds >= self._params.max_iter
+        return self.n_rounds >= self._max_iter
 
     def begin(self) -> None:
         params, context = self._params, self.context
@@ -236,11 +238,19 @@ class MetricFit(Method):
             make_optimizer=make_optimizer,
         )
 
+    @property
+    def _max_iter(self) -> int:
+        """Most passes."""
+        if not isinstance(self._params.max_iter, str):
+            return self._params.max_iter
+        n_steps = self._source.plan.n_steps(self._params.batch_size)
+        return max(_LEAST_PASSES, -(-_ENOUGH_STEPS // n_steps))
+
     def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
         """The model of labels or of pairs."""
         params = self._params
         n_steps = self._source.plan.n_steps(params.batch_size)
-        arguments = params, components, eta0, params.max_iter * n_steps
+        arguments = params, components, eta0, self._max_iter * n_steps
         if params.tuples is not None:
             return PairModel(*arguments)
         exchange = params.settings.exchange

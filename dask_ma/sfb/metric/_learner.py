@@ -67,8 +67,9 @@ class SFBMetricLearner(FittedMetric):
         The last two need ``optimizer="sgd"``.
     alpha : float, default=0.0
         Weight of the penalty, at least 0.
-    max_iter : int, default=20
-        Most passes over the rows or pairs, at least 1.
+    max_iter : int or "auto", default="auto"
+        Most passes over the rows or pairs, at least 1. "auto": as many as 120 steps
+        take, at least 3, so few of many rows and many of few.
     tol : float or None, default=1e-4
         The fit ends when `n_iter_no_change` passes in a row have not lowered the
         objective by this times itself; with `early_stopping`, when they have not raised
@@ -177,7 +178,7 @@ class SFBMetricLearner(FittedMetric):
         "init": [StrOptions({"auto", "pca", "identity", "random"}), "array-like"],
         "penalty": [StrOptions({"l2", "l1", "trace"})],
         "alpha": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "optimizer": [StrOptions({"adam", "sgd"})],
@@ -207,7 +208,7 @@ class SFBMetricLearner(FittedMetric):
         init: Any = "auto",
         penalty: str = "l2",
         alpha: float = 0.0,
-        max_iter: int = 20,
+        max_iter: int | str = "auto",
         tol: float | None = 1e-4,
         batch_size: int = 256,
         optimizer: str = "adam",
@@ -373,6 +374,9 @@ class SFBMetricLearner(FittedMetric):
                 **changes,
             },
         )
+
+    def _max_rounds(self, params: MetricParams, info: InputInfo) -> int | None:
+        return None if isinstance(params.max_iter, str) else params.max_iter
 
     def _warm_changes(self) -> dict[str, Any]:
         is_warm = self.warm_start and hasattr(self, "components_")

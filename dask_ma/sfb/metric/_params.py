@@ -46,7 +46,7 @@ class MetricParams(ProblemParams):
     init: Any
     penalty: str
     alpha: float
-    max_iter: int
+    max_iter: int | str
     tol: float | None
     batch_size: int
     optimizer: str
