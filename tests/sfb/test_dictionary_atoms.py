@@ -168,12 +168,12 @@ def test_mean_usage():
     seen = 0
     for seed in range(40):
         _, codes, sums = batch(60, seed)
-        usage = mean_usage(usage, sums, seen)
+        usage = mean_usage(usage, sums, seen, sums.n_rows)
         seen += 60
         means.append((codes**2).mean(axis=0))
         if seed == 9:
             np.testing.assert_allclose(usage, np.mean(means, axis=0))
     # Later on, the newest has a twentieth of the weight.
     before = usage
-    usage = mean_usage(usage, sums, seen)
+    usage = mean_usage(usage, sums, seen, sums.n_rows)
     np.testing.assert_allclose(usage, 0.95 * before + 0.05 * means[-1])

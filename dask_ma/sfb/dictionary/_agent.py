@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dask_ma.engine import (
 from dask_ma.exceptions import CheckpointError
 from dask_ma.sfb.dictionary._atoms import Statistics, unused, within_ball
 from dask_ma.sfb.dictionary._codes import ROUGH, Codes, lasso_codes
+from dask_ma.sfb.dictionary._merging import Merged, batches_apart, merge
 from dask_ma.sfb.dictionary._params import DictionaryParams, DictionaryResult
 from dask_ma.sfb.dictionary._progress import Progress, atom_change
 from dask_ma.sfb.dictionary._rows import (
@@ -31,7 +32,12 @@ from dask_ma.sfb.dictionary._rows import (
     worst_rows,
 )
 from dask_ma.sfb.dictionary._solvers import SOLVERS
-from dask_ma.sfb.dictionary._sums import FactorsSender, Sender, StatisticsSender
+from dask_ma.sfb.dictionary._sums import (
+    FactorsSender,
+    Sender,
+    StatisticsSender,
+    own_sums,
+)
 
 
 def train(
@@ -63,8 +69,20 @@ def train(
     )
 
 
+class _Found(NamedTuple):
+    """Rows of a round: the last of this rank, with objectives, and all by number."""
+
+    X: Any
+    objectives: np.ndarray
+    n_rows: int
+    objective: float
+    n_own: int
+
+
 class DictionaryFit(Method):
-    """Rounds over the rows of all ranks, a batch in each; several make a pass.
+    """Rounds over the rows of all ranks; several make a pass.
+
+    In each the ranks share a batch, or each goes over some by itself.
 
     Parameters
     ----------
@@ -87,8 +105,20 @@ class DictionaryFit(Method):
         super().__init__(context)
         self.n_iter = 0
         self._rows, self._params = rows, params
-        self._n_steps = -(-rows.n_total // params.batch_size)
-        self._next = 0  # batch of the pass
+        n_ranks = context.group.size
+        self._n_apart = 1
+        if params.communication == "statistics":
+            self._n_apart = batches_apart(
+                params.merge_every,
+                n_rows=rows.n_total,
+                batch_size=params.batch_size,
+                n_ranks=n_ranks,
+            )
+        # Batches of a round, on all ranks together.
+        self._n_batches = self._n_apart * n_ranks if self._n_apart > 1 else 1
+        self._round_size = self._n_batches * params.batch_size
+        self._n_steps = -(-rows.n_total // self._round_size)
+        self._next = 0  # round of the pass
         self._batches: Iterator[Any] | None = None
         self._progress = Progress()
         self._sender = self._make_sender()
@@ -144,30 +174,83 @@ class DictionaryFit(Method):
         return Snapshot(shared)
 
     def round(self) -> Work:
-        params, solver, before = self._params, self._solver, self._atoms
+        params, before = self._params, self._atoms
+        go_over = self._go_over_one if self._n_apart == 1 else self._go_over_some
+        found = go_over()
+        self._check(found.objective)
+        values = {"n_iter": self.n_iter, "objective": float("nan"), "n_replaced": 0}
+        if not found.n_rows:  # each rank has fewer rows than there are batches
+            return Work(0, values)
+        if params.resample_unused:
+            values["n_replaced"] = self._replace_unused(found.X, found.objectives)
+        values["objective"] = found.objective / found.n_rows
+        # The parameters are about batches of all ranks.
+        patience, n_batches = params.max_no_improvement, self._n_batches
+        if patience is not None and n_batches > 1:
+            patience = max(2, round(patience / n_batches))
+        self._progress = self._progress.after(
+            values["objective"],
+            atom_change(before, self._atoms) / n_batches,
+            share=self._round_size / self._rows.n_total,
+            tol=params.tol,
+            patience=patience,
+        )
+        return Work(found.n_own, values)
+
+    def _go_over_one(self) -> _Found:
+        """Update the atoms by a batch of all ranks; a collective call."""
         X = self._next_batch()
         with self.log.computing():
             codes = self._codes(X)
         total = float(codes.objectives.sum(dtype=np.float64))
         sums = self._sender.add_up(X, codes.values, total)
-        self._check(sums.objective)
-        values = {"n_iter": self.n_iter, "objective": float("nan"), "n_replaced": 0}
-        if not sums.n_rows:  # each rank has fewer rows than there are batches
-            return Work(0, values)
+        n_own = X.shape[0]
+        found = _Found(X, codes.objectives, sums.n_rows, sums.objective, n_own)
+        if sums.n_rows and np.isfinite(sums.objective):
+            with self.log.computing():
+                self._atoms = self._solver.step(self._atoms, sums, self._done())
+        self._end_round()
+        return found
+
+    def _go_over_some(self) -> _Found:
+        """Update the atoms by batches of this rank, then agree; a collective call."""
+        solver, n_total = self._solver, self._rows.n_total
+        n_seen, n_own, total = solver.n_seen, 0, 0.0
+        first, n_batches = self._next * self._n_apart, self._n_steps * self._n_apart
+        n_counted = 0
+        for number in range(first, first + self._n_apart):
+            X = self._next_batch()
+            # Each rank's rows stand for those of all.
+            n_all = n_total * (number + 1) // n_batches - n_total * number // n_batches
+            n_counted += n_all
+            with self.log.computing():
+                codes = self._codes(X)
+                objective = float(codes.objectives.sum(dtype=np.float64))
+                if X.shape[0] and np.isfinite(objective):
+                    sums = own_sums(X, codes.values, objective)
+                    solver.n_seen = n_seen + n_counted - n_all
+                    done = self._done()
+                    self._atoms = solver.step(self._atoms, sums, done, n_all)
+            n_own, total = n_own + X.shape[0], total + objective
+        group = self.context.group
+        merged = merge(group, self._atoms, solver.statistics, n_own, total)
+        self._take(merged, n_seen + n_counted)
+        self._end_round()
+        return _Found(X, codes.objectives, merged.n_rows, merged.objective, n_own)
+
+    def _take(self, merged: Merged, n_seen: int) -> None:
+        """Go on from what the ranks have agreed on."""
+        if not merged.n_rows or not np.isfinite(merged.objective):
+            return
+        solver = self._solver
+        solver.statistics, solver.n_seen = (merged.codes, merged.rows), n_seen
         with self.log.computing():
-            done = (self.n_iter * self._n_steps + self._next) / self._n_rounds
-            self._atoms = solver.step(before, sums, min(done, 1.0))
-        if params.resample_unused:
-            values["n_replaced"] = self._replace_unused(X, codes.objectives)
-        values["objective"] = sums.objective / sums.n_rows
-        self._progress = self._progress.after(
-            values["objective"],
-            atom_change(before, self._atoms),
-            share=params.batch_size / self._rows.n_total,
-            tol=params.tol,
-            patience=params.max_no_improvement,
-        )
-        return Work(X.shape[0], values)
+            self._atoms = solver.settle(merged.atoms)
+
+    def _done(self) -> float:
+        """Part of the fit that lies behind with the round."""
+        done = (self.n_iter * self._n_steps + self._next + 1) / self._n_rounds
+        return min(done, 1.0)
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         """All ranks know the objective already."""
@@ -181,7 +264,7 @@ class DictionaryFit(Method):
             "statistics": self._solver.statistics,
             "n_seen": self._solver.n_seen,
             "n_iter": self.n_iter,
-            "n_steps": self._params.n_steps + self.n_rounds,
+            "n_steps": self._params.n_steps + self.n_rounds * self._n_apart,
             "n_unused": self._n_unused,
         }
 
@@ -213,19 +296,22 @@ class DictionaryFit(Method):
         return StatisticsSender(group)
 
     def _next_batch(self) -> Any:
-        """Rows of this rank, and the numbers of the next."""
+        """Rows of this rank."""
         if self._batches is None:
+            n_batches, shuffle = self._n_steps * self._n_apart, self._params.shuffle
             batches = self._rows.batches(
-                self.context, self._n_steps, self.n_iter, shuffle=self._params.shuffle
+                self.context, n_batches, self.n_iter, shuffle=shuffle
             )
             # A fit may go on within a pass.
-            self._batches = islice(batches, self._next, None)
-        X = next(self._batches)
+            self._batches = islice(batches, self._next * self._n_apart, None)
+        return next(self._batches)
+
+    def _end_round(self) -> None:
+        """Count a round."""
         self._next += 1
         if self._next == self._n_steps:
             self._next, self._batches = 0, None
             self.n_iter += 1
-        return X
 
     def _codes(self, X: Any) -> Codes:
         """Codes of a batch."""

@@ -39,18 +39,20 @@ class Statistics:
         codes = np.zeros((n_components, n_components), dtype=dtype)
         return cls(codes, np.zeros((n_components, n_features), dtype=dtype), 0)
 
-    def added(self, sums: BatchSums) -> Statistics:
+    def added(self, sums: BatchSums, n_counted: int | None = None) -> Statistics:
         """The statistics with one more batch, of any size.
 
         Parameters
         ----------
         sums : BatchSums
+        n_counted : int, default=None
+            Rows that it stands for; None is its own number of them.
 
         Returns
         -------
         statistics : Statistics
         """
-        n_seen = self.n_seen + sums.n_rows
+        n_seen = self.n_seen + (sums.n_rows if n_counted is None else n_counted)
         kept = self.codes.dtype.type((self.n_seen / n_seen) ** _FORGETTING)
         share = self.codes.dtype.type((1 - kept) / sums.n_rows)
         return Statistics(
@@ -190,7 +192,9 @@ def step_along_gradient(
     return within_ball(slopes, positive=positive)
 
 
-def mean_usage(usage: np.ndarray, sums: BatchSums, n_seen: int) -> np.ndarray:
+def mean_usage(
+    usage: np.ndarray, sums: BatchSums, n_seen: int, n_counted: int
+) -> np.ndarray:
     """Mean squared codes with those of one more batch.
 
     Parameters
@@ -200,12 +204,14 @@ def mean_usage(usage: np.ndarray, sums: BatchSums, n_seen: int) -> np.ndarray:
     sums : BatchSums
     n_seen : int
         Rows of those.
+    n_counted : int
+        Rows that the batch stands for.
 
     Returns
     -------
     usage : ndarray of shape (n_components,)
     """
-    weight = max(sums.n_rows / (n_seen + sums.n_rows), _USAGE_MEMORY)
+    weight = max(n_counted / (n_seen + n_counted), _USAGE_MEMORY)
     newest = sums.codes.diagonal() / sums.n_rows
     mean: np.ndarray = usage + (newest - usage) * usage.dtype.type(weight)
     return mean

@@ -44,7 +44,8 @@ class SFBDictionaryLearning(FittedDictionary):
     max_iter : int, default=20
         Most passes over the rows, at least 1.
     batch_size : int, default=256
-        Rows of a batch, on all ranks together; at least 1.
+        Rows of a batch, on all ranks together, or of each rank where `merge_every` is
+        above 1; at least 1.
     solver : {"online", "sgd"}, default="online"
         "online" gives each atom its best value for the codes of all batches, the latest
         of which weigh most. "sgd" makes a step along the gradient of the newest batch,
@@ -76,6 +77,13 @@ class SFBDictionaryLearning(FittedDictionary):
         "factors": the rows of the batch with their codes, from which every rank finds
         the sums; less where there are many more atoms and features than rows in a
         batch. Both give the same, but for rounding.
+    merge_every : int or "auto", default="auto"
+        How many batches of its own rows, of `batch_size` rows each, a rank goes over
+        until the ranks agree on means of their statistics and atoms. With 1 ranks share
+        each batch, and their number changes the order of the rows and little else.
+        "auto": 1 with one rank, with "factors" and where a pass has few batches; else
+        up to 16, with 4 exchanges in a pass at least, so that exchanges take little
+        time.
     shuffle : bool, default=True
         Whether each pass goes over the rows in another order.
     tol : float, default=1e-3
@@ -107,17 +115,17 @@ class SFBDictionaryLearning(FittedDictionary):
     n_iter_ : int
         Passes over the rows.
     n_steps_ : int
-        Batches gone over.
+        Batches that each rank has gone over.
     n_unused_ : int
         Atoms that no row has used lately.
     history_ : list of dict
-        One record per batch: `round`; `n_iter`, passes completed; `time`, in seconds
-        since rank 0 started; `objective`, its mean over the rows of the batch, before
-        the update; `n_replaced`, unused atoms; over all ranks the sums `n_samples`
-        (rows gone over), `bytes_sent` and `messages_sent` between processes, and
-        `bytes_shared` within processes; and the means over ranks `seconds_computing`
-        and `seconds_waiting`. `restarts` counts how often the ranks have had to start
-        again until then.
+        One record per batch, or per exchange with `merge_every`: `round`; `n_iter`,
+        passes completed; `time`, in seconds since rank 0 started; `objective`, its
+        mean over the rows gone over, before the updates; `n_replaced`, unused atoms;
+        over all ranks the sums `n_samples` (rows gone over), `bytes_sent` and
+        `messages_sent` between processes, and `bytes_shared` within processes; and
+        the means over ranks `seconds_computing` and `seconds_waiting`. `restarts`
+        counts how often the ranks have had to start again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see
         :class:`~dask_ma.plotting.GanttDisplay`.
@@ -170,6 +178,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "transform_max_iter": [_FROM_1],
         "split_sign": ["boolean"],
         "communication": [StrOptions({"statistics", "factors"})],
+        "merge_every": [_FROM_1, StrOptions({"auto"})],
         "shuffle": ["boolean"],
         "tol": [_FROM_0],
         "max_no_improvement": [_FROM_1, None],
@@ -186,6 +195,11 @@ class SFBDictionaryLearning(FittedDictionary):
     }
     _inactive: ClassVar[tuple[Inactive, ...]] = (
         Inactive(("eta0",), unless("solver", "sgd"), "set solver='sgd'"),
+        Inactive(
+            ("merge_every",),
+            unless("communication", "statistics"),
+            "set communication='statistics'",
+        ),
     )
 
     def __init__(
@@ -205,6 +219,7 @@ class SFBDictionaryLearning(FittedDictionary):
         transform_max_iter: int = 1000,
         split_sign: bool = False,
         communication: str = "statistics",
+        merge_every: int | str = "auto",
         shuffle: bool = True,
         tol: float = 1e-3,
         max_no_improvement: int | None = 10,
@@ -226,6 +241,7 @@ class SFBDictionaryLearning(FittedDictionary):
         self.transform_max_iter = transform_max_iter
         self.split_sign = split_sign
         self.communication = communication
+        self.merge_every = merge_every
         self.shuffle = shuffle
         self.tol = tol
         self.max_no_improvement = max_no_improvement

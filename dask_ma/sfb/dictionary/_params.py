@@ -39,6 +39,7 @@ class DictionaryParams:
     tol: float
     max_no_improvement: int | None
     communication: str
+    merge_every: int | str
     atoms: np.ndarray | None = field(default=None, repr=False)
     statistics: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     n_seen: int = 0

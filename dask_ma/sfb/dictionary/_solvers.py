@@ -48,7 +48,13 @@ class Solver(ABC):
         return self.statistics[0].diagonal()
 
     @abstractmethod
-    def step(self, atoms: np.ndarray, sums: BatchSums, done: float) -> np.ndarray:
+    def step(
+        self,
+        atoms: np.ndarray,
+        sums: BatchSums,
+        done: float,
+        n_counted: int | None = None,
+    ) -> np.ndarray:
         """Atoms after a batch.
 
         Parameters
@@ -58,12 +64,18 @@ class Solver(ABC):
             It has rows.
         done : float
             Part of the fit that lies behind, from 0 to 1.
+        n_counted : int, default=None
+            Rows that those of the batch stand for, of all ranks; None is their number.
 
         Returns
         -------
         atoms : ndarray of shape (n_components, n_features)
             Others than those given.
         """
+
+    def settle(self, atoms: np.ndarray) -> np.ndarray:
+        """Atoms that go with the statistics, from means over ranks."""
+        return atoms
 
     @abstractmethod
     def forget(self, atoms: np.ndarray) -> None:
@@ -78,10 +90,20 @@ class Solver(ABC):
 class Online(Solver):
     """Mairal's: each atom takes its best value for the codes of all batches so far."""
 
-    def step(self, atoms: np.ndarray, sums: BatchSums, done: float) -> np.ndarray:
+    def step(
+        self,
+        atoms: np.ndarray,
+        sums: BatchSums,
+        done: float,
+        n_counted: int | None = None,
+    ) -> np.ndarray:
         known = Statistics(*self.statistics, self.n_seen)
-        known = known.added(sums)
+        known = known.added(sums, n_counted)
         self.statistics, self.n_seen = (known.codes, known.rows), known.n_seen
+        return self.settle(atoms)
+
+    def settle(self, atoms: np.ndarray) -> np.ndarray:
+        known = Statistics(*self.statistics, self.n_seen)
         return descend_on_atoms(atoms, known, positive=self.params.positive_dict)
 
     def forget(self, atoms: np.ndarray) -> None:
@@ -96,10 +118,17 @@ class Gradient(Solver):
     else; the second stays 0.
     """
 
-    def step(self, atoms: np.ndarray, sums: BatchSums, done: float) -> np.ndarray:
-        usage = mean_usage(self.usage, sums, self.n_seen)
+    def step(
+        self,
+        atoms: np.ndarray,
+        sums: BatchSums,
+        done: float,
+        n_counted: int | None = None,
+    ) -> np.ndarray:
+        n_counted = sums.n_rows if n_counted is None else n_counted
+        usage = mean_usage(self.usage, sums, self.n_seen, n_counted)
         self.statistics = np.diag(usage), self.statistics[1]
-        self.n_seen += sums.n_rows
+        self.n_seen += n_counted
         step_size = self.params.eta0
         if self.params.decays:
             step_size *= 0.5 * (1 + np.cos(np.pi * done))

@@ -101,6 +101,11 @@ class FactorsSender:
         return BatchSums(squares, rows, n_rows, sum(packet.gain for packet in packets))
 
 
+def own_sums(X: Any, codes: np.ndarray, objective: float) -> BatchSums:
+    """Sums over rows of this rank alone."""
+    return BatchSums(*_products(X, codes), len(codes), objective)
+
+
 def _products(X: Any, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``c^T c`` and ``c^T x``, dense."""
     return codes.T @ codes, codes.T @ X

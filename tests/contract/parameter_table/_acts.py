@@ -239,6 +239,7 @@ _ATOMS = {
     "transform_max_iter": acts(1, n_components=12, transform_alpha=1e-4),
     "split_sign": acts(True),
     "communication": acts("factors", "messages", n_ranks=3),
+    "merge_every": acts(2, n_ranks=2, batch_size=5),
     "shuffle": acts(False),
     "tol": acts(0.5, "n_iter", max_iter=20),
     "max_no_improvement": acts(1, "n_iter", max_iter=30),

@@ -157,6 +157,7 @@ INACTIVE = [
         )
     ),
     raises(_ATOMS, "eta0", 0.1, "solver"),
+    raises(_ATOMS, "merge_every", 2, "communication", communication="factors"),
     warns(_SFB, "power_t", 0.2, "learning_rate"),
     warns(_SFB, "power_t", 0.2, "learning_rate", learning_rate="constant"),
     warns(_SFB, "power_t", 0.2, "learning_rate", "penalty", learning_rate="optimal"),
