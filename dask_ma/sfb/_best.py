@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dask_ma.sfb.model._matrix import ParameterMatrix
+
+Copies = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
 class Best:
@@ -25,25 +28,22 @@ class Best:
         self._is_newest = False
         self._model: tuple[np.ndarray, np.ndarray | None] | None = None
 
-    def update(self, value: float, objective: float, matrix: ParameterMatrix) -> None:
-        """Take the model of a pass, if it is the best one.
+    def update(self, value: float, objective: float, copies: Copies) -> None:
+        """Take the model of a pass, if it is the best one; a collective call.
 
         Parameters
         ----------
         value : float
-            What is to be small.
+            What is to be small; the same on all ranks.
         objective : float
-        matrix : ParameterMatrix
-            Copied.
+        copies : callable
+            Gives copies of values and intercepts.
         """
         self._is_newest = value < self.value or self._model is None
         if self._is_newest:
             self.value, self.objective = value, objective
-            intercept = matrix.intercept
-            self._model = (
-                matrix.whole().copy(),
-                None if intercept is None else intercept.copy(),
-            )
+            self._model = None  # not two at a time
+            self._model = copies()
 
     def give(self, matrix: ParameterMatrix) -> None:
         """Let a matrix be the best model.
@@ -56,17 +56,17 @@ class Best:
         if self._model is not None:
             matrix.replace(*self._model)
 
-    def take(self, matrix: ParameterMatrix) -> None:
-        """Let the best model be that of a matrix, which has the same value.
+    def take(self, copies: Copies) -> None:
+        """Let the best model be another one of the same value; a collective call.
 
         Parameters
         ----------
-        matrix : ParameterMatrix
-            Copied.
+        copies : callable
+            Gives copies of values and intercepts.
         """
         if self._model is not None:
             self._model = None
-            self.update(self.value, self.objective, matrix)
+            self.update(self.value, self.objective, copies)
 
     @property
     def arrays(self) -> dict[str, Any]:

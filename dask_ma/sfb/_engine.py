@@ -25,6 +25,8 @@ from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 from dask_ma.sfb.model._source import RowSource, Source
 
+_COPY = "sfb-copy"
+
 
 class BroadcastEngine:
     """Runs a model on the rows of all ranks; making one is a collective call.
@@ -174,6 +176,25 @@ class BroadcastEngine:
         No pass may follow.
         """
         self.matrix, self._shares = self.whole(), None
+
+    def copies(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Copies of values and intercepts of this rank's matrix; a collective call.
+
+        Where matrices are the same, the ranks of a process have one copy together. It
+        must not be changed.
+        """
+        group, intercept = self._context.group, self.matrix.intercept
+        intercept = None if intercept is None else intercept.copy()
+        first, *others = group.local_ranks
+        if self._shares is not None or not self._agrees or not others:
+            return self.matrix.whole().copy(), intercept
+        self.matrix.whole()  # brings it up to date on all of them
+        if group.rank != first:
+            return group.recv(first, _COPY), intercept
+        values = self.matrix.values.copy()
+        for rank in others:
+            group.push(values, rank, _COPY, copy=False)
+        return values, intercept
 
     def collect(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and intercepts of all outputs on rank 0; a collective call.
@@ -332,10 +353,9 @@ class BroadcastEngine:
         snapshot : Snapshot
             From which :func:`~dask_ma.sfb._start.arrays_of` finds the arrays.
         """
-        arrays, intercept = dict(arrays or {}), self.matrix.intercept
+        arrays = dict(arrays or {})
         if "values" not in arrays:  # both go on changing in place
-            arrays["values"] = self.matrix.whole().copy()
-            arrays["intercept"] = None if intercept is None else intercept.copy()
+            arrays["values"], arrays["intercept"] = self.copies()
         shared = {**shared, "iteration": self.iteration}
         if self._shares is None:
             return Snapshot({**shared, **arrays}, own, whole=self._keeps_parts)
@@ -463,12 +483,13 @@ class BroadcastEngine:
             self._apply(packets)
         # Those that got the same updates differ by rounding alone, but would go apart.
         group, matrix = self._context.group, self.matrix
-        parts = [matrix.whole()]
-        if matrix.intercept is not None:
-            parts.append(matrix.intercept)
-        means = [total / group.size for total in allreduce(group, parts)]
-        matrix.replace(means[0], means[1] if len(means) > 1 else None)
-        self._model.updated(matrix, None, 0.0)
+        if self._settings.exchange.averaging:
+            parts = [matrix.whole()]
+            if matrix.intercept is not None:
+                parts.append(matrix.intercept)
+            means = [total / group.size for total in allreduce(group, parts)]
+            matrix.replace(means[0], means[1] if len(means) > 1 else None)
+            self._model.updated(matrix, None, 0.0)
         # With the penalty of the last iteration zeros, and constraints, come back.
         with self._log.computing():
             matrix.penalise(self._model.step_size(self.iteration - 1))

@@ -348,3 +348,29 @@ def test_an_error_of_one_rank_ends_all(
         run_ranks(agent, 3)
     assert sorted(ended) == [0, 2]
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(("per_node", "n_copies"), [(4, 1), (2, 2), (1, 4)])
+def test_ranks_of_a_process_have_one_copy(
+    run_ranks, make_model, make_shards, rows, per_node, n_copies
+):
+    """Which stays as it was."""
+    model = make_model(prox=L2(0.3), fit_intercept=True)
+    shards = make_shards(4, rows.X, rows.y)
+    settings = RunSettings(exchange=Exchange("factors"), batch_size=3)
+
+    def program(group):
+        context = RankContext(group, 0)
+        shard, log = shards[group.rank], RoundLog(context)
+        engine = BroadcastEngine(context, model, shard, settings, log)
+        engine.run_pass()
+        before = np.array(engine.matrix).T
+        values, intercept = engine.copies()
+        engine.run_pass()
+        np.testing.assert_array_equal(values, before)
+        assert not np.array_equal(intercept, engine.matrix.intercept)
+        return values
+
+    copies = run_ranks(program, 4, per_node)
+    places = {values.__array_interface__["data"][0] for values in copies}
+    assert len(places) == n_copies

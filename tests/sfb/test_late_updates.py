@@ -1,12 +1,17 @@
 """Updates that come late: partial broadcasts and bounded staleness."""
 
+import operator
 import threading
 import time
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 
+from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, TraceNorm
 from dask_ma.sfb.topology import Topology
 
@@ -223,3 +228,44 @@ def test_a_pass_has_as_many_penalties_as_steps(
         shorter = (1 + 0.1 * 0.5) ** (2 * engine.n_steps)
         start = model.initial_matrix(7)
         np.testing.assert_allclose(engine.matrix, start / shorter, rtol=1e-12)
+
+
+def test_no_matrix_is_sent(run_engines, make_model, make_shards, rows):
+    """Ranks that take no mean at the end of a pass have what it would be of."""
+    model = make_model(factors=constant, averages=False, fit_intercept=True)
+    shards = make_shards(4, rows.X, rows.y)
+    params = {"broadcast": 1, "relay": False}
+    together, apart = (
+        run_engines(model, shards, 1, averaging=averaging, **params)
+        for averaging in (True, False)
+    )
+    for name in ("matrix", "matrix.intercept"):
+        take = operator.attrgetter(name)
+        own = [np.asarray(take(engine)) for engine in apart]
+        np.testing.assert_allclose(np.mean(own, axis=0), take(together[0]))
+        assert not np.allclose(own[0], own[1])
+
+
+def test_fits_that_take_no_mean():
+    """All updates arrive, so that ranks differ by rounding; nobody asks for a gap."""
+    X, y = load_digits(return_X_y=True)
+    params = {"solver": "sgd", "random_state": 0, "n_ranks": 3, "max_iter": 6}
+    params |= {"penalty": None, "tol": None, "batch_size": 32}
+    found = [
+        SFBLogisticRegression(
+            communication=Exchange("factors", broadcast=1, averaging=averaging),
+            **params,
+        ).fit(X[:300] / 16, y[:300])
+        for averaging in (True, False)
+    ]
+    np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-9)
+    sent = [sum(r["bytes_shared"] for r in model.history_) for model in found]
+    assert sent[1] < sent[0] - 6 * 2 * 64 * 10 * 8
+    model = SFBLogisticRegression(
+        communication=Exchange("factors", broadcast=1, averaging=False), refine=True
+    )
+    with pytest.raises(ValueError, match="refine=True needs ranks with the same"):
+        model.set_params(solver="sgd", n_ranks=3).fit(X, y)
+    model.set_params(refine="auto", max_iter=3)
+    with pytest.warns(ConvergenceWarning):
+        assert "dual_gap" not in model.fit(X[:300] / 16, y[:300]).history_[-1]

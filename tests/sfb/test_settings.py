@@ -29,6 +29,7 @@ def test_what_can_be(given):
         ({"staleness": -1}, "'staleness' parameter of Exchange must be an int"),
         ({"staleness": 0.5}, "'staleness' parameter"),
         ({"relay": 2}, "'relay' parameter"),
+        ({"averaging": None}, "'averaging' parameter"),
         ({"wire_dtype": "int8"}, "'wire_dtype' parameter .* Got 'int8'"),
         ({"compression": 1}, "'compression' parameter .* Got 1"),
         ({"compression": -0.1}, "'compression' parameter"),

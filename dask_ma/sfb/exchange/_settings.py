@@ -52,6 +52,11 @@ class Exchange(Settings):
         factors: fewer bytes, but ranks learn of others through the mean at the end of a
         pass alone, and updates count for those that do not arrive. Used with
         `broadcast`.
+    averaging : bool, default=True
+        Whether the ranks take the mean of their matrices at the end of a pass. False
+        never sends a whole matrix, as in the paper. The matrices then differ, by
+        rounding where all updates reach all ranks and there is no penalty, and the
+        model is that of rank 0. Used with `staleness` or `broadcast`.
     compression : float or None, default=None
         Relative error, in the Frobenius norm, that may be made by sending fewer pairs
         of factors than there are rows; from 0 to below 1. None sends all.
@@ -82,6 +87,7 @@ class Exchange(Settings):
             None,
         ],
         "relay": ["boolean"],
+        "averaging": ["boolean"],
         "compression": [Interval(Real, 0, 1, closed="left"), None],
         "wire_dtype": [StrOptions({"float32", "float64"}), None],
     }
@@ -93,6 +99,7 @@ class Exchange(Settings):
         staleness: int = 0,
         broadcast: Any = None,
         relay: bool = True,
+        averaging: bool = True,
         compression: float | None = None,
         wire_dtype: str | None = None,
     ) -> None:
@@ -100,6 +107,7 @@ class Exchange(Settings):
         self.staleness = staleness
         self.broadcast = broadcast
         self.relay = relay
+        self.averaging = averaging
         self.compression = compression
         self.wire_dtype = wire_dtype
 
@@ -132,6 +140,11 @@ class Exchange(Settings):
     def _is_in_step(self) -> bool:
         """Whether all ranks get all updates of an iteration before the next one."""
         return self.staleness == 0 and self.broadcast is None
+
+    @property
+    def _goes_apart(self) -> bool:
+        """Whether ranks may end a pass with other matrices."""
+        return not (self.averaging or self._is_in_step)
 
     def _topology(self, n_ranks: int) -> Topology:
         """Who sends to whom among so many ranks; an error for one of other ranks."""

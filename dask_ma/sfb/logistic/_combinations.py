@@ -85,6 +85,13 @@ def _check_dual(estimator: Any) -> None:
 
 def _check_refine(estimator: Any) -> None:
     """Refuse what steps on the whole objective cannot do."""
+    exchange = COMMUNICATION.as_object(estimator.communication)
+    if exchange._goes_apart:  # there is no point at which all ranks are
+        raise ValueError(
+            "refine=True needs ranks with the same matrix, but communication is "
+            f"{exchange!r}, with which they go apart; leave refine at 'auto', or set "
+            "averaging=True"
+        )
     for name, is_wrong in (
         ("penalty", estimator.penalty == "trace"),
         ("early_stopping", estimator.early_stopping),
@@ -141,6 +148,13 @@ def _without_peers(estimator: Any) -> tuple[str, ...]:
     return ("communication__broadcast",) if is_whole else ()
 
 
+def _in_step(estimator: Any) -> tuple[str, ...]:
+    """Ranks have the same matrix all the time."""
+    names = ("communication__staleness", "communication__broadcast")
+    is_in_step = COMMUNICATION.as_object(estimator.communication)._is_in_step
+    return names if is_in_step else ()
+
+
 INACTIVE = (
     Inactive(_STEPS, _without_steps, "set solver='sgd'"),
     Inactive(("power_t",), _without_exponent, "set learning_rate='invscaling'"),
@@ -154,5 +168,10 @@ INACTIVE = (
         ("communication__relay",),
         _without_peers,
         "say in broadcast to whom ranks send",
+    ),
+    Inactive(
+        ("communication__averaging",),
+        _in_step,
+        "set staleness or broadcast, with which matrices of ranks differ",
     ),
 )

@@ -136,7 +136,7 @@ class Fit(Method):
             record["validation_score"] = score(sums[0], is_classifier=True)
             value = -record["validation_score"]
         self._watch.check(np.inf if np.isnan(objective) else objective, self.n_rounds)
-        self._best.update(value, objective, self.engine.matrix)
+        self._best.update(value, objective, self.engine.copies)
         # The model that those who follow the fit see is the one it goes on from.
         self._is_done = self._decide(record)
 
@@ -170,6 +170,7 @@ class Fit(Method):
             return  # one pass is its own best, as in partial fits
         self._best.give(self.engine.matrix)
         is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
+        is_unknown = is_unknown and not self._params.settings.exchange._goes_apart
         if converged and is_unknown and self._validation is None:
             found = self._objective.evaluate(self.engine.whole())
             self._bound = found.bound
@@ -247,7 +248,7 @@ class Fit(Method):
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
         self.engine.unite()
-        self._best.take(self.engine.matrix)
+        self._best.take(self.engine.copies)
 
     def _check_rows(self, own: dict[str, Any] | None) -> None:
         """Refuse dual variables of other rows."""
@@ -267,6 +268,9 @@ class Fit(Method):
         """Whether each pass finds a lower bound of the objective."""
         if self._validation is not None and self._params.solver != "sdca":
             return False
+        is_dual = self._params.solver == "sdca"
+        if self._params.settings.exchange._goes_apart and not is_dual:
+            return False  # there is no point at which all ranks are
         wanted = self._params.refine or self._penalty.trace > 0
         wanted = wanted and self._params.tol is not None
         return self._params.solver == "sdca" or (wanted and self._penalty.has_bound)
@@ -276,6 +280,7 @@ class Fit(Method):
         """Whether steps on the whole objective may take over."""
         params = self._params
         is_possible = params.tol is not None and self._validation is None
+        is_possible = is_possible and not params.settings.exchange._goes_apart
         return params.refine and is_possible and not self._penalty.trace
 
     def _run_stochastic(self) -> None:

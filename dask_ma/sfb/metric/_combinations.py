@@ -52,6 +52,13 @@ def _without_penalty(estimator: Any) -> tuple[str, ...]:
     return ("alpha",) if not estimator.alpha else ()
 
 
+def _in_step(estimator: Any) -> tuple[str, ...]:
+    """Ranks have the same matrix all the time."""
+    names = ("communication__staleness", "communication__broadcast")
+    is_in_step = COMMUNICATION.as_object(estimator.communication)._is_in_step
+    return names if is_in_step else ()
+
+
 INACTIVE = (
     Inactive(
         ("margin",),
@@ -66,5 +73,10 @@ INACTIVE = (
         ("communication__relay",),
         _without_peers,
         "say in broadcast to whom ranks send",
+    ),
+    Inactive(
+        ("communication__averaging",),
+        _in_step,
+        "set staleness or broadcast, with which matrices of ranks differ",
     ),
 )

@@ -170,14 +170,14 @@ class MetricFit(Method):
 
     @np.errstate(over="ignore", invalid="ignore")
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
-        matrix, value = self.engine.matrix, 0.0
+        value = 0.0
         loss, n_units, penalty, square = sums[0].tolist()
         self._size = float(np.sqrt(square))
         self._objective = record["objective"] = loss / n_units + penalty
         if self._params.early_stopping:
             record["validation_score"] = self._score()
             value = -record["validation_score"]
-            self._best.update(value, record["objective"], matrix)
+            self._best.update(value, record["objective"], self.engine.copies)
         is_finite = np.isfinite(self._size)
         self._watch.check(record["objective"] if is_finite else np.inf, self.n_rounds)
         if self._params.alpha and self._size <= _VANISHED * self._first_size:

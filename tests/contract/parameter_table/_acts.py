@@ -191,6 +191,13 @@ _SFB = {
         solver="sgd",
         n_ranks=4,
     ),
+    "communication__averaging": acts(
+        False,
+        "messages",
+        communication=Exchange("factors", broadcast=1),
+        solver="sgd",
+        n_ranks=4,
+    ),
     "communication__content": acts("server", "messages", n_ranks=3, **_FACTORS),
     "communication": acts("server", "messages", communication="factors", n_ranks=3),
     "communication__compression": acts(0.5, solver="sgd", n_ranks=2, **_FACTORS),
@@ -327,6 +334,13 @@ _METRIC = {
         1, "messages", optimizer="sgd", n_ranks=4, **_FACTORS
     ),
     "communication__relay": acts(
+        False,
+        "messages",
+        optimizer="sgd",
+        n_ranks=4,
+        communication=Exchange("factors", broadcast=1),
+    ),
+    "communication__averaging": acts(
         False,
         "messages",
         optimizer="sgd",
