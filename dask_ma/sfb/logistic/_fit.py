@@ -399,4 +399,7 @@ class Fit(Method):
         if intercept is None:
             intercept = np.zeros(values.shape[1], dtype=values.dtype)
         intercept = self._totals.from_centred(values, intercept)
-        return LinearModel(np.array(values.T, order="C"), np.array(intercept))
+        # The model of another rank goes nowhere: there is no need for a copy.
+        is_used = everywhere or self.context.group.rank == 0
+        coef = np.array(values.T, order="C") if is_used else values.T
+        return LinearModel(coef, np.array(intercept))

@@ -191,7 +191,9 @@ class MetricFit(Method):
         return bool(allreduce(self.context.group, done.astype(np.int64), "max"))
 
     def model(self) -> Model:
-        components = np.array(self.engine.collect()[0].T, order="C")
+        components = self.engine.collect()[0].T
+        if self.context.group.rank == 0:  # whose model it is
+            components = np.array(components, order="C")
         return {
             "components": components,
             "n_iter": self.n_rounds,
