@@ -131,6 +131,15 @@ def four_classes() -> Rows:
 
 
 @cache
+def events() -> Rows:
+    """Rows of three of twelve atoms each, with noise."""
+    rng = np.random.default_rng(8)
+    codes = rng.normal(size=(3000, 12)) * (rng.random((3000, 12)) < 0.25)
+    X = codes @ rng.normal(size=(12, 20)) / 4 + 0.1 * rng.normal(size=(3000, 20))
+    return X, None
+
+
+@cache
 def wave() -> Rows:
     """A target that is not linear, with noise."""
     rng = np.random.default_rng(6)
@@ -164,6 +173,27 @@ def sparse_log_loss(model: Any, X: np.ndarray, y: Any) -> float:
     """Log loss of two classes and the absolute weights."""
     margins = np.where(y > 0, 1, -1) * (X @ model.coef_.ravel() + model.intercept_)
     return float(-log_expit(margins).mean() + model.alpha * abs(model.coef_).sum())
+
+
+def neighbour_loss(model: Any, X: np.ndarray, y: np.ndarray | None) -> float:
+    """Minus the mean logarithm of the probability of a neighbour of the class."""
+    assert y is not None
+    Z, labels = X[:1000] @ model.components_.T, y[:1000]
+    squares = (Z**2).sum(axis=1)
+    distances = squares[:, None] + squares - 2 * Z @ Z.T
+    np.fill_diagonal(distances, np.inf)
+    logarithms = log_softmax(-distances, axis=1)
+    same = np.where(labels[:, None] == labels, logarithms, -np.inf)
+    return -float(np.logaddexp.reduce(same, axis=1).mean())
+
+
+def code_loss(model: Any, X: np.ndarray, y: np.ndarray | None) -> float:
+    """Mean objective of the codes that a model gives rows."""
+    X = X[:1000]
+    codes = model.transform(X)
+    rest = X - codes @ model.components_
+    penalty = model.alpha * np.abs(codes).sum(axis=1)
+    return float(((rest**2).sum(axis=1) / 2 + penalty).mean())
 
 
 def softmax_loss(model: Any, X: np.ndarray, y: Any) -> float:
@@ -366,6 +396,50 @@ def _add_sfb(cases: dict[str, Case]) -> None:
                 softmax_loss,
                 rtol=0.02,
             )
+    cases["SFBLogisticRegression sgd outputs"] = Case(
+        dask_ma.SFBLogisticRegression,
+        {
+            **_SFB,
+            "communication": "outputs",
+            "solver": "sgd",
+            "max_iter": 12,
+            "n_ranks": 3,
+        },
+        four_classes,
+        softmax_loss,
+        rtol=0.02,
+    )
+    for content in ("factors", "outputs"):
+        cases[f"SFBMetricLearner {content}"] = Case(
+            dask_ma.SFBMetricLearner,
+            {
+                "n_components": 10,
+                "communication": content,
+                "max_iter": 12,
+                "tol": None,
+                "random_state": 0,
+            },
+            four_classes,
+            neighbour_loss,
+            rtol=0.03,
+        )
+    for name, merge_every in (("together", 1), ("apart", 3)):
+        cases[f"SFBDictionaryLearning {name}"] = Case(
+            dask_ma.SFBDictionaryLearning,
+            {
+                "n_components": 12,
+                "alpha": 0.5,
+                "max_iter": 8,
+                "batch_size": 100,
+                "merge_every": merge_every,
+                "tol": 0,
+                "max_no_improvement": None,
+                "random_state": 0,
+            },
+            events,
+            code_loss,
+            rtol=0.02,
+        )
 
 
 def _add_mpca(cases: dict[str, Case]) -> None:
