@@ -17,7 +17,7 @@ from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.exchange._outputs import SEPARABLE, OutputShares, share_of
-from dask_ma.sfb.exchange._packets import Packet
+from dask_ma.sfb.exchange._packets import Packet, Shown
 from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, checked, stack
@@ -190,10 +190,11 @@ class BroadcastEngine:
             return self.matrix.whole().copy(), intercept
         self.matrix.whole()  # brings it up to date on all of them
         if group.rank != first:
-            return group.recv(first, _COPY), intercept
+            return group.recv(first, _COPY).values, intercept
         values = self.matrix.values.copy()
+        values.flags.writeable = False
         for rank in others:
-            group.push(values, rank, _COPY, copy=False)
+            group.push(Shown(values), rank, _COPY, copy=False)
         return values, intercept
 
     def collect(self) -> tuple[np.ndarray, np.ndarray | None]:
