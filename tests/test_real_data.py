@@ -436,5 +436,5 @@ def test_ratings_in_stars_and_in_scores(
         model.fit(pairs[~is_out], ratings[~is_out])
     errors = model.predict(pairs[is_out]) - ratings[is_out]
     rmse = np.sqrt(np.mean(errors**2))
-    record_property("rmse", rmse)
+    record_property("rmse", float(rmse))
     assert rmse < 1.01 * best

@@ -32,7 +32,7 @@ from dask_ma.mpca._combinations import (
     check_server,
 )
 from dask_ma.mpca._module import ModuleMixin, has_no_module
-from dask_ma.mpca._params import MPCAParams, MPCAResult
+from dask_ma.mpca._params import LITTLE_EXPLAINED, MPCAParams, MPCAResult
 from dask_ma.mpca._rows import flat_rows, n_targets_of
 from dask_ma.mpca._sources import is_stream
 from dask_ma.mpca._torch import as_torch
@@ -40,8 +40,6 @@ from dask_ma.mpca._validation import ValidationRows
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY
-
-_LITTLE = 0.05  # of the variance of the targets, explained on the training rows
 
 
 class Predictor(NamedTuple):
@@ -294,7 +292,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                 f"the maximum of {self.max_iter} epochs was reached before the loss "
                 "settled; raise max_iter, or set tol=None if this is wanted"
             )
-        if explained is not None and explained < _LITTLE:
+        if explained is not None and explained < LITTLE_EXPLAINED:
             return (
                 "the loss does not fall any more, but the network explains only "
                 f"{max(0.0, explained):.1%} of the variance of the training targets; "

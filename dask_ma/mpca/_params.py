@@ -12,6 +12,9 @@ from dask_ma.mpca._validation import ValidationRows
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.supervised import ValidationParams
 
+#: Of the variance of the targets, explained on the training rows.
+LITTLE_EXPLAINED = 0.05
+
 
 @dataclass(frozen=True, kw_only=True)
 class MPCAParams(ValidationParams):

@@ -151,6 +151,18 @@ def test_the_rule_looks_at_the_mean_of_some_epochs():
     assert stops == {1: 5, 3: 8}
 
 
+def test_the_rule_does_not_end_a_fit_that_has_learned_nothing():
+    """Whose loss falls more slowly than it differs by chance."""
+    losses = [1.0, 1.1, 1.05, 1.02, 1.04, 0.9, 0.6, 0.62, 0.61, 0.63]
+    stops = {}
+    for untrained in (np.inf, 0.95):
+        progress = make_tally(tol=0.01, max_iter=10, untrained=untrained)
+        updates = feed(progress, *[report(100, loss=100 * loss) for loss in losses])
+        stops[untrained] = [u.stop for u in updates].index(True)
+        assert updates[stops[untrained]].converged
+    assert stops == {np.inf: 2, 0.95: 8}
+
+
 def test_epochs_end_when_all_ranks_together_have_seen_so_many_rows():
     progress = make_tally(max_iter=3)
     updates = feed(progress, *[report(40, loss=80)] * 8)

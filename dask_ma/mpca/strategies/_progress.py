@@ -201,6 +201,9 @@ class FitProgress:
     n_smoothed : int, default=1
         Epochs whose mean loss the rule looks at. Where ranks go their own ways, an
         epoch may by chance hold more steps of those that do well.
+    untrained : float, default=inf
+        Mean loss from which on nothing has been learned yet. The rule does not end a
+        fit there: what its loss falls by is less than it differs by chance.
     """
 
     def __init__(
@@ -214,6 +217,7 @@ class FitProgress:
         by_score: bool,
         is_mean: bool,
         n_smoothed: int = 1,
+        untrained: float = np.inf,
     ) -> None:
         self.epoch = 0
         self.loss_curve: list[float] = []
@@ -227,6 +231,7 @@ class FitProgress:
         self._by_score = by_score
         self._is_mean = is_mean
         self._n_smoothed = n_smoothed
+        self._untrained = untrained
         self._since_record = np.zeros(N_FIELDS)
         self._n_records = 0
         self._since_epoch = np.zeros(2)  # loss and rows
@@ -346,6 +351,9 @@ class FitProgress:
         part_done = self.epoch / self._max_iter
         recent = float(np.mean(self.loss_curve[-self._n_smoothed :]))
         done = not self._by_score and self._is_enough(recent)
+        if done and recent > self._untrained:
+            self._rule.restart()
+            done = False
         self._rate.end_epoch(self.n_samples, part_done)
         return done
 
