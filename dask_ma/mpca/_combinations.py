@@ -10,7 +10,6 @@ import numpy as np
 from dask_ma._inactive import Inactive, unless
 from dask_ma.linear import HELD_OUT
 from dask_ma.mpca._torch import as_torch
-from dask_ma.mpca._validation import make_scorer
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY, ParameterServer
 
@@ -58,24 +57,6 @@ def check_class_weight(estimator: Any) -> None:
             "class_weight needs a y of one dimension, but this one has "
             f"{estimator.n_targets_} columns of labels; use sample_weight"
         )
-
-
-def check_score(estimator: Any) -> None:
-    """Refuse the name of a score that there is not.
-
-    Parameters
-    ----------
-    estimator : MPCAClassifier or MPCARegressor
-
-    Raises
-    ------
-    ValueError
-        It names the parameter.
-    """
-    try:
-        make_scorer(estimator.early_stopping)
-    except ValueError as error:
-        raise ValueError(f"early_stopping: {error}") from error
 
 
 def check_server(estimator: Any) -> None:

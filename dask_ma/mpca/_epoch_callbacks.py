@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ class Checkpoint(EpochScoring):
     path : str, path-like or None, default=None
         File to replace whenever a model is better than all before. The values of a
         module go into those that end with ``.safetensors``, ``.pt`` or ``.pth``, and
-        the whole estimator, by joblib, into others. None writes none.
+        the whole estimator, pickled, into others. None writes none.
 
     Attributes
     ----------
@@ -199,6 +200,5 @@ def _write(estimator: Any, path: Path) -> None:
 
         torch.save(estimator.state_dict(), path)
     else:
-        import joblib  # type: ignore[import-untyped]
-
-        joblib.dump(estimator, path)
+        with path.open("wb") as file:
+            pickle.dump(estimator, file)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import get_scorer_names
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
@@ -28,7 +29,6 @@ from dask_ma.mpca._combinations import (
     check_class_weight,
     check_partial,
     check_rate,
-    check_score,
     check_server,
 )
 from dask_ma.mpca._module import ModuleMixin, has_no_module
@@ -96,7 +96,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "warm_start": ["boolean"],
         "momentum": [Interval(Real, 0, 1, closed="both")],
         "nesterovs_momentum": ["boolean"],
-        "early_stopping": ["boolean", str, callable],
+        "early_stopping": ["boolean", StrOptions(set(get_scorer_names())), callable],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "beta_1": [Interval(Real, 0, 1, closed="left")],
         "beta_2": [Interval(Real, 0, 1, closed="left")],
@@ -115,7 +115,6 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
     def _check_combinations(self) -> None:
         check_rate(self)
-        check_score(self)
         check_server(self)
 
     def _peer_type(self) -> type:

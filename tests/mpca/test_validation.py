@@ -1,8 +1,9 @@
 """Rows to score models on, scores of one's own, and callbacks that score epochs."""
 
+import pickle
+
 import dask
 import dask.array as da
-import joblib
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
@@ -96,7 +97,7 @@ def test_a_score_of_probabilities_on_rows_held_out():
         early_stopping="roc_auc", validation_fraction=0.3, n_ranks=2,
         **{**QUICK, "max_iter": 15},
     ).fit(X, y)  # fmt: skip
-    assert len(model.validation_scores_) == 15
+    assert 5 < len(model.validation_scores_) <= 15  # epochs may end together
     assert 0.7 < model.best_validation_score_ <= 1
     assert model.best_validation_score_ == max(model.validation_scores_)
     assert roc_auc_score(y, model.predict_proba(X)[:, 1]) > 0.7
@@ -127,7 +128,7 @@ def test_what_cannot_be_used_is_refused(classes):
         model.fit(X, y, X_val=X_val[:, :4], y_val=y_val)
     with pytest.raises(ValueError, match="not in"):
         model.fit(X, y, X_val=X_val, y_val=np.full(len(y_val), "z"))
-    with pytest.raises(ValueError, match="early_stopping: 'f2' is not a valid scoring"):
+    with pytest.raises(ValueError, match="'early_stopping' parameter.*Got 'f2'"):
         MPCAClassifier(early_stopping="f2", **QUICK).fit(X, y)
     with pytest.raises(ValueError, match="y_val must have as many columns as y"):
         model.fit(X, y, X_val=X_val, y_val=np.zeros((len(y_val), 2)))
@@ -182,7 +183,7 @@ def test_patience_ends_a_fit(callbacks, classes):
         EpochScoring(X, y, patience=0)
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".joblib"])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".pickle"])
 def test_the_best_model_is_in_a_file(callbacks, classes, suffix, tmp_path):
     torch = pytest.importorskip("torch", reason="modules need torch")
     _, Checkpoint = callbacks
@@ -192,8 +193,8 @@ def test_the_best_model_is_in_a_file(callbacks, classes, suffix, tmp_path):
     params = {k: v for k, v in QUICK.items() if k != "hidden_layer_sizes"}
     MPCAClassifier(module=torch.nn.Linear(5, 3), **params).set_callbacks(best).fit(X, y)
     assert list(tmp_path.iterdir()) == [path]
-    if suffix == ".joblib":
-        found = joblib.load(path).state_dict()
+    if suffix == ".pickle":
+        found = pickle.loads(path.read_bytes()).state_dict()
     elif suffix == ".pt":
         found = torch.load(path)
     else:

@@ -387,10 +387,8 @@ class Fit(Method):
         return float(np.log(max(2, self._problem.n_problems)))
 
     def _linear(self, *, everywhere: bool = False) -> LinearModel:
-        """The model as all linear estimators have it; a collective call.
-
-        Where outputs are shared out, only rank 0 has all, unless all are to.
-        """
+        """The model as all linear estimators have it; a collective call."""
+        # Where outputs are shared out, only rank 0 has all, unless all are to.
         if everywhere:
             whole = self.engine.whole()
             values, intercept = whole.whole(), whole.intercept
