@@ -67,14 +67,9 @@ def pytest_collection_modifyitems(
         left_out -= {*pairwise(table, lambda case: case.callspec._idlist)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # Files of slow tests come first: at the end one process would wait for the other.
-    items.sort(key=_is_of_a_quick_file)
-
-
-def _is_of_a_quick_file(item: pytest.Item) -> bool:
-    """Whether not all tests of the file are slow."""
-    module = item.getparent(pytest.Module)
-    return module is None or module.get_closest_marker("slow") is None
+    # Files with slow tests come first: at the end one process would wait for the other.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:
