@@ -60,6 +60,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         {"max_iter", "n_iter_no_change", "n_ranks", "tol", "verbose", "warm_start"}
     )
     _inactive: ClassVar[tuple[Inactive, ...]] = ()  # when parameters cannot act
+    _join: ClassVar[Callable[..., Any] | None] = None  # what all ranks return
 
     def _fit(
         self,
@@ -80,8 +81,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             params = self._make_params(info, **{**start, **changes})
             data = X, y, weight_per_row(sample_weight)
             # No step of `partial_fit` is saved: the second is not the first resumed.
-            agent, is_saved = self._agent, not is_partial
-            result = self._run(agent, params, data, info, is_saved=is_saved)
+            result = self._run(self._agent, params, data, info, is_saved=not is_partial)
             self._take_over(result, params)
         for message, category in self._warnings(result, is_partial=is_partial):
             warnings.warn(message, category, stacklevel=3 + N_WRAPPERS)
@@ -213,9 +213,6 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         """Which rows are dealt out to the ranks in short runs."""
         return "never"
 
-    #: Makes the result of those of all ranks; None where rank 0 has all of it.
-    _join: ClassVar[Callable[..., Any] | None] = None
-
     @property
     def _copies(self) -> float:
         """Bytes that a fit keeps in memory for each byte of rows, beside them."""
@@ -263,8 +260,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             return X, y, describe(X)
         _check_two_dimensional(X)
         info = describe(X)
-        stand_in = _stand_in(info)
-        validate_data(self, stand_in, reset=reset, skip_check_array=True)
+        validate_data(self, _stand_in(info), reset=reset, skip_check_array=True)
         return X, y, info
 
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 from dask_ma.engine._client import fit_client, place_ranks
 from dask_ma.engine._context import Listener, Model, RankContext, Record
-from dask_ma.engine._fit import Job, run_fit
+from dask_ma.engine._fit import run_fit
+from dask_ma.engine._job import Job
 from dask_ma.engine._launch import launch
 from dask_ma.engine._loop import Adder, Ended, Method, Snapshot, Work, fit_rounds
 from dask_ma.engine._programs import check_counts, describe_program, run_program_job

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-import numpy as np
 from distributed import Client
 
 from dask_ma import _config
 from dask_ma.data import (
-    Deal,
-    InputInfo,
     Partition,
     can_be_had_again,
     drop_shards,
@@ -31,6 +28,7 @@ from dask_ma.engine._client import (
     running_workers,
 )
 from dask_ma.engine._context import Listener
+from dask_ma.engine._job import Job
 from dask_ma.engine._launch import launch
 from dask_ma.engine._liveness import (
     process_of,
@@ -44,11 +42,10 @@ from dask_ma.engine._lost_workers import (
     reassign,
     wait_for_workers,
 )
-from dask_ma.engine._run import Agent
 from dask_ma.engine._termination import Termination, terminable
 from dask_ma.engine.recovery._checkpoint import CheckpointSettings
 from dask_ma.engine.recovery._fit_info import FitInfo, Trail
-from dask_ma.engine.recovery._identity import Identity, Session, counted, this_session
+from dask_ma.engine.recovery._identity import Session, counted, this_session
 from dask_ma.engine.recovery._memory import forget_fit, newest_round
 from dask_ma.engine.recovery._states import RegroupError
 from dask_ma.exceptions import (
@@ -62,63 +59,6 @@ from dask_ma.exceptions import (
 logger = logging.getLogger("dask_ma.engine")
 
 _POLICIES = ("restart", "continue", "raise")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be fitted.
-
-    Parameters
-    ----------
-    agent : callable
-        ``agent(context, shard arguments, params)``.
-    params : object
-        Parameters of the agent.
-    data : tuple
-        X, y and the sample weights.
-    name : str
-        Name of the estimator.
-    identity : Identity or None
-        What tells the fit from others; None if it must not be saved.
-    n_ranks : int or None
-        Number of ranks wanted.
-    n_local_ranks : int
-        Number of ranks without a client.
-    info : InputInfo
-        What X is.
-    seed : int
-        Seed of the ranks' random numbers.
-    blas_threads : int
-        Threads that BLAS may use in a process.
-    is_labelled : bool
-        Whether every row needs a label.
-    deal : {"never", "memory", "always"}
-        Which rows are dealt out to the ranks in short runs.
-    row_dtypes : sequence of dtypes
-        Types that the agent takes rows in.
-    copies : float
-        Bytes that it keeps in memory for each byte of the rows, beside them.
-    join : callable or None
-        Makes the result of those of all ranks, in this process; None where rank 0 has
-        all of it.
-    """
-
-    agent: Agent
-    params: Any
-    data: tuple[Any, Any, Any]
-    name: str
-    identity: Identity | None
-    n_ranks: int | None
-    n_local_ranks: int
-    info: InputInfo
-    seed: int
-    blas_threads: int
-    is_labelled: bool = True
-    is_multi_output: bool = False
-    deal: Deal = "never"
-    row_dtypes: Sequence[Any] = (np.float64, np.float32)
-    copies: float = 0.0
-    join: Callable[[list[Any]], Any] | None = None
 
 
 def run_fit(

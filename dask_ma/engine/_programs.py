@@ -16,7 +16,8 @@ from dask_ma import _config
 from dask_ma.data import describe, is_dask_collection
 from dask_ma.engine._client import fit_client
 from dask_ma.engine._context import Listener
-from dask_ma.engine._fit import Job, run_fit
+from dask_ma.engine._fit import run_fit
+from dask_ma.engine._job import Job
 from dask_ma.engine._run import Agent
 from dask_ma.engine.recovery._described import IndescribableError, describe_value
 from dask_ma.engine.recovery._identity import Identity

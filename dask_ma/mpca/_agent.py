@@ -15,7 +15,7 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca._batches import Sampler, rows_of_batch
 from dask_ma.mpca._features import agree_on_center
 from dask_ma.mpca._notes import tell_of_divergence
-from dask_ma.mpca._params import LITTLE_EXPLAINED, MPCAParams, MPCAResult
+from dask_ma.mpca._params import MPCAParams, MPCAResult
 from dask_ma.mpca._prefetch import Prefetcher
 from dask_ma.mpca._state import part_of, prefixed
 from dask_ma.mpca._targets import Targets, agree_on_targets
@@ -384,6 +384,7 @@ class Trainer:
         # scikit-learn ends after one epoch more than the parameter says.
         rule = StopRule(params.tol, params.n_iter_no_change + 1, maximize=by_score)
         is_free = isinstance(self._chosen, _ASYNCHRONOUS)
+        is_known = is_free and params.spec.has_center  # a network of ours
         return FitProgress(
             self._problem.total_rows,
             self._context.group.size,
@@ -393,15 +394,8 @@ class Trainer:
             by_score=by_score,
             is_mean=params.is_classifier or self._scorer is not None,
             n_smoothed=params.n_iter_no_change if is_free else 1,
-            untrained=self._untrained() if is_free else np.inf,
+            untrained=self._targets.untrained if is_known else np.inf,
         )
-
-    def _untrained(self) -> float:
-        """Loss of a network of ours that is hardly better than the mean of targets."""
-        params, half_variance = self._params, self._targets.half_variance
-        if params.has_classes or not params.spec.has_center or not half_variance > 0:
-            return np.inf
-        return (1 - LITTLE_EXPLAINED) * half_variance
 
     def load_state_dict(self, state: State) -> None:
         """Take over what :meth:`state_dict` has given, but for what a strategy needs.

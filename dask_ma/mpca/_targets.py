@@ -8,6 +8,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
+from dask_ma.mpca._params import LITTLE_EXPLAINED
 
 _FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
 _ROUNDING = 1e-24  # of the square of the mean
@@ -49,6 +50,13 @@ class Targets(NamedTuple):
     mean: np.ndarray
     half_variance: float
     uneven: str | None
+
+    @property
+    def untrained(self) -> float:
+        """Squared error of predictions that are hardly better than the mean."""
+        if not self.half_variance > 0:
+            return np.inf
+        return (1 - LITTLE_EXPLAINED) * self.half_variance
 
 
 def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targets:

@@ -123,8 +123,12 @@ def test_no_scheduler_goes_beyond_its_end(problem):
         lr_scheduler_params={"max_lr": 0.5, "total_steps": "auto"},
         lr_scheduler_step="batch",
     )
+    (group,) = network._optimizer.optimizer.param_groups
+    rates = []
     for _ in range(15):
         network.step(*problem, None, learning_rate=RATE)
+        rates.append(group["lr"])
+    assert rates[-1] == rates[-2] == min(rates) < max(rates)
 
 
 def test_a_plateau_follows_the_losses_of_epochs(problem):

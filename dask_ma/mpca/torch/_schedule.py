@@ -101,8 +101,8 @@ class Schedule:
     by_batch : bool
         Whether it makes a step after each one of the rank.
     most : int
-        Steps in the fit. A rank that makes more of its own than others do ends there:
-        schedulers that know their end refuse to go on.
+        Steps in the fit. A rank that makes more of its own than others do keeps the
+        rate of the last one: schedulers that know their end go up again or refuse.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Schedule:
         self._scheduler = scheduler
         self._n_steps = outlook.n_steps
         self._by_batch = by_batch
-        self._left = most
+        self._left = most - 1  # the first step has the rate that it begins with
         self._sees_loss = isinstance(scheduler, ReduceLROnPlateau)
 
     def go_on_after(self, losses: Sequence[float]) -> None:

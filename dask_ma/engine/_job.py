@@ -1,0 +1,70 @@
+"""What is to be fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_ma.data import Deal, InputInfo
+from dask_ma.engine._run import Agent
+from dask_ma.engine.recovery._identity import Identity
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be fitted.
+
+    Parameters
+    ----------
+    agent : callable
+        ``agent(context, shard arguments, params)``.
+    params : object
+        Parameters of the agent.
+    data : tuple
+        X, y and the sample weights.
+    name : str
+        Name of the estimator.
+    identity : Identity or None
+        What tells the fit from others; None if it must not be saved.
+    n_ranks : int or None
+        Number of ranks wanted.
+    n_local_ranks : int
+        Number of ranks without a client.
+    info : InputInfo
+        What X is.
+    seed : int
+        Seed of the ranks' random numbers.
+    blas_threads : int
+        Threads that BLAS may use in a process.
+    is_labelled : bool
+        Whether every row needs a label.
+    deal : {"never", "memory", "always"}
+        Which rows are dealt out to the ranks in short runs.
+    row_dtypes : sequence of dtypes
+        Types that the agent takes rows in.
+    copies : float
+        Bytes that it keeps in memory for each byte of the rows, beside them.
+    join : callable or None
+        Makes the result of those of all ranks, in this process; None where rank 0 has
+        all of it.
+    """
+
+    agent: Agent
+    params: Any
+    data: tuple[Any, Any, Any]
+    name: str
+    identity: Identity | None
+    n_ranks: int | None
+    n_local_ranks: int
+    info: InputInfo
+    seed: int
+    blas_threads: int
+    is_labelled: bool = True
+    is_multi_output: bool = False
+    deal: Deal = "never"
+    row_dtypes: Sequence[Any] = (np.float64, np.float32)
+    copies: float = 0.0
+    join: Callable[[list[Any]], Any] | None = None
