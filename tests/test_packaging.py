@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import logging.config
 import re
 import shutil
 import subprocess
@@ -124,6 +125,12 @@ def external_imports(package):
 
 def test_layers(monkeypatch):
     monkeypatch.chdir(ROOT)
+    # Else it turns off all loggers that there are, for the tests that come later, too.
+    configure = logging.config.dictConfig
+    monkeypatch.setattr(
+        "logging.config.dictConfig",
+        lambda config: configure({**config, "disable_existing_loggers": False}),
+    )
     assert cli.lint_imports(no_cache=True) == cli.EXIT_STATUS_SUCCESS
 
 
@@ -180,3 +187,8 @@ def test_entry_point_gives_dask_the_size_of_sparse_arrays():
 def test_all_names_exist():
     for name in dask_ma.__all__:
         assert getattr(dask_ma, name) is not None
+
+
+def test_loggers_stay_on():
+    """The one before has not turned them off."""
+    assert not logging.getLogger("dask_ma.engine").disabled

@@ -66,7 +66,10 @@ def check(case, box):
     for name, values in wanted.items():
         if values.dtype.kind in "fiu":
             assert np.isfinite(found[name]).all()
-            np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-9)
+            # Products of blocks of other sizes are rounded otherwise.
+            is_short = values.dtype == np.float32
+            atol = 1e-5 * np.abs(values).max(initial=0) if is_short else 1e-9
+            np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=atol)
         else:
             np.testing.assert_array_equal(found[name], values)
 
