@@ -76,17 +76,22 @@ def product_square(u: np.ndarray, v: Any) -> float:
 def subtract_product(matrix: np.ndarray, u: np.ndarray, v: Any, scale: float) -> None:
     """Subtract ``scale * v.T @ u`` from a matrix, in place.
 
-    No second matrix of its size is made.
+    No second matrix of its size is made, unless it is not C-contiguous.
 
     Parameters
     ----------
-    matrix : ndarray of shape (n_features, n_outputs), C-contiguous
+    matrix : ndarray of shape (n_features, n_outputs)
         Changed in place.
     u : ndarray of shape (n_pairs, n_outputs)
     v : ndarray or CSR of shape (n_pairs, n_features)
     scale : float
     """
     if not len(u):
+        return
+    if not matrix.flags.c_contiguous:  # BLAS would change a copy
+        copy = np.ascontiguousarray(matrix)
+        subtract_product(copy, u, v, scale)
+        matrix[:] = copy
         return
     dtype = matrix.dtype
     if sparse.issparse(v):

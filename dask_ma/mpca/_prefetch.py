@@ -10,7 +10,8 @@ from typing import Any
 from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca.strategies._base import Batch
 
-_POLL = 0.1  # seconds between looks whether the rank has ended
+_POLL = 0.1  # seconds between looks whether the rank, or the thread, has ended
+_PATIENCE = 5.0  # seconds that a batch under way has to be done when a fit ends
 
 
 class Prefetcher:
@@ -42,11 +43,23 @@ class Prefetcher:
                 target=self._work, name="dask_ma-prefetch", daemon=True
             )
             self._thread.start()
-        batch, self._at, error = self._ready.get()
+        batch, self._at, error = self._take()
         if error is not None:
             raise error
         found: Batch = batch
         return found
+
+    def _take(self) -> Any:
+        """What the thread hands over, as long as it is there."""
+        while True:
+            is_alive = self._thread is not None and self._thread.is_alive()
+            try:
+                return self._ready.get(timeout=_POLL)
+            except queue.Empty:
+                if not is_alive:
+                    raise RuntimeError(
+                        "the thread that reads batches is gone"
+                    ) from None
 
     def state_dict(self) -> dict[str, Any]:
         """State of the sampler after the last batch that was given out."""
@@ -61,17 +74,17 @@ class Prefetcher:
         """End the thread; it may still make the batch ready that it is at."""
         self._is_over.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_PATIENCE)  # a data set of the user's may hang
 
     def _work(self) -> None:
         """Make batches ready until nobody wants any."""
         while not self._is_over.is_set():
-            item: tuple[Any, Any, Exception | None]
+            item: tuple[Any, Any, BaseException | None]
             try:
                 batch = self._sampler.next()
                 batch = batch._replace(X=self._prepare(batch.X))
                 item = batch, self._sampler.position(), None
-            except Exception as error:  # raised again by the thread of the rank
+            except BaseException as error:  # raised again by the thread of the rank
                 item = None, None, error
             self._hand_over(item)
             if item[2] is not None:

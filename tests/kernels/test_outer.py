@@ -130,3 +130,14 @@ def test_no_second_matrix(kind):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.1 * matrix.nbytes
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_a_part_of_the_columns_of_a_matrix(kind):
+    rng = np.random.default_rng(0)
+    whole, u = rng.normal(size=(9, 6)), rng.normal(size=(4, 3))
+    v = rng.normal(size=(4, 9))
+    expected = whole.copy()
+    expected[:, 1:4] -= 0.5 * v.T @ u
+    subtract_product(whole[:, 1:4], u, kind(v), 0.5)
+    np.testing.assert_allclose(whole, expected)

@@ -480,6 +480,38 @@ def test_a_fit_with_prefetch_is_resumed(rows, tmp_path):
     np.testing.assert_allclose(other.vector_, expected.vector_, rtol=1e-5, atol=1e-6)
 
 
+def test_whatever_ends_the_reading_thread_reaches_the_rank(rows):
+    """Not errors alone: the rank would wait for ever."""
+
+    def leave(X):
+        raise SystemExit(3)
+
+    ahead = Prefetcher(sampler_of(rows), leave, 2)
+    with pytest.raises(SystemExit):
+        ahead.next()
+    with pytest.raises(RuntimeError, match="the thread that reads batches is gone"):
+        ahead.next()
+
+
+def test_a_fit_ends_while_a_data_set_hangs(rows, monkeypatch):
+    monkeypatch.setattr("dask_ma.mpca._prefetch._PATIENCE", 0.01)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hang(X):
+        if not begun.is_set():
+            begun.set()
+            return X
+        goes_on.wait(60)
+        return X
+
+    ahead = Prefetcher(sampler_of(rows), hang, 2)
+    ahead.next()
+    ahead.close()
+    assert ahead._thread.is_alive()
+    goes_on.set()
+    ahead._thread.join(60)
+
+
 def test_a_data_set_that_cannot_travel_is_refused(rows):
     class Locked(Pairs):
         def __init__(self, *pair):
