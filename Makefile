@@ -13,7 +13,7 @@ N ?= 200
 SEED ?=
 CHAOS_ARGS ?=
 # Which cells "make quality" looks at: QUALITY_ARGS="--only SFB --cells 40".
-QUALITY_ARGS ?= --write ../docs/measured/quality.csv
+QUALITY_ARGS ?= --processes 2 --write ../docs/measured/quality.csv
 # The package that "make mutation" changes, and how many changes it tries.
 PACKAGE ?= kernels
 MUTANTS ?= 200

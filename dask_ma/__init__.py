@@ -32,7 +32,8 @@ Below them, a package imports only from those further down:
 ``datasets``   readers and generators
 ============== =========================================================================
 
-``plotting`` draws fits, collectives and networks.
+``plotting`` draws fits, collectives and networks; ``losses`` are what linear models
+and programs may be fitted by.
 """
 
 from importlib import import_module

@@ -113,6 +113,13 @@ class SettingsMixin:
     # What makes the object of what was given for a parameter, or None of what has none.
     _to_object: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
 
+    @classmethod
+    @cache  # a fit asks seven times, and each time the signature would be taken apart
+    def _get_param_names(cls) -> list[str]:
+        """Names of the parameters, in alphabetical order."""
+        names: list[str] = super()._get_param_names()  # type: ignore[misc]
+        return names
+
     def set_params(self, **params: Any) -> Self:
         """Set parameters of this estimator, or of objects that it holds.
 

@@ -7,6 +7,8 @@ pickled by value, and test modules cannot be imported there.
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +35,13 @@ from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, _events
 from dask_ma.exceptions import GroupClosedError
 
+# The methods of the package sparse are compiled at their first call, in each process
+# anew: up to 10 s of the processor for a few rows. What they give is the same without.
+# numba reads this when it is imported, by Dask; processes of the tests inherit it.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+# Pages of schedulers, which load bokeh for two seconds where it is installed: without
+# them Dask has none.
+sys.modules["distributed.dashboard.scheduler"] = None  # type: ignore[assignment]
 # Idle workers look at themselves 50 to 100 times a second: a dozen of them, kept for
 # all tests, would take as much of the processor as a test. Nannies pass this on.
 dask.config.set(
@@ -40,13 +49,19 @@ dask.config.set(
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "5s",
+        "distributed.scheduler.work-stealing-interval": "5s",
+        "distributed.worker.memory.monitor-interval": "1s",
         # A worker that imports all modules itself takes 3 s of the processor until it
         # has fitted a first model; one that is forked from where they are, 0.6 s.
         "distributed.worker.multiprocessing-method": "forkserver",
     }
 )
 get_mp_context().set_forkserver_preload(
-    ["distributed", *(f"dask_ma.{name}" for name in {*dask_ma._FOLDER_OF.values()})]
+    [
+        "distributed",
+        "_pytest.assertion.rewrite",  # comes with every function that asserts
+        *(f"dask_ma.{name}" for name in sorted({*dask_ma._FOLDER_OF.values()})),
+    ]
 )
 
 _SETTLE = 2.0  # seconds that a cluster has to forget a run

@@ -6,18 +6,21 @@ import ast
 import csv
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import runpy
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from distributed import LocalCluster
 from scipy import sparse
 
 import dask_ma
@@ -161,6 +164,9 @@ def test_gallery(path, monkeypatch):
     if path.stem.startswith("plot_torch_"):
         pytest.importorskip("torch", reason="modules need torch")
     pyplot.switch_backend("Agg")
+    # Processes like those that it starts, but which need not import all anew.
+    forked = partial(LocalCluster, processes=True)
+    monkeypatch.setattr("dask.distributed.SubprocessCluster", forked)
     monkeypatch.delenv("DASK_MA_DATA", raising=False)  # pages are built with it
     names = runpy.run_path(str(path))
     assert names["figure"].axes
@@ -169,9 +175,11 @@ def test_gallery(path, monkeypatch):
 
 @pytest.mark.slow
 def test_demo():
-    """In a process of its own, as the workers import it again."""
+    """In a process of its own, as the workers import it again, once for both."""
+    method = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "clinc150_intents.py")],
+        env={**os.environ, **method},
         capture_output=True,
         text=True,
         timeout=240,

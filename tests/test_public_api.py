@@ -48,7 +48,7 @@ DOORS = [
     "dask_ma.mpca.strategies",
     "dask_ma.plotting",
     "dask_ma.schmp",
-    "dask_ma.schmp.losses",
+    "dask_ma.losses",
     "dask_ma.schmp.schedules",
     "dask_ma.sfb",
     "dask_ma.sfb.prox",
@@ -116,7 +116,7 @@ PUBLIC = [
             "TopologyDisplay",
         ],
         "dask_ma.schmp": ["ColumnDescent", "CoordinateDescent", "RotationProgram"],
-        "dask_ma.schmp.losses": ["Loss"],
+        "dask_ma.losses": ["Loss"],
         "dask_ma.ma": ["Gradients", "Models"],
         "dask_ma.schmp.schedules": ["Cyclic", "Dynamic", "Priority", "Random"],
         "dask_ma.sfb": [

@@ -22,7 +22,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from dask_ma.schmp import CoordinateDescent, Schedule, losses, run, schedules
+from dask_ma import losses
+from dask_ma.schmp import CoordinateDescent, Schedule, run, schedules
 
 EXCESSES = (1e-1, 1e-2, 1e-3)
 SCHEDULES = ("random", "priority", "dynamic")

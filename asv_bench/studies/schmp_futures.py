@@ -28,7 +28,8 @@ import dask.array as da
 import numpy as np
 from dask.distributed import Client, LocalCluster, wait
 
-from dask_ma.schmp import CoordinateDescent, losses, run, schedules
+from dask_ma import losses
+from dask_ma.schmp import CoordinateDescent, run, schedules
 
 
 class Lasso(NamedTuple):

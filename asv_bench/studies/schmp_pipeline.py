@@ -20,10 +20,11 @@ import numpy as np
 from sklearn.linear_model import Lasso
 from threadpoolctl import threadpool_limits
 
+from dask_ma import losses
 from dask_ma.comm import Group, LocalGroup, allreduce
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
-from dask_ma.schmp import CoordinateDescent, DynamicEngine, losses, schedules
+from dask_ma.schmp import CoordinateDescent, DynamicEngine, schedules
 
 
 class Data(NamedTuple):

@@ -8,10 +8,10 @@ import numpy as np
 
 from dask_ma.butterfly._combinations import is_refined
 from dask_ma.butterfly._control import StepControl
+from dask_ma.butterfly._lazy_steps import run
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.butterfly._plan import Plan, prepare, replica_of, resume
 from dask_ma.butterfly._state import RankState, stack, unstack
-from dask_ma.butterfly._steps import run_steps
 from dask_ma.comm import Group, weighted_mean
 from dask_ma.data import Shard
 from dask_ma.engine import (
@@ -219,9 +219,7 @@ def make_steps(
     rng = pass_generator(context, state.n_passes) if params.shuffle else None
     n_problems = None if problem.classes is None else problem.n_problems
     batches = pass_batches(problem.shard, plan.n_steps, rng, n_problems=n_problems)
-    state = run_steps(
-        context.group, state, batches, plan.rule, params.mixing, log.computing
-    )
+    state = run(context.group, state, batches, plan.rule, params.mixing, log.computing)
     return state._replace(n_passes=state.n_passes + 1)
 
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dask_ma.butterfly._lazy_steps import run
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
-from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule, run_steps
+from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule
 from dask_ma.comm import Group, allreduce, barrier
 from dask_ma.engine import RankContext
 from dask_ma.kernels import descend
@@ -115,6 +116,7 @@ def fit_time_model(
     state: RankState,
     moments: Moments | None,
     most_rows: int,
+    most_nonzero: float,
 ) -> TimeModel:
     """Time some steps on all ranks and estimate the noise of the gradients.
 
@@ -135,6 +137,8 @@ def fit_time_model(
         Moments of the features, for the preconditioner.
     most_rows : int
         Rows of the rank that has most.
+    most_nonzero : float
+        Elements of the rank that stores most; infinite for dense rows.
 
     Returns
     -------
@@ -147,7 +151,7 @@ def fit_time_model(
     sizes = [min(size, most_rows) for size in _PROBED]
     for number, size in enumerate(sizes):
         n_steps = -(-most_rows // size)
-        rule = make_rule(params, problem, group.size, n_steps)
+        rule = make_rule(params, problem, group.size, n_steps, most_nonzero)
         state = state._replace(
             batch_size=size,
             preconditioner=make_preconditioner(moments, params, problem, size),
@@ -188,11 +192,11 @@ def _time_steps(
 ) -> tuple[RankState, Timing]:
     """Make some steps and time them, after a first one."""
     watch = _Stopwatch()
-    state = run_steps(group, state, islice(batches, 1), rule, mixing, nullcontext)
+    state = run(group, state, islice(batches, 1), rule, mixing, nullcontext)
     barrier(group)
     start, before = perf_counter(), state.t
     timed = islice(batches, _N_TIMED)
-    state = run_steps(group, state, timed, rule, mixing, watch.running)
+    state = run(group, state, timed, rule, mixing, watch.running)
     seconds = np.array([watch.seconds, perf_counter() - start])
     seconds = allreduce(group, seconds) / (group.size * max(1, state.t - before))
     return state, Timing(*seconds.tolist())

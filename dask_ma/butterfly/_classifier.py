@@ -9,6 +9,7 @@ from sklearn.linear_model import SGDClassifier
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.butterfly._linear import LinearButterfly
+from dask_ma.kernels import Loss
 from dask_ma.linear import LinearClassifierMixin, given_model
 
 # Not the perceptron: no weights have a lower objective than zeros.
@@ -42,12 +43,13 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
 
     Parameters
     ----------
-    loss : str, default="log_loss"
+    loss : str or Loss, default="log_loss"
         "log_loss" (logistic regression), "hinge" (linear SVM), "squared_hinge",
         "modified_huber", or one of the regression losses "squared_error", "huber",
         "epsilon_insensitive", "squared_epsilon_insensitive" on targets -1 and 1. With
         "hinge" each step ends with the projection of `w` onto the ball of radius
-        ``1 / sqrt(alpha)``, which holds the solution, as in Pegasos.
+        ``1 / sqrt(alpha)``, which holds the solution, as in Pegasos. An object of
+        :mod:`dask_ma.losses` may be a loss of your own.
     alpha : float, default=0.0001
         Weight of the L2 penalty, at least 0. The intercept is never penalised.
     fit_intercept : bool, default=True
@@ -208,14 +210,14 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearButterfly._parameter_constraints,
-        "loss": [StrOptions(_LOSSES)],
+        "loss": [StrOptions(_LOSSES), Loss],
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
     _sklearn_class = SGDClassifier
 
     def __init__(
         self,
-        loss: str = "log_loss",
+        loss: str | Loss = "log_loss",
         *,
         alpha: float = 0.0001,
         fit_intercept: bool = True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dask_ma._inactive import Inactive
-from dask_ma.linear import EPSILON, HELD_OUT
+from dask_ma.linear import EPSILON, HELD_OUT, check_loss, has_optimum
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 
 
@@ -22,6 +22,7 @@ def check_combinations(estimator: Any) -> None:
     ValueError
         It names the parameters and what they are.
     """
+    check_loss(estimator)
     if estimator.batch_size == "timed" and estimator.mixing == "none":
         raise ValueError(
             "batch_size='timed' weighs steps against exchanges, and mixing='none' "
@@ -39,7 +40,9 @@ def unrefined_by(params: Any) -> tuple[str, ...]:
 
     Ranks that do not mix are there to compare with.
     """
-    return _unrefined_by(params, mixing=params.mixing == "none")
+    return _unrefined_by(
+        params, mixing=params.mixing == "none", loss=not has_optimum(params.loss)
+    )
 
 
 def is_refined(params: Any) -> bool:

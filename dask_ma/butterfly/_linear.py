@@ -15,7 +15,7 @@ from dask_ma.butterfly._combinations import (
 from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.data import InputInfo
 from dask_ma.kernels import PRECONDITIONERS
-from dask_ma.linear import LinearEstimator
+from dask_ma.linear import LinearEstimator, as_named
 
 _FIXED = {"penalty": "l2", "l1_ratio": 0.0}
 
@@ -51,13 +51,16 @@ class LinearButterfly(LinearEstimator):
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
     _inactive = INACTIVE
+    loss: Any
+    epsilon: Any
 
     @property
     def _agent(self) -> Any:
         return train
 
     def _make_params(self, info: InputInfo, **changes: Any) -> ButterflyParams:
-        return self._params_of(ButterflyParams, **{**_FIXED, **changes})
+        fixed = {**_FIXED, **as_named(self.loss, self.epsilon)}
+        return self._params_of(ButterflyParams, **{**fixed, **changes})
 
     def _max_rounds(self, params: ButterflyParams, info: InputInfo) -> int:
         """Each pass of the refinement is a round, too."""

@@ -14,9 +14,9 @@ from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState, stack
 from dask_ma.butterfly._steps import (
     StepRule,
+    largest_rank,
     make_preconditioner,
     make_rule,
-    rows_of_largest_rank,
     sum_moments,
 )
 from dask_ma.comm import sibling
@@ -52,7 +52,7 @@ def prepare(
 ) -> tuple[RankState, Plan]:
     """Settle the batch size and the preconditioner; a collective call."""
     group = context.group
-    most_rows = rows_of_largest_rank(group, problem)
+    most_rows, most_nonzero = largest_rank(group, problem)
     moments = None
     if params.preconditioner is not None:
         moments = sum_moments(group, problem, params.moments)
@@ -67,7 +67,7 @@ def prepare(
         batch_size = usual_batch_size(most_rows)
     else:
         times: TimeModel = fit_time_model(
-            context, problem, params, state, moments, most_rows
+            context, problem, params, state, moments, most_rows, most_nonzero
         )
         described = times._asdict()
         batch_size = rounded(times.best_batch_size(group.size), most_rows)
@@ -77,7 +77,7 @@ def prepare(
         batch_size=batch_size,
         preconditioner=make_preconditioner(moments, params, problem, batch_size),
     )
-    rule = make_rule(params, problem, group.size, n_steps)
+    rule = make_rule(params, problem, group.size, n_steps, most_nonzero)
     return state, Plan(n_steps, rule, described, moments)
 
 
@@ -108,10 +108,11 @@ def resume(
         mean=shared["weights"].copy() if shared["n_averaged"] else None,
         n_averaged=shared["n_averaged"],
     )
-    n_steps = -(-rows_of_largest_rank(group, problem) // state.batch_size)
+    most_rows, most_nonzero = largest_rank(group, problem)
+    n_steps = -(-most_rows // state.batch_size)
     described = dict(zip(shared["described"], shared["values"].tolist(), strict=True))
     described |= {"batch_size": state.batch_size, "n_steps": n_steps}
-    rule = make_rule(params, problem, group.size, n_steps)
+    rule = make_rule(params, problem, group.size, n_steps, most_nonzero)
     return state, Plan(n_steps, rule, described, moments)
 
 

@@ -9,6 +9,7 @@ from sklearn.linear_model import SGDRegressor
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.butterfly._linear import LinearButterfly
+from dask_ma.kernels import Loss
 from dask_ma.linear import LinearRegressorMixin, given_model
 
 _LOSSES = {
@@ -34,9 +35,10 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
 
     Parameters
     ----------
-    loss : str, default="squared_error"
+    loss : str or Loss, default="squared_error"
         "squared_error" (half the square), "huber", "epsilon_insensitive" or
-        "squared_epsilon_insensitive".
+        "squared_epsilon_insensitive". An object of :mod:`dask_ma.losses` may be a loss
+        of your own.
     alpha : float, default=0.0001
         Weight of the L2 penalty, at least 0. The intercept is never penalised.
     fit_intercept : bool, default=True
@@ -189,13 +191,13 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearButterfly._parameter_constraints,
-        "loss": [StrOptions(_LOSSES)],
+        "loss": [StrOptions(_LOSSES), Loss],
     }
     _sklearn_class = SGDRegressor
 
     def __init__(
         self,
-        loss: str = "squared_error",
+        loss: str | Loss = "squared_error",
         *,
         alpha: float = 0.0001,
         fit_intercept: bool = True,

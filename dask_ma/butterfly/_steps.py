@@ -13,7 +13,9 @@ from dask_ma.butterfly._mixing import start_mixing
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.comm import Group, allreduce
+from dask_ma.data import Shard
 from dask_ma.kernels import (
+    Loss,
     batch_slopes,
     descend,
     feature_moments,
@@ -26,7 +28,7 @@ from dask_ma.supervised import Piece, Problem
 # The weights after late steps are better: that of step `t` counts in the mean like the
 # power of `t` with this exponent (polynomial-decay averaging, O. Shamir and T. Zhang,
 # "Stochastic gradient descent for non-smooth optimization", ICML 2013, section 4).
-_DEGREE = 8
+DEGREE = 8
 
 
 class StepRule(NamedTuple):
@@ -34,8 +36,8 @@ class StepRule(NamedTuple):
 
     Attributes
     ----------
-    loss : str
-        One of ``LOSSES``.
+    loss : str or Loss
+        One of ``LOSSES``, or another loss.
     epsilon : float
         Width of huber and of the epsilon-insensitive losses.
     alpha : float
@@ -48,15 +50,32 @@ class StepRule(NamedTuple):
         Number of the first step that counts in the mean; infinite without a mean.
     positive_weight : ndarray of shape (n_problems,) or None
         Weights of each class in its own problem against the rest.
+    n_nonzero : float
+        Elements of a batch that are stored, on the rank that has most; infinite where
+        rows are not sparse.
+    n_steps : int
+        Steps of a pass.
     """
 
-    loss: str
+    loss: str | Loss
     epsilon: float
     alpha: float
     fit_intercept: bool
     gradient_scale: float
     first_averaged: float = math.inf
     positive_weight: np.ndarray | None = None
+    n_nonzero: float = math.inf
+    n_steps: int = 1
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether the weights are kept in a ball."""
+        return self.loss == "hinge" and self.alpha > 0
+
+    @property
+    def radius(self) -> float:
+        """Radius of that ball."""
+        return 1 / math.sqrt(self.alpha)
 
     def slopes(self, weights: np.ndarray, piece: Piece) -> np.ndarray:
         """Derivatives of the losses of some rows by the predictions."""
@@ -89,8 +108,8 @@ class StepRule(NamedTuple):
                 fit_intercept=self.fit_intercept,
             )
         shrink(weights, step_size * self.alpha, preconditioner)
-        if self.loss == "hinge" and self.alpha > 0:
-            project(weights, 1 / np.sqrt(self.alpha))
+        if self.is_projected:
+            project(weights, self.radius)
 
     def after(self, state: RankState, weights: np.ndarray) -> RankState:
         """The state after a step that has ended with these weights."""
@@ -100,7 +119,7 @@ class StepRule(NamedTuple):
         mean = weights.copy()
         if state.mean is not None:
             mean -= state.mean
-            mean *= (_DEGREE + 1) / (number + _DEGREE)
+            mean *= (DEGREE + 1) / (number + DEGREE)
             mean += state.mean
         return state._replace(
             weights=weights, t=state.t + 1, mean=mean, n_averaged=number
@@ -108,7 +127,11 @@ class StepRule(NamedTuple):
 
 
 def make_rule(
-    params: ButterflyParams, problem: Problem, n_ranks: int, n_steps: int
+    params: ButterflyParams,
+    problem: Problem,
+    n_ranks: int,
+    n_steps: int,
+    most_nonzero: float,
 ) -> StepRule:
     """The rule of a rank whose pass has `n_steps` steps.
 
@@ -134,6 +157,8 @@ def make_rule(
         gradient_scale=n_steps / weight,
         first_averaged=first_averaged,
         positive_weight=positive_weight,
+        n_nonzero=most_nonzero / n_steps,
+        n_steps=n_steps,
     )
 
 
@@ -217,6 +242,18 @@ def make_preconditioner(
         return diagonal.astype(problem.dtype)
 
 
-def rows_of_largest_rank(group: Group, problem: Problem) -> int:
-    """Most rows that a rank has; a collective call."""
-    return int(allreduce(group, np.array(problem.shard.n_rows), "max"))
+def largest_rank(group: Group, problem: Problem) -> tuple[int, float]:
+    """Most rows, and most elements stored, that a rank has; a collective call.
+
+    Elements of rows that are not sparse count as infinitely many.
+    """
+    own = [problem.shard.n_rows, count_nonzero(problem.shard)]
+    n_rows, n_elements = allreduce(group, np.array(own, dtype=np.float64), "max")
+    return int(n_rows), float(n_elements)
+
+
+def count_nonzero(shard: Shard) -> float:
+    """Elements that the rows of a shard store; infinite for dense rows."""
+    if shard.blocks and not shard.is_sparse:
+        return math.inf
+    return float(sum(block.X.nnz for block in shard.blocks))

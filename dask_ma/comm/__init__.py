@@ -6,6 +6,7 @@ See :func:`dask_ma.run_spmd` for the way to obtain a group on a Dask cluster.
 from dask_ma.comm._alltoall import alltoall, alltoall_steps
 from dask_ma.comm._butterfly import (
     ButterflyAverage,
+    ButterflyExchange,
     Partners,
     butterfly_allreduce,
     butterfly_depth,
@@ -46,6 +47,7 @@ from dask_ma.comm._trace import KINDS, TIMELINE_DTYPE, Trace
 
 __all__ = [
     "ButterflyAverage",
+    "ButterflyExchange",
     "CommPlugin",
     "Counters",
     "DaskGroup",

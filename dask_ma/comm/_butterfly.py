@@ -104,6 +104,33 @@ def sibling(rank: int, step: int, size: int) -> int | None:
     return butterfly_partners(rank, step, size).dest
 
 
+class ButterflyExchange:
+    """A message to the partner of a step, which is under way from the start.
+
+    A collective: all ranks start it, and finish it, in the same order.
+
+    Parameters
+    ----------
+    group : Group
+        This rank, of two or more.
+    payload : object
+        Anything that :meth:`Group.push` takes. Arrays in it must not change any more:
+        the other rank may read them where they are.
+    step : int
+        Number of the step.
+    """
+
+    def __init__(self, group: Group, payload: Any, step: int) -> None:
+        self._group = group
+        dest, self._source = butterfly_partners(group.rank, step, group.size)
+        self._tag = ("butterfly", group._next_tag())
+        group.push(payload, dest, self._tag, copy=False)
+
+    def finish(self) -> Any:
+        """Wait for the partner's message and return it; arrays may be read-only."""
+        return self._group.recv(self._source, self._tag)
+
+
 class ButterflyAverage:
     """One step of butterfly mixing, whose message is under way from the start.
 
@@ -124,10 +151,9 @@ class ButterflyAverage:
     def __init__(self, group: Group, array: np.ndarray, step: int) -> None:
         self._group = group
         self._array = array
-        self._partners = butterfly_partners(group.rank, step, group.size)
-        self._tag = ("butterfly", group._next_tag())
+        self._exchange: ButterflyExchange | None = None
         if group.size > 1:
-            group.push(array, self._partners.dest, self._tag, copy=False)
+            self._exchange = ButterflyExchange(group, array, step)
 
     def finish(self) -> np.ndarray:
         """Wait for the partner's values and average.
@@ -137,11 +163,10 @@ class ButterflyAverage:
         average : ndarray
             A new array, with two ranks or more. Two partners get the same bits.
         """
-        if self._group.size == 1:
+        if self._exchange is None:
             self._group.raise_if_closed()
             return self._array
-        received = self._group.recv(self._partners.source, self._tag)
-        average = np.add(self._array, received)
+        average: np.ndarray = np.add(self._array, self._exchange.finish())
         average *= 0.5
         return average
 

@@ -23,6 +23,7 @@ from dask_ma.comm._exchange import (
     spread,
 )
 from dask_ma.comm._group import Group, aligned, frozen_view, map_arrays
+from dask_ma.comm._halving import allreduce_by_halves, has_halves
 from dask_ma.comm._packing import Packed, pack, unpack
 from dask_ma.comm._reduction import LocalReducer, concatenate_parts
 from dask_ma.comm._topology import doubling_partners, doubling_steps
@@ -46,9 +47,11 @@ def allreduce(group: Group, arrays: Any, op: Op = "sum") -> Any:
 
     A reduce-scatter followed by an all-gather: each rank sends
     ``2 * (size - 1) / size`` times the array when every rank has a process of its own.
-    Smaller arrays, and all arrays between two ranks, go whole, in ``log2(processes)``
-    steps of one message each, rounded up, where by ``dask-ma.comm.message-overhead``
-    the messages spared are worth more than the bytes added. The bits are the same.
+    With a power of two such ranks these are ``2 * log2(size)`` messages, halves of the
+    array and of halves; otherwise one to each other process in both. Smaller arrays,
+    and all arrays between two ranks, go whole, in ``log2(processes)`` steps of one
+    message each, rounded up, where by ``dask-ma.comm.message-overhead`` the messages
+    spared are worth more than the bytes added. The bits are the same.
 
     Parameters
     ----------
@@ -290,6 +293,8 @@ def _allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.nda
     tag = group._next_tag()
     if _is_direct(group, flat.nbytes):
         result = _allreduce_direct(group, flat, combine, tag)
+    elif has_halves(group.layout):
+        result = allreduce_by_halves(group, flat, combine, tag)
     else:
         part = _reduce_scatter_flat(group, flat, combine, tag)
         parts = spread(group, part, ("parts", tag))
@@ -305,8 +310,11 @@ def _is_direct(group: Group, nbytes: int) -> bool:
     if n_nodes < 3 and group.size > n_nodes:
         return nbytes <= overhead  # else threads of a process share the adding up
     n_steps = len(doubling_steps(n_nodes))
-    n_whole, n_parts = n_steps, 2 * (n_nodes - 1)
-    sent_whole, sent_parts = n_steps * nbytes, n_parts * nbytes / n_nodes
+    n_others = 2 * (n_nodes - 1)
+    n_whole, n_parts = n_steps, n_others
+    if has_halves(group.layout):
+        n_parts = 2 * n_steps
+    sent_whole, sent_parts = n_steps * nbytes, n_others * nbytes / n_nodes
     return n_whole * overhead + sent_whole <= n_parts * overhead + sent_parts
 
 

@@ -15,9 +15,10 @@ from dask_ma.kernels._objective import (
     positive_factors,
 )
 from dask_ma.kernels._rows import row_slice
-from dask_ma.kernels.losses import smooth_loss
+from dask_ma.kernels.losses import Loss, smooth_loss
 
 _DENSE_ELEMENTS = 2**19  # of a chunk that is made dense: 4 MiB of float64
+_FLAT = 1e-13  # curvature, against the largest, that is as good as none
 
 
 class Standardization(NamedTuple):
@@ -50,7 +51,7 @@ class DescentSums(NamedTuple):
         Derivatives of the smooth losses by the coefficients.
     intercept : ndarray of shape (n_problems,)
         Derivatives by the intercepts.
-    hessian : ndarray of shape (n_problems, n_features + 1, n_features + 1)
+    hessian : ndarray of shape (n_problems, n_columns + 1, n_columns + 1)
         Second derivatives by the coefficients of standardised columns, and by the
         intercepts, which come last. Without problems if they were not asked for.
     """
@@ -95,7 +96,7 @@ def descent_sums(
     coef: np.ndarray,
     intercept: np.ndarray,
     *,
-    loss: str,
+    loss: str | Loss,
     epsilon: float,
     widths: np.ndarray,
     caution: np.ndarray,
@@ -103,6 +104,7 @@ def descent_sums(
     n_problems: int = 1,
     positive_weight: np.ndarray | None = None,
     standardization: Standardization | None = None,
+    columns: np.ndarray | None = None,
 ) -> DescentSums:
     """Sums of smooth losses and of their derivatives over a block, in one pass.
 
@@ -135,6 +137,8 @@ def descent_sums(
     standardization : Standardization or None, default=None
         Columns of the Hessian; None leaves it out. Its rows are made dense, some at a
         time.
+    columns : ndarray of int, shape (n_asked, n_columns), or None, default=None
+        Which columns each problem's Hessian has, with `standardization`; None is all.
 
     Returns
     -------
@@ -147,13 +151,14 @@ def descent_sums(
     """
     _check_shapes(X, y, sample_weight, coef, intercept, problems is not None)
     n_asked, n_features = coef.shape
-    columns = coef[0] if n_asked == 1 else np.ascontiguousarray(coef.T)
+    weights = coef[0] if n_asked == 1 else np.ascontiguousarray(coef.T)
     losses, smooth, gaps, slope_sums = (np.zeros(n_asked) for _ in range(4))
-    gradient = np.zeros(columns.shape)
+    gradient = np.zeros(weights.shape)
     n_second = 0 if standardization is None else n_asked
-    hessian = np.zeros((n_second, n_features + 1, n_features + 1))
+    size = 1 + (n_features if columns is None else columns.shape[1])
+    hessian = np.zeros((n_second, size, size))
     for chunk, where in _chunks(X, n_asked, None):
-        p = chunk @ columns
+        p = chunk @ weights
         p += intercept
         targets = y[where]
         if problems is not None:
@@ -173,7 +178,10 @@ def descent_sums(
         gradient += chunk.T @ slopes
         if standardization is not None:
             curvatures = (found.curvatures.T * s.T).reshape(n_asked, -1)
-            _add_hessian(hessian, chunk, curvatures, standardization)
+            if columns is None:
+                _add_hessian(hessian, chunk, curvatures, standardization)
+            else:
+                _add_parts(hessian, chunk, curvatures, standardization, columns)
     return DescentSums(
         losses, smooth, gaps, gradient.T.reshape(coef.shape), slope_sums, hessian
     )
@@ -182,6 +190,23 @@ def descent_sums(
 def _weighted_sums(s: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Sums over the samples, whose weights may differ from problem to problem."""
     return s @ values if s.ndim == 1 else np.einsum("ik,ik->k", s, values)
+
+
+def _add_parts(
+    hessian: np.ndarray,
+    X: Any,
+    curvatures: np.ndarray,
+    standardization: Standardization,
+    columns: np.ndarray,
+) -> None:
+    """Add the second derivatives of some rows by each problem's own columns."""
+    for k, own in enumerate(columns):
+        bent = np.flatnonzero(curvatures[k] > _FLAT * curvatures[k].max(initial=0.0))
+        some = Standardization(*(array[own] for array in standardization))
+        rows = X if len(bent) == X.shape[0] else X[bent]
+        _add_hessian(
+            hessian[k : k + 1], rows[:, own], curvatures[k : k + 1, bent], some
+        )
 
 
 def _add_hessian(

@@ -14,7 +14,7 @@ from dask_ma.kernels._objective import (
     positive_factors,
 )
 from dask_ma.kernels._rows import row_slice
-from dask_ma.kernels.losses import loss_slopes, loss_values
+from dask_ma.kernels.losses import Loss, loss_slopes, loss_values
 
 # Bounds of a chunk: 512 KiB of float64 predictions, and 8 MiB of elements of X, which
 # are copied where X is float32 or only some of its rows are wanted.
@@ -50,7 +50,7 @@ def gradient_sums(
     coef: np.ndarray,
     intercept: np.ndarray,
     *,
-    loss: str,
+    loss: str | Loss,
     epsilon: float = 0.1,
     one_vs_rest: bool = False,
     positive_weight: np.ndarray | None = None,
@@ -73,8 +73,8 @@ def gradient_sums(
         Coefficients.
     intercept : ndarray of shape (n_problems,)
         Intercepts.
-    loss : str
-        One of ``LOSSES``.
+    loss : str or Loss
+        One of ``LOSSES``, or another loss.
     epsilon : float, default=0.1
         Passed on to :func:`loss_slopes`.
     one_vs_rest : bool, default=False

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._objective import positive_factors
-from dask_ma.kernels.losses import loss_slopes
+from dask_ma.kernels.losses import Loss, loss_slopes
 
 # To add at scattered places costs this many times as much, per element, as the passes
 # over an array that a dense gradient takes.
@@ -33,7 +33,7 @@ def batch_slopes(
     targets: np.ndarray,
     sample_weight: np.ndarray | None,
     *,
-    loss: str,
+    loss: str | Loss,
     epsilon: float = 0.1,
     positive_weight: np.ndarray | None = None,
 ) -> np.ndarray:
@@ -49,8 +49,9 @@ def batch_slopes(
         -1 or +1 for the margin losses, any numbers for the others.
     sample_weight : ndarray of shape (n_samples,) or None
         Weights of the rows; None weighs each by 1.
-    loss : str
-        One of ``LOSSES``; see :func:`loss_slopes` for its derivative at a kink.
+    loss : str or Loss
+        One of ``LOSSES``, or another loss; see :func:`loss_slopes` for its derivative
+        at a kink.
     epsilon : float, default=0.1
         Width of huber and of the epsilon-insensitive losses; no other loss reads it.
     positive_weight : ndarray of shape (n_problems,) or None, default=None

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._predictions import chunked_predictions
-from dask_ma.kernels.losses import loss_values
+from dask_ma.kernels.losses import Loss, loss_values
 
 
 def one_vs_rest_targets(
@@ -73,7 +73,7 @@ def loss_sums(
     coef: np.ndarray,
     intercept: np.ndarray,
     *,
-    loss: str,
+    loss: str | Loss,
     epsilon: float = 0.1,
     one_vs_rest: bool = False,
     positive_weight: np.ndarray | None = None,
@@ -93,8 +93,8 @@ def loss_sums(
         Coefficients, of the type of `X` for best speed.
     intercept : ndarray of shape (n_problems,)
         Intercepts.
-    loss : str
-        One of ``LOSSES``.
+    loss : str or Loss
+        One of ``LOSSES``, or another loss.
     epsilon : float, default=0.1
         Passed on to `loss_values`.
     one_vs_rest : bool, default=False

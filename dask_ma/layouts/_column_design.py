@@ -91,6 +91,19 @@ class ColumnDesign(Design):
             return None
         return np.concatenate([rows for rows, _ in found]), [p for _, p in found]
 
+    def columns_on_root(
+        self,
+        features: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None = None,
+        payload: Any = None,
+    ) -> tuple[np.ndarray, list[Any]] | None:
+        # Each rank has fetched all rows of them.
+        found = [] if payload is None else gather(self.group, payload)
+        if self.group.rank != 0 or found is None:
+            return None
+        return self._rooted(features, weight, means), found
+
     def _squares(self, weight: np.ndarray, center: bool) -> Part:
         moments = raw_moments(self._living, weight, center)
         return Part(self._own, squares_about_mean(moments))

@@ -225,6 +225,47 @@ class Design(ABC):
             The products and the payloads of all ranks on rank 0, None elsewhere.
         """
 
+    @abstractmethod
+    def columns_on_root(
+        self,
+        features: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None = None,
+        payload: Any = None,
+    ) -> tuple[np.ndarray, list[Any]] | None:
+        """Fetched columns of the rows of all ranks, for rank 0; a collective call.
+
+        Parameters
+        ----------
+        features : ndarray of int64 of shape (k,)
+        weight, means
+            As in :meth:`cross`: the products of the result are what that gives.
+        payload : object, default=None
+            What this rank has to say to rank 0 besides; the ranks have to agree whether
+            it is None.
+
+        Returns
+        -------
+        result : (ndarray of shape (k, total rows), list of object), or None
+            Columns about their means, each row times the root of its weight, and the
+            payloads of all ranks on rank 0, None elsewhere.
+        """
+
+    def _rooted(
+        self, features: np.ndarray, weight: np.ndarray, means: np.ndarray | None
+    ) -> np.ndarray:
+        """This rank's rows of what :meth:`columns_on_root` gives."""
+        found = np.empty((len(features), self.n_rows))
+        root = np.sqrt(weight)
+        for rows, columns in self.chunks(features):
+            dense = columns.toarray() if sparse.issparse(columns) else columns
+            part = found[:, rows]
+            part[:] = dense.T
+            if means is not None:
+                part -= means[features, np.newaxis]
+            part *= root[rows]
+        return found
+
     def own_share(self, n: int) -> slice:
         """Part of `n` pieces of work that this rank does for all."""
         return slice(0, n)

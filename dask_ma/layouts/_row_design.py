@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allreduce, reduce_and_gather, reduce_scatter
+from dask_ma.comm import (
+    Group,
+    allreduce,
+    gather,
+    reduce_and_gather,
+    reduce_scatter,
+)
 from dask_ma.data import Shard
 from dask_ma.kernels import column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
@@ -101,6 +107,20 @@ class RowDesign(Design):
         own = self._share_of_cross(left, right, weight, means)
         found = reduce_and_gather(self.group, [own], payload)
         return None if found is None else (found[0][0], found[1])
+
+    def columns_on_root(
+        self,
+        features: np.ndarray,
+        weight: np.ndarray,
+        means: np.ndarray | None = None,
+        payload: Any = None,
+    ) -> tuple[np.ndarray, list[Any]] | None:
+        own = self._rooted(features, weight, means)
+        found = gather(self.group, (own, payload))
+        if found is None:
+            return None
+        parts, payloads = zip(*found, strict=True)
+        return np.concatenate(parts, axis=1), list(payloads)
 
     def _squares(self, weight: np.ndarray, center: bool) -> Part:
         sums = np.zeros((len(self.alive), 2))

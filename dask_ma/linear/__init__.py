@@ -5,6 +5,7 @@ from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator, given_model
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
+from dask_ma.linear._loss import as_named, check_loss, has_optimum
 from dask_ma.linear._model import describe, initial_model
 from dask_ma.linear._params import LinearModel, LinearParams, RefineParams
 from dask_ma.linear._regressor import LinearRegressorMixin
@@ -21,9 +22,12 @@ __all__ = [
     "LinearParams",
     "LinearRegressorMixin",
     "RefineParams",
+    "as_named",
+    "check_loss",
     "describe",
-    "given_model",
     "functions",
+    "given_model",
+    "has_optimum",
     "initial_model",
     "score_sums",
 ]

@@ -10,12 +10,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedClassifierMixin
 from dask_ma.linear import _functions
+from dask_ma.linear._loss import loss_name
 
 
 def _has_probabilities(estimator: Any) -> bool:
     """Whether the loss gives probabilities."""
     # Logistic regressions have no choice of losses.
-    if getattr(estimator, "loss", "log_loss") in ("log_loss", "modified_huber"):
+    loss = loss_name(getattr(estimator, "loss", "log_loss"))
+    if loss in ("log_loss", "modified_huber"):
         return True
     raise AttributeError(
         "probability estimates need loss='log_loss' or loss='modified_huber', got "

@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
+from dask_ma.kernels import Loss
+from dask_ma.linear._loss import as_named
 from dask_ma.supervised._params import FitResult
 
 _TWIN_ATTRIBUTES = (
@@ -89,7 +91,10 @@ class LinearEstimator(DistributedEstimator):
     def _sklearn_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator: those that it has, too."""
         known = self._sklearn_type()().get_params()
-        return {k: v for k, v in self.get_params().items() if k in known}
+        own = self.get_params()
+        if isinstance(own.get("loss"), Loss):
+            own |= as_named(own["loss"], own["epsilon"])
+        return {k: v for k, v in own.items() if k in known}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         """Fitted attributes in scikit-learn's names and shapes."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dask_ma.kernels import Loss
 from dask_ma.supervised._params import ValidationParams
 
 
@@ -25,7 +26,7 @@ class LinearParams(ValidationParams):
         Number of the first step of each rank, for the learning rate.
     """
 
-    loss: str
+    loss: str | Loss
     penalty: str | None
     alpha: float
     l1_ratio: float

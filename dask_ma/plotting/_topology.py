@@ -75,10 +75,11 @@ class TopologyDisplay:
         pattern : {"butterfly", "allreduce", "driver", "tree"}, default="butterfly"
             "butterfly": the steps of butterfly mixing, one of which is made between two
             updates. The others are the values of `aggregation`, ways to add up arrays.
-            "allreduce": each rank adds up a part, and sends it to all (this package's
-            allreduce of arrays that are not small). "driver": rank 0 adds up all arrays
-            and answers each rank. "tree": as "driver", but some ranks add up first, and
-            the answer goes down a tree.
+            "allreduce": this package's allreduce of arrays that are not small. Each
+            rank adds up a part, and sends it to all; a power of two of them exchanges
+            halves of the array, then of halves, and back. "driver": rank 0 adds up all
+            arrays and answers each rank. "tree": as "driver", but some ranks add up
+            first, and the answer goes down a tree.
         ax : matplotlib.axes.Axes, default=None
             Axes to draw on; None makes a new figure.
 
@@ -177,6 +178,12 @@ def _allreduce(size: int) -> list[Step]:
     pairs = tuple((a, b) for a in range(size) for b in range(size) if a != b)
     if size == 2:  # two steps of halves would carry the same bytes
         return [Step("exchange", pairs)]
+    if size & (size - 1) == 0:
+        steps = [
+            Step(f"1 / {2 * distance}", tuple((r, r ^ distance) for r in range(size)))
+            for distance in (1 << i for i in range(size.bit_length() - 1))
+        ]
+        return [*steps, *reversed(steps)]
     return [Step("reduce-scatter", pairs), Step("all-gather", pairs)]
 
 

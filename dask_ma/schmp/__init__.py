@@ -8,7 +8,7 @@ Where the model fits on no rank, a `RotationProgram` cuts the parameters into bl
 which travel from rank to rank while the data stay.
 """
 
-from dask_ma.schmp import losses, schedules
+from dask_ma.schmp import schedules
 from dask_ma.schmp.coordinate._column_descent import ColumnDescent
 from dask_ma.schmp.coordinate._coordinate import CoordinateDescent
 from dask_ma.schmp.factorization._estimator import SchMPMatrixFactorization
@@ -55,7 +55,6 @@ __all__ = [
     "Schedulers",
     "TokenTopics",
     "Turn",
-    "losses",
     "run",
     "schedules",
 ]

@@ -66,7 +66,7 @@ def least_log_loss(X, y):
 
 @pytest.mark.pairs
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("n_ranks", [1, 4, 8])
+@pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("name", ["cancer", "iris", "wine"])
 def test_logistic_regression(name, n_ranks, layout):
     X, y = load(name)
@@ -133,7 +133,7 @@ def least_of_regression(name, X, y):
 
 @pytest.mark.pairs
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("n_ranks", [1, 4, 8])
+@pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("loss", sorted(REGRESSIONS))
 def test_regression(loss, n_ranks, layout):
     X, y = load("diabetes")

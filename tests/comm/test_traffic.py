@@ -75,16 +75,47 @@ def test_no_rank_sends_to_all(run_ranks, collective, size, per_node):
     assert sent == [n_steps * (rank % per_node == 0) for rank in range(size)]
 
 
-def test_arrays_go_whole_as_long_as_messages_are_dear(run_ranks, configured):
-    """Four processes: 2 messages of the whole, or 6 that make 1.5 times the array."""
-
+@pytest.mark.parametrize(
+    ("size", "overhead", "expected"),
+    [
+        (
+            4,
+            "200 B",
+            2,
+        ),  # the whole twice; or 4 halves, quarters of 1.5 times the array
+        (4, "199 B", 4),
+        (6, "153 B", 3),  # the whole three times; or 10 sixths
+        (6, "152 B", 10),
+    ],
+)
+def test_arrays_go_whole_as_long_as_messages_are_dear(
+    run_ranks, configured, size, overhead, expected
+):
     def program(group):
         allreduce(group, np.ones(100))
         return group.counters.messages_sent
 
-    for overhead, expected in (("100 B", 2), ("99 B", 6), (0, 6)):
-        with configured({"dask-ma.comm.message-overhead": overhead}):
-            assert run_ranks(program, 4, 1) == [expected] * 4
+    with configured({"dask-ma.comm.message-overhead": overhead}):
+        assert run_ranks(program, size, 1) == [expected] * size
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_large_arrays_go_in_few_messages(run_ranks, in_parts, size):
+    """And in the bits of ranks that share processes, which go another way."""
+
+    def program(group):
+        rng = np.random.default_rng(group.rank)
+        values = [rng.normal(size=n) for n in (3, 1000, 1024)]
+        found = [allreduce(group, value).tobytes() for value in values]
+        values[1][:] = 0  # the others have what they need
+        least = allreduce(group, values[2], "min").tobytes()
+        return group.counters.messages_sent, (*found, least)
+
+    results = run_ranks(program, size, 1)
+    assert [sent for sent, _ in results] == [8 * (size.bit_length() - 1)] * size
+    there = run_ranks(program, size, 2)
+    assert {found for _, found in results} == {found for _, found in there}
+    assert len({found for _, found in results}) == 1
 
 
 def test_bytes_of_whole_arrays(run_ranks):

@@ -71,13 +71,13 @@ OTHER_WAYS = [
 ]
 # With a client: one rank per worker, or two ranks on some of them.
 ON_CLUSTER = [
-    ButterflySGDClassifier(max_iter=10, n_ranks=5),
+    ButterflySGDClassifier(max_iter=10, n_ranks=2),
     ButterflySGDRegressor(max_iter=10, n_ranks=2),
     MALDA(n_components=3, max_iter=3, learning_method="online"),
     # Steps found by trial shrink before weights of 1000 and 0.0001 have had their way;
     # only the refinement goes on from there.
-    MASGDClassifier(max_iter=5, refine=None, learning_rate="optimal"),
-    MASGDRegressor(max_iter=5, n_ranks=5),
+    MASGDClassifier(max_iter=5, refine=None, learning_rate="optimal", n_ranks=2),
+    MASGDRegressor(max_iter=5, n_ranks=5, learning_rate="optimal"),
     MPCAClassifier(**MPCA_ON_TWO_RANKS),
     SchMPLogisticRegression(n_ranks=2),
     SFBDictionaryLearning(3, alpha=0.05, max_iter=3, communication="factors"),
@@ -89,9 +89,11 @@ _STOCHASTIC = (
     "equal in the limit only"
 )
 _REFUSED = "the check sets n_iter_no_change, which dual ascent does not have"
-# What the class and the checks of its input do, which no rank takes part in.
+# What the class, the checks of its input and a fitted model do, which no rank takes
+# part in.
 _SAME_ANYWHERE = re.compile(
     "clone|repr|tag|init|mixin|set_params|get_params|unfitted|is_fitted|returns_self"
+    "|pickle|subset_invariance|order_invariance|weights_shape|in_after_fitting|sparsify"
     "|estimator_sparse_(array|matrix)|class_weight_classifiers|array_api|complex|object"
     "|(list|pandas_series|not_an_array)$|takes_y|requires_y|y_2d|fit1d|predict1d|empty"
     "|n_features_in$|dict_unchanged|overwrite_params|overwrite_parameters"

@@ -10,8 +10,6 @@ import pickle
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import dask
 import fsspec
 import numpy as np
 import pytest
+from distributed.utils import get_mp_context
 
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery import _manifest
@@ -216,17 +215,16 @@ def test_a_write_to_a_remote_directory_that_fails(tmp_path, monkeypatch):
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, here)
 from test_checkpoint import save
 replace = os.replace
-n_left = [int(sys.argv[3])]
 def kill(*args):
     if not n_left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     n_left[0] -= 1
     replace(*args)
 os.replace = kill
-save(sys.argv[1], 2)
+save(path, 2)
 """
 
 
@@ -234,9 +232,11 @@ save(sys.argv[1], 2)
 def test_a_writer_that_is_killed(path, n_files):
     """What it was writing lies beside the others, and goes with the next save."""
     save(path, 1)
-    here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", KILLED, str(path), here, str(n_files)]
-    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    names = {"path": path, "here": str(Path(__file__).parent), "n_left": [n_files]}
+    process = get_mp_context().Process(target=exec, args=(KILLED, names))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
     [left] = (path / SERIES).glob(".*")
     assert left.name.endswith(".part")
     assert load(path).round == 1

@@ -35,7 +35,7 @@ def test_a_function_that_is_not_complete_yet():
 
 def test_sets_are_the_same_in_every_process():
     texts = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "3"):  # which order the four words differently
         found = subprocess.run(
             [sys.executable, "-c", FUNCTION],
             env={**os.environ, "PYTHONHASHSEED": seed},

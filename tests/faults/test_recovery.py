@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 
 import dask
 import dask.array as da
@@ -452,28 +451,13 @@ def scheduler_client():
         yield cluster, client
 
 
-@contextmanager
-def nannies(client, n):
-    """Nannies with a worker each, which end with them."""
-    command = [sys.executable, "-m", "distributed.cli.dask_worker"]
-    options = [client.scheduler.address, "--nthreads", "1", "--no-dashboard"]
-    processes = [subprocess.Popen([*command, *options], **QUIET) for _ in range(n)]
-    try:
-        client.wait_for_workers(n, timeout=60)
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.parametrize("kind", ["nanny", "no-nanny"])
 def test_a_worker_that_nobody_starts_again(
     scheduler_client, rows, strike, kind, bare_workers, assert_clean
 ):
     """The others take over its rows."""
     _, client = scheduler_client
-    with (nannies if kind == "nanny" else bare_workers)(client, 3):
+    with bare_workers(client, 3, f"--{kind}"):  # the last such option counts
         reference = MASGDClassifier(n_ranks=3, **PARAMS).fit(*rows)
         strike("computing", [1], parents=kind == "nanny")
         with dask.config.set({"dask-ma.recovery.wait": "500 ms"}):

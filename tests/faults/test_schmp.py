@@ -9,9 +9,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from dask_ma import SchMPLasso, SchMPLogisticRegression
+from dask_ma import SchMPLasso, SchMPLogisticRegression, losses
 from dask_ma.exceptions import RowsLostWarning
-from dask_ma.schmp import CoordinateDescent, losses, run, schedules
+from dask_ma.schmp import CoordinateDescent, run, schedules
 
 N_WORKERS = 3
 ALPHA = 0.05

@@ -47,8 +47,9 @@ def by_hand(X, targets, s, w, b, loss, width, caution, columns):
 @pytest.mark.parametrize("factors", [None, np.array([3.0, 0.5, 0.2])])
 @pytest.mark.parametrize("numbers", [[2, 0], [1]])
 @pytest.mark.parametrize("chunk", [None, 20])
+@pytest.mark.parametrize("chosen", [None, np.array([[0, 3], [2, 4]])])
 def test_some_problems(
-    rows, container, loss, is_weighted, factors, numbers, chunk, monkeypatch
+    rows, container, loss, is_weighted, factors, numbers, chunk, chosen, monkeypatch
 ):
     if chunk is not None:
         monkeypatch.setattr(_descent, "_DENSE_ELEMENTS", chunk)
@@ -73,6 +74,7 @@ def test_some_problems(
         n_problems=3,
         positive_weight=factors,
         standardization=scaling,
+        columns=None if chosen is None else chosen[:n_asked],
     )
     columns = np.column_stack([(X - scaling.centre) / scaling.scale, np.ones(70)])
     targets = one_vs_rest_targets(codes, 3)
@@ -91,6 +93,9 @@ def test_some_problems(
             CAUTION[k],
             columns,
         )
+        if chosen is not None:
+            own = np.append(chosen[k], -1)  # the intercept is last
+            expected["hessian"] = expected["hessian"][np.ix_(own, own)]
         for name, value in expected.items():
             np.testing.assert_allclose(
                 getattr(found, name)[k], value, rtol=1e-10, atol=1e-10

@@ -84,6 +84,30 @@ def test_a_resumed_fit_is_an_uninterrupted_one(
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("n_ranks", [3, 2])
+def test_gradients_go_on_whatever_the_ranks(
+    multi, tmp_path, interrupt, monkeypatch, n_ranks
+):
+    """Their sum is the same, and steps get shorter with the rows of all rounds."""
+    params = {"paradigm": "gradient", "learning_rate": "invscaling", "eta0": 0.5}
+    params |= {"max_iter": 9, "tol": None, "random_state": 3}
+    whole = MASGDClassifier(**params, n_ranks=3).fit(*multi)
+    with saving(tmp_path):
+        interrupt(6)
+        with pytest.raises(StopAfterError):
+            MASGDClassifier(**params, n_ranks=3).fit(*multi)
+        monkeypatch.undo()
+        resumed = MASGDClassifier(**params, n_ranks=n_ranks)
+        if n_ranks == 3:
+            resumed.fit(*multi)
+        else:
+            with pytest.warns(UserWarning, match="was written by 3 ranks"):
+                resumed.fit(*multi)
+    np.testing.assert_allclose(resumed.coef_, whole.coef_, rtol=1e-9)
+    np.testing.assert_allclose(resumed.intercept_, whole.intercept_, rtol=1e-9)
+    assert len(resumed.history_) == 9
+
+
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_matrix])
 def test_a_regression(regression, tmp_path, container):
     X, y = regression

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 
-from .entries import ENTRIES
+from .runs import judge_all, tasks_of
 from .table import format_rows, summarise, write
 
 
@@ -20,19 +19,18 @@ def main() -> None:
     parser.add_argument("--cells", type=int, help="a sample of so many per estimator")
     parser.add_argument("--only", default="", help="names of estimators that hold this")
     parser.add_argument("--write", type=Path, help="file for the table")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="that fit side by side"
+    )
     options = parser.parse_args()
-    say = partial(print, flush=True)
+    tasks = list(tasks_of(options.only, options.cells))
     results = []
-    for entry in ENTRIES:
-        if options.only not in entry.name:
-            continue
-        whole = options.cells is None
-        for cell in entry.cells if whole else entry.sample(options.cells):
-            results.append(entry.judge(cell))
-            if not results[-1].keeps:
-                say(results[-1])
+    for result in judge_all(tasks, options.processes):
+        results.append(result)
+        if not result.keeps:
+            print(result, flush=True)
     rows = summarise(results)
-    say(format_rows(rows))
+    print(format_rows(rows), flush=True)
     if options.write is not None:
         write(rows, options.write)
 

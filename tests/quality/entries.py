@@ -20,15 +20,20 @@ class Entry:
 
     Attributes
     ----------
-    name : str
+    contestant : Contestant, Network or Topics
     cells : list of Cell
     judge : callable
         Fits a cell, and returns a `Result`.
     """
 
-    name: str
+    contestant: Any
     cells: list[Cell]
     judge: Callable[[Cell], Result]
+
+    @property
+    def name(self) -> str:
+        """Of the estimator, with loss and penalty."""
+        return str(self.contestant)
 
     def sample(self, size: int) -> list[Cell]:
         """So many cells, with each set, layout and number of ranks equally often."""
@@ -36,7 +41,7 @@ class Entry:
 
 
 def _entry(who: Any, cells: list[Cell], judge_one: Any) -> Entry:
-    return Entry(str(who), cells, partial(judge_one, who))
+    return Entry(who, cells, partial(judge_one, who))
 
 
 ENTRIES = [

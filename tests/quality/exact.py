@@ -24,7 +24,9 @@ _PRECISION = 2e-8  # of an optimum, relative
 _AIM = 1e-10
 _MAX_STEPS = 300
 _TO_BOUNDARY = 0.99  # how much of the way to a boundary a step may go
-_LEAST_SHARE = 1e-4  # of the distance along the path that a step may aim to leave
+# Of the distance along the path that a step may aim to leave. Long steps are few; where
+# rounding spoils their bounds, short ones pass more points at which to find better.
+_LEAST_SHARES = (1e-4, 0.3)
 _LEAST_STEP = 1e-10
 _CORRECTIONS = 4  # of the solution of linear equations
 _NEAR = 1e-6  # a gap from which on steps without a better one are counted
@@ -64,6 +66,16 @@ def minimize(problem: Problem) -> Optimum:
     """Minimise an objective; the best model on the way, with its gap."""
     if problem.loss == "hinge" and problem.l1_ratio == 1:
         return _solve_program(problem)
+    best = Optimum(np.inf, np.inf, None, None)
+    for least_share in _LEAST_SHARES:
+        best = min(best, _follow_path(problem, least_share), key=lambda one: one.gap)
+        if best.gap <= _PRECISION * best.value:
+            break
+    return best
+
+
+def _follow_path(problem: Problem, least_share: float) -> Optimum:
+    """The best model on a path to the optimum, with its gap."""
     scaled = _Scaled.of(problem)
     state: _State | None = scaled.start()
     best, bound, n_idle = Optimum(np.inf, np.inf, None, None), -np.inf, 0
@@ -78,7 +90,7 @@ def minimize(problem: Problem) -> Optimum:
         n_idle = n_idle + 1 if is_near and best.gap > 0.9 * gap else 0
         if best.gap <= _AIM * best.value or n_idle == _IDLE:
             break
-        state = scaled.advance(state)
+        state = scaled.advance(state, least_share)
         if state is None:
             break
     return best
@@ -218,9 +230,9 @@ class _Scaled:
             return (-y * special.expit(-y * scores[:, 0]))[:, None]
         return scores - y[:, None]
 
-    def advance(self, state: _State) -> _State | None:
+    def advance(self, state: _State, least_share: float) -> _State | None:
         """A step along the path; None if there is none."""
-        mu = self.target(state) if len(self.cost) else 0.0
+        mu = self.target(state, least_share) if len(self.cost) else 0.0
         step = self.newton(state, mu)
         size = self.room(state, step)
         if self.problem.loss in ("hinge", "squared_error"):
@@ -233,13 +245,13 @@ class _Scaled:
             size /= 2
         return None
 
-    def target(self, state: _State) -> float:
+    def target(self, state: _State, least_share: float) -> float:
         """How far along the path to aim, by how far a straight step would come."""
         straight = self.newton(state, 0.0)
         moved = state.moved(straight, self.room(state, straight))
         here = float(state.products.mean())
         left = max(0.0, float(moved.products.mean())) / here
-        return here * min(0.5, max(_LEAST_SHARE, left**3))
+        return here * min(0.5, max(least_share, left**3))
 
     def residual(self, state: _State, mu: float) -> float:
         """How far a state is from the conditions of its place on the path."""

@@ -81,8 +81,18 @@ def format_rows(rows: Iterable[Row]) -> str:
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
-    """The table as CSV, for the pages."""
+    """The table as CSV, for the pages; rows of others stay as they are."""
+    table = {row[:2]: row for row in _read(path)}
+    table |= {row[:2]: row for row in rows}
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADS)
-        writer.writerows(rows)
+        writer.writerows(table.values())
+
+
+def _read(path: Path) -> list[tuple[str, ...]]:
+    """The rows of a table, in text."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [tuple(row) for row in csv.reader(file)][1:]

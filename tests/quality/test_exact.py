@@ -48,6 +48,14 @@ def test_support_vector_machine(name, weighted):
     assert solve(objective) <= theirs * (1 + 1e-10)
 
 
+def test_bound_that_long_steps_spoil_by_rounding():
+    alpha, ratio = 1e-4, 0.15
+    *_, objective = objective_of("cancer standardised", "hinge", ratio, alpha, True)
+    [problem] = objective.problems
+    optimum = minimize(problem)
+    assert optimum.gap <= 2e-8 * optimum.value
+
+
 @pytest.mark.parametrize("name", ["diabetes standardised", "linear", "wide"])
 @pytest.mark.parametrize(("ratio", "alpha"), [(0, 1e-2), (1, 0.5), (0.3, 0.5)])
 def test_least_squares(name, ratio, alpha):

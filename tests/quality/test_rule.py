@@ -13,8 +13,9 @@ from quality.cells import LAYOUTS, RANKS, Cell, arrange, every_cell, spread
 from quality.contestants import CONTESTANTS
 from quality.objectives import make_objective
 from quality.rule import Result, classify, judge, says_what_to_change
+from quality.runs import judge_task, tasks_of, with_names
 from quality.sets import SETS, load
-from quality.table import summarise
+from quality.table import HEADS, Row, summarise, write
 
 NAMES = ["max_iter", "tol"]
 HELP = "the maximum of 9 rounds was reached; raise max_iter"
@@ -130,3 +131,25 @@ def test_a_bad_model_is_found():
     [row] = summarise(results)
     assert row[2:8] == (4, "50 %", 0, 2, 0, 0)
     assert isinstance(results[0], Result)
+
+
+def test_a_table_keeps_the_rows_of_others(tmp_path):
+    path = tmp_path / "table.csv"
+    a, b = Row("A", "l2", 8, "100 %", 0, 0, 0, 0, "0 %"), Row("A", "l1", *"1234567")
+    write([a, b], path)
+    write([a._replace(cells=9), Row("B", "-", *"1234567")], path)
+    lines = path.read_text().splitlines()
+    assert lines[0] == ",".join(HEADS)
+    assert lines[1] == "A,l2,9,100 %,0,0,0,0,0 %"
+    assert lines[2:] == ["A,l1,1,2,3,4,5,6,7", "B,-,1,2,3,4,5,6,7"]
+
+
+def test_all_cells_are_asked_for_once():
+    """In groups that have their rows, and so their optimum, in common."""
+    tasks = list(tasks_of("SchMPLasso", None))
+    assert sum(len(cells) for _, cells in tasks) == 2 * len(every_cell("regression"))
+    assert all(len({cell.rows for cell in cells}) == 1 for _, cells in tasks)
+    few = list(tasks_of("SchMPLasso l1", 2))
+    results = list(with_names(few, map(judge_task, few)))
+    assert [str(result.contestant) for result in results] == ["SchMPLasso l1"] * 2
+    assert all(result.keeps for result in results)

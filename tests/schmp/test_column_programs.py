@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 from sklearn.linear_model import ElasticNet, Lasso
 
+from dask_ma import losses
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
 from dask_ma.layouts._columns import to_columns
@@ -13,7 +14,6 @@ from dask_ma.schmp import (
     CoordinateDescent,
     DynamicEngine,
     Schedulers,
-    losses,
     schedules,
 )
 from dask_ma.schmp.schedules._dependencies import gather_sample, sample_columns

@@ -5,10 +5,11 @@ import pytest
 from scipy import sparse
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
+from dask_ma import losses
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard, build_shard, partition
 from dask_ma.engine import RankContext
-from dask_ma.schmp import CoordinateDescent, DynamicEngine, losses, run, schedules
+from dask_ma.schmp import CoordinateDescent, DynamicEngine, run, schedules
 
 N_ROWS, N_COLUMNS, ALPHA = 90, 10, 0.05
 MAKE = {"dense": np.asarray, "sparse": sparse.csr_array}

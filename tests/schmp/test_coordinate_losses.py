@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy import optimize, sparse
 
+from dask_ma import losses
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
 from dask_ma.schmp import (
     ColumnDescent,
     CoordinateDescent,
     DynamicEngine,
-    losses,
     schedules,
 )
 

@@ -11,11 +11,11 @@ import pytest
 from scipy import sparse
 from scipy.optimize import nnls
 
+from dask_ma import losses
 from dask_ma.schmp import (
     CoordinateDescent,
     DynamicEngine,
     Program,
-    losses,
     run,
     schedules,
 )

@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import nnls
 from sklearn.linear_model import Lasso, lasso_path
 
+from dask_ma.schmp.l1._gram import ColumnGram, WholeGram
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 
 GAP = 1e-14
@@ -18,11 +19,15 @@ def make_rows(n, p, seed=0, correlation=0.0):
     return X, y
 
 
-def quadratic(X, y, l1, positive=False):
+def quadratic(X, y, l1, positive=False, by_columns=False):
     """Half the mean squared error and the penalties of its coefficients."""
     n = len(y)
     l1 = np.broadcast_to(np.asarray(l1, dtype=float), X.shape[1]).copy()
-    return Quadratic(X.T @ X / n, X.T @ y / n, l1, float(y @ y / n), positive)
+    gram = WholeGram(X.T @ X / n)
+    if by_columns:
+        gram = ColumnGram()
+        gram.exchange(np.zeros(0, dtype=bool), X.T / np.sqrt(n))
+    return Quadratic(gram, X.T @ y / n, l1, float(y @ y / n), positive)
 
 
 def solve(problem, start=None, gap=GAP):
@@ -31,13 +36,13 @@ def solve(problem, start=None, gap=GAP):
 
 
 def value(problem, coef):
-    smooth = coef @ problem.gram @ coef / 2 - problem.linear @ coef
+    smooth = coef @ problem.gram.dot(coef) / 2 - problem.linear @ coef
     return smooth + problem.l1 @ np.abs(coef)
 
 
 def violation(problem, coef):
     """Largest violation of the optimality conditions."""
-    slope = problem.gram @ coef - problem.linear
+    slope = problem.gram.dot(coef) - problem.linear
     signs = np.sign(coef)
     at_zero = -slope if problem.positive else np.abs(slope)
     bound = np.maximum(at_zero - problem.l1, 0)
@@ -50,9 +55,10 @@ def violation(problem, coef):
 @pytest.mark.parametrize("correlation", [0.0, 3.0])
 @pytest.mark.parametrize(("n", "p"), [(60, 10), (60, 100), (30, 1)])
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 1.0])
-def test_optimality(n, p, alpha, correlation, positive):
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_optimality(n, p, alpha, correlation, positive, by_columns):
     X, y = make_rows(n, p, correlation=correlation)
-    problem = quadratic(X, y, alpha, positive)
+    problem = quadratic(X, y, alpha, positive, by_columns)
     coef = solve(problem)
     assert violation(problem, coef) < 1e-10 * np.abs(problem.linear).max()
     if positive:
@@ -175,7 +181,9 @@ def test_a_strong_penalty_gives_zeros():
 
 
 def test_all_zero():
-    problem = Quadratic(np.zeros((3, 3)), np.zeros(3), np.ones(3), 0.0, False)
+    problem = Quadratic(
+        WholeGram(np.zeros((3, 3))), np.zeros(3), np.ones(3), 0.0, False
+    )
     np.testing.assert_array_equal(solve(problem), np.zeros(3))
 
 

@@ -21,6 +21,8 @@ import numpy as np
 import psutil
 from sklearn.base import BaseEstimator
 
+from dask_ma.kernels import Loss
+
 _DIGITS = 8  # of each checksum in the name of a series
 _NAME = re.compile(rf"(.+?)-([0-9a-f]{{{_DIGITS}}})-([0-9a-f]{{{_DIGITS}}})-.+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -100,6 +102,12 @@ def as_text(value: Any) -> str:
         chosen = value.get_params(deep=False).items()
         shown = ", ".join(f"{name}={as_text(item)}" for name, item in chosen)
         return f"{as_text(type(value))}({shown})"
+    if isinstance(value, Loss):
+        # A user's class may do something else than it did when the fit was saved.
+        kinds = [kind for kind in type(value).__mro__ if not issubclass(Loss, kind)]
+        parts = [part for kind in kinds for part in vars(kind).values()]
+        methods = [part for part in parts if isinstance(part, FunctionType)]
+        return f"{as_text(type(value))}({as_text(vars(value))}; {as_text(methods)})"
     return _ADDRESS.sub("", repr(value))
 
 

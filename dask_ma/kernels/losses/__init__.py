@@ -1,7 +1,8 @@
 """Losses: values, slopes, curvatures, conjugates, smooth versions.
 
 The names and scales are those of scikit-learn's ``SGDClassifier`` and ``SGDRegressor``.
-A new loss is a class of :class:`Loss`; an entry of ``LOSSES`` gives it a name.
+A new loss is a class of :class:`Loss`; an entry of ``LOSSES`` gives it a name, which
+it can do without.
 
 A loss with a kink is a maximum over slopes; what is subtracted from it inside the
 maximum makes it smooth (Y. Nesterov, "Smooth minimization of non-smooth functions",
@@ -100,13 +101,13 @@ SMOOTHED_LOSSES = frozenset(name for name, loss in LOSSES.items() if loss.is_smo
 ROUNDED_LOSSES = frozenset(name for name, loss in LOSSES.items() if loss.is_rounded)
 
 
-def make_loss(name: str, epsilon: float = 0.1) -> Loss:
+def make_loss(name: str | Loss, epsilon: float = 0.1) -> Loss:
     """The loss of a name.
 
     Parameters
     ----------
-    name : str
-        One of ``LOSSES``.
+    name : str or Loss
+        One of ``LOSSES``; a loss is returned as it is.
     epsilon : float, default=0.1
         Width of huber and of the epsilon-insensitive losses; no other loss reads it.
 
@@ -119,6 +120,8 @@ def make_loss(name: str, epsilon: float = 0.1) -> Loss:
     ValueError
         If `name` is not a known loss.
     """
+    if isinstance(name, Loss):
+        return name
     try:
         kind = LOSSES[name]
     except KeyError:
@@ -130,14 +133,14 @@ def make_loss(name: str, epsilon: float = 0.1) -> Loss:
 
 
 def loss_values(
-    name: str, y: np.ndarray, p: np.ndarray, epsilon: float = 0.1
+    name: str | Loss, y: np.ndarray, p: np.ndarray, epsilon: float = 0.1
 ) -> np.ndarray:
     """Loss of every sample.
 
     Parameters
     ----------
-    name : str
-        One of ``LOSSES``.
+    name : str or Loss
+        One of ``LOSSES``, or another loss.
     y : ndarray of float32 or float64
         Targets, -1 or +1 for the margin losses (hinge, log_loss, modified_huber,
         squared_hinge, perceptron).
@@ -163,14 +166,14 @@ def loss_values(
 
 
 def loss_slopes(
-    name: str, y: np.ndarray, p: np.ndarray, epsilon: float = 0.1
+    name: str | Loss, y: np.ndarray, p: np.ndarray, epsilon: float = 0.1
 ) -> np.ndarray:
     """Derivative of the loss of every sample by its prediction.
 
     Parameters
     ----------
-    name : str
-        One of ``LOSSES``.
+    name : str or Loss
+        One of ``LOSSES``, or another loss.
     y : ndarray of float32 or float64
         Targets, -1 or +1 for the margin losses.
     p : ndarray of float32 or float64
@@ -195,7 +198,7 @@ def loss_slopes(
 
 
 def smooth_loss(
-    name: str,
+    name: str | Loss,
     y: np.ndarray,
     p: np.ndarray,
     epsilon: float,
@@ -206,8 +209,8 @@ def smooth_loss(
 
     Parameters
     ----------
-    name : str
-        One of ``SMOOTHED_LOSSES``.
+    name : str or Loss
+        One of ``SMOOTHED_LOSSES``, or another loss.
     y : ndarray of float64
         Targets, -1 or 1 for the margin losses.
     p : ndarray of float64
@@ -232,7 +235,7 @@ def smooth_loss(
     ValueError
         If `name` is not a known loss.
     """
-    if name not in SMOOTHED_LOSSES:
+    if isinstance(name, str) and name not in SMOOTHED_LOSSES:
         raise ValueError(f"loss must be one of {sorted(SMOOTHED_LOSSES)}, got {name!r}")
     with np.errstate(over="ignore", under="ignore"):
         return make_loss(name, epsilon).smooth(y, p, width, caution)

@@ -40,8 +40,9 @@ class Loss(ABC):
     together, and each method returns a new array. A loss of several outputs takes
     predictions of shape (n_samples, n_outputs), and targets of shape (n_samples,).
 
-    ``value`` and ``slope`` are all that gradient descent needs. Coordinate descent also
-    needs ``smoothness``; Newton's method ``curvature``; duality gaps ``conjugate``.
+    ``value`` and ``slope`` are all that gradient descent and L-BFGS need. Coordinate
+    descent also needs ``smoothness``; Newton's method ``curvature``; duality gaps
+    ``conjugate``.
 
     Attributes
     ----------
@@ -66,6 +67,21 @@ class Loss(ABC):
     is_smoothed: ClassVar[bool] = True
     is_rounded: ClassVar[bool] = False
     has_epsilon: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether second derivatives are known, of the loss or its smooth version."""
+        kind = type(self)
+        return kind.curvature is not Loss.curvature or kind.smooth is not Loss.smooth
+
+    @property
+    def least_width(self) -> float:
+        """Width up to which the smooth version is the loss itself."""
+        return 0.0
 
     def targets(self, y: np.ndarray, dtype: Any = np.float64) -> np.ndarray:
         """Targets as the other methods take them.
@@ -223,12 +239,15 @@ class Loss(ABC):
         smooth : SmoothLoss
         """
         values = self.value(y, p)
+        no = np.zeros(values.shape)
+        # First derivatives are enough for L-BFGS, which does not look at the others.
+        has_curvature = type(self).curvature is not Loss.curvature
         return SmoothLoss(
             values,
             values,
             self.slope(y, p),
-            self._cautious_curvature(y, p, caution),
-            np.zeros(values.shape),
+            self._cautious_curvature(y, p, caution) if has_curvature else no,
+            no,
         )
 
     def _cautious_curvature(

@@ -67,6 +67,11 @@ class Huber(Loss):
     is_rounded = True
     has_epsilon = True
 
+    @property
+    def least_width(self) -> float:
+        """``epsilon / 2``."""
+        return 0.5 * self.epsilon
+
     def value(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
         """``r^2 / 2`` up to ``epsilon``, then ``epsilon (r - epsilon / 2)``."""
         r = _size(y, p)

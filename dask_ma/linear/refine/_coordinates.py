@@ -59,6 +59,8 @@ class Coordinates:
     ----------
     standardization : Standardization
         Centre and scale of the columns.
+    n_features : int
+        Number of columns.
     l2, l1 : ndarray of shape (n_weights,)
         Weights of the penalty for each component of a point, 0 for intercepts.
     """
@@ -78,12 +80,13 @@ class Coordinates:
         scale = np.sqrt(_CURVATURE * variance + penalty.l2)
         scale[scale == 0] = 1.0
         self.standardization = Standardization(centre, scale)
+        self.n_features = len(scale)
         self._fit_intercept = fit_intercept
         self._intercept = intercept.astype(np.float64)
         free = np.zeros(int(fit_intercept))
         self.l2 = np.append(penalty.l2 / scale**2, free)
         self.l1 = np.append(penalty.l1 / scale, free)
-        self._raw_l2 = penalty.l2
+        self._raw = penalty
 
     def to_points(self, model: LinearModel) -> np.ndarray:
         """Points of a model, one row per problem."""
@@ -111,19 +114,48 @@ class Coordinates:
         return np.column_stack([gradient, intercept])
 
     def to_hessian(self, hessian: np.ndarray) -> np.ndarray:
-        """Second derivatives by the points, from those with the intercepts."""
-        return hessian if self._fit_intercept else hessian[:, :-1, :-1]
+        """Second derivatives by the points, from those with the intercept."""
+        return hessian if self._fit_intercept else hessian[:-1, :-1]
 
-    def bound(self, point: np.ndarray, slopes: np.ndarray) -> float:
+    def to_weights(self, columns: np.ndarray) -> np.ndarray:
+        """Components of a point: those of some columns, and the intercept."""
+        return np.append(columns, [self.n_features] * self._fit_intercept).astype(int)
+
+    def bound(self, point: np.ndarray, gradient: np.ndarray, objective: float) -> float:
         """How far a problem's objective is above its optimum at most.
 
-        With a weight `l2` the objective is strongly convex in the coefficients, so it
-        is at most ``|g|^2 / (2 l2)`` above its optimum for a subgradient `g`; an
-        intercept is taken to be off by no more than its own size and 1.
+        By Fenchel's inequality for the penalty: the gradient `g` of the loss bounds the
+        objective from below, by minus the conjugate of the penalty at `-g`. That of L2
+        is a parabola. That of L1 alone is infinite where a part of `g` is larger than
+        the weight of L1; weights that could gain by it sum up to what the objective
+        pays for, though. An intercept is taken to be off by no more than its own size
+        and 1.
+
+        Parameters
+        ----------
+        point : ndarray of shape (n_weights,)
+            Where.
+        gradient : ndarray of shape (n_weights,)
+            Derivatives of all but the L1 norm.
+        objective : float
+            The objective there.
+
+        Returns
+        -------
+        bound : float
+            Infinite without a penalty.
         """
-        if not self._raw_l2:
-            return np.inf
+        l2, l1 = self._raw.l2, self._raw.l1
         scale = self.standardization.scale
-        coef = slopes[: len(scale)] * scale
-        rest = abs(slopes[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
-        return float(coef @ coef / (2 * self._raw_l2) + rest)
+        coef = point[: self.n_features] / scale
+        slopes = gradient[: self.n_features] * scale - l2 * coef
+        paid = slopes @ coef + 0.5 * l2 * coef @ coef + l1 * np.abs(coef).sum()
+        beyond = np.maximum(np.abs(slopes) - l1, 0.0)
+        if l2:
+            paid += 0.5 * beyond @ beyond / l2
+        elif l1:
+            paid += beyond.max(initial=0.0) / l1 * objective
+        else:
+            return np.inf
+        rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
+        return float(paid + rest)

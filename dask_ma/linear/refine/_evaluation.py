@@ -27,12 +27,16 @@ class Request(NamedTuple):
         Widths of their smooth losses.
     caution : ndarray of shape (n_asked,)
         How much steeper than it is the loss is taken to become, from 0 to 1.
+    columns : ndarray of int, shape (n_asked, n_columns)
+        Features by whose weights second derivatives are wanted, in rising order. With
+        any, those by the intercepts come, too.
     """
 
     problems: np.ndarray
     points: np.ndarray
     widths: np.ndarray
     caution: np.ndarray
+    columns: np.ndarray
 
 
 class Rows:
@@ -48,8 +52,6 @@ class Rows:
         Where computing is timed.
     add_up : callable
         Sums arrays over ranks.
-    has_hessian : bool
-        Whether second derivatives are wanted.
 
     Attributes
     ----------
@@ -65,15 +67,12 @@ class Rows:
         params: RefineParams,
         log: RoundLog,
         add_up: Adder,
-        *,
-        has_hessian: bool,
     ) -> None:
         self.penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
         self._problem = problem
         self._params = params
         self._log = log
         self._add_up = add_up
-        self._has_hessian = has_hessian
         self._n_passes = 0
         self.spread = 1.0
 
@@ -132,14 +131,16 @@ class Rows:
         params, shard = self._params, self._problem.shard
         model = coordinates.to_model(request.points, request.problems)
         n_asked, n_features = model.coef.shape
-        n_second = n_asked if self._has_hessian else 0
+        n_columns = request.columns.shape[1]
+        n_second = n_asked if n_columns else 0
+        is_whole = n_columns == n_features
         total = DescentSums(
             losses=np.zeros(n_asked),
             smooth=np.zeros(n_asked),
             gaps=np.zeros(n_asked),
             coef=np.zeros(model.coef.shape),
             intercept=np.zeros(n_asked),
-            hessian=np.zeros((n_second, n_features + 1, n_features + 1)),
+            hessian=np.zeros((n_second, n_columns + 1, n_columns + 1)),
         )
         for block in shard.read():
             sums = descent_sums(
@@ -154,16 +155,15 @@ class Rows:
                 problems=request.problems if params.is_classifier else None,
                 n_problems=self._problem.n_problems,
                 positive_weight=self._problem.positive_weight,
-                standardization=(
-                    coordinates.standardization if self._has_hessian else None
-                ),
+                standardization=coordinates.standardization if n_second else None,
+                columns=None if is_whole else request.columns,
             )
             for array, part in zip(total, sums, strict=True):
                 array += part
         return total
 
     def to_found(
-        self, sums: DescentSums, points: np.ndarray, coordinates: Coordinates
+        self, sums: DescentSums, request: Request, coordinates: Coordinates
     ) -> list[Found]:
         """Means over the rows of all ranks, with the penalty.
 
@@ -171,7 +171,7 @@ class Rows:
         ----------
         sums : DescentSums
             Sums over ranks of what :meth:`measure` gives.
-        points : ndarray of shape (n_asked, n_weights)
+        request : Request
             Where they were measured.
         coordinates : Coordinates
             What the points are.
@@ -182,17 +182,24 @@ class Rows:
             For each of the problems, the same on all ranks.
         """
         total, l2, l1 = self._problem.total_weight, coordinates.l2, coordinates.l1
+        points = request.points
         penalties = 0.5 * points**2 @ l2 + np.abs(points) @ l1
         gradients = coordinates.to_gradient(sums.coef / total, sums.intercept / total)
         gradients += l2 * points
-        hessians = coordinates.to_hessian(sums.hessian / total)
-        return [
-            Found(
+        found = []
+        for k in range(len(points)):
+            columns = hessian = None
+            if request.columns.size:
+                columns = coordinates.to_weights(request.columns[k])
+                hessian = coordinates.to_hessian(sums.hessian[k] / total)
+                hessian = hessian + np.diag(l2[columns])
+            one = Found(
                 objective=float(sums.losses[k] / total + penalties[k]),
                 value=float(sums.smooth[k] / total + penalties[k]),
                 gap=float(sums.gaps[k] / total),
                 gradient=gradients[k],
-                hessian=hessians[k] + np.diag(l2) if self._has_hessian else None,
+                hessian=hessian,
+                columns=columns,
             )
-            for k in range(len(points))
-        ]
+            found.append(one)
+        return found

@@ -21,8 +21,10 @@ class Found(NamedTuple):
         its own.
     gradient : ndarray of shape (n_weights,)
         Of the smooth loss and L2.
-    hessian : ndarray of shape (n_weights, n_weights) or None
-        Their second derivatives.
+    hessian : ndarray of shape (n_columns, n_columns) or None
+        Their second derivatives by the weights `columns`.
+    columns : ndarray of int, shape (n_columns,), or None
+        Numbers of these weights, in rising order but for the intercept, which is last.
     """
 
     objective: float
@@ -30,6 +32,7 @@ class Found(NamedTuple):
     gap: float
     gradient: np.ndarray
     hessian: np.ndarray | None
+    columns: np.ndarray | None
 
 
 def least_subgradient(

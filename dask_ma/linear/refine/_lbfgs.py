@@ -30,8 +30,10 @@ class LBFGS:
         self._pairs: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=_MEMORY)
         self._last: tuple[np.ndarray, np.ndarray] | None = None
         self._values: list[float] = []
+        self._lowest: list[float] = []  # objectives so far, of smoother losses as well
         self._orthant = np.zeros(0)
 
+    knows_curvature = False
     caution = 0.0  # no second derivatives are asked for
 
     def restart(self) -> None:
@@ -69,12 +71,15 @@ class LBFGS:
                 self._pairs.append((step, change, product))
         self._last = point, found.gradient
         self._values.append(found.value)
+        best = min(self._lowest[-1:], default=np.inf)
+        self._lowest.append(min(best, found.objective))
         self.step = -self._apply(slopes)
         if self._l1.any():
             self.step[self.step * slopes >= 0] = 0.0
             side = np.where(point != 0, np.sign(point), -np.sign(slopes))
             self._orthant = np.where(self._l1 > 0, side, 0.0)
-        return max(-0.5 * float(slopes @ self.step), self._gain_left())
+        left = -0.5 * float(slopes @ self.step)
+        return max(left, self._gain_left(), self._gain_of_all_left())
 
     def move(self, point: np.ndarray, length: float) -> np.ndarray:
         """Point some way along the direction."""
@@ -110,3 +115,19 @@ class LBFGS:
         # All of it where the excess falls like the inverse of the number of steps, as
         # for badly scaled columns; too much where it falls faster.
         return 2 * max(0.0, self._values[-1 - window] - self._values[-1])
+
+    def _gain_of_all_left(self) -> float:
+        """What is left to gain, from what all steps have gained."""
+        # A loss that has just become less smooth gains little at first, whatever is
+        # left. The last two quarters of the steps tell: a gain that falls by a factor
+        # from one to the next goes on to do so, and where the excess falls like the
+        # inverse of the number of steps, that factor is a half and three times the last
+        # gain is left.
+        window = len(self._lowest) // 4
+        if window < _WINDOW:
+            return 0.0
+        first, middle, last = (self._lowest[-1 - k * window] for k in (2, 1, 0))
+        before, gain = first - middle, middle - last
+        if gain <= 0:
+            return 0.0
+        return 3 * gain * gain / (before - gain) if gain < before else np.inf

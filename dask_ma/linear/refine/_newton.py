@@ -20,6 +20,9 @@ _MODEL_TOL = 1e-10  # largest subgradient of the model against that at its start
 class Newton:
     """Newton's method, with more caution where its steps are too long.
 
+    It steps over the weights whose second derivatives it is given, and leaves the
+    others where they are.
+
     With L1 a step leads to the minimum of the quadratic model plus the L1 norm, which
     takes no look at the rows (the proximal Newton method of Lee, Sun and Saunders,
     2014).
@@ -31,6 +34,7 @@ class Newton:
     """
 
     has_memory = False
+    knows_curvature = True
 
     def __init__(self, l1: np.ndarray) -> None:
         self._l1 = l1
@@ -61,7 +65,7 @@ class Newton:
         if self._n_refused == 0:
             self.caution = used / _LESS_CAUTION if used > _LEAST_CAUTION else 0.0
         self._n_refused = 0
-        left = self._solve(point, found)
+        left = self._solve(point, found) + self._left_outside(found, slopes)
         # A function that is taken to be steeper looks nearer to its minimum.
         return left if used == 0 else np.inf
 
@@ -76,17 +80,28 @@ class Newton:
 
     def _solve(self, point: np.ndarray, found: Found) -> float:
         """Go to the minimum of the model; return how much lower it is."""
-        if found.hessian is None:
+        if found.hessian is None or found.columns is None:
             raise ValueError("Newton's method needs second derivatives, got none")
-        gradient, damped = found.gradient, _positive_definite(found.hessian)
-        if not self._l1.any():
-            self.step = -cho_solve(cho_factor(damped), gradient)
-            return -0.5 * float(gradient @ self.step)
-        end = minimize_model(damped, gradient - damped @ point, self._l1, point)
-        self.step = end - point
-        gain = gradient @ self.step + 0.5 * self.step @ damped @ self.step
-        gain += self._l1 @ (np.abs(end) - np.abs(point))
+        self.step, own = np.zeros(len(point)), found.columns
+        start, gradient, l1 = point[own], found.gradient[own], self._l1[own]
+        damped = _positive_definite(found.hessian)
+        if not l1.any():
+            step = self.step[own] = -cho_solve(cho_factor(damped), gradient)
+            return -0.5 * float(gradient @ step)
+        end = minimize_model(damped, gradient - damped @ start, l1, start)
+        step = self.step[own] = end - start
+        gain = gradient @ step + 0.5 * step @ damped @ step
+        gain += l1 @ (np.abs(end) - np.abs(start))
         return max(0.0, -float(gain))
+
+    def _left_outside(self, found: Found, slopes: np.ndarray) -> float:
+        """What steps by other weights may gain, each with a typical curvature."""
+        if found.hessian is None or len(found.hessian) == len(slopes):
+            return 0.0
+        others = slopes.copy()
+        others[found.columns] = 0.0
+        curvature = float(np.diagonal(found.hessian).mean())
+        return 0.5 * float(others @ others) / max(curvature, _FLAT)
 
 
 def _positive_definite(hessian: np.ndarray) -> np.ndarray:

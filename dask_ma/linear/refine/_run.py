@@ -20,16 +20,13 @@ from dask_ma.engine import (
     Work,
     fit_rounds,
 )
-from dask_ma.kernels import DescentSums
+from dask_ma.kernels import DescentSums, make_loss
 from dask_ma.linear._model import describe, initial_model
 from dask_ma.linear._params import LinearModel, RefineParams
 from dask_ma.linear.refine._evaluation import Request, Rows
+from dask_ma.linear.refine._rules import most_weights
 from dask_ma.linear.refine._search import Best, Search, Verdict
 from dask_ma.supervised._problem import Problem
-
-# Newton's method needs a pass that costs each row the square of the columns, and sums
-# of as many numbers per problem.
-_MOST_COLUMNS, _MOST_SECOND = 512, 2**20
 
 
 class Refinable(Method):
@@ -126,14 +123,13 @@ class Refinement(Method):
         self.n_rounds = rounds.n_rounds
         self._before = rounds
         self._t = t
-        method = choose_method(rounds.params.refine, rounds.problem)
+        method = choose_method(rounds.params, rounds.problem)
         self._method = method
         self._rows = Rows(
             rounds.problem,
             rounds.params,
             self.log,
             add_up,
-            has_hessian=method == "newton",
         )
         self._best: Best | None = None
         self._search: Search | None = None  # on rank 0
@@ -162,9 +158,7 @@ class Refinement(Method):
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         best, before, verdict = self._best, self._before, Verdict()
         assert best is not None
-        found = self._rows.to_found(
-            DescentSums(*sums), self._request.points, best.coordinates
-        )
+        found = self._rows.to_found(DescentSums(*sums), self._request, best.coordinates)
         best.update(self._request, found)
         if self._search is not None:
             verdict = self._search.tell(found)
@@ -201,11 +195,11 @@ class Refinement(Method):
         return best
 
 
-def choose_method(method: str | None, problem: Problem) -> str:
+def choose_method(params: RefineParams, problem: Problem) -> str:
     """Newton's method where its matrices are small, unless L-BFGS is asked for."""
-    if method in ("newton", "lbfgs"):
-        return str(method)
-    n_columns = problem.shard.n_features + 1
-    n_second = problem.n_problems * n_columns**2
-    is_small = n_columns <= _MOST_COLUMNS and n_second <= _MOST_SECOND
+    if params.refine in ("newton", "lbfgs"):
+        return str(params.refine)
+    if not make_loss(params.loss).has_curvature:
+        return "lbfgs"
+    is_small = problem.shard.n_features < most_weights(problem.n_problems)
     return "newton" if is_small else "lbfgs"

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dask_ma.kernels import make_loss
 from dask_ma.linear._params import LinearModel, RefineParams
 from dask_ma.linear.refine._coordinates import Coordinates
 from dask_ma.linear.refine._evaluation import Request
 from dask_ma.linear.refine._found import Found
-from dask_ma.linear.refine._lbfgs import LBFGS
-from dask_ma.linear.refine._newton import Newton
+from dask_ma.linear.refine._rules import Rules
 from dask_ma.linear.refine._track import Track
 
 # An objective this small against that at the start is zero: no model is the best one of
@@ -105,13 +105,15 @@ class Search:
         method: str,
         spread: float,
     ) -> None:
-        rule: type[LBFGS | Newton] = Newton if method == "newton" else LBFGS
         self._params = params
-        least = 0.5 * params.epsilon if params.loss == "huber" else 0.0
+        has_curvature = make_loss(params.loss).has_curvature
+        is_free = params.refine == "auto" and has_curvature
+        self._rules = Rules(coordinates, len(points), method, is_free=is_free)
+        least = make_loss(params.loss, params.epsilon).least_width
         least = max(least, _NARROWEST * spread)
         width = max(spread, least)
         self._tracks = [
-            Track(point.copy(), rule(coordinates.l1), coordinates, width, least)
+            Track(point.copy(), self._rules.make(), coordinates, width, least)
             for point in points
         ]
         self._asked: list[int] = []
@@ -124,11 +126,13 @@ class Search:
             k for k, track in enumerate(self._tracks) if not self._is_ended(track)
         ]
         tracks = [self._tracks[k] for k in self._asked]
+        columns = self._rules.columns(tracks)
         return Request(
             np.array(self._asked),
             np.array([track.trial for track in tracks]),
             np.array([track.width for track in tracks]),
             np.array([track.caution for track in tracks]),
+            columns,
         )
 
     def tell(self, found: list[Found]) -> Verdict:

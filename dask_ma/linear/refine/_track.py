@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dask_ma.linear.refine._active import choose_active, count_active
 from dask_ma.linear.refine._coordinates import Coordinates
 from dask_ma.linear.refine._found import Found, least_subgradient
 from dask_ma.linear.refine._lbfgs import LBFGS
@@ -15,6 +16,9 @@ _MOST_REFUSED = 30
 _ROUNDING = 8 * np.finfo(np.float64).eps
 _NARROWER, _LEAST_NARROWER = 0.1, 0.5  # how a width shrinks
 _SHARE = 0.4  # of the tolerance, that a width may cost
+# What a bound has at least of what is left, where kinks make the gradient jump: L-BFGS
+# crawls over many of them, and takes that for the end.
+_LOOSENESS = 1 / 30
 
 
 class Track:
@@ -69,6 +73,7 @@ class Track:
         self._least_width = least_width
         self._point = start
         self._at: Found | None = None  # None: what comes next is taken as it is
+        self._gradient = np.zeros(len(start))
         self._length = 1.0
         self._n_refused = 0
 
@@ -76,6 +81,27 @@ class Track:
     def caution(self) -> float:
         """How much steeper than it is the loss is taken to become."""
         return self._rule.caution
+
+    @property
+    def n_used(self) -> int:
+        """Columns that have a weight at the trial."""
+        return int(np.count_nonzero(self.trial[: self._coordinates.n_features]))
+
+    @property
+    def n_active(self) -> int:
+        """Columns that have a weight, or want one, at the trial."""
+        slopes = least_subgradient(self._point, self._gradient, self._coordinates.l1)
+        return count_active(self.trial, slopes, self._coordinates.n_features)
+
+    def active(self, size: int) -> np.ndarray:
+        """The columns that most want to take part, at least those of the trial."""
+        l1, n_features = self._coordinates.l1, self._coordinates.n_features
+        return choose_active(self.trial, self._gradient, l1, n_features, size)
+
+    def change_rule(self, rule: LBFGS | Newton) -> None:
+        """Have another method go on from the last point."""
+        self._rule = rule
+        self.trial, self._at, self._n_refused = self._point, None, 0
 
     def note(self, found: Found) -> None:
         """Take note of the objective at the trial."""
@@ -115,12 +141,15 @@ class Track:
         return float(self._at.gradient @ (self.trial - self._point) + l1)
 
     def _accept(self, found: Found, tolerance: float) -> None:
-        self._point, self._at = self.trial, found
+        self._point, self._at, self._gradient = self.trial, found, found.gradient
         slopes = least_subgradient(self._point, found.gradient, self._coordinates.l1)
         left = self._rule.direction(self._point, found, slopes)
-        left = min(left, self._coordinates.bound(self._point, slopes))
+        bound = self._coordinates.bound(self._point, found.gradient, found.objective)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
+        if gap and not self._rule.knows_curvature:
+            left = max(left, _LOOSENESS * bound)
+        left = min(left, bound)
         self._n_refused, self._length = 0, 1.0
         self.trial = self._rule.move(self._point, 1.0)
         if self._predicted() >= -rounding:

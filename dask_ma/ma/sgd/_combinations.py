@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.base import is_classifier
 
 from dask_ma._inactive import Inactive
-from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO
+from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO, check_loss, has_optimum
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import by_gradients, is_gradient
 from dask_ma.ma.sgd._steps import gradient_rate
@@ -29,6 +29,7 @@ def check_combinations(estimator: Any, passive_loss: str) -> None:
     ValueError
         It names the parameters and what they are.
     """
+    check_loss(estimator)
     _check_steps(estimator, passive_loss)
     _check_passive(estimator)
     if estimator.refine is not None:
@@ -97,7 +98,7 @@ def unrefined_by(params: Any) -> tuple[str, ...]:
         params,
         paradigm=is_gradient(params.paradigm),
         learning_rate=params.learning_rate in ("pa1", "pa2"),
-        loss=params.loss == "perceptron",
+        loss=not has_optimum(params.loss),
     )
 
 

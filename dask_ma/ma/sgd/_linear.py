@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import Deal, InputInfo
-from dask_ma.linear import LinearEstimator
+from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations, is_refined
@@ -61,6 +61,8 @@ class LinearMA(LinearEstimator):
     }
     _to_object = {"paradigm": PARADIGM.as_object}
     _inactive = INACTIVE
+    loss: Any
+    epsilon: Any
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
     @property
@@ -71,6 +73,7 @@ class LinearMA(LinearEstimator):
         chosen = {
             "join_limit": _config.get_bytes("data.join-limit"),
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
+            **as_named(self.loss, self.epsilon),
         }
         return self._params_of(FitParams, **{**chosen, **changes})
 

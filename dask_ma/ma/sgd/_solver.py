@@ -20,8 +20,9 @@ from sklearn import config_context
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.data import Block, Shard, join_groups
-from dask_ma.kernels import row_slice
+from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
+from dask_ma.ma.sgd._loss_sgd import LossSGD
 from dask_ma.ma.sgd._params import FitParams
 from dask_ma.ma.sgd._steps import Steps, steps_of
 
@@ -37,7 +38,8 @@ class LocalSGD:
 
     scikit-learn's estimator does the work through ``partial_fit``: its loop is
     compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
-    all coefficients besides, so small blocks are joined for it.
+    all coefficients besides, so small blocks are joined for it. For a loss that it does
+    not have, :class:`LossSGD` takes its place.
 
     Parameters
     ----------
@@ -246,9 +248,17 @@ class LocalSGD:
 
 
 def _make_estimator(params: FitParams) -> Any:
-    """A scikit-learn estimator that takes the loss and the L2 part of the penalty."""
-    kind = SGDClassifier if params.is_classifier else SGDRegressor
+    """SGD for the loss and the L2 part of the penalty: scikit-learn's, if it has it."""
     l2, l1 = penalty_weights(params)
+    if isinstance(params.loss, Loss):
+        return LossSGD(
+            params.loss,
+            l2,
+            is_classifier=params.is_classifier,
+            fit_intercept=params.fit_intercept,
+            shuffle=bool(params.shuffle),
+        )
+    kind = SGDClassifier if params.is_classifier else SGDRegressor
     split = l1 > 0
     return kind(
         loss=params.loss,

@@ -16,6 +16,7 @@ import numpy as np
 
 from dask_ma.kernels import loss_slopes
 from dask_ma.ma._paradigm import Gradients
+from dask_ma.ma.sgd._loss_sgd import LossSGD
 from dask_ma.ma.sgd._params import FitParams
 
 _NO_DECAY = 1e-15  # part of a step by which the next one is smaller
@@ -70,7 +71,10 @@ class Steps:
         return total + self.scale * float(stop**order - start**order) / order
 
     def set_on(self, estimator: Any, t: float) -> None:
-        """Have an estimator of scikit-learn go on with step `t` of these."""
+        """Have a local solver go on with step `t` of these."""
+        if isinstance(estimator, LossSGD):
+            estimator.steps, estimator.t_ = self, t
+            return
         if self.rule in ("optimal", "pa1", "pa2"):
             estimator.learning_rate, estimator.eta0 = self.rule, self.scale
             estimator.t_ = t

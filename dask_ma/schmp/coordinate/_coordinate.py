@@ -39,7 +39,7 @@ class CoordinateDescent(Program):
     Parameters
     ----------
     loss : Loss
-        Loss of a row, with bounded curvature; see :mod:`dask_ma.schmp.losses`. Where
+        Loss of a row, with bounded curvature; see :mod:`dask_ma.losses`. Where
         its targets are classes, `y` holds their codes from 0 on; coefficients of the
         second class come out for two classes.
     schedule : Schedule

@@ -9,7 +9,12 @@ import numpy as np
 
 from dask_ma.comm import gather, reduce, reduce_and_gather
 from dask_ma.engine import RoundLog
+from dask_ma.schmp.l1._gram import ColumnGram, Gram, WholeGram, block_of
 from dask_ma.schmp.l1._problem import Objective
+
+# Of all ranks: up to so many, rank 0 gets the columns of a quadratic loss themselves.
+# They are less than their products then, which are as many as there are coefficients.
+_FEW_ROWS = 1000
 
 
 class System(NamedTuple):
@@ -17,9 +22,9 @@ class System(NamedTuple):
 
     Attributes
     ----------
-    hessian : ndarray of shape (n, n)
-        Second derivatives, over the rows of all ranks; with the intercepts in its last
-        rows and columns unless the loss is quadratic. It must not be changed.
+    hessian : Gram
+        Second derivatives of the loss over the rows of all ranks, of shape (n, n); with
+        the intercepts in its last rows and columns unless the loss is quadratic.
     order : ndarray of int64
         Which of the coefficients asked for the rows of the Hessian belong to.
     sums : list of ndarray
@@ -28,7 +33,7 @@ class System(NamedTuple):
         What the ranks tell, in their order; empty where they tell nothing.
     """
 
-    hessian: np.ndarray
+    hessian: Gram
     order: np.ndarray
     sums: list[np.ndarray]
     payloads: list[Any]
@@ -37,7 +42,8 @@ class System(NamedTuple):
 class HessianCache:
     """Second derivatives of the loss, added up over ranks for rank 0.
 
-    Those of a quadratic loss stay as they are, and are kept.
+    Those of a quadratic loss stay as they are, and are kept: as a matrix, or as the
+    columns that it is made of where there are few rows.
 
     Parameters
     ----------
@@ -45,6 +51,11 @@ class HessianCache:
         Loss and data.
     log : RoundLog
         Where computing is timed.
+
+    Attributes
+    ----------
+    has_few_rows : bool
+        Whether rank 0 gets columns, and not their products.
     """
 
     def __init__(self, objective: Objective, log: RoundLog) -> None:
@@ -52,6 +63,9 @@ class HessianCache:
         self._objective = objective
         self._order = np.zeros(0, dtype=np.int64)  # in which coefficients have come
         self._room = np.zeros((0, 0))  # for the Hessian in that order
+        self._columns = ColumnGram()  # in its place where rows are few
+        is_quadratic = objective.loss.is_quadratic
+        self.has_few_rows = is_quadratic and objective.n_rows <= _FEW_ROWS
 
     def update(
         self,
@@ -75,49 +89,56 @@ class HessianCache:
         system : System or None
             None but on rank 0.
         """
-        if self._objective.loss.is_quadratic:
-            return self._extended(coordinates, riders, payload)
-        return self._whole(coordinates, riders, payload)
-
-    def _extended(
-        self, coordinates: np.ndarray, riders: Sequence[np.ndarray], payload: Any
-    ) -> System | None:
-        """What is known of the Hessian of a quadratic loss, with what is new."""
-        objective, design = self._objective, self._objective.design
+        if not self._objective.loss.is_quadratic:
+            return self._whole(coordinates, riders, payload)
+        group = self._objective.design.group
         kept = np.isin(self._order, coordinates, assume_unique=True)
         new = np.setdiff1d(coordinates, self._order, assume_unique=True)
         order = np.concatenate([self._order[kept], new])
-        n, n_kept = len(order), len(order) - len(new)
-        if design.group.rank == 0:
-            self._make_room(kept, n)
-        sums: list[np.ndarray] = []
-        found: Any = None
-        if len(new):
-            means = objective.means if objective.centers else None
-            with self._log.computing():
-                found = design.cross_on_root(
-                    order, new, objective.loss.weight, means, payload
-                )
-        elif payload is not None:
-            payloads = gather(design.group, payload)
-            found = None if payloads is None else (None, payloads)
-        if riders:
-            sums = reduce(design.group, list(riders)) or []
+        found, payloads = self._ask(order, new, payload)
+        sums = reduce(group, list(riders)) if riders else []
         self._order = order
-        if design.group.rank != 0:
+        if group.rank != 0:
             return None
-        total, payloads = found or (None, [])
-        if total is not None:
-            self._room[:n, n_kept:n] = total
-            self._room[n_kept:n, :n] = total.T
-        hessian = self._room[:n, :n]
         rows = np.searchsorted(coordinates, order)
-        return System(hessian, rows, sums, payloads if payload is not None else [])
+        return System(self._take_in(kept, found), rows, sums or [], payloads)
+
+    def _ask(
+        self, order: np.ndarray, new: np.ndarray, payload: Any
+    ) -> tuple[np.ndarray | None, list[Any]]:
+        """What is new, and what the ranks tell, on rank 0; a collective call."""
+        objective, design = self._objective, self._objective.design
+        if not len(new):
+            payloads = None if payload is None else gather(design.group, payload)
+            return None, payloads or []
+        means = objective.means if objective.centers else None
+        weight = objective.loss.weight
+        with self._log.computing():
+            if self.has_few_rows:
+                found = design.columns_on_root(new, weight, means, payload)
+            else:
+                found = design.cross_on_root(order, new, weight, means, payload)
+        result, told = found or (None, [])
+        return result, [] if payload is None else told
+
+    def _take_in(self, kept: np.ndarray, found: np.ndarray | None) -> Gram:
+        """The Hessian with what is new."""
+        if self.has_few_rows:
+            self._columns.exchange(kept, found)
+            return self._columns
+        n_kept = int(np.count_nonzero(kept))
+        n = n_kept if found is None else len(found)
+        self._make_room(kept, n)
+        if found is not None:
+            self._room[:n, n_kept:n] = found
+            self._room[n_kept:n, :n] = found.T
+        return WholeGram(self._room[:n, :n])
 
     def _make_room(self, kept: np.ndarray, n: int) -> None:
         """Close the gaps that coefficients have left, and have room for `n`."""
         if not kept.all():
-            self._room = self._room[: len(kept), : len(kept)][np.ix_(kept, kept)]
+            known = self._room[: len(kept), : len(kept)]
+            self._room = block_of(known, np.flatnonzero(kept))
         size = int(np.count_nonzero(kept))
         if len(self._room) < n:
             room = np.empty((2 * n, 2 * n))
@@ -135,8 +156,10 @@ class HessianCache:
         if found is None:
             return None
         [hessian, *sums], payloads = found
-        rows = np.arange(len(coordinates))
-        return System(hessian, rows, sums, payloads if payload is not None else [])
+        n = len(coordinates)
+        size = len(hessian) if self._objective.fit_intercept else n
+        rows, gram = np.arange(n), WholeGram(hessian[:size, :size])
+        return System(gram, rows, sums, payloads if payload is not None else [])
 
     def _own(self, coordinates: np.ndarray) -> np.ndarray:
         """This rank's part of the Hessian at the present margins."""

@@ -16,6 +16,8 @@ from scipy.linalg import cho_factor, cho_solve, lapack
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import enet_path
 
+from dask_ma.schmp.l1._gram import Gram, ScaledGram, WholeGram, block_of
+
 _SWEEPS = 60  # of coordinate descent between Newton steps
 _NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
@@ -24,6 +26,9 @@ _PATIENCE = 20  # turns without progress after which to give up
 _ROUNDING = 1e-10  # gap as a part of the norm where no progress is due to rounding
 # Of its bound: a zero coefficient whose slope is less is not looked at in a turn.
 _NEAR = 0.95
+# Of the others, so many come into a turn, or this part of those that are not zero.
+_MOST_NEW = 100
+_SHARE_NEW = 0.5
 _RIDGE = 1e-12  # of the largest diagonal element, for columns that depend on others
 _LARGER_RIDGE = 1e-7
 # One thread at a time changes the warning filters of the process.
@@ -35,8 +40,8 @@ class Quadratic(NamedTuple):
 
     Attributes
     ----------
-    gram : ndarray of shape (m, m)
-        Symmetric and positive semidefinite.
+    gram : Gram
+        Of shape (m, m).
     linear : ndarray of shape (m,)
         In the range of `gram`.
     l1 : ndarray of shape (m,)
@@ -47,7 +52,7 @@ class Quadratic(NamedTuple):
         Whether penalised coefficients must not be negative.
     """
 
-    gram: np.ndarray
+    gram: Gram
     linear: np.ndarray
     l1: np.ndarray
     norm: float
@@ -73,13 +78,15 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     free = problem.l1 == 0
     if not len(free):  # every feature may have been ruled out
         return start.copy()
-    if free.all():
-        return _solve(problem.gram, problem.linear)
     coef = start.copy()
     bound = np.flatnonzero(~free)
     gram, linear = problem.gram, problem.linear
     if free.any():
-        gram, linear = _eliminate(gram, linear, np.flatnonzero(free), bound)
+        whole = gram.block(np.arange(len(free)))
+        if free.all():
+            return _solve(whole, linear)
+        matrix, linear = _eliminate(whole, linear, np.flatnonzero(free), bound)
+        gram = WholeGram(matrix)
     weights = problem.l1[bound]
     if (weights == weights[0]).all():
         even = _Even(
@@ -93,7 +100,7 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     else:  # in units in which all weights are 1
         scale = 1 / weights
         even = _Even(
-            gram * scale * scale[:, np.newaxis],
+            ScaledGram(gram, np.zeros(len(scale)), scale),
             linear * scale,
             1.0,
             problem.norm,
@@ -101,17 +108,15 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
         )
         coef[bound] = scale * _minimize_even(even, start[bound] / scale, gap)
     if free.any():
-        fixed = problem.gram[np.ix_(free, bound)] @ coef[bound]
-        coef[free] = _solve(
-            problem.gram[np.ix_(free, free)], problem.linear[free] - fixed
-        )
+        fixed = whole[np.ix_(free, bound)] @ coef[bound]
+        coef[free] = _solve(whole[np.ix_(free, free)], problem.linear[free] - fixed)
     return coef
 
 
 class _Even(NamedTuple):
     """A problem whose penalties all have the same weight, above 0."""
 
-    gram: np.ndarray
+    gram: Gram
     linear: np.ndarray
     l1: float
     norm: float
@@ -144,7 +149,7 @@ def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _minimize_even(even: _Even, start: np.ndarray, gap: float) -> np.ndarray:
     """Coordinate descent and Newton steps in turns."""
     coef = start.copy()
-    slope = even.gram @ coef - even.linear
+    slope = even.gram.dot(coef) - even.linear
     best, best_gap, n_worse = start, _gap(even, coef, slope), 0
     for _ in range(_MAX_TURNS):
         patience = 3 if best_gap <= _ROUNDING * even.norm else _PATIENCE
@@ -153,8 +158,10 @@ def _minimize_even(even: _Even, start: np.ndarray, gap: float) -> np.ndarray:
         # Where columns depend on others, a step may do no more than drop one of them.
         n_steps = _NEWTON_STEPS << min(n_worse, _MOST_DOUBLINGS)
         core = _core(even, coef, slope)
-        coef[core] = _turn(_restricted(even, core), coef[core], n_steps)
-        slope = even.gram @ coef - even.linear
+        coef[core] = _turn(
+            even, even.gram.block(core), even.linear[core], coef[core], n_steps
+        )
+        slope = even.gram.dot(coef) - even.linear
         found = _gap(even, coef, slope)
         if found < best_gap:
             n_worse = 0 if found < 0.9 * best_gap else n_worse + 1
@@ -165,27 +172,25 @@ def _minimize_even(even: _Even, start: np.ndarray, gap: float) -> np.ndarray:
 
 
 def _core(even: _Even, coef: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Coefficients that are not zero, or may not stay so."""
+    """Coefficients that are not zero, and those least likely to stay so."""
     pull = -slope if even.positive else np.abs(slope)
-    return np.flatnonzero((coef != 0) | (pull > _NEAR * even.l1))
+    is_in = coef != 0
+    others = np.flatnonzero(~is_in & (pull > _NEAR * even.l1))
+    most = max(_MOST_NEW, int(_SHARE_NEW * np.count_nonzero(is_in)))
+    if len(others) > most:
+        others = others[np.argpartition(-pull[others], most)[:most]]
+    is_in[others] = True
+    return np.flatnonzero(is_in)
 
 
-def _restricted(even: _Even, core: np.ndarray) -> _Even:
-    """The problem of some coefficients, all others being zero."""
-    return even._replace(gram=_block(even.gram, core), linear=even.linear[core])
-
-
-def _block(gram: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Some rows of a Gram matrix, and the same columns."""
-    return gram.take(index, axis=0).take(index, axis=1)
-
-
-def _turn(even: _Even, coef: np.ndarray, n_steps: int) -> np.ndarray:
-    """Sweeps over all coefficients, and Newton steps for those that are not zero."""
-    coef = _sweep(even, coef)
+def _turn(
+    even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray, n_steps: int
+) -> np.ndarray:
+    """Sweeps over some coefficients, and Newton steps for those that are not zero."""
+    coef = _sweep(even, gram, linear, coef)
     active = np.flatnonzero(coef)
-    hessian = _block(even.gram, active)
-    slope = hessian @ coef[active] - even.linear[active]
+    hessian = block_of(gram, active)
+    slope = hessian @ coef[active] - linear[active]
     for _ in range(n_steps):
         if not len(active):
             break
@@ -197,7 +202,7 @@ def _turn(even: _Even, coef: np.ndarray, n_steps: int) -> np.ndarray:
         kept = np.flatnonzero(values)
         if len(kept) < len(active):
             active, slope = active[kept], slope[kept]
-            hessian = _block(hessian, kept)
+            hessian = block_of(hessian, kept)
     return coef
 
 
@@ -216,7 +221,9 @@ def _gap(even: _Even, coef: np.ndarray, slope: np.ndarray) -> float:
     return float(primal - dual)
 
 
-def _sweep(even: _Even, coef: np.ndarray) -> np.ndarray:
+def _sweep(
+    even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray
+) -> np.ndarray:
     """Some sweeps of scikit-learn's coordinate descent on the Gram matrix."""
     with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
@@ -225,8 +232,8 @@ def _sweep(even: _Even, coef: np.ndarray) -> np.ndarray:
             np.array([np.sqrt(even.norm)]),  # only its square counts
             l1_ratio=1.0,
             alphas=[even.l1],
-            precompute=even.gram,
-            Xy=even.linear,
+            precompute=gram,
+            Xy=linear,
             coef_init=coef,
             positive=even.positive,
             check_input=False,

@@ -2,7 +2,7 @@
 
 In each round all ranks work out the gradient, tell each other which coefficients
 violate optimality, and choose alike; they add up the Hessian of the chosen ones, and
-rank 0 solves the small problem.
+rank 0 solves the small problem. Where rows are few, rank 0 gets the columns themselves.
 
 A round of a quadratic loss is four collectives: the gradient with the sums that the
 duality gap is made of (:meth:`Design.products`); the worst coefficients of each rank,
@@ -21,6 +21,7 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.comm import allgather, allreduce, broadcast
 from dask_ma.engine import RoundLog
+from dask_ma.schmp.l1._gram import ScaledGram
 from dask_ma.schmp.l1._hessian import HessianCache, System
 from dask_ma.schmp.l1._problem import Objective, Sparse
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
@@ -29,12 +30,17 @@ from dask_ma.schmp.l1._solver import DualityGap, Solver
 _FIRST_SIZE = 400  # of a working set, if there are as many rows
 _SMALLEST_FIRST = 100
 _GROWTH = 2  # coefficients that may come into one, for each that is not zero
+# The same where rank 0 has the columns themselves: coefficients cost little there.
+_FIRST_PER_ROW = 3
+_GROWTH_FEW_ROWS = 8
 _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working set
 # Of the gap so far, which the small problem is solved to.
 _INNER_GAP = 0.05
+_INNER_GAP_FEW_ROWS = 0.1
 _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
 _MAX_NEWTON = 10
 _CLOSE = 0.97  # to its bound: so close one may come beyond it next
+_CHECKS_FIRST = 10  # before the first features are ruled out
 _ROOM = 32  # proposals of a rank, beyond what is its share
 _ROUNDING = 1e-13
 _SETTLED = 1e-15  # of the null objective: a Newton step that gains less is the last
@@ -74,23 +80,27 @@ class WorkingSets(Solver):
         super().__init__(objective, model, log)
         self._hessian = HessianCache(objective, log)
         self._free_hessian = HessianCache(objective, log)  # of those without penalty
+        self._has_few_rows = self._hessian.has_few_rows
+        self._inner_gap = _INNER_GAP_NEWTON
+        if objective.loss.is_quadratic:
+            few = self._has_few_rows
+            self._inner_gap = _INNER_GAP_FEW_ROWS if few else _INNER_GAP
         self._limit = int(_config.get("schmp.max-working-set"))
         self._spread: np.ndarray | None = None  # of each column about its mean
         self._screening_tol = screening_tol
         self._turn = 0
+        self._n_checks = 0
         self._start()
 
     def improve(self) -> None:
         """Choose the next working set and solve it; a collective call."""
-        screens = self._certificate.gap <= self._screening_tol * self.objective.null
-        possible = self._possible() if screens else None
+        possible = self._possible() if self._screens() else None
         kept, inside = self._choose()
         self._set_coordinates(kept)
         self._inside = np.isin(kept, inside)
         gradient: Any = self._known_gradient(inside)
         is_quadratic = self.objective.loss.is_quadratic
-        share = _INNER_GAP if is_quadratic else _INNER_GAP_NEWTON
-        target = share * self._certificate.gap
+        target = self._inner_gap * self._certificate.gap
         is_part = not self._inside.all()
         if is_part:
             target = 0.0  # a part's gap may be small while that of the whole is not
@@ -106,6 +116,7 @@ class WorkingSets(Solver):
 
     def check(self) -> DualityGap:
         """Objective and duality gap of the model; a collective call."""
+        self._n_checks += 1
         certificate = super().check()
         if not self.is_settled:
             self.settle()
@@ -156,8 +167,11 @@ class WorkingSets(Solver):
     def _size(self) -> int:
         """How many coefficients may come into the next working set."""
         # More coefficients than rows are seldom other than zero.
-        first = min(_FIRST_SIZE, max(_SMALLEST_FIRST, self.objective.n_rows))
-        return max(first, _GROWTH * int(np.count_nonzero(self.model.coef)))
+        rows, n_used = self.objective.n_rows, int(np.count_nonzero(self.model.coef))
+        if self._has_few_rows:
+            return max(_FIRST_PER_ROW * rows, _GROWTH_FEW_ROWS * n_used)
+        first = min(_FIRST_SIZE, max(_SMALLEST_FIRST, rows))
+        return max(first, _GROWTH * n_used)
 
     def _choose(self) -> tuple[np.ndarray, np.ndarray]:
         """All coefficients to have at hand, and those of the next working set."""
@@ -301,31 +315,26 @@ class WorkingSets(Solver):
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Change of the coefficients and intercepts that solves the quadratic model."""
         objective, K = self.objective, self.objective.n_outputs
-        hessian, (gradient, norm) = system.hessian, sums
+        gram, (gradient, norm) = system.hessian, sums
         rows = system.order
         coef = self.model.coef[inside[rows]]
         features = self.model.coordinates[inside[rows]] // K
         l1, l2 = objective.penalty.l1[features], objective.penalty.l2[features]
         n = len(inside)
-        gradient = np.concatenate([gradient[rows], gradient[n:]])
-        start = np.zeros(len(hessian))
-        start[:n] = coef
-        bounds = np.zeros(len(hessian))
-        bounds[:n] = l1
-        if not objective.centers and not objective.fit_intercept:
-            hessian, gradient = hessian[:n, :n], gradient[:n]
-            start, bounds = start[:n], bounds[:n]
-        gram = hessian
+        has_border = objective.fit_intercept and not objective.centers
+        size = n + K if has_border else n
+        gradient = np.concatenate([gradient[rows], gradient[n:size]])
+        start, bounds, ridge = (np.zeros(size) for _ in range(3))
+        start[:n], bounds[:n], ridge[:n] = coef, l1, l2
         if l2.any():
-            gram = hessian.copy()
-            gram[np.arange(n), np.arange(n)] += l2
-        linear = gram @ start + gradient
+            gram = ScaledGram(gram, ridge)
+        linear = gram.dot(start) + gradient
         problem = Quadratic(
             gram, linear, bounds, float(norm[0]), objective.penalty.positive
         )
         found = minimize(problem, start, target)
         step = found - start
-        expected = gradient @ step - step @ gram @ step / 2
+        expected = gradient @ step - step @ gram.dot(step) / 2
         expected += l1 @ (np.abs(coef) - np.abs(found[:n]))
         change = np.zeros(n)
         change[rows] = step[:n]
@@ -379,6 +388,13 @@ class WorkingSets(Solver):
         if values[1] <= values.min() + _ROUNDING * abs(values[0]):
             return 1.0  # differences are rounding: close to the optimum Newton is right
         return float(lengths[int(np.argmin(values))])
+
+    def _screens(self) -> bool:
+        """Whether features are to be ruled out."""
+        # The sums of squares that this takes cost as much as some checks.
+        if self._spread is None and self._n_checks <= _CHECKS_FIRST:
+            return False
+        return self._certificate.gap <= self._screening_tol * self.objective.null
 
     def _possible(self) -> np.ndarray:
         """Features that this rank cannot rule out; the first call is collective."""

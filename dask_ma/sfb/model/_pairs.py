@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather, allreduce, alltoall
-from dask_ma.data import Shard, describe, is_dask_collection
+from dask_ma.data import Shard, describe, hand_back, is_dask_collection
 from dask_ma.engine import RankContext
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._source import Source
@@ -151,14 +151,14 @@ class RowTable:
         if not self._blocks:
             return np.zeros((len(places), self.n_features), dtype=self._dtype)
         if len(self._blocks) == 1:
-            return self._blocks[0][places]
+            return self._picked(0, places)
         which = np.searchsorted(self._firsts, places, side="right") - 1
         order = np.argsort(which, kind="stable")
         used, starts = np.unique(which[order], return_index=True)
         if not len(used):
             return self._blocks[0][:0]
         parts = [
-            self._blocks[block][places[of_block] - self._firsts[block]]
+            self._picked(block, places[of_block] - self._firsts[block])
             for block, of_block in zip(used, np.split(order, starts[1:]), strict=True)
         ]
         back = np.empty_like(order)
@@ -166,6 +166,12 @@ class RowTable:
         if sparse.issparse(parts[0]):
             return sparse.vstack(parts, format="csr")[back]
         return np.concatenate(parts)[back]
+
+    def _picked(self, block: int, places: np.ndarray) -> Any:
+        """Rows of a block, whose pages go back to the system if it is on a disk."""
+        rows = self._blocks[block][places]
+        hand_back(self._blocks[block])
+        return rows
 
     def fetch(self, group: Group, wanted: np.ndarray) -> None:
         """Get rows that other ranks have, each once; a collective call.

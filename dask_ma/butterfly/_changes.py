@@ -1,0 +1,321 @@
+"""Changes of a few rows of the weights, and what becomes of them when ranks mix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_ma.butterfly._decay import rows_with_values
+from dask_ma.comm import (
+    ButterflyExchange,
+    Group,
+    allgather,
+    broadcast,
+    butterfly_depth,
+)
+
+
+class Changes(NamedTuple):
+    """Changes of some rows; those of all others are 0.
+
+    Attributes
+    ----------
+    rows : ndarray of int32, shape (n,)
+        Numbers of rows, none of them twice, in any order.
+    values : ndarray of shape (n, n_problems)
+        Not changed after it has been made, since another rank may read it.
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
+
+    def times(self, factors: Callable[[np.ndarray], np.ndarray]) -> Changes:
+        """Multiplied by factors of their rows."""
+        return Changes(self.rows, self.values * factors(self.rows))
+
+
+class Places:
+    """Finds numbers of rows in lists of them, in time that follows the lists.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows that there are.
+    """
+
+    def __init__(self, n_rows: int) -> None:
+        self._places = np.zeros(n_rows, dtype=np.int32)
+
+    def distinct(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of a list, each once, in an order that the list decides."""
+        places = np.arange(len(rows), dtype=np.int32)
+        self._places[rows] = places
+        return rows[self._places[rows] == places]
+
+    def find(
+        self, within: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Places of rows in a list of distinct ones, and which of them are there."""
+        if not len(within):
+            return np.zeros(len(rows), np.int32), np.zeros(len(rows), bool)
+        self._places[within] = np.arange(len(within), dtype=np.int32)
+        # A row that is not in the list has the place of an earlier one, or 0.
+        places = np.minimum(self._places[rows], np.int32(len(within) - 1))
+        return places, within[places] == rows
+
+    def add(self, first: Changes, second: Changes) -> Changes:
+        """Sum of two changes; the order of the two makes no difference to a bit."""
+        places, is_known = self.find(first.rows, second.rows)
+        is_new = ~is_known
+        values = np.concatenate([first.values, second.values[is_new]])
+        values[places[is_known]] += second.values[is_known]
+        return Changes(np.concatenate([first.rows, second.rows[is_new]]), values)
+
+
+def no_changes(weights: np.ndarray) -> Changes:
+    """Changes of no row of some weights."""
+    empty = np.zeros((0, weights.shape[1]), weights.dtype)
+    return Changes(np.zeros(0, np.int32), empty)
+
+
+def steps_to_agree(size: int, dtype: np.dtype) -> tuple[int, int]:
+    """Exchanges of butterfly mixing after which all ranks have a change in equal parts.
+
+    With a power of two ranks these are `log2` of it, and then all ranks have the same
+    bits. Otherwise what is left of the difference to the mean is multiplied, in as many
+    steps, by the largest of ``prod_i |cos(pi * k * 2^i / size)|`` for k = 1, 2, ...; it
+    is followed until it is below the rounding of the type.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks, at least 2.
+    dtype : numpy.dtype
+        Type of the weights.
+
+    Returns
+    -------
+    n_exchanges : int
+    n_joined : int
+        Steps whose changes are followed as one.
+    """
+    depth = butterfly_depth(size)
+    if size & (size - 1) == 0:
+        return depth, 1
+    shifts = 2.0 ** np.arange(depth)[:, np.newaxis]
+    kept = np.abs(np.cos(np.pi * np.arange(1, size) * shifts / size)).prod(axis=0)
+    rounds = math.ceil(math.log(np.finfo(dtype).eps) / math.log(kept.max()))
+    return depth * rounds, depth * rounds
+
+
+def entries_sent(size: int, mixing: str, dtype: np.dtype) -> int:
+    """How many times a rank exchanges the rows that a batch changes, at most."""
+    if size == 1 or mixing == "none":
+        return 0
+    if mixing == "butterfly":
+        n_exchanges, n_joined = steps_to_agree(size, dtype)
+        return size - 1 if n_joined == 1 else 2 * n_exchanges * size
+    return size * (butterfly_depth(size) if mixing == "periodic" else 1)
+
+
+class Mixer:
+    """Mixes changes of the weights where all ranks' weights differ in a few rows.
+
+    The weights of a rank are those that all ranks have in common, and changes that have
+    not reached all of them yet. Only these travel. Making one is a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    weights : ndarray of shape (n_rows, n_problems)
+        Weights of this rank; they follow what is mixed.
+    places : Places
+        For as many rows.
+    step : int
+        Number of the first step, from 0.
+    """
+
+    def __init__(
+        self, group: Group, weights: np.ndarray, places: Places, step: int
+    ) -> None:
+        self.group = group
+        self.weights = weights
+        self.places = places
+        self.step = step
+        self.common = np.array(broadcast(group, weights))
+        rows = rows_with_values(weights != self.common).astype(np.int32)
+        self.start = Changes(rows, weights[rows] - self.common[rows])
+
+    def add(self, changes: Changes) -> None:
+        """Take a change that this rank has made to its weights."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Send what the other ranks need after a step."""
+
+    def finish(self) -> np.ndarray | None:
+        """Wait for the others, and name the rows that were mixed, some of them twice.
+
+        The weights are left as they were until :meth:`settle`.
+        """
+        raise NotImplementedError
+
+    def settle(self, rows: np.ndarray) -> None:
+        """Give the weights of the rows that were mixed their new values."""
+        raise NotImplementedError
+
+    def rescale(
+        self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        """Multiply all by factors, which are 1 but for `rows`, if these are given."""
+        if rows is None:
+            rows = rows_with_values(self.common)
+        else:
+            rows = rows[rows_with_values(self.common[rows])]
+        self.common[rows] *= factors(rows)
+
+
+class ButterflyMixer(Mixer):
+    """Averages the changes of this rank with those of a partner, in every step.
+
+    A change is exchanged in as many steps as it takes until all ranks have an equal
+    part of it, and becomes part of what they have in common.
+    """
+
+    def __init__(
+        self, group: Group, weights: np.ndarray, places: Places, step: int
+    ) -> None:
+        super().__init__(group, weights, places, step)
+        self._n_exchanges, self._n_joined = steps_to_agree(group.size, weights.dtype)
+        if self._n_joined > 1:
+            self._forget_rounding()
+        # By the step after which they are common.
+        self._layers = {step + self._n_exchanges - 1: self.start}
+        self._exchange: ButterflyExchange | None = None
+
+    def _forget_rounding(self) -> None:
+        """Take differences that are no larger than rounding for none."""
+        rows, values = self.start
+        bound = 8 * np.finfo(values.dtype).eps * np.abs(self.common[rows])
+        is_real = (np.abs(values) > bound).any(axis=1)
+        self.weights[rows[~is_real]] = self.common[rows[~is_real]]
+        self.start = Changes(rows[is_real], values[is_real])
+
+    def add(self, changes: Changes) -> None:
+        first = self.step - self.step % self._n_joined
+        last = first + self._n_joined + self._n_exchanges - 2
+        before = self._layers.get(last)
+        if before is not None:
+            changes = self.places.add(before, changes)
+        self._layers[last] = changes
+
+    def begin(self) -> None:
+        layers = self._layers.values()
+        payload = [
+            np.array([len(layer.rows) for layer in layers]),
+            np.concatenate([layer.rows for layer in layers]),
+            np.concatenate([layer.values for layer in layers]),
+        ]
+        self._exchange = ButterflyExchange(self.group, payload, self.step)
+
+    def finish(self) -> np.ndarray:
+        if self._exchange is None:
+            raise RuntimeError("an exchange is to begin before it is finished")
+        step = self.step
+        counts, rows, values = self._exchange.finish()
+        bounds = np.cumsum(counts)[:-1]
+        received = zip(np.split(rows, bounds), np.split(values, bounds), strict=True)
+        for key, other in zip(self._layers, received, strict=True):
+            layer = self.places.add(self._layers[key], Changes(*other))
+            layer.values[...] *= 0.5
+            self._layers[key] = layer
+        touched = np.concatenate([layer.rows for layer in self._layers.values()])
+        if step in self._layers:
+            known = self._layers.pop(step)
+            self.common[known.rows] += known.values
+        self.step += 1
+        return touched
+
+    def settle(self, rows: np.ndarray) -> None:
+        # Anew from the common ones, so that ranks that know the same have equal bits.
+        self.weights[rows] = self.common[rows]
+        for layer in self._layers.values():
+            self.weights[layer.rows] += layer.values
+
+    def rescale(
+        self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        super().rescale(rows, factors)
+        for key, layer in self._layers.items():
+            self._layers[key] = layer.times(factors)
+
+
+class MeanMixer(Mixer):
+    """Gives all ranks the mean of their changes, in every `period`-th step."""
+
+    def __init__(
+        self,
+        group: Group,
+        weights: np.ndarray,
+        places: Places,
+        step: int,
+        period: int,
+    ) -> None:
+        super().__init__(group, weights, places, step)
+        self._changes = self.start
+        self._period = period
+
+    def add(self, changes: Changes) -> None:
+        self._changes = self.places.add(self._changes, changes)
+
+    def finish(self) -> np.ndarray | None:
+        self.step += 1
+        if self.step % self._period:
+            return None
+        parts = [Changes(*part) for part in allgather(self.group, list(self._changes))]
+        rows = self.places.distinct(np.concatenate([part.rows for part in parts]))
+        sums = np.zeros((len(rows), self.weights.shape[1]), self.weights.dtype)
+        for part in parts:
+            found, _ = self.places.find(rows, part.rows)
+            sums[found] += part.values
+        self.common[rows] += sums / self.group.size
+        self._changes = no_changes(self.weights)
+        return rows
+
+    def settle(self, rows: np.ndarray) -> None:
+        self.weights[rows] = self.common[rows]
+
+    def rescale(
+        self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        super().rescale(rows, factors)
+        self._changes = self._changes.times(factors)
+
+
+def make_mixer(
+    group: Group, weights: np.ndarray, places: Places, step: int, mixing: str
+) -> Mixer | None:
+    """What mixes the ranks' weights from a step on; a collective call.
+
+    Parameters
+    ----------
+    group, weights, places, step
+        As :class:`Mixer` has them.
+    mixing : {"butterfly", "allreduce", "periodic", "none"}
+        As :func:`start_mixing` has it.
+
+    Returns
+    -------
+    mixer : Mixer or None
+        None where nothing is mixed.
+    """
+    if group.size == 1 or mixing == "none":
+        return None
+    if mixing == "butterfly":
+        return ButterflyMixer(group, weights, places, step)
+    period = butterfly_depth(group.size) if mixing == "periodic" else 1
+    return MeanMixer(group, weights, places, step, period)

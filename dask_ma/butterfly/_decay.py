@@ -1,0 +1,208 @@
+"""How far the penalty has shrunk each row of the weights, without touching them all.
+
+In step `s` the penalty divides row `j` of the weights by ``1 + a_s * p_j``, where `p_j`
+is its element of the preconditioner. The product over many steps is a smooth function
+of ``log p``. It is followed at the nodes of short intervals of ``log p``, whose number
+does not depend on that of the features, and is interpolated in between by polynomials,
+to about 1e-13 of itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebvander
+
+# Intervals in an octave of the preconditioner, and nodes of each. The logarithm of the
+# product is analytic within pi of the real axis, so a polynomial through 9 nodes of an
+# interval of half an octave is off by 36 ** -9 of it.
+_PER_OCTAVE = 2
+_N_NODES = 9
+_MOST_OCTAVES = 80
+_AT_ONCE = 1 << 14  # rows whose polynomials are evaluated at a time
+
+
+def decay_range(preconditioner: np.ndarray | None) -> tuple[float, float] | None:
+    """Least and largest element; None where :class:`Decay` cannot follow the range."""
+    if preconditioner is None:
+        return 1.0, 1.0
+    low, high = float(preconditioner.min()), float(preconditioner.max())
+    if low > 0 and math.isfinite(high) and high / low < 2.0**_MOST_OCTAVES:
+        return low, high
+    return None
+
+
+def rows_with_values(weights: np.ndarray) -> np.ndarray:
+    """Rows of weights that are not all 0."""
+    is_any = weights[:, 0] if weights.shape[1] == 1 else weights.any(axis=1)
+    return np.flatnonzero(is_any)
+
+
+class Decay:
+    """Product over steps of what the penalty leaves of each row, since its restart.
+
+    Rows that are shrunk much are restarted one after the other, those with the largest
+    elements of the preconditioner most often.
+
+    Parameters
+    ----------
+    preconditioner : ndarray of shape (n_features,) or None
+        None is 1 everywhere.
+    bounds : (float, float)
+        Its :func:`decay_range`.
+    n_features : int
+        The row of this number is that of the intercepts, which nothing shrinks.
+    dtype : numpy.dtype
+        Type of the factors.
+    most : float
+        Logarithm by which a row may be shrunk before it is to be restarted.
+    amounts : ndarray of shape (n_steps,)
+        What :meth:`advance` is going to be called with.
+
+    Attributes
+    ----------
+    total : float
+        Sum of the coefficients of :meth:`count`, what :meth:`sums` has for intercepts.
+    """
+
+    def __init__(
+        self,
+        preconditioner: np.ndarray | None,
+        bounds: tuple[float, float],
+        n_features: int,
+        dtype: np.dtype,
+        most: float,
+        amounts: np.ndarray,
+    ) -> None:
+        self._preconditioner = preconditioner
+        self._n_features = n_features
+        self._dtype = dtype
+        self._most = most
+        places = np.log2(np.array(bounds)) * _PER_OCTAVE
+        self._first, last = np.floor(places).astype(int)
+        points = np.cos(np.pi * (np.arange(_N_NODES) + 0.5) / _N_NODES)
+        starts = np.arange(self._first, last + 1)[:, np.newaxis]
+        self._nodes = np.exp2((starts + (points + 1) / 2) / _PER_OCTAVE)
+        self._to_coefficients = np.linalg.inv(chebvander(points, _N_NODES - 1)).T
+        self._logs = np.zeros_like(self._nodes)
+        self._sums = np.zeros_like(self._nodes)
+        self.total = 0.0
+        self._find_restarted(amounts)
+
+    def _find_restarted(self, amounts: np.ndarray) -> None:
+        """Sort the rows that these steps shrink too much, by their intervals."""
+        largest = self._nodes.max(axis=1) if len(amounts) else np.zeros(1)
+        most = amounts.max(initial=0) * largest
+        reached = np.minimum(len(amounts) * np.log1p(most), amounts.sum() * largest)
+        self._lowest = int(np.searchsorted(reached, self._most))
+        rows = np.arange(self._n_features if self._lowest < len(reached) else 0)
+        if self._preconditioner is not None and len(rows):
+            bound = np.exp2((self._first + self._lowest) / _PER_OCTAVE)
+            rows = np.flatnonzero(self._preconditioner >= bound)
+        intervals = self._intervals(self._places(rows)).astype(np.int16)
+        order = np.argsort(intervals, kind="stable")
+        self._rows = rows[order]
+        self._starts = np.searchsorted(intervals[order], np.arange(len(reached)))
+
+    @property
+    def due(self) -> int | None:
+        """First of the intervals that are to be restarted, None for none."""
+        logs = self._logs[:, 0]  # the node that is shrunk most
+        if logs[-1] <= self._most:
+            return None
+        # Those that are soon to follow come along.
+        return max(self._lowest, int(np.searchsorted(logs, self._most / 2)))
+
+    def rows_from(self, interval: int) -> np.ndarray:
+        """Rows of an interval that is due, and of those beyond."""
+        return self._rows[self._starts[interval] :]
+
+    def advance(self, amount: float) -> None:
+        """Count a step; `amount` is its length times the weight of the penalty."""
+        self._logs += np.log1p(amount * self._nodes)
+
+    def count(self, coefficient: float) -> None:
+        """Add the factors as they are now, times a coefficient, to the sums."""
+        self._sums += coefficient * np.exp(-self._logs)
+        self.total += coefficient
+
+    def restart(self, interval: int) -> None:
+        """Begin anew in an interval and those beyond: factors of 1 and sums of 0.
+
+        The row of the intercepts is in none of them.
+        """
+        self._logs[interval:] = 0
+        self._sums[interval:] = 0
+
+    def factors(self, rows: np.ndarray, interval: int = 0) -> np.ndarray:
+        """What is left of some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int, shape (n,)
+            Their numbers; that of the intercepts may be among them.
+        interval : int, default=0
+            Rows below this interval have a factor of 1.
+
+        Returns
+        -------
+        factors : ndarray of shape (n, 1), from 0 to 1
+        """
+        logs = self._logs
+        if not logs[interval:].any():
+            return np.ones((len(rows), 1), self._dtype)
+        if interval:
+            logs = logs.copy()
+            logs[:interval] = 0
+        found = np.exp(-self._interpolate(logs, rows, 0.0))
+        return found.astype(self._dtype, copy=False)[:, np.newaxis]
+
+    def sums(self, rows: np.ndarray) -> np.ndarray:
+        """Sums of the factors that :meth:`count` has seen, of shape (n, 1)."""
+        sums = self._interpolate(self._sums, rows, self.total)
+        return sums.astype(self._dtype, copy=False)[:, np.newaxis]
+
+    def _interpolate(
+        self, values: np.ndarray, rows: np.ndarray, of_intercepts: float
+    ) -> np.ndarray:
+        """A function of the preconditioner, known at the nodes, at some rows."""
+        coefficients = values @ self._to_coefficients
+        found = np.empty(len(rows))
+        for start in range(0, len(rows), _AT_ONCE):
+            places = self._places(rows[start : start + _AT_ONCE])
+            intervals = self._intervals(places)
+            places -= intervals
+            places *= 2
+            places -= 1
+            found[start : start + _AT_ONCE] = np.einsum(
+                "ji,ij->j", coefficients.take(intervals, axis=0), _chebyshev(places)
+            )
+        found[rows == self._n_features] = of_intercepts
+        return found
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        """Where rows are among the intervals, each of length 1."""
+        if self._preconditioner is None:
+            return np.zeros(len(rows))
+        # The row of the intercepts has no element; its value is not used.
+        elements = self._preconditioner.take(rows, mode="clip")
+        places: np.ndarray = np.log2(elements, dtype=np.float64)
+        places *= _PER_OCTAVE
+        places -= self._first
+        return places
+
+    def _intervals(self, places: np.ndarray) -> np.ndarray:
+        """Number of the interval of each place."""
+        return places.astype(np.intp)
+
+
+def _chebyshev(points: np.ndarray) -> np.ndarray:
+    """Chebyshev polynomials at points from -1 to 1, shape (_N_NODES, n)."""
+    values = np.empty((_N_NODES, len(points)))
+    values[0], values[1] = 1, points
+    doubled = 2 * points
+    for number in range(2, _N_NODES):
+        np.multiply(doubled, values[number - 1], out=values[number])
+        values[number] -= values[number - 2]
+    return values

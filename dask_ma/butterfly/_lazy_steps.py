@@ -1,0 +1,352 @@
+"""The steps of a rank where batches touch few of the features.
+
+A step then follows the non-zeros of the batch. What it would do to all weights alike is
+left for later: the shrinking by the penalty (:class:`Decay`), the mean over steps, the
+projection of hinge while a bound says that nothing is to project, and the exchange of
+what the ranks have in common (:class:`Mixer`). At the end of a pass it is made good.
+
+The weights are kept as they would be without a penalty since some step: divided by what
+the penalty has left of each row, which is the same on all ranks, and so commutes with
+every mean over ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from dask_ma.butterfly._changes import (
+    Changes,
+    Places,
+    entries_sent,
+    make_mixer,
+)
+from dask_ma.butterfly._decay import Decay, decay_range, rows_with_values
+from dask_ma.butterfly._state import RankState
+from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
+from dask_ma.comm import Group
+from dask_ma.kernels import descend
+from dask_ma.supervised import Piece
+
+# A non-zero of a batch, or an entry of a message, takes a rank as long as so many
+# features take it in a step over all of them.
+_COST_OF_ENTRY = 32
+_COST_SENT = 4
+# Powers of e by which a row may be shrunk before it is made good: within the range of
+# the type; with sums over steps, such that their terms are of one size.
+_MOST_DECAY = {np.dtype(np.float64): 300.0, np.dtype(np.float32): 40.0}
+_MOST_AVERAGED = 2.0
+_SLACK = 1e-6  # of the bound of the norms, for its rounding
+
+
+def run(
+    group: Group,
+    state: RankState,
+    batches: Iterator[list[Piece]],
+    rule: StepRule,
+    mixing: str,
+    computing: Callable[[], AbstractContextManager[None]],
+) -> RankState:
+    """Make a step for each batch, in the way that costs least; a collective call.
+
+    As :func:`run_steps`, whose steps these are, but for rounding.
+    """
+    bounds = None
+    if is_small(group.size, len(state.weights) - 1, rule, mixing, state.weights.dtype):
+        bounds = decay_range(state.preconditioner)
+    if bounds is None:
+        return run_steps(group, state, batches, rule, mixing, computing)
+    steps = LazySteps(group, state, rule, mixing, bounds)
+    with computing():
+        batch = next(batches, None)
+    while batch is not None:
+        with computing():
+            steps.update(batch)
+        # Rows are picked while the changes are under way.
+        steps.begin_mixing()
+        with computing():
+            batch = next(batches, None)
+        steps.finish_mixing()
+    return steps.end()
+
+
+def is_small(
+    size: int, n_features: int, rule: StepRule, mixing: str, dtype: np.dtype
+) -> bool:
+    """Whether a batch, and what is exchanged of it, is small beside the model."""
+    sent = entries_sent(size, mixing, dtype)
+    return max(_COST_OF_ENTRY, _COST_SENT * sent) * rule.n_nonzero <= n_features
+
+
+class LazySteps:
+    """Steps of a pass; making one, mixing and ending are collective calls.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    state : RankState
+        State before the steps; its weights are lost.
+    rule : StepRule
+        What a rank does in a step.
+    mixing : str
+        How the ranks mix; see :func:`start_mixing`.
+    bounds : (float, float)
+        Range of the preconditioner.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        state: RankState,
+        rule: StepRule,
+        mixing: str,
+        bounds: tuple[float, float],
+    ) -> None:
+        self._group, self._state, self._rule = group, state, rule
+        self._weights = weights = state.weights
+        self._t = state.t
+        n_features = len(weights) - 1
+        self._intercept = np.array([n_features], dtype=np.int32)
+        self._places = Places(n_features + 1)
+        most = _MOST_DECAY[weights.dtype]
+        if math.isfinite(rule.first_averaged):
+            most = _MOST_AVERAGED
+        steps = state.t + np.arange(rule.n_steps)
+        amounts = state.eta * rule.alpha / np.sqrt(steps)
+        self._decay = Decay(
+            state.preconditioner, bounds, n_features, weights.dtype, most, amounts
+        )
+        self._mixer = make_mixer(group, weights, self._places, state.t - 1, mixing)
+        self._mean = LazyMean(self._decay, weights, state)
+        self._ball: Ball | None = None
+        if rule.is_projected:
+            self._ball = Ball(self._decay, weights, rule.radius)
+
+    def update(self, batch: Sequence[Piece]) -> None:
+        """Make a step on the weights of this rank."""
+        weights, rule = self._weights, self._rule
+        rows = self._rows_of(batch)
+        factors = self._decay.factors(rows)
+        kept = weights[rows]
+        before = kept * factors
+        weights[rows] = before
+        slopes = [rule.slopes(weights, piece) for piece in batch]
+        step_size = self._state.eta / math.sqrt(self._t)
+        for piece, piece_slopes in zip(batch, slopes, strict=True):
+            descend(
+                weights,
+                piece.X,
+                piece_slopes,
+                step_size * rule.gradient_scale,
+                self._state.preconditioner,
+                fit_intercept=rule.fit_intercept,
+            )
+        after = weights[rows]
+        change = after - before
+        change /= factors
+        weights[rows] = kept + change
+        self._note(rows, change)
+        if self._ball is not None:
+            self._ball.count(rows, before, after)
+        self._decay.advance(step_size * rule.alpha)
+        if self._ball is not None and self._ball.may_be_left:
+            self._project(self._ball)
+        due = self._decay.due
+        if due is not None:
+            self._make_good(due, self._decay.rows_from(due))
+
+    def begin_mixing(self) -> None:
+        """Send what the others need."""
+        self._group.raise_if_closed()
+        if self._mixer is not None:
+            self._mixer.begin()
+
+    def finish_mixing(self) -> None:
+        """Wait for what the others have sent, and complete the step."""
+        rows = None if self._mixer is None else self._mixer.finish()
+        if self._mixer is not None and rows is not None:
+            self._settle(self._mixer.settle, rows)
+        if self._t >= self._rule.first_averaged:
+            self._mean.advance()
+        self._t += 1
+
+    def end(self) -> RankState:
+        """The state after all steps, with everything made good."""
+        self._make_good(0, None)
+        self._mean.complete()
+        return self._state._replace(
+            weights=self._weights,
+            t=self._t,
+            mean=self._mean.values,
+            n_averaged=self._mean.number,
+        )
+
+    def _rows_of(self, batch: Sequence[Piece]) -> np.ndarray:
+        """Rows of the weights that a batch touches; each once if they are counted."""
+        touched = [piece.X.indices for piece in batch]
+        rows = np.concatenate([*touched, self._intercept])
+        return self._places.distinct(rows) if self._is_noted else rows
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether changes of the weights count beyond the weights themselves."""
+        is_counted = self._ball is not None or self._mean.number > 0
+        return is_counted or self._mixer is not None
+
+    def _note(self, rows: np.ndarray, change: np.ndarray) -> None:
+        """Take a change of this rank's weights into account."""
+        self._mean.note(rows, change)
+        if self._mixer is not None:
+            self._mixer.add(Changes(rows.astype(np.int32, copy=False), change))
+
+    def _settle(self, settle: Callable[[np.ndarray], None], rows: np.ndarray) -> None:
+        """Take the mixed weights over."""
+        if self._ball is None and not self._mean.number:
+            settle(rows)
+            return
+        rows = self._places.distinct(rows)
+        before = self._weights[rows]
+        settle(rows)
+        after = self._weights[rows]
+        self._mean.note(rows, after - before)
+        if self._ball is not None:
+            factors = self._decay.factors(rows)
+            self._ball.count(rows, before * factors, after * factors)
+
+    def _project(self, ball: Ball) -> None:
+        """Pull the weights into the ball, if they have left it."""
+        scales = ball.scales()
+        if scales is None:
+            return
+        rows = rows_with_values(self._weights[:-1])
+        before = self._weights[rows]
+        after = before * scales
+        self._weights[rows] = after
+        self._note(rows, after - before)
+
+    def _make_good(self, due: int, rows: np.ndarray | None) -> None:
+        """Shrink the rows that are due, and all that is in their units."""
+        decay, weights = self._decay, self._weights
+        if rows is None:
+            kept = rows_with_values(weights)
+        else:
+            kept = rows[rows_with_values(weights[rows])]
+        self._mean.absorb(kept)
+        weights[kept] *= decay.factors(kept)
+        if self._mixer is not None:
+            self._mixer.rescale(rows, lambda found: decay.factors(found, due))
+        decay.restart(due)
+
+
+class LazyMean:
+    """Mean of the weights over steps, of which a step touches the changed ones only.
+
+    With ``r_s`` the part that step `s` has in the mean after it, and ``g_t`` the
+    product of ``1 - r_s`` up to `t`, the mean is ``g_t`` times the sum of the mean
+    before and of ``r_s / g_s * w_s``. With weights that a factor shrinks in each step,
+    and changes `d` of them before step `t`, the latter is the weights times the sum `S`
+    of ``r_s / g_s`` times the factors, less the sum of ``d`` times the `S` of the steps
+    before.
+
+    Parameters
+    ----------
+    decay : Decay
+        Factors of the weights, whose sums are those of this mean.
+    weights : ndarray of shape (n_rows, n_problems)
+        Weights as :class:`LazySteps` has them.
+    state : RankState
+        State before the steps.
+
+    Attributes
+    ----------
+    values : ndarray of the shape of `weights`, or None
+        The mean, after :meth:`complete`; None before the first step that counts.
+    number : int
+        Steps that it is the mean of.
+    """
+
+    def __init__(self, decay: Decay, weights: np.ndarray, state: RankState) -> None:
+        self._decay, self._weights = decay, weights
+        self.values, self.number = state.mean, state.n_averaged
+        self._rest = None if state.mean is None else np.zeros_like(weights)
+        self._left = 1.0
+
+    def note(self, rows: np.ndarray, change: np.ndarray) -> None:
+        """Take a change of some rows into account, before the step counts."""
+        if self._rest is not None:
+            self._rest[rows] -= self._decay.sums(rows) * change
+
+    def advance(self) -> None:
+        """Count the weights as they are now."""
+        self.number += 1
+        part = (DEGREE + 1) / (self.number + DEGREE)
+        if self._rest is None:
+            self.values = np.zeros_like(self._weights)
+            self._rest = np.zeros_like(self._weights)
+        if self.number > 1:
+            self._left *= 1 - part
+        self._decay.count(part / self._left)
+
+    def absorb(self, rows: np.ndarray) -> None:
+        """Add what rows have been so far, whose factors are to begin anew."""
+        if self._rest is not None:
+            self._rest[rows] += self._decay.sums(rows) * self._weights[rows]
+
+    def complete(self) -> None:
+        """Make the mean complete, once all rows are absorbed."""
+        if self._rest is not None and self.values is not None:
+            self._rest += self.values
+            self._rest *= self._rest.dtype.type(self._left)
+            self.values = self._rest
+
+
+class Ball:
+    """Says from a bound of the norms when weights may have left a ball.
+
+    Parameters
+    ----------
+    decay : Decay
+        Factors of the weights.
+    weights : ndarray of shape (n_rows, n_problems)
+        Weights as :class:`LazySteps` has them.
+    radius : float
+        Radius of the ball.
+    """
+
+    def __init__(self, decay: Decay, weights: np.ndarray, radius: float) -> None:
+        self._decay, self._weights, self._radius = decay, weights, radius
+        self._bounds = self._squares()
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether a bound is beyond the ball."""
+        return bool((self._bounds * (1 + _SLACK) > self._radius**2).any())
+
+    def count(self, rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
+        """Count a change of some rows, given as the weights really are."""
+        is_feature = (rows < len(self._weights) - 1)[:, np.newaxis]
+        for sign, values in ((1, after), (-1, before)):
+            squares = np.square(values, dtype=np.float64)
+            self._bounds += sign * squares.sum(axis=0, where=is_feature)
+
+    def scales(self) -> np.ndarray | None:
+        """What each problem's weights are to be multiplied by, None for nothing."""
+        self._bounds = self._squares()
+        norms = np.sqrt(self._bounds)
+        if not (norms > self._radius).any():
+            return None
+        scales = np.minimum(1, self._radius / np.maximum(norms, self._radius))
+        self._bounds *= scales**2
+        return scales.astype(self._weights.dtype)
+
+    def _squares(self) -> np.ndarray:
+        """Squared norms of the coefficients of each problem."""
+        coef = self._weights[:-1]
+        rows = rows_with_values(coef)
+        values = (coef[rows] * self._decay.factors(rows)).astype(np.float64)
+        squares: np.ndarray = np.einsum("ij,ij->j", values, values)
+        return squares

@@ -1,0 +1,58 @@
+"""How far an objective can be above its optimum, by the gradient alone."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import ElasticNet, Ridge
+
+from dask_ma.linear.refine._coordinates import Coordinates, Penalty
+
+ALPHA, N_ROWS, N_FEATURES = 0.1, 60, 8
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, N_FEATURES)) * np.logspace(-1, 1, N_FEATURES) + 1
+    return X, X @ rng.normal(size=N_FEATURES) + rng.normal(size=N_ROWS) + 2
+
+
+@pytest.mark.parametrize("l1_ratio", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("distance", [0.0, 1e-6, 1e-2, 1.0])
+def test_no_model_is_further_above(rows, l1_ratio, distance):
+    X, y = rows
+    peer = Ridge(alpha=ALPHA * N_ROWS)
+    if l1_ratio:
+        peer = ElasticNet(alpha=ALPHA, l1_ratio=l1_ratio, tol=1e-14, max_iter=10**6)
+    peer.fit(X, y)
+    penalty = Penalty(ALPHA * (1 - l1_ratio), ALPHA * l1_ratio)
+    coordinates = Coordinates(
+        X.mean(axis=0), (X**2).mean(axis=0), penalty, np.zeros(1), fit_intercept=True
+    )
+    scale = coordinates.standardization.scale
+    columns = np.column_stack(
+        [(X - X.mean(axis=0)) / scale, np.ones(N_ROWS)]
+    )  # in which the points are
+
+    def objective(point):
+        loss = np.square(y - columns @ point).mean() / 2
+        l2 = 0.5 * coordinates.l2 @ point**2
+        return loss + l2 + coordinates.l1 @ np.abs(point)
+
+    best = np.append(peer.coef_ * scale, y.mean())
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        # Intercepts are taken to be off by their size at most.
+        point = best * (1 + distance * rng.uniform(-0.5, 0.5, len(best)))
+        gradient = columns.T @ (columns @ point - y) / N_ROWS + coordinates.l2 * point
+        bound = coordinates.bound(point, gradient, objective(point))
+        excess = objective(point) - objective(best)
+        assert bound >= excess - 1e-12
+        if distance < 1:
+            assert bound <= 1e-5 + 300 * distance * objective(best)
+
+
+def test_nothing_is_known_without_a_penalty():
+    coordinates = Coordinates(
+        np.zeros(2), np.ones(2), Penalty(0.0, 0.0), np.zeros(1), fit_intercept=True
+    )
+    assert coordinates.bound(np.zeros(3), np.zeros(3), 1.0) == np.inf
