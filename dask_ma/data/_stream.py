@@ -183,10 +183,11 @@ def exceed_memory(
     if copies * expected > _MOST * sum(limits):
         raise InsufficientMemoryError(
             f"X has about {texts[0]}, of which the fit keeps {copies:g} times as much "
-            "in memory (columns of SchMP, rows that early stopping has split), and the "
-            f"workers have {texts[1]} together; take more or larger workers, fewer "
-            "columns, or a fit that reads the rows from disks, such as one of "
-            "MASGDClassifier or MASGDRegressor without early stopping"
+            "in memory (columns of SchMP, tokens of SchMPLDA, ratings, rows that early "
+            f"stopping has split), and the workers have {texts[1]} together; take more "
+            "or larger workers, fewer columns, or a fit that reads the rows from "
+            "disks, such as one of MASGDClassifier, MASGDRegressor or MALDA without "
+            "early stopping"
         )
     part = float(_config.get("data.memory-fraction"))
     if (1 + copies) * expected <= part * sum(limits):

@@ -81,8 +81,7 @@ def bounds(n_ranks):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lazy_array_is_contiguous(client, workers, build, stack, Xy, kind):
-    # No check for what is left: numba keeps the frames in which it first compiled.
+def test_lazy_array_is_contiguous(client, workers, clean, build, stack, Xy, kind):
     X, y = lazy(*Xy)
     X = X.map_blocks(KINDS[kind], meta=np.empty((0, 0)))
     result = partition(X, y, n_ranks=4, addresses=workers, client=client)

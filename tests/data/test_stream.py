@@ -19,7 +19,11 @@ from dask_ma import (
     MASGDClassifier,
     MPCAClassifier,
     SchMPLasso,
+    SchMPLDA,
+    SchMPMatrixFactorization,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
+    SFBMetricLearner,
 )
 from dask_ma.data import _stream, partition
 from dask_ma.exceptions import InsufficientMemoryError
@@ -73,14 +77,23 @@ def lazy(X, y, kind="array", size=N_ROWS // N_BLOCKS):
     return given
 
 
+# One of them is refined to the optimum, which takes ten times as long as the rounds.
 ESTIMATORS = [
-    lambda: MASGDClassifier(max_iter=4, random_state=0),
+    lambda: MASGDClassifier(max_iter=4, refine=None, random_state=0),
     lambda: ButterflySGDClassifier(max_iter=4, random_state=0, batch_size=8),
-    lambda: SFBLogisticRegression(random_state=0, communication="factors"),
+    lambda: SFBLogisticRegression(
+        max_iter=5, refine=False, random_state=0, communication="factors"
+    ),
     lambda: MPCAClassifier((4,), random_state=0, strategy="synchronous", max_iter=3),
     lambda: SchMPLasso(alpha=0.01),
     lambda: MALDA(2, max_iter=2, random_state=0),
+    lambda: SchMPLDA(2, max_iter=2, random_state=0),
+    lambda: SFBMetricLearner(
+        2, max_iter=2, batch_size=20, random_state=0, communication="factors"
+    ),
+    lambda: SFBDictionaryLearning(3, max_iter=2, batch_size=20, random_state=0),
 ]
+UNLABELLED = MALDA, SchMPLDA, SFBDictionaryLearning
 
 
 @pytest.fixture
@@ -91,7 +104,7 @@ def fitted():
         model = make()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a few passes
-            model.fit(X) if isinstance(model, MALDA) else model.fit(X, y)
+            model.fit(X) if isinstance(model, UNLABELLED) else model.fit(X, y)
         if hasattr(model, "components_"):
             return model.components_
         return model.coefs_[0] if hasattr(model, "coefs_") else model.coef_
@@ -108,6 +121,22 @@ def test_bits_are_those_of_rows_in_memory(rows, cluster, on_disks, fitted, make,
     assert not list(on_disks.iterdir())
     np.testing.assert_array_equal(fitted(make, X, y), expected)
     assert not list(on_disks.iterdir())
+
+
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+def test_ratings_of_disks(cluster, on_disks, written, solver):
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 20, (200, 2))
+    X, y = lazy(pairs, rng.normal(size=200), size=50)
+    model = SchMPMatrixFactorization(
+        2, solver=solver, max_iter=2, tol=0, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = model.fit(X, y).user_factors_
+        assert written and not list(on_disks.iterdir())
+        with dask.config.set({"dask-ma.data.persist": True}):
+            np.testing.assert_array_equal(found, model.fit(X, y).user_factors_)
 
 
 @pytest.mark.parametrize("kind", ["array", "csr", "frame", "persisted"])
@@ -265,6 +294,21 @@ def test_copies_of_an_estimator_count(rows, cluster, small_workers, monkeypatch)
     with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
         MALDA(2, validation_fraction=0.5).fit(X)
     MALDA(2, max_iter=1).fit(X)
+
+
+def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch):
+    """Tokens and ratings, before there is a rank."""
+    X, y = lazy(*rows)
+    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    wanted = r"X has about .* keeps {} times as much.*workers have .* larger workers"
+    with pytest.raises(InsufficientMemoryError, match=wanted.format(6)):
+        SchMPLDA(2, max_iter=1).fit(X)
+    with pytest.raises(InsufficientMemoryError, match=wanted.format(3)):
+        SchMPMatrixFactorization(2).fit(X[:, :2].astype(int), y)
+    for model in (SFBMetricLearner(2, max_iter=1), SFBDictionaryLearning(3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.set_params(max_iter=1).fit(X, y)
 
 
 def test_workers_without_a_limit_take_all(rows, small_workers, configured, written):

@@ -675,3 +675,57 @@ def test_a_fit_that_goes_on_equals_an_uninterrupted_one(tmp_path, configured, so
         r["objective"] for r in whole.history_
     ]
     assert other.history_[-1]["objective"] < whole.history_[-1]["objective"]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"als_solver": "cholesky"},
+        {"als_solver": "cholesky", "fit_bias": False, "standardize": False},
+        {"als_solver": "cg", "alpha": 0.5},
+    ],
+    ids=["biases", "plain", "cg"],
+)
+def test_warm_start_goes_on(options, n_ranks):
+    """As if the rounds of both fits were those of one."""
+    params = {**EXACT, **options, "n_ranks": n_ranks}
+    model = SchMPMatrixFactorization(**params, max_iter=3, warm_start=True)
+    model.fit(PAIRS, RATINGS).fit(PAIRS, RATINGS)
+    whole = SchMPMatrixFactorization(**params, max_iter=6).fit(PAIRS, RATINGS)
+    # Conjugate gradients begin where the last ones ended, whoever made them.
+    np.testing.assert_allclose(model.item_factors_, whole.item_factors_, rtol=1e-9)
+    np.testing.assert_allclose(model.user_factors_, whole.user_factors_, rtol=1e-9)
+    np.testing.assert_allclose(model.user_bias_, whole.user_bias_, atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+def test_warm_start_finds_ids_again(solver):
+    """Old users and items among new ones, in another order; and no other scale."""
+    old = USERS < 20
+    names = np.array([f"u{n:02d}" for n in range(N_USERS)])[::-1]
+    frame = pd.DataFrame({"user": names[USERS], "item": ITEMS})
+    model = SchMPMatrixFactorization(
+        K, solver=solver, max_iter=40, warm_start=True, random_state=0
+    ).fit(frame[old], RATINGS[old])
+    model.set_params(max_iter=1).fit(frame, RATINGS)
+    cold = clone(model).fit(frame, RATINGS)
+    first = model.history_[0]["objective"]
+    assert first < 0.8 * cold.history_[0]["objective"]
+    assert len(model.user_ids_) == N_USERS
+
+
+def test_warm_start_with_other_components_is_told():
+    model = SchMPMatrixFactorization(K, warm_start=True).fit(PAIRS, RATINGS)
+    model.set_params(n_components=K + 1)
+    with pytest.raises(ValueError, match="n_components is 4, but .* have 3"):
+        model.fit(PAIRS, RATINGS)
+
+
+def test_warm_start_stays_within_bounds():
+    model = SchMPMatrixFactorization(K, warm_start=True, random_state=0)
+    model.fit(PAIRS, RATINGS)
+    assert (model.item_factors_ < 0).any()
+    model.set_params(positive=True, max_iter=1).fit(PAIRS, RATINGS)
+    assert (model.item_factors_ >= 0).all()
+    assert (model.user_factors_ >= 0).all()

@@ -71,7 +71,8 @@ class AlternatingFactorization(Factorization):
             if local.is_item[block]:
                 parameters = local.parameters[block]
                 rated = local.totals.weights[parameters]
-                gram += gram_of(p.initial_factors(parameters, rated))
+                scale = self.scale(local)
+                gram += gram_of(p.initial_factors(parameters, rated, scale))
         [gram] = allreduce(group, [gram])
         return {
             **super().initial_shared(local, group),

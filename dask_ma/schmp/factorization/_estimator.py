@@ -119,6 +119,10 @@ class SchMPMatrixFactorization(FittedFactorization):
         Whether predictions are kept between the least and the largest rating.
     dtype : {"float32", "float64"}, default="float32"
         Type of the factors.
+    warm_start : bool, default=False
+        Whether another fit begins with the vectors and biases of the one before, by
+        ids, and draws those of new users and items only. Each rank is sent all of them
+        once. "als" begins by the users, and uses those of the items.
     random_state : int, RandomState instance or None, default=None
         Seed of the vectors to begin with, which do not depend on the number of ranks.
     verbose : int, default=0
@@ -199,6 +203,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         "cold_start": [StrOptions({"mean", "nan", "raise"})],
         "clip": ["boolean"],
         "dtype": [StrOptions({"float32", "float64"})],
+        "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
@@ -246,6 +251,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         cold_start: str = "mean",
         clip: bool = True,
         dtype: str = "float32",
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
         n_ranks: int | None = None,
@@ -271,6 +277,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         self.cold_start = cold_start
         self.clip = clip
         self.dtype = dtype
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
         self.n_ranks = n_ranks
@@ -381,6 +388,11 @@ class SchMPMatrixFactorization(FittedFactorization):
     _join = staticmethod(join_results)
 
     @property
+    def _copies(self) -> float:
+        """Ratings as columns, and by users and by items."""
+        return 3.0
+
+    @property
     def _agent(self) -> Callable[..., Any]:
         return train
 
@@ -392,8 +404,31 @@ class SchMPMatrixFactorization(FittedFactorization):
             n_ratings=encoded.n_ratings,
             dtype=np.dtype(self.dtype).type,
             seed=int(check_random_state(self.random_state).randint(_MAX_SEED)),
+            start=self._start(encoded),
             **{name: getattr(self, name) for name in PASSED_ON},
         )
+
+    def _start(self, encoded: Encoded) -> np.ndarray | None:
+        """Biases and vectors of the last fit, in the order of the new ids."""
+        if not self.warm_start or not hasattr(self, "item_factors_"):
+            return None
+        if self.item_factors_.shape[1] != self.n_components:
+            raise ValueError(
+                f"n_components is {self.n_components}, but the vectors to go on from "
+                f"have {self.item_factors_.shape[1]}; set it back, or set "
+                "warm_start=False"
+            )
+        sides = []
+        for side, ids in (("user", encoded.user_ids), ("item", encoded.item_ids)):
+            known = getattr(self, f"{side}_ids_")
+            places = find_ids(known, ids, f"{side}s")
+            bias, factors = (
+                getattr(self, f"{side}_{part}_") for part in ("bias", "factors")
+            )
+            own = np.column_stack([bias, factors])[places]
+            own[places < 0] = np.nan
+            sides.append(own)
+        return np.concatenate(sides)
 
     def _check_combinations(self) -> None:
         if self.solver == "sgd" and self.feedback == "implicit":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ class FactorizationParams:
         Sizes of the problem.
     seed : int
         Seed of the factors to begin with.
+    start : ndarray of shape (n_users + n_items, n_components + 1) or None
+        Biases and vectors to begin with instead, in units of the ratings; NaN for users
+        and items that have none.
     """
 
     n_users: int
@@ -53,6 +56,7 @@ class FactorizationParams:
     n_iter_no_change: int
     dtype: Any
     seed: int
+    start: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @property
     def has_bias(self) -> bool:
@@ -167,7 +171,9 @@ class FactorizationParams:
         place = rotation % self.rotations_per_round
         return self.early_stopping and place == self.rotations_per_round - 1
 
-    def initial_factors(self, parameters: np.ndarray, n_rated: np.ndarray) -> Any:
+    def initial_factors(
+        self, parameters: np.ndarray, n_rated: np.ndarray, scale: float = 1.0
+    ) -> Any:
         """Factors of users or items to begin with, the same on any number of ranks.
 
         Parameters
@@ -176,18 +182,42 @@ class FactorizationParams:
             Users, or items counted on from them.
         n_rated : ndarray of shape (k,)
             Their ratings; without any, factors are 0.
+        scale : float, default=1.0
+            What the ratings are divided by.
 
         Returns
         -------
         factors : ndarray of shape (k, n_columns)
         """
-        scale = 0.1 * np.sqrt(3 / self.n_components)
+        size = 0.1 * np.sqrt(3 / self.n_components)
         factors = np.zeros((len(parameters), self.n_columns), dtype=self.dtype)
-        drawn = hashed_uniform(self.seed, parameters, self.n_components) * scale
+        drawn = hashed_uniform(self.seed, parameters, self.n_components) * size
         if self.positive:
             drawn = np.abs(drawn)
         factors[:, self.first_factor :] = np.where(n_rated[:, np.newaxis] > 0, drawn, 0)
         if self.has_bias:
             is_item = parameters >= self.n_users
             factors[:, 0], factors[:, 1] = is_item, ~is_item
+        if self.start is not None:
+            self._take_start(factors, parameters, n_rated, scale)
         return factors
+
+    def _take_start(
+        self,
+        factors: np.ndarray,
+        parameters: np.ndarray,
+        n_rated: np.ndarray,
+        scale: float,
+    ) -> None:
+        """Put in place what is known of rated users and items."""
+        assert self.start is not None
+        own = self.start[parameters]
+        known = np.flatnonzero(~np.isnan(own[:, 0]) & (n_rated > 0))
+        vectors = own[known, 1:] / np.sqrt(scale)
+        factors[known, self.first_factor :] = (
+            np.maximum(vectors, 0) if self.positive else vectors
+        )
+        if self.has_bias:
+            # A user is (bias, 1, ...), an item (1, bias, ...).
+            column = (parameters[known] >= self.n_users).astype(np.intp)
+            factors[known, column] = own[known, 0] / scale

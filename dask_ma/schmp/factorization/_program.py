@@ -117,9 +117,9 @@ class Factorization(RotationProgram):
     def initial_block(
         self, parameters: np.ndarray, local: LocalRatings, rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Small random factors, which depend on the user or item alone."""
-        rated = local.totals.weights[parameters]
-        values = {"factors": self.params.initial_factors(parameters, rated)}
+        """Small random factors, by the user or item alone, or those given."""
+        rated, scale = local.totals.weights[parameters], self.scale(local)
+        values = {"factors": self.params.initial_factors(parameters, rated, scale)}
         if self.params.early_stopping:
             values["best"] = values["factors"].copy()
         return values

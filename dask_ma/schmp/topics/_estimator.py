@@ -331,6 +331,11 @@ class SchMPLDA(FittedGibbs):
         return train
 
     @property
+    def _copies(self) -> float:
+        """Some 70 bytes for each token: of 12 of a count, that is one token or more."""
+        return 6.0
+
+    @property
     def _may_end_early(self) -> bool:
         return False
 

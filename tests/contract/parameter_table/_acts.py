@@ -302,6 +302,7 @@ _FACTORIZATION = {
     "cold_start": acts("nan"),
     "clip": acts(False, n_components=5, alpha=1e-4),
     "dtype": acts("float64"),
+    "warm_start": acts(True, n_fits=2),
     "verbose": acts(2, "output"),
     "random_state": acts(1),
     "n_ranks": acts(3, **_STEPS),
