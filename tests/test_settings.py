@@ -213,6 +213,7 @@ CONTENTS = {
 PARADIGMS = {"model": Models(), "gradient": Gradients()}
 STRATEGIES = {
     "mpca": strategies.MPCA(),
+    "gradients": strategies.Gradients(),
     "synchronous": strategies.Synchronous(),
     "easgd": strategies.ElasticAveraging(),
     "parameter_server": strategies.ParameterServer(),
@@ -268,7 +269,8 @@ def test_no_name_is_left_out():
     """All that have an object are above, and the estimators know their objects."""
     for (cls, parameter), constraint in RANGES.items():
         tried = {name for _, of, name, _ in SAME if of == parameter}
-        assert tried == constraint.options - {"working_set"}
+        options = constraint.options
+        assert tried == {n for n in options if constraint.as_object(n) is not None}
         assert cls._to_object[parameter] == constraint.as_object
 
 
@@ -295,3 +297,21 @@ def test_the_error_of_a_wrong_value(cls, parameter):
             cls(**{parameter: wrong}).fit(np.abs(X), y)
         allowed, _, _ = str(error.value).partition(" Got ")
         assert "._" not in allowed
+
+
+def test_names_of_parameters_are_read_once_of_each_class(monkeypatch):
+    class Wider(MASGDClassifier):
+        def __init__(self, loss="hinge", width=2):
+            super().__init__(loss)
+            self.width = width
+
+    models = MASGDClassifier(), Wider()
+    names = [sorted(model.get_params()) for model in models]
+    assert "alpha" in names[0]
+    assert names[1] == ["loss", "width"]
+
+    def again(*args):
+        raise AssertionError("the signature is known")
+
+    monkeypatch.setattr("sklearn.base.inspect.signature", again)
+    assert [sorted(model.get_params()) for model in models] == names

@@ -33,12 +33,12 @@ from sklearn.metrics import log_loss
 
 from dask_ma.comm import Group, LocalGroup
 from dask_ma.data import Block, Shard
-from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._messages import CoalescedMessages
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import CycleSchedule, LearningRate
+from dask_ma.mpca.training._batches import Sampler
 from dask_ma.supervised import StopRule
 
 SPEC = MLPSpec((64,))

@@ -35,7 +35,14 @@ from dask.distributed import Client, LocalCluster
 
 from dask_ma import MPCAClassifier
 
-STRATEGIES = ("mpca", "synchronous", "easgd", "parameter_server", "local")
+STRATEGIES = (
+    "mpca",
+    "gradients",
+    "synchronous",
+    "easgd",
+    "parameter_server",
+    "local",
+)
 _PARAMETERS = {
     "mpca": ("extrapolation", "penalty", "n_phases"),
     "synchronous": ("period",),

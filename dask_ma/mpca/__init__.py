@@ -2,11 +2,11 @@
 
 from dask_ma.mpca import strategies
 from dask_ma.mpca._classifier import MPCAClassifier
-from dask_ma.mpca._epoch_callbacks import Checkpoint, EpochScoring
-from dask_ma.mpca._rank_info import RankInfo, get_rank_info
 from dask_ma.mpca._regressor import MPCARegressor
-from dask_ma.mpca._torch import Torch
-from dask_ma.mpca._training_state import TrainingState
+from dask_ma.mpca.inputs._rank_info import RankInfo, get_rank_info
+from dask_ma.mpca.networks._training_state import TrainingState
+from dask_ma.mpca.torch._parameter import Torch
+from dask_ma.mpca.training._epoch_callbacks import Checkpoint, EpochScoring
 
 __all__ = [
     "Checkpoint",

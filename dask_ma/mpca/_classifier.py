@@ -9,7 +9,7 @@ from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.base import DistributedClassifierMixin
 from dask_ma.mpca._estimator import MPCAEstimator
 from dask_ma.mpca._probabilities import ProbabilityMixin
-from dask_ma.mpca._rows import n_targets_of, refuse_tuples
+from dask_ma.mpca.inputs._rows import n_targets_of, refuse_tuples
 
 
 class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
@@ -39,7 +39,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     batch_size : int or "auto", default="auto"
         Rows of a batch on each rank, at least 1; a rank with fewer rows takes them all.
         "auto" is 200 divided by the number of ranks, and at least 16: so an epoch has
-        as many steps on each rank as with one.
+        as many steps on each rank as with one. Of "gradients" it is 160, as no shuffle
+        is to make it worse than one rank, and all batches have nearly the same size.
     learning_rate : {"constant", "invscaling", "adaptive", "cosine"}, \
             default="constant"
         How the step size changes from epoch to epoch: not at all; divided by the rows
@@ -90,11 +91,16 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency. They multiply the sample weights.
-    strategy : {"mpca", "synchronous", "easgd", "parameter_server", "local"} or \
-            object of :mod:`dask_ma.mpca.strategies`, default="mpca"
-        How ranks share what they learn; a name is the object with its defaults. "mpca",
+    strategy : {"auto", "mpca", "gradients", "synchronous", "easgd", \
+            "parameter_server", "local"} or object of \
+            :mod:`dask_ma.mpca.strategies`, default="auto"
+        How ranks share what they learn; a name is the object with its defaults. "auto"
+        is "gradients" where an epoch has at most 16 steps, or where classes or targets
+        differ between the ranks, and "mpca" otherwise. "mpca",
         :class:`~dask_ma.mpca.strategies.MPCA`: models are exchanged in the background
-        while the ranks compute. "synchronous",
+        while the ranks compute. "gradients",
+        :class:`~dask_ma.mpca.strategies.Gradients`: all ranks make each step together,
+        with the sum of their gradients. "synchronous",
         :class:`~dask_ma.mpca.strategies.Synchronous`: all ranks stop every so many
         steps and go on from their mean. "easgd",
         :class:`~dask_ma.mpca.strategies.ElasticAveraging`: each rank stops every so
@@ -138,6 +144,9 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         Scores of the joint model on the rows held out, if there are any.
     best_validation_score_ : float or None
         The highest of them.
+    strategy_ : object of :mod:`dask_ma.mpca.strategies`
+        How the ranks have shared what they learned: what `strategy` is, or stands for;
+        ``Local()`` for one rank.
     n_layers_ : int
         Layers, the first one and the last one counted. Only without `module`.
     n_outputs_ : int
@@ -173,8 +182,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     Notes
     -----
     With "mpca", "easgd" and "parameter_server" and more than one rank, what a rank
-    learns when depends on the clock, and so does the result. "synchronous" and "local"
-    give the same result for the same seed, blocks and ranks.
+    learns when depends on the clock, and so does the result. "gradients", "synchronous"
+    and "local" give the same result for the same seed, blocks and ranks.
 
     References
     ----------
@@ -226,7 +235,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         epsilon: float = 1e-8,
         n_iter_no_change: int = 10,
         class_weight: Any = None,
-        strategy: Any = "mpca",
+        strategy: Any = "auto",
         module: Any = None,
         n_ranks: int | None = None,
     ) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 
 from dask_ma._inactive import Inactive, unless
 from dask_ma.linear import HELD_OUT
-from dask_ma.mpca._torch import as_torch
 from dask_ma.mpca.networks._mlp import MLPSpec
-from dask_ma.mpca.strategies._parameters import STRATEGY, ParameterServer
+from dask_ma.mpca.strategies._parameters import STRATEGY, Gradients, ParameterServer
+from dask_ma.mpca.torch._parameter import as_torch
 
 _OF_SGD = ("momentum", "nesterovs_momentum")
 _OF_ADAM = ("beta_1", "beta_2", "epsilon")
@@ -60,7 +60,7 @@ def check_class_weight(estimator: Any) -> None:
 
 
 def check_server(estimator: Any) -> None:
-    """Refuse what belongs to a rank's own steps where the servers make them.
+    """Refuse what belongs to a rank's own steps where it makes none.
 
     Parameters
     ----------
@@ -74,23 +74,30 @@ def check_server(estimator: Any) -> None:
     """
     chosen = as_torch(estimator.module)
     strategy = STRATEGY.as_object(estimator.strategy)
-    if chosen is None or not isinstance(strategy, ParameterServer):
+    if chosen is None or not isinstance(strategy, Gradients | ParameterServer):
         return
+    is_served = isinstance(strategy, ParameterServer)
     grouped = "param_groups" in (chosen.optimizer_params or {})
     wrong = [
         name
         for name, is_wrong in (
-            ("lr_scheduler", chosen.lr_scheduler is not None),
-            ("optimizer__param_groups", grouped),
+            ("lr_scheduler", is_served and chosen.lr_scheduler is not None),
+            ("optimizer__param_groups", is_served and grouped),
             ("precision='fp16'", chosen.precision == "fp16"),
         )
         if is_wrong
     ]
-    if wrong:
-        raise ValueError(
-            f"{' and '.join(wrong)} of the module needs ranks that make steps, which "
-            "strategy='parameter_server' makes where the model lies; use another one"
-        )
+    if not wrong:
+        return
+    reason = (
+        "strategy='parameter_server' makes where the model lies"
+        if is_served
+        else "strategy='gradients' makes with all ranks together"
+    )
+    raise ValueError(
+        f"{' and '.join(wrong)} of the module needs ranks that make steps of their "
+        f"own, which {reason}; use another one"
+    )
 
 
 def check_partial(estimator: Any) -> None:

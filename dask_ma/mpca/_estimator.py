@@ -22,7 +22,6 @@ from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import Deal, InputInfo, is_dask_collection, refuse_unfinished
 from dask_ma.engine import Identity, as_text
-from dask_ma.mpca._agent import train
 from dask_ma.mpca._combinations import (
     INACTIVE,
     OF_MLP,
@@ -32,14 +31,15 @@ from dask_ma.mpca._combinations import (
     check_server,
 )
 from dask_ma.mpca._module import ModuleMixin, has_no_module
-from dask_ma.mpca._params import LITTLE_EXPLAINED, MPCAParams, MPCAResult
-from dask_ma.mpca._rows import flat_rows, n_targets_of
-from dask_ma.mpca._sources import is_stream
-from dask_ma.mpca._torch import as_torch
-from dask_ma.mpca._validation import ValidationRows
+from dask_ma.mpca.inputs._rows import flat_rows, n_targets_of
+from dask_ma.mpca.inputs._sources import is_stream
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY
+from dask_ma.mpca.torch._parameter import as_torch
+from dask_ma.mpca.training._agent import train
+from dask_ma.mpca.training._params import LITTLE_EXPLAINED, MPCAParams, MPCAResult
+from dask_ma.mpca.training._validation import ValidationRows
 
 
 class Predictor(NamedTuple):
@@ -273,6 +273,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             "best_loss_": min(curve, default=np.nan),
             "validation_scores_": scores or None,
             "best_validation_score_": max(scores, default=None),
+            "strategy_": fitted["strategy"],
         }
         if fitted["classes"] is not None:
             attributes["classes_"] = fitted["classes"]

@@ -11,9 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._settings import SettingsMixin
 from dask_ma.engine import Identity, as_text
-from dask_ma.mpca._rows import MODULE_DTYPES, flat_rows
-from dask_ma.mpca._sources import as_source, rows_as_items
-from dask_ma.mpca._torch import AddressFreeRepr
+from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
+from dask_ma.mpca.inputs._sources import as_source, rows_as_items
+from dask_ma.mpca.torch._parameter import AddressFreeRepr
 
 
 def has_module(estimator: Any) -> bool:

@@ -13,7 +13,7 @@ from dask_ma._sklearn import fit_context
 from dask_ma.base import DistributedRegressorMixin
 from dask_ma.data import is_dask_collection, weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator, Predictor
-from dask_ma.mpca._rows import flat_rows
+from dask_ma.mpca.inputs._rows import flat_rows
 
 
 class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
@@ -43,7 +43,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     batch_size : int or "auto", default="auto"
         Rows of a batch on each rank, at least 1; a rank with fewer rows takes them all.
         "auto" is 200 divided by the number of ranks, and at least 16: so an epoch has
-        as many steps on each rank as with one.
+        as many steps on each rank as with one. Of "gradients" it is 160, as no shuffle
+        is to make it worse than one rank, and all batches have nearly the same size.
     learning_rate : {"constant", "invscaling", "adaptive", "cosine"}, \
             default="constant"
         How the step size changes from epoch to epoch: not at all; divided by the rows
@@ -91,11 +92,16 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         Keeps ``solver="adam"`` from dividing by 0, above 0.
     n_iter_no_change : int, default=10
         Epochs without improvement before the fit ends.
-    strategy : {"mpca", "synchronous", "easgd", "parameter_server", "local"} or \
-            object of :mod:`dask_ma.mpca.strategies`, default="mpca"
-        How ranks share what they learn; a name is the object with its defaults. "mpca",
+    strategy : {"auto", "mpca", "gradients", "synchronous", "easgd", \
+            "parameter_server", "local"} or object of \
+            :mod:`dask_ma.mpca.strategies`, default="auto"
+        How ranks share what they learn; a name is the object with its defaults. "auto"
+        is "gradients" where an epoch has at most 16 steps, or where classes or targets
+        differ between the ranks, and "mpca" otherwise. "mpca",
         :class:`~dask_ma.mpca.strategies.MPCA`: models are exchanged in the background
-        while the ranks compute. "synchronous",
+        while the ranks compute. "gradients",
+        :class:`~dask_ma.mpca.strategies.Gradients`: all ranks make each step together,
+        with the sum of their gradients. "synchronous",
         :class:`~dask_ma.mpca.strategies.Synchronous`: all ranks stop every so many
         steps and go on from their mean. "easgd",
         :class:`~dask_ma.mpca.strategies.ElasticAveraging`: each rank stops every so
@@ -137,6 +143,9 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         Scores of the joint model on the rows held out, if there are any.
     best_validation_score_ : float or None
         The highest of them.
+    strategy_ : object of :mod:`dask_ma.mpca.strategies`
+        How the ranks have shared what they learned: what `strategy` is, or stands for;
+        ``Local()`` for one rank.
     n_layers_ : int
         Layers, the first one and the last one counted. Only without `module`.
     n_outputs_ : int
@@ -172,8 +181,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     Notes
     -----
     With "mpca", "easgd" and "parameter_server" and more than one rank, what a rank
-    learns when depends on the clock, and so does the result. "synchronous" and "local"
-    give the same result for the same seed, blocks and ranks.
+    learns when depends on the clock, and so does the result. "gradients", "synchronous"
+    and "local" give the same result for the same seed, blocks and ranks.
 
     References
     ----------
@@ -219,7 +228,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
         n_iter_no_change: int = 10,
-        strategy: Any = "mpca",
+        strategy: Any = "auto",
         module: Any = None,
         n_ranks: int | None = None,
     ) -> None:

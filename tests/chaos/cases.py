@@ -443,8 +443,8 @@ def _add_sfb(cases: dict[str, Case]) -> None:
 
 
 def _add_mpca(cases: dict[str, Case]) -> None:
-    strategies = "mpca", "synchronous", "easgd", "parameter_server", "local"
-    for strategy in strategies:
+    waiting = "gradients", "synchronous", "easgd", "parameter_server", "local"
+    for strategy in ("mpca", *waiting):
         is_free = strategy == "mpca"
         cases[f"MPCAClassifier {strategy}"] = Case(
             dask_ma.MPCAClassifier,

@@ -31,7 +31,7 @@ PRELOADED = [
     "dask_ma.butterfly._agent",
     "dask_ma.ma.sgd._agent",
     "dask_ma.ma.lda._agent",
-    "dask_ma.mpca._agent",
+    "dask_ma.mpca.training._agent",
     "dask_ma.schmp.l1._agent",
     "dask_ma.sfb.logistic._agent",
 ]

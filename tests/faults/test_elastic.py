@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 _AT_ROUND = 3
 _BOUND = 30  # seconds
 LINEAR = {"loss": "log_loss", "alpha": 0.01, "tol": None, "random_state": 0}
+# The modules that hold what an estimator has its ranks run.
 TRAINED_BY = {
     "ButterflySGDClassifier": "butterfly._linear",
     "MALDA": "ma.lda._base",
@@ -101,10 +102,16 @@ def grow(scale, monkeypatch, tmp_path):
 def alone(estimator, rows, n_ranks):
     """A fit that nothing happens to."""
     module = importlib.import_module(f"dask_ma.{TRAINED_BY[type(estimator).__name__]}")
-    agents = f"{module.__package__}._agent"
+    agents = f"dask_ma.{agents_of(module.__name__.removeprefix('dask_ma.'))}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "train", importlib.import_module(agents).train)
         return estimator.set_params(n_ranks=n_ranks).fit(*rows)
+
+
+def agents_of(module):
+    """The module of the agent, below the package, of an estimator's module."""
+    package = module.rpartition(".")[0]
+    return f"{package}.training._agent" if package == "mpca" else f"{package}._agent"
 
 
 def wait_for(condition):
@@ -130,13 +137,14 @@ def growing_agent(module, directory, late=None, holds=False, dies_in=None):
         Round of the second launch in which its last rank dies.
     """
 
+    agents = agents_of(module)
+
     def agent(context, arguments, params):
         import importlib
 
         from dask_ma.engine.recovery import _states
 
-        package = module.rpartition(".")[0]
-        train = importlib.import_module(f"dask_ma.{package}._agent").train
+        train = importlib.import_module(f"dask_ma.{agents}").train
         rank, size = context.group.rank, context.group.size
         attempt = context._states._fit_info.attempt
         keep = context.save_state

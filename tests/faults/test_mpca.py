@@ -31,7 +31,7 @@ def doomed_agent(mark):
     """The agent, whose second rank dies as it sends something in the fourth epoch."""
 
     def agent(context, arguments, params):
-        from dask_ma.mpca import _agent
+        from dask_ma.mpca.training import _agent
 
         keep, push = context.save_state, context.group.push
         now = {"epoch": 0, "pushes": 0}

@@ -11,7 +11,14 @@ from sklearn.datasets import load_digits
 
 from dask_ma.mpca._estimator import MPCAEstimator
 
-STRATEGIES = ["mpca", "synchronous", "easgd", "parameter_server", "local"]
+STRATEGIES = [
+    "mpca",
+    "gradients",
+    "synchronous",
+    "easgd",
+    "parameter_server",
+    "local",
+]
 
 
 class Digits:

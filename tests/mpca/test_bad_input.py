@@ -195,7 +195,8 @@ def test_an_error_on_one_rank_ends_the_others(multi, cluster, monkeypatch, strat
     model = MPCAClassifier(**{**QUICK, "max_iter": 50}, n_ranks=3, strategy=strategy)
     model.fit(*multi)
     before = model.coefs_
-    name = "gradient" if strategy == "parameter_server" else "step"
+    names = {"parameter_server": "gradient", "gradients": "gradient_part"}
+    name = names.get(strategy, "step")
     network = _mlp.MLPNetwork
     method, calls = getattr(network, name), []
 

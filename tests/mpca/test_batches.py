@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.utils import gen_batches, shuffle
 
 from dask_ma.data import Block, Shard
-from dask_ma.mpca._batches import Sampler
+from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 
 
 def make_shard(sizes=(23,), *, as_csr=False, weighted=True):
@@ -210,3 +210,26 @@ def test_a_state_stays_as_it_was(seed):
     for _ in range(12):
         sampler.next()
     np.testing.assert_equal(state, kept)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_batches"), [((4, 6), 3), ((7,), 7), ((9,), 1), ((23,), 6)]
+)
+def test_passes_in_batches_of_nearly_equal_size(sizes, n_batches):
+    sampler = Sampler(make_shard(sizes), 2, seeded(), n_batches=n_batches)
+    for _ in range(2):
+        batches = one_pass(sampler)
+        lengths = [len(rows) for rows in batches]
+        assert len(batches) == n_batches and max(lengths) - min(lengths) <= 1
+        assert sorted(sum(batches, [])) == list(range(sum(sizes)))
+    sampler.next()
+    other = Sampler(make_shard(sizes), 2, seeded(1), n_batches=n_batches)
+    other.load_state_dict(sampler.state_dict())
+    assert one_pass(other) == one_pass(sampler)
+
+
+def test_rows_of_a_batch_by_default():
+    assert rows_of_batch("auto", 4) == 50
+    assert rows_of_batch("auto", 4, together=True) == 40
+    assert rows_of_batch("auto", 99, together=True) == 16
+    assert rows_of_batch(7, 4, together=True) == 7

@@ -8,7 +8,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import MPCAClassifier, MPCARegressor
-from dask_ma.mpca import _agent, strategies
+from dask_ma.mpca import strategies
+from dask_ma.mpca.training import _agent
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 6, "learning_rate_init": 0.01}
@@ -47,6 +48,7 @@ def steps(monkeypatch):
         {"shuffle": False, "learning_rate": "constant"},
         {"early_stopping": True},
         {"n_ranks": 3, "strategy": strategies.Synchronous(1), "batch_size": 40},
+        {"n_ranks": 3, "strategy": "gradients", "batch_size": 10},
     ],
     ids=str,
 )
@@ -135,7 +137,7 @@ def test_the_joint_model_goes_on_along_its_way(multi, saved, monkeypatch):
     monkeypatch.setattr(_agent.Trainer, "_make_strategy", made)
     monkeypatch.setattr(_agent.Trainer, "finish", finished)
     for max_iter in (20, 22):
-        fit(multi, n_ranks=3, max_iter=max_iter)
+        fit(multi, strategy="mpca", n_ranks=3, max_iter=max_iter)
     for before, after in zip(ended[0], begun[1], strict=True):
         np.testing.assert_array_equal(before, after)
     assert np.abs(begun[1][1]).max() > 1e-6

@@ -10,8 +10,9 @@ from scipy import sparse
 from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier
-from dask_ma.mpca import _agent, strategies
+from dask_ma.mpca import strategies
 from dask_ma.mpca.networks._mlp import MLPNetwork
+from dask_ma.mpca.training import _agent
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}
@@ -379,7 +380,7 @@ def waited(model, ranks):
 
 def test_nobody_waits_for_a_slow_rank(digits, slow_rank):
     params = {"n_ranks": 3, "batch_size": 8, "max_iter": 3}
-    model = fit(digits.train, **params)
+    model = fit(digits.train, strategy="mpca", **params)
     total = model.history_[-1]["time"]
     assert waited(model, [0, 1, 2]) < 0.02 * total
     steps = model.timeline_[model.timeline_["kind"] == "compute"]

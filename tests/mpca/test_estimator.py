@@ -12,8 +12,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.neural_network import MLPClassifier
 
 from dask_ma import MPCAClassifier, MPCARegressor
-from dask_ma.mpca import _agent, strategies
+from dask_ma.mpca import strategies
 from dask_ma.mpca.networks._mlp import pack
+from dask_ma.mpca.training import _agent
 
 QUICK = {"hidden_layer_sizes": (8,), "batch_size": 16, "tol": None, "random_state": 0}
 QUICK |= {"max_iter": 3, "learning_rate_init": 0.01}

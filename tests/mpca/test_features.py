@@ -10,7 +10,7 @@ from sklearn.neural_network import MLPRegressor
 
 from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.data import Block, Shard
-from dask_ma.mpca._features import agree_on_center
+from dask_ma.mpca.training._features import agree_on_center
 
 N_ROWS, SHIFT = 240, np.array([0.0, 300.0, -2000.0, 4.0, 60.0])
 

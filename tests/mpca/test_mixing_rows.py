@@ -13,7 +13,7 @@ from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.mpca import strategies
-from dask_ma.mpca._targets import agree_on_targets
+from dask_ma.mpca.training._targets import agree_on_targets
 
 PARAMS = {"strategy": strategies.Synchronous(5), "n_ranks": 4, "max_iter": 8}
 PARAMS |= {"tol": None, "random_state": 0, "learning_rate_init": 0.01}

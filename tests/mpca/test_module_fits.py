@@ -102,7 +102,9 @@ def test_a_last_batch_of_one_row_does_no_harm(strategy, n_ranks):
     ).fit(X, y)  # fmt: skip
     n_samples = sum(record["n_samples"] for record in model.history_)
     n_steps = sum(record["n_steps"] for record in model.history_)
-    assert n_samples == 65 * n_steps
+    # Batches of all ranks have nearly equal sizes: the row is never the last one.
+    n_batches = 2 if strategy == "gradients" and n_ranks == 2 else 1
+    assert n_batches * n_samples == 65 * n_steps
 
 
 def test_a_rank_of_one_row_is_named():
@@ -127,3 +129,54 @@ def test_a_finished_fit_that_is_resumed_is_the_same(shifted, strategy, tmp_path)
         again = MPCAClassifier(**params).fit(X, y)
     np.testing.assert_array_equal(again.vector_, first.vector_)
     assert len(again.history_) == len(first.history_)
+
+
+# Steps that all ranks make together ---------------------------------------------------
+
+
+def one_layer():
+    return nn.Sequential(nn.Linear(6, 4))
+
+
+def by_gradients(data, weight=None, **params):
+    network = params.pop("module", Torch(one_layer, device="cpu"))
+    given = {**QUICK, "strategy": "gradients", "max_iter": 4, "batch_size": 120}
+    given |= {"module": network, "learning_rate_init": 0.05, **params}
+    return MPCAClassifier(**given).fit(*data, sample_weight=weight)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"criterion_params": {"weight": torch.tensor([1.0, 5.0, 0.2, 2.0])}},
+        {"criterion_params": {"reduction": "sum"}, "clip_grad_norm": 1e-3},
+        {"clip_grad_norm": 0.01, "optimizer": "SGD"},
+        {"clip_grad_value": 0.005, "optimizer": "SGD", "microbatch_size": 7},
+        {"lr_scheduler": "ExponentialLR", "lr_scheduler_params": {"gamma": 0.5}},
+        {"optimizer_params": {"param_groups": [("*.bias", {"lr": 0.0})]}},
+    ],
+    ids=lambda params: ", ".join(params) or "defaults",
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_of_all_ranks_is_that_of_one(multi, weights, params, weighted):
+    """What limits or weighs a gradient does so with that of all rows."""
+    X, y = multi
+    order = np.argsort(y, kind="stable")
+    data, weight = (X[order], y[order]), weights[order] if weighted else None
+    network = Torch(one_layer, device="cpu", **params)
+    one = by_gradients(data, weight, module=network, n_ranks=1)
+    many = by_gradients(data, weight, module=network, n_ranks=4, shuffle=False)
+    np.testing.assert_allclose(many.vector_, one.vector_, rtol=1e-3, atol=2e-5)
+
+
+def test_callbacks_are_called_once_for_each_step_of_all_ranks(multi):
+    class Counter:
+        seen: list = []
+
+        def on_batch_end(self, state):
+            self.seen.append((state.rank, state.n_steps))
+
+    network = Torch(one_layer, device="cpu", callbacks=[Counter()])
+    by_gradients(multi, module=network, n_ranks=2, batch_size=30, max_iter=3)
+    assert sorted(Counter.seen) == [(r, n) for r in range(2) for n in range(1, 7)]

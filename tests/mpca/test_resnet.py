@@ -107,7 +107,11 @@ def test_overlap_is_that_of_the_spans(example):
 
 @pytest.mark.slow
 def test_losses_fall_alike_on_one_rank_and_four(example):
-    """Images whose halves tell the class, as one or the other colour."""
+    """Images whose halves tell the class, as one or the other colour.
+
+    How far four ranks get depends on how their steps and exchanges happen to fall:
+    final losses of 0.16 to 0.41 were seen, of one rank 0.1; guessing has log(4).
+    """
     _, train = example
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=256)
@@ -116,11 +120,11 @@ def test_losses_fall_alike_on_one_rank_and_four(example):
         X[number, label % 2, 16 * (label // 2) : 16 * (label // 2) + 16] += 120
     curves = []
     for n_ranks in (1, 4):
-        model = train.make_classifier(X, 8, 6, n_ranks, device="cpu", prefetch=1)
+        model = train.make_classifier(X, 8, 9, n_ranks, device="cpu", prefetch=1)
         model.set_params(module__module__n_classes=4, n_ranks=n_ranks, verbose=0)
         model.fit(X, y)
         curves.append(model.loss_curve_)
-        assert model.n_iter_ == 6
+        assert model.n_iter_ == 9
     for curve in curves:
-        assert curve[-1] < 0.6 * curve[0]
-    assert abs(curves[0][-1] - curves[1][-1]) < 0.6
+        assert curve[-1] < np.log(4) / 2
+    assert abs(curves[0][-1] - curves[1][-1]) < np.log(4) / 2

@@ -22,6 +22,7 @@ CHANGED = [
     strategies.MPCA(extrapolation=1.0, smoothing=0.5, blending=0.7),
     strategies.Synchronous(period=3),
     strategies.ElasticAveraging(period=3, elasticity=0.2),
+    strategies.Gradients(),
     strategies.ParameterServer(),
     strategies.Local(),
 ]
@@ -34,8 +35,10 @@ def identity_of(model):
 
 
 def test_every_object_has_a_name():
-    kinds = {type(STRATEGY.as_object(name)).__name__ for name in STRATEGY.options}
+    names = STRATEGY.options - {"auto"}
+    kinds = {type(STRATEGY.as_object(name)).__name__ for name in names}
     assert kinds == set(strategies.__all__)
+    assert STRATEGY.as_object("auto") is None
 
 
 @pytest.mark.parametrize("chosen", CHANGED, ids=str)
@@ -66,7 +69,9 @@ def test_parameters_of_a_strategy_are_the_estimators_too(cls):
 
 @ESTIMATORS
 def test_a_name_becomes_an_object_where_its_parameters_are_set(cls):
-    model = cls().set_params(strategy__extrapolation=1.0)
+    with pytest.raises(ValueError, match="strategy='auto' has no parameters"):
+        cls().set_params(strategy__extrapolation=1.0)
+    model = cls(strategy="mpca").set_params(strategy__extrapolation=1.0)
     assert isinstance(model.strategy, strategies.MPCA)
     assert model.strategy.extrapolation == 1.0
     model.set_params(strategy="easgd", strategy__elasticity=0.3)
@@ -75,7 +80,9 @@ def test_a_name_becomes_an_object_where_its_parameters_are_set(cls):
     assert model.set_params(strategy="local").strategy == "local"
     with pytest.raises(ValueError, match="Invalid parameter 'period' for estimator Lo"):
         model.set_params(strategy__period=3)
-    with pytest.raises(ValueError, match="strategy must be a str among {'mpca', 'sy"):
+    with pytest.raises(
+        ValueError, match="strategy must be a str among {'auto', 'mpca', 'gr"
+    ):
         model.set_params(strategy="gossip", strategy__period=3)
 
 

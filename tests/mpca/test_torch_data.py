@@ -20,9 +20,9 @@ from torch.utils.data import (  # noqa: E402
 
 from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
 from dask_ma.mpca import Torch, get_rank_info  # noqa: E402
-from dask_ma.mpca._batches import Sampler  # noqa: E402
-from dask_ma.mpca._fields import pack_rows, unpack_rows  # noqa: E402
-from dask_ma.mpca._prefetch import Prefetcher  # noqa: E402
+from dask_ma.mpca.inputs._fields import pack_rows, unpack_rows  # noqa: E402
+from dask_ma.mpca.training._batches import Sampler  # noqa: E402
+from dask_ma.mpca.training._prefetch import Prefetcher  # noqa: E402
 
 QUICK = {"tol": None, "random_state": 0, "batch_size": 16, "max_iter": 2}
 EVEN = {**QUICK, "strategy": "synchronous"}
@@ -84,7 +84,7 @@ def test_integers_stay_integers(rows, dtype, expected, lazy):
 
 def test_small_integers_travel_as_such(rows, monkeypatch):
     """A byte for a pixel, until it is in a batch."""
-    from dask_ma.mpca import _agent
+    from dask_ma.mpca.training import _agent
 
     found, make = [], _agent.Trainer._make_sampler
 
@@ -494,7 +494,7 @@ def test_whatever_ends_the_reading_thread_reaches_the_rank(rows):
 
 
 def test_a_fit_ends_while_a_data_set_hangs(rows, monkeypatch):
-    monkeypatch.setattr("dask_ma.mpca._prefetch._PATIENCE", 0.01)
+    monkeypatch.setattr("dask_ma.mpca.training._prefetch._PATIENCE", 0.01)
     begun, goes_on = threading.Event(), threading.Event()
 
     def hang(X):

@@ -219,6 +219,14 @@ def test_a_server_makes_plain_steps(multi, params):
         model.fit(*multi)
 
 
+def test_ranks_with_one_gradient_leave_out_no_step(multi):
+    """Each would, where its own overflows in fp16; the other options are theirs."""
+    network = Torch(Perceptron, precision="fp16")
+    model = MPCAClassifier(module=network, strategy="gradients")
+    with pytest.raises(ValueError, match="precision='fp16' .*with all ranks together"):
+        model.fit(*multi)
+
+
 # Groups of parameters -----------------------------------------------------------------
 
 

@@ -127,12 +127,15 @@ def _bar(network: Network, name: str, weighted: bool) -> Bar:
     """The worst of the peer's models."""
     train, test = _halves(network.task, name)
     weight = train.sample_weight if weighted else None
+    kept = np.ones(len(train.y), bool) if weight is None else weight > 0
+    # Here such rows are no rows. The peer has them in its batches, which are others.
+    own_weight = None if weight is None else weight[kept]
     bars = []
     for seed in _SEEDS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             peer = network.peer(random_state=seed)
-            peer.fit(train.X, train.y, sample_weight=weight)
+            peer.fit(train.X[kept], train.y[kept], sample_weight=own_weight)
         loss = training_loss(peer, train, weight)
         bars.append(Bar(loss, peer.score(test.X, test.y)))
     return Bar(max(bar.loss for bar in bars), min(bar.score for bar in bars))

@@ -26,7 +26,12 @@ from dask_ma.kernels import (
     shift_towards,
     softmax,
 )
-from dask_ma.mpca.networks._network import Network, NetworkSpec, Pull
+from dask_ma.mpca.networks._network import (
+    GradientPart,
+    Network,
+    NetworkSpec,
+    Pull,
+)
 
 #: scikit-learn's names of what the output units compute, by loss.
 _OUT_ACTIVATIONS = {
@@ -262,6 +267,18 @@ class MLPNetwork(Network):
         with _quiet():
             return self._back_propagate(X, y, sample_weight), self._gradient
 
+    def gradient_part(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: int
+    ) -> GradientPart:
+        with _quiet():
+            loss = self._back_propagate(X, y, sample_weight, n_ranks)
+        weight = float(len(y) if sample_weight is None else sample_weight.sum())
+        return GradientPart(loss, self._gradient, weight)
+
+    def descend(self, gradient: np.ndarray, learning_rate: float) -> None:
+        with _quiet():
+            self._optimizer.step(self._values, gradient, learning_rate)
+
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
             outputs = mlp_outputs(self._layout, self._values, X, self._center)
@@ -291,7 +308,11 @@ class MLPNetwork(Network):
         self._optimizer.load_state_dict(state)
 
     def _back_propagate(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+        self,
+        X: Any,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        n_ranks: int = 1,
     ) -> float:
         """Loss of a batch; its gradient lies in the network's own array."""
         return mlp_loss_and_gradient(
@@ -302,7 +323,7 @@ class MLPNetwork(Network):
             sample_weight,
             self._gradient,
             self._workspace,
-            alpha=self._spec.alpha,
+            alpha=self._spec.alpha / n_ranks,
             center=self._center,
         )
 

@@ -27,6 +27,25 @@ class Pull(NamedTuple):
     strength: float
 
 
+class GradientPart(NamedTuple):
+    """What the rows of one rank add to the gradient of a batch of all ranks.
+
+    Attributes
+    ----------
+    loss : float
+        As :meth:`Network.gradient` gives it.
+    gradient : ndarray of shape (n_parameters,)
+        The mean over these rows. It is the network's own, and changes with the next
+        call.
+    weight : float
+        Of these rows among those of all ranks, at least 0.
+    """
+
+    loss: float
+    gradient: np.ndarray
+    weight: float
+
+
 class FitOutlook(NamedTuple):
     """What a network may know of the fit that it is part of.
 
@@ -62,9 +81,12 @@ class Network(ABC):
         Of the vector.
     least_rows : int
         Fewer rows make no batch if they can go with another one.
+    adds_gradients : bool
+        Whether gradients of several ranks can be added up for a step.
     """
 
     least_rows: ClassVar[int] = 1
+    adds_gradients: bool = True
     n_values: int
     n_parameters: int
     dtype: np.dtype
@@ -132,6 +154,36 @@ class Network(ABC):
         loss : float
         gradient : ndarray of shape (n_parameters,)
             The network's own; it changes with the next call.
+        """
+
+    @abstractmethod
+    def gradient_part(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: int
+    ) -> GradientPart:
+        """Gradient of this rank's rows in a batch of several ranks.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for :meth:`step`.
+        n_ranks : int
+            Number of ranks, between which the network's own penalty is shared out.
+
+        Returns
+        -------
+        part : GradientPart
+        """
+
+    @abstractmethod
+    def descend(self, gradient: np.ndarray, learning_rate: float) -> None:
+        """Make a step of the optimiser with the gradient of a batch of all ranks.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (n_parameters,)
+            Weighted mean of the parts of all ranks; it may be changed.
+        learning_rate : float
+            Step size.
         """
 
     @abstractmethod

@@ -127,9 +127,10 @@ class Strategy(ABC):
         """Add counts of all ranks to the progress."""
         return self._progress.add(counts, self._elapsed())
 
-    def _add_now(self, tau: float) -> Decision:
+    def _add_now(self, tau: float, n_exchanges: int = 1) -> Decision:
         """Add up what all ranks have done; a collective call."""
-        return self._add(allreduce(self._group, self._counters.take(tau)))
+        counts = self._counters.take(tau, n_exchanges)
+        return self._add(allreduce(self._group, counts))
 
 
 class Alone(Strategy):

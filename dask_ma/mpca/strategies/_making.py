@@ -9,9 +9,11 @@ from dask_ma._settings import Settings
 from dask_ma.comm import Group
 from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy
 from dask_ma.mpca.strategies._coordinated import Coordinated
+from dask_ma.mpca.strategies._descent import CommonDescent
 from dask_ma.mpca.strategies._parameters import (
     MPCA,
     ElasticAveraging,
+    Gradients,
     ParameterServer,
     Synchronous,
 )
@@ -28,6 +30,8 @@ def make_strategy(
     kept: Mapping[str, Any],
     second: Group | None,
     note: Callable[[str], None],
+    n_batches: int,
+    has_history: bool | None,
     **common: Any,
 ) -> Strategy:
     """How a rank works with the others; may be a collective call.
@@ -44,6 +48,11 @@ def make_strategy(
         The rank for the thread of a server, where there is one.
     note : callable
         Queues a warning for the user.
+    n_batches : int
+        Batches of this rank in a pass over its rows.
+    has_history : bool or None
+        Whether the rank has the optimiser's state of a fit that goes on; None in a new
+        one.
     **common
         As for :class:`~dask_ma.mpca.strategies._base.Strategy`.
 
@@ -64,6 +73,8 @@ def make_strategy(
             compression=chosen.compression,
             **common,
         )
+    if isinstance(chosen, Gradients):
+        return CommonDescent(n_steps, n_batches / n_steps, has_history, **common)
     if isinstance(chosen, Synchronous):
         period = _cut_period(chosen.period, n_steps, note)
         return Averaging(period, chosen.compression, **common)

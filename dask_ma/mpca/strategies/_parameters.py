@@ -148,6 +148,16 @@ class ParameterServer(Settings):
     """
 
 
+class Gradients(Settings):
+    """All ranks make each step together, with the sum of their gradients.
+
+    The batches of the ranks are one batch, and their models are the same at any time:
+    so it does not matter which rows lie on which rank, and the same seed, blocks and
+    ranks give the same result. Each step waits for an exchange of gradients. There are
+    no parameters.
+    """
+
+
 class Local(Settings):
     """Each rank trains alone, and the model is the mean after each pass.
 
@@ -157,10 +167,12 @@ class Local(Settings):
 
 
 #: What the parameter `strategy` can be.
-STRATEGY: Named[Settings] = Named(
+STRATEGY: Named[Settings | None] = Named(
     "strategy",
     {
+        "auto": lambda: None,
         "mpca": MPCA,
+        "gradients": Gradients,
         "synchronous": Synchronous,
         "easgd": ElasticAveraging,
         "parameter_server": ParameterServer,

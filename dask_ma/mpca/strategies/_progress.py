@@ -95,18 +95,26 @@ class RankCounters:
             self._has_diverged = True
             sums[_AT["n_diverged"]] += 1
 
+    def replace_loss(self, mean: float) -> None:
+        """Count this mean loss in place of those of the batches since the last call."""
+        n_samples, loss = _AT["n_samples"], _AT["loss"]
+        n_rows = self._sums[n_samples] - self._taken[n_samples]
+        self._sums[loss] = self._taken[loss] + n_rows * mean
+
     def note_score(self, sums: np.ndarray) -> None:
         """Add this rank's part of the score on the validation rows."""
         self._sums[_AT["n_scored"]] += 1
         self._sums[len(_FIELDS) :] += sums
 
-    def take(self, tau: float) -> np.ndarray:
+    def take(self, tau: float, n_exchanges: int = 1) -> np.ndarray:
         """Counts since the last call.
 
         Parameters
         ----------
         tau : float
             Steps since the last exchange of the same values.
+        n_exchanges : int, default=1
+            Exchanges since the last call, each of which had `tau` steps.
 
         Returns
         -------
@@ -120,8 +128,8 @@ class RankCounters:
         # A second thread waits all the time, beside the computation.
         now[_AT["seconds_waiting"]] = self._groups[0].counters.seconds_waiting
         counts = now - self._taken
-        counts[_AT["tau"]] = tau
-        counts[_AT["n_reports"]] = 1
+        counts[_AT["tau"]] = n_exchanges * tau
+        counts[_AT["n_reports"]] = n_exchanges
         self._taken = now
         return counts
 
@@ -289,6 +297,11 @@ class FitProgress:
             diverged=diverged,
             state=self.state_dict() if epoch_ended or scored or stop else None,
         )
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size now."""
+        return self._rate.value
 
     def last(self, *, converged: bool) -> Decision:
         """An update that ends a fit which goes on from where another has ended."""

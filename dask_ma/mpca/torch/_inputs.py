@@ -12,8 +12,8 @@ import torch
 from scipy import sparse
 from torch.utils.data import IterableDataset, default_collate
 
-from dask_ma.mpca._fields import Fields, unpack_rows
-from dask_ma.mpca._rank_info import RankInfo, asked_for_rank
+from dask_ma.mpca.inputs._fields import Fields, unpack_rows
+from dask_ma.mpca.inputs._rank_info import RankInfo, asked_for_rank
 
 #: What a module is called with: one tensor, or several, by name or in order.
 Value = Any

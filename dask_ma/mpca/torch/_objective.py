@@ -119,6 +119,24 @@ class Objective:
         sizes = np.array([self._size(y[part], counts[part]) for part in parts])
         return (sizes / (sizes.sum() or 1.0)).tolist()
 
+    def weight(self, y: np.ndarray, sample_weight: np.ndarray | None) -> float:
+        """Of a batch, among those of other ranks.
+
+        Parameters
+        ----------
+        y, sample_weight
+            As for :meth:`loss`.
+
+        Returns
+        -------
+        weight : float
+            What the mean over the batch divides by; 1 where the criterion sums up.
+        """
+        if getattr(self._criterion, "reduction", "mean") == "sum":
+            return 1.0
+        counts = np.ones(len(y)) if sample_weight is None else sample_weight
+        return self._size(y, counts.astype(np.float64))
+
     def _size(self, y: np.ndarray, counts: np.ndarray) -> float:
         """What the mean over some rows divides by."""
         if not isinstance(self._criterion, nn.CrossEntropyLoss | nn.NLLLoss):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from dask_ma.kernels import Optimizer
-from dask_ma.mpca._training_state import TrainingState
-from dask_ma.mpca.networks._network import FitOutlook, Network, Pull
+from dask_ma.mpca.networks._network import FitOutlook, GradientPart, Network, Pull
+from dask_ma.mpca.networks._training_state import TrainingState
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs, Loaded, call
 from dask_ma.mpca.torch._objective import Objective
@@ -85,6 +85,8 @@ class TorchNetwork(Network):
         self._module = module
         self._options = options
         self._scaler = options.make_scaler(device)
+        # Each rank would leave out the steps in which its own gradient overflows.
+        self.adds_gradients = self._scaler is None
         self._schedule_spec = schedule
         self._schedule: Schedule | None = None
         self._callbacks = callbacks
@@ -178,6 +180,22 @@ class TorchNetwork(Network):
         self._note_step(loss)
         return loss, self._values.to_numpy(self._values.gradient, 0, self.n_parameters)
 
+    def gradient_part(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: int
+    ) -> GradientPart:
+        """Gradient of this rank's rows; see :meth:`Network.gradient_part`."""
+        loss = self._differentiate(X, y, sample_weight, is_part=True)
+        self._state.loss = loss
+        gradient = self._values.to_numpy(self._values.gradient, 0, self.n_parameters)
+        return GradientPart(loss, gradient, self._objective.weight(y, sample_weight))
+
+    def descend(self, gradient: np.ndarray, learning_rate: float) -> None:
+        """Make a step with the gradient of all ranks, cut to its limits."""
+        self._values.gradient.copy_(torch.from_numpy(gradient))
+        self._options.clip(self._values.gradient)
+        self._make_step(learning_rate)
+        self._note_step(self._state.loss)
+
     def outputs(self, X: Any) -> np.ndarray:
         """Values of the output units; see :meth:`Network.outputs`."""
         parts = run(self._module, self._objective, X, self._inputs, self._device)
@@ -238,7 +256,12 @@ class TorchNetwork(Network):
                 method(self._state)
 
     def _differentiate(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+        self,
+        X: Any,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None,
+        *,
+        is_part: bool = False,
     ) -> float:
         """Compute the gradient in place; returns the loss."""
         self._module.train()
@@ -256,7 +279,8 @@ class TorchNetwork(Network):
             total += loss.detach()
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer.optimizer)
-        self._options.clip(self._values.gradient)
+        if not is_part:
+            self._options.clip(self._values.gradient)
         self._values.take_in_buffers()
         return float(total)
 

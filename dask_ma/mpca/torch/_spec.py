@@ -25,8 +25,8 @@ except ModuleNotFoundError as error:
 
 from torch import nn
 
-from dask_ma.mpca._fields import Fields
-from dask_ma.mpca._rows import MODULE_DTYPES
+from dask_ma.mpca.inputs._fields import Fields
+from dask_ma.mpca.inputs._rows import MODULE_DTYPES
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs

@@ -92,7 +92,8 @@ _BUTTERFLY = {
 }
 _CLASSIFIER = {"loss": acts("squared_hinge"), "class_weight": acts({0: 3.0})}
 _REGRESSOR = {"loss": acts("huber")}
-_FREE = {"n_ranks": 2}  # ranks that train without waiting
+_TWO = {"n_ranks": 2}
+_FREE = {**_TWO, "strategy": "mpca"}  # ranks that train without waiting
 _BY_SGD = {"solver": "sgd"}
 _DEFAULT_NETWORK = {"hidden_layer_sizes": (100,)}
 _MPCA = {
@@ -113,7 +114,7 @@ _MPCA = {
     "beta_2": acts(0.5),
     "epsilon": acts(0.1),
     "n_iter_no_change": acts(2, "n_iter", tol=1.0, **_LONG),
-    "strategy": acts("easgd", "strategy", **_FREE),
+    "strategy": acts("easgd", "strategy", **_TWO),
     "strategy__n_phases": acts(2, "strategy", **_FREE),
     "strategy__extrapolation": acts(1.0, "strategy", **_FREE),
     "strategy__smoothing": acts(0.2, "strategy", **_FREE),
@@ -121,11 +122,9 @@ _MPCA = {
     "strategy__penalty_form": acts("loss", "strategy", **_FREE),
     "strategy__blending": acts(0.5, "strategy", **_FREE),
     "strategy__weighting": acts("uniform", "strategy", **_FREE),
-    "strategy__compression": acts(
-        "int8", strategy="synchronous", batch_size=4, **_FREE
-    ),
-    "strategy__period": acts(2, strategy="synchronous", batch_size=4, **_FREE),
-    "strategy__elasticity": acts(0.2, "strategy", strategy="easgd", **_FREE),
+    "strategy__compression": acts("int8", strategy="synchronous", batch_size=4, **_TWO),
+    "strategy__period": acts(2, strategy="synchronous", batch_size=4, **_TWO),
+    "strategy__elasticity": acts(0.2, "strategy", strategy="easgd", **_TWO),
     "n_ranks": acts(2, strategy="synchronous"),
 }
 _FEW_ROUNDS = {"max_iter": 2, "tol": 0}

@@ -380,7 +380,7 @@ EXEMPT = [
     exempt(_MASGD, "paradigm", Models("driver"), _RANKS, **_ONLY_REFINED),
     exempt(_BUTTERFLY, "mixing", "allreduce", _RANKS),
     exempt(_MPCA, "strategy", "synchronous", _RANKS),
-    exempt(_MPCA, "strategy__n_phases", 2, _RANKS),
+    exempt(_MPCA, "strategy__n_phases", 2, _RANKS, strategy="mpca"),
     exempt(_SCHMP + _CV, "layout", "rows", _RANKS),
     exempt(_MALDA, "mixing", "butterfly", _RANKS),
     exempt(_MALDA, "total_samples", 500, _LATER),

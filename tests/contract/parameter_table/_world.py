@@ -21,8 +21,8 @@ import dask_ma
 from dask_ma.comm import LocalGroup
 from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
-from dask_ma.mpca._prefetch import Prefetcher
 from dask_ma.mpca.strategies import _making as making
+from dask_ma.mpca.training._prefetch import Prefetcher
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
 
@@ -309,7 +309,8 @@ def _watching_threads() -> Iterator[set[str]]:
 def _listening(told: list[Any]) -> Any:
     """Note what is told to ranks of networks that train without waiting."""
     stack = ExitStack()
-    for kind in (making.Coordinated, making.Elastic, making.Averaging):
+    kinds = (making.Coordinated, making.CommonDescent, making.Elastic, making.Averaging)
+    for kind in kinds:
 
         def make(*arguments: Any, _kind: Any = kind, **others: Any) -> Any:
             strategy = _kind(*arguments, **others)

@@ -11,12 +11,17 @@ from dask_ma.data import Block, Shard, hand_back
 from dask_ma.mpca.strategies._base import Batch
 
 _DEFAULT, _LEAST = 200, 16  # rows, of all ranks and of one
+# Of steps that all ranks make together: the shuffles are not those of one rank, and the
+# fit is to be as far after as many epochs even so.
+_TOGETHER = 160
 
 
-def rows_of_batch(batch_size: int | str, n_ranks: int) -> int:
+def rows_of_batch(
+    batch_size: int | str, n_ranks: int, *, together: bool = False
+) -> int:
     """Rows of a batch on each rank; those of "auto" are scikit-learn's, shared out."""
     if isinstance(batch_size, str):
-        return max(_LEAST, _DEFAULT // n_ranks)
+        return max(_LEAST, (_TOGETHER if together else _DEFAULT) // n_ranks)
     return batch_size
 
 
@@ -58,6 +63,9 @@ class Sampler:
         Shuffles the rows; None keeps their order.
     least_rows : int, default=1
         If fewer are left for the last batch of a pass, they go with the batch before.
+    n_batches : int or None, default=None
+        Batches of a pass, of nearly equal size, whatever `batch_size`; not more than
+        there are rows.
     """
 
     def __init__(
@@ -66,9 +74,13 @@ class Sampler:
         batch_size: int,
         random_state: np.random.RandomState | None,
         least_rows: int = 1,
+        n_batches: int | None = None,
     ) -> None:
         self._blocks = shard.blocks
         self._batch_size = batch_size
+        self._ends: np.ndarray | None = None  # of the batches, in rows of a pass
+        if n_batches is not None:
+            self._ends = shard.n_rows * np.arange(1, n_batches + 1) // n_batches
         self._least_rows = least_rows
         self._random_state = random_state
         self._turn = self._row = 0
@@ -78,9 +90,7 @@ class Sampler:
 
     def next(self) -> Batch:
         """The next batch."""
-        wanted, pieces = self._batch_size, []
-        if self._n_left - wanted < self._least_rows:
-            wanted = self._n_left
+        wanted, pieces = self._n_wanted(), []
         while wanted and not self._is_at_end():
             block, order = self._current()
             rows = order[self._row : self._row + wanted]
@@ -140,6 +150,14 @@ class Sampler:
             )
         if not is_same:  # the rows lie in other blocks now
             self._begin_pass()
+
+    def _n_wanted(self) -> int:
+        """Rows of the next batch."""
+        if self._ends is not None:
+            n_done = self._ends[-1] - self._n_left
+            return int(self._ends[self._ends > n_done][0] - n_done)
+        is_last = self._n_left - self._batch_size < self._least_rows
+        return self._n_left if is_last else self._batch_size
 
     def _lengths(self) -> np.ndarray:
         """Rows of each block."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
-from dask_ma.mpca._params import LITTLE_EXPLAINED
+from dask_ma.mpca.training._params import LITTLE_EXPLAINED
 
 _FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
 _ROUNDING = 1e-24  # of the square of the mean

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dask_ma.mpca._batches import Sampler
 from dask_ma.mpca.strategies._base import Batch
+from dask_ma.mpca.training._batches import Sampler
 
 _POLL = 0.1  # seconds between looks whether the rank, or the thread, has ended
 _PATIENCE = 5.0  # seconds that a batch under way has to be done when a fit ends

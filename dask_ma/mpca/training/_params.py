@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma._settings import Settings
-from dask_ma.mpca._validation import ValidationRows
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.training._validation import ValidationRows
 from dask_ma.supervised import ValidationParams
 
 #: Of the variance of the targets, explained on the training rows.
@@ -42,7 +42,7 @@ class MPCAParams(ValidationParams):
 
     spec: NetworkSpec
     random_state: np.random.RandomState
-    strategy: Settings
+    strategy: Settings | str
     batch_size: int | str
     learning_rate: str
     learning_rate_init: float
@@ -65,7 +65,8 @@ class MPCAResult(NamedTuple):
     ----------
     fitted : dict
         `vector` of the joint model; `classes`, sorted labels or None; `n_iter`, epochs
-        made; `loss_curve` and `scores` of the epochs; `n_samples`, rows seen.
+        made; `loss_curve` and `scores` of the epochs; `n_samples`, rows seen;
+        `strategy`, how the ranks have worked together.
     optimizer_state : dict or None
         What the optimisers remember, the mean over ranks, if it is wanted.
     converged : bool

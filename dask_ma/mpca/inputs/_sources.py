@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.data import is_dask_collection, refuse_unfinished
-from dask_ma.mpca._fields import Fields, pack_rows
-from dask_ma.mpca._rows import flat_rows
+from dask_ma.mpca.inputs._fields import Fields, pack_rows
+from dask_ma.mpca.inputs._rows import flat_rows
 
 
 class Source(NamedTuple):

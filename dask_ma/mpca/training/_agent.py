@@ -8,24 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dask_ma._settings import Settings
 from dask_ma.comm import Group, barrier
 from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
-from dask_ma.mpca._batches import Sampler, rows_of_batch
-from dask_ma.mpca._features import agree_on_center
-from dask_ma.mpca._notes import tell_of_divergence
-from dask_ma.mpca._params import MPCAParams, MPCAResult
-from dask_ma.mpca._prefetch import Prefetcher
-from dask_ma.mpca._state import part_of, prefixed
-from dask_ma.mpca._targets import Targets, agree_on_targets
-from dask_ma.mpca._validation import (
-    RankClassifier,
-    RankRegressor,
-    make_scorer,
-    score_of_rank,
-    shard_of,
-)
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
 from dask_ma.mpca.networks._network import FitOutlook, Network
 from dask_ma.mpca.strategies._base import Strategy
@@ -33,11 +20,26 @@ from dask_ma.mpca.strategies._making import make_strategy
 from dask_ma.mpca.strategies._parameters import (
     MPCA,
     ElasticAveraging,
-    Local,
+    Gradients,
     ParameterServer,
 )
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import LearningRate
+from dask_ma.mpca.training._batches import Sampler, rows_of_batch
+from dask_ma.mpca.training._choice import choose_strategy, uneven_note
+from dask_ma.mpca.training._features import agree_on_center
+from dask_ma.mpca.training._notes import tell_of_divergence
+from dask_ma.mpca.training._params import MPCAParams, MPCAResult
+from dask_ma.mpca.training._prefetch import Prefetcher
+from dask_ma.mpca.training._state import part_of, prefixed
+from dask_ma.mpca.training._targets import Targets, agree_on_targets
+from dask_ma.mpca.training._validation import (
+    RankClassifier,
+    RankRegressor,
+    make_scorer,
+    score_of_rank,
+    shard_of,
+)
 from dask_ma.supervised import (
     Problem,
     Spread,
@@ -49,13 +51,6 @@ from dask_ma.supervised import (
 )
 
 _SERVED = (ElasticAveraging, ParameterServer)
-_ASYNCHRONOUS = (MPCA, *_SERVED)
-
-_UNEVEN_ADVICE = (
-    "; networks trained on them alone drift apart, and the joint one may be far worse "
-    "than that of one rank. shuffle='ranks' deals the rows out, for which nearly all "
-    "of them move to another worker once"
-)
 
 
 def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResult:
@@ -134,12 +129,17 @@ class Trainer:
         self._params = params
         self._scorer = make_scorer(params.early_stopping)
         group = context.group
-        self._chosen = params.strategy if group.size > 1 else Local()
         self._targets = self._find_targets()
         self._center = self._find_center(kept)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
+        uneven = problem.uneven or self._targets.uneven
+        self._chosen: Settings = Gradients()  # as which steps are counted
+        self._chosen = choose_strategy(
+            params.strategy, group.size, self._steps_of_epoch(), self._network, uneven
+        )
+        self._notes = uneven_note(self._chosen, uneven)
         second = group.for_thread() if isinstance(self._chosen, _SERVED) else None
         self._counters = RankCounters(group, second)
         self._sampler = self._make_sampler(random_state)
@@ -154,7 +154,8 @@ class Trainer:
         self._begin_network()
         self._learning_rate = self._rate.value
         # The models to fall back on, and the one whose score is not known yet.
-        self._good = self._best = self._scored = self._read()
+        joint = self._network.read(0, self._network.n_values)
+        self._good = self._best = self._scored = joint
         if kept is not None and params.early_stopping:
             self._best = kept.shared["best"]
         self._strategy = self._make_strategy(second, kept)
@@ -200,7 +201,7 @@ class Trainer:
             self._end.converged,
             context.history,
             timeline,
-            self._notes(),
+            self._notes,
             self._targets.half_variance,
         )
 
@@ -313,14 +314,6 @@ class Trainer:
             own |= prefixed("sampler", self._sampler.state_dict())
         return Snapshot(shared, own)
 
-    def _notes(self) -> tuple[str, ...]:
-        """What the user is to know of the rows of the ranks."""
-        uneven = self._problem.uneven or self._targets.uneven
-        # A server makes each step for all ranks: they have one model, not several.
-        if uneven is None or isinstance(self._chosen, ParameterServer):
-            return ()
-        return (uneven + _UNEVEN_ADVICE,)
-
     # How it begins --------------------------------------------------------------------
 
     def _build(self, random_state: np.random.RandomState) -> Network:
@@ -372,6 +365,7 @@ class Trainer:
             self._batch_size(),
             random_state if params.shuffle else None,
             self._network.least_rows,
+            self._n_batches() if isinstance(self._chosen, Gradients) else None,
         )
         if not params.spec.prefetch:
             return sampler
@@ -383,7 +377,7 @@ class Trainer:
         by_score = bool(params.early_stopping)
         # scikit-learn ends after one epoch more than the parameter says.
         rule = StopRule(params.tol, params.n_iter_no_change + 1, maximize=by_score)
-        is_free = isinstance(self._chosen, _ASYNCHRONOUS)
+        is_free = isinstance(self._chosen, (MPCA, *_SERVED))
         is_known = is_free and params.spec.has_center  # a network of ours
         return FitProgress(
             self._problem.total_rows,
@@ -436,6 +430,8 @@ class Trainer:
             {} if kept is None else kept.shared,
             second,
             self._context.note,
+            self._n_batches(),
+            None if kept is None else kept.own is not None,
             group=self._context.group,
             network=self._network,
             counters=self._counters,
@@ -448,9 +444,16 @@ class Trainer:
         rows = self._batch_size() * self._context.group.size
         return -(-self._problem.total_rows // rows)
 
+    def _n_batches(self) -> int:
+        """Batches of this rank's rows where all ranks make their steps together."""
+        n_rows = self._problem.shard.n_rows // self._network.least_rows
+        return min(self._steps_of_epoch(), max(1, n_rows))
+
     def _batch_size(self) -> int:
         """Rows of a batch on each rank."""
-        return rows_of_batch(self._params.batch_size, self._context.group.size)
+        n_ranks = self._context.group.size
+        together = isinstance(self._chosen, Gradients)
+        return rows_of_batch(self._params.batch_size, n_ranks, together=together)
 
     def _find_spread(self) -> Spread | None:
         """How far several targets vary that are scored; a collective call then."""
@@ -483,10 +486,6 @@ class Trainer:
             return np.arange(n_targets)
         return self._problem.classes
 
-    def _read(self) -> np.ndarray:
-        """This rank's model."""
-        return self._network.read(0, self._network.n_values)
-
     def _describe(self, vector: np.ndarray) -> dict[str, Any]:
         """A model, with what else a fitted estimator has."""
         return {
@@ -496,4 +495,5 @@ class Trainer:
             "n_iter": self._state["epoch"],
             "loss_curve": self._state["loss_curve"],
             "scores": self._state["scores"],
+            "strategy": self._chosen,
         }

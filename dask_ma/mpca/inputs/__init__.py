@@ -1,0 +1,1 @@
+"""What users give a network to train on, as rows."""

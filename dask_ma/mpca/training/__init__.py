@@ -1,0 +1,1 @@
+"""What a rank does in a fit: batches, targets, validation, callbacks."""
