@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from dask_ma import SchMPLasso, SchMPLogisticRegression
-from dask_ma.schmp import CoordinateDescent, Schedule, losses, run, schedules
+from dask_ma import SchMPLasso, SchMPLogisticRegression, losses
+from dask_ma.schmp import CoordinateDescent, Schedule, run, schedules
 
 from . import WithCluster, parameterized
 from ._data import load_classification, peak_rss, persist, reset_peak_rss

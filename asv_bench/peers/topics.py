@@ -51,6 +51,7 @@ class Row(NamedTuple):
 
     name: str
     seconds: float
+    processor: float
     documents_per_second: float
     perplexity: float
 
@@ -71,6 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--local-batch-size", type=int, default=128, help="of an update of the others")
     add("--spark-batch-size", type=int, default=1024, help="of an update of MLlib")
     add("--dtype", choices=["float32", "float64"], default="float32")
+    add("--workers", type=int, nargs="+", default=[1, 2], help="processes to try")
     add("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     add("--seed", type=int, default=0)
     add("--output", type=Path, default=Path(__file__).with_name("results"))
@@ -94,15 +96,13 @@ def load(options: argparse.Namespace) -> tuple[sparse.csr_matrix, sparse.csr_mat
 
 
 def systems(
-    chosen: Sequence[str], folder: Path
+    chosen: Sequence[str], workers: Sequence[int], folder: Path
 ) -> Iterator[tuple[str, Callable[..., Result]]]:
     """What is to be run, and what it belongs to."""
     runs: list[tuple[str, Callable[..., Result]]] = [
-        ("dask_ma", partial(run_dask_ma, n_workers=1)),
-        ("dask_ma", partial(run_dask_ma, n_workers=2)),
+        *(("dask_ma", partial(run_dask_ma, n_workers=n)) for n in workers),
         ("sklearn", run_sklearn),
-        ("gensim", partial(run_gensim, n_workers=1)),
-        ("gensim", partial(run_gensim, n_workers=2)),
+        *(("gensim", partial(run_gensim, n_workers=n)) for n in workers),
         ("spark", partial(run_spark, folder=folder)),
     ]
     return ((name, run) for name, run in runs if name in chosen)
@@ -133,7 +133,7 @@ def collect_rows(
         options.seed,
     )
     rows = []
-    for name, run in systems(options.systems, folder):
+    for name, run in systems(options.systems, options.workers, folder):
         try:
             result = run(X, setting)
         except PeerAbsentError as absent:
@@ -141,22 +141,25 @@ def collect_rows(
             continue
         speed = options.passes * X.shape[0] / result.seconds
         perplexity = held_out_perplexity(result.topics, X_test)
-        rows.append(Row(result.name, result.seconds, speed, perplexity))
+        spent = result.seconds, result.processor
+        rows.append(Row(result.name, *spent, speed, perplexity))
         print(f"{result.name}: done", flush=True)
     return rows
 
 
 def format_rows(rows: list[Row]) -> str:
-    """Table of all systems; the last column compares with the first line."""
+    """Table of all systems; the last columns compare with the first line."""
     width = max(len(row.name) for row in rows) + 2
     lines = [
-        f"{'':<{width}}{'seconds':>10}{'documents/s':>14}{'perplexity':>12}"
-        f"{'times the time':>16}"
+        f"{'':<{width}}{'seconds':>10}{'processor':>11}{'documents/s':>14}"
+        f"{'perplexity':>12}{'times the time':>16}{'the processor':>15}"
     ]
     for row in rows:
         lines.append(
-            f"{row.name:<{width}}{row.seconds:>10.2f}{row.documents_per_second:>14,.0f}"
-            f"{row.perplexity:>12.1f}{row.seconds / rows[0].seconds:>16.2f}"
+            f"{row.name:<{width}}{row.seconds:>10.2f}{row.processor:>11.2f}"
+            f"{row.documents_per_second:>14,.0f}{row.perplexity:>12.1f}"
+            f"{row.seconds / rows[0].seconds:>16.2f}"
+            f"{row.processor / rows[0].processor:>15.2f}"
         )
     return "\n".join(lines)
 
