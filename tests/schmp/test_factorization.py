@@ -187,6 +187,44 @@ def test_implicit_feedback_by_hand(n_ranks):
     assert model.history_[-1]["objective"] == pytest.approx(objective)
 
 
+@pytest.mark.filterwarnings("ignore:OpenBLAS is configured to use:RuntimeWarning")
+@pytest.mark.parametrize("als_solver", ["cholesky", "cg"])
+def test_implicit_feedback_next_to_another_library(als_solver):
+    implicit = pytest.importorskip("implicit", reason="the peer is not installed")
+    counts = np.round(RATINGS) + 1
+    peer = implicit.als.AlternatingLeastSquares(
+        K,
+        regularization=0.3,
+        alpha=1.0,
+        iterations=3,
+        use_cg=als_solver == "cg",
+        use_gpu=False,
+        num_threads=1,
+        dtype=np.float64,
+    )
+    # Its conjugate gradients make three steps from where they are, in float32.
+    peer.user_factors, peer.item_factors = np.zeros((N_USERS, K)), start()
+    shape = N_USERS, N_ITEMS
+    confidence = sparse.csr_matrix((1 + 0.7 * counts, (USERS, ITEMS)), shape=shape)
+    peer.fit(confidence, show_progress=False)
+    model = SchMPMatrixFactorization(
+        **EXACT,
+        als_solver=als_solver,
+        feedback="implicit",
+        confidence=0.7,
+        alpha=0.3,
+        weighted_alpha=False,
+        max_iter=3,
+        n_ranks=2,
+    ).fit(PAIRS, counts)
+    np.testing.assert_allclose(
+        model.user_factors_, peer.user_factors, rtol=1e-6, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        model.item_factors_, peer.item_factors, rtol=1e-6, atol=1e-7
+    )
+
+
 def test_a_full_matrix_without_penalty_is_a_truncated_svd():
     full = sparse.csr_array(TRUTH + 0.1 * RNG.normal(size=TRUTH.shape))
     model = SchMPMatrixFactorization(
