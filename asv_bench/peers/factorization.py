@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -166,9 +167,11 @@ def run_soft_impute(split: Split, shrinkage: float, n_rounds: int = 40) -> Predi
 
 def fit_spark(split: Split, penalty: float, n_rounds: int) -> Any:
     """Spark's model, which has no biases; a penalty counts once for each rating."""
-    with spark_session() as session:
+    with spark_session() as session, tempfile.TemporaryDirectory() as folder:
         from pyspark.ml.recommendation import ALS
 
+        # Without checkpoints each round adds to what a task is read from, by recursion.
+        session.sparkContext.setCheckpointDir(folder)
         columns = [*split.pairs.astype(int).T.tolist(), split.ratings.tolist()]
         rows = session.createDataFrame(
             list(zip(*columns, strict=True)), ["user", "item", "rating"]
@@ -180,6 +183,7 @@ def fit_spark(split: Split, penalty: float, n_rounds: int) -> Any:
             userCol="user",
             itemCol="item",
             ratingCol="rating",
+            checkpointInterval=5,
             seed=0,
         )
         model = als.fit(rows)
