@@ -28,7 +28,7 @@ from dask_ma.schmp.topics._documents import Documents
 
 _ONE = np.int32(1)  # one of another type than the counts takes ten times as long
 # Up to here a float32 is less than a quarter from the number that ones are added to.
-_MOST_EXACT = 2**21
+_MOST_COUNTED = 2**21
 _OFFERED, _WITHOUT = "tokens/offered", "tokens/without"
 
 
@@ -227,7 +227,7 @@ class ExactMoves(Moves):
         )
         totals_before = totals.copy()
         most = float(words.max(initial=0)) + len(tokens)
-        before = topics[tokens] if most > _MOST_EXACT else None
+        before = topics[tokens] if most > _MOST_COUNTED else None
         n_changed = sum(self._sampler.draw(t, known, rng) for t in self._tiles[number])
         if before is None:
             # Counts plus prior, with the changes: faster than to make these again.

@@ -110,17 +110,17 @@ class GibbsTopics(RotationProgram):
         # counting: sorting takes several times as long, and twice the memory.
         tokens = np.arange(len(documents.words), dtype=np.int32)
         starts = documents.starts.astype(np.int32)
-        rows = sparse.csr_array(
+        turned = sparse.csr_array(
             (tokens, place_of[documents.words], starts), (len(documents), n_features)
-        )
-        columns = rows.tocsc()
+        ).tocsc()
+        tokens, ends = turned.data, turned.indptr
+        del turned  # the documents of all tokens
         first = 0
         for number, parameters in enumerate(blocks):
             last = first + len(parameters)
-            begin, end = columns.indptr[first], columns.indptr[last]
-            lengths = np.diff(columns.indptr[first : last + 1])
+            lengths = np.diff(ends[first : last + 1])
             words = np.repeat(np.arange(len(parameters), dtype=np.int32), lengths)
-            local.moves.add_block(number, columns.data[begin:end], words)
+            local.moves.add_block(number, tokens[ends[first] : ends[last]], words)
             first = last
         return local
 
