@@ -65,6 +65,19 @@ class Exponential(MarginLoss):
         return np.exp(-y * p)
 
 
+class Poisson(Loss):
+    """Of counts, up to a constant: negative where they are large."""
+
+    def value(self, y, p):
+        return np.exp(p) - y * p
+
+    def slope(self, y, p):
+        return np.exp(p) - y
+
+    def curvature(self, y, p):
+        return np.exp(p + 0 * y)
+
+
 @pytest.fixture(scope="module")
 def numbers():
     rng = np.random.default_rng(0)
@@ -238,3 +251,28 @@ def test_a_cluster_takes_it(process_client, numbers):
     there = MASGDRegressor(**params).fit(X, y)
     optimum, objective = least(X, y, Expectiles(0.9).value, 1e-4)
     assert objective(np.append(there.coef_, there.intercept_)) <= 1.001 * optimum
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+@pytest.mark.parametrize("refine", ["newton", "lbfgs"])
+def test_a_loss_may_be_negative(penalty, refine):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = rng.poisson(np.exp(1.5 + X @ [0.3, -0.2, 0])).astype(float)
+    model = MASGDRegressor(
+        Poisson(), penalty=penalty, alpha=1e-2, eta0=0.01, refine=refine, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model.fit(X, y)
+    slopes = np.exp(model.predict(X)) - y
+    assert Poisson().value(y, model.predict(X)).mean() < -1
+    gradient = X.T @ slopes / len(y)
+    if penalty == "l2":
+        gradient += 1e-2 * model.coef_
+    else:
+        is_zero = model.coef_ == 0
+        gradient += 1e-2 * np.sign(model.coef_)
+        gradient[is_zero] = np.maximum(np.abs(gradient[is_zero]) - 1e-2, 0)
+    assert np.abs(np.append(gradient, slopes.mean())).max() < 5e-2
+    assert 0 <= model.history_[-1]["excess"] < 1e-3
