@@ -27,7 +27,7 @@ class CommonDescent(Strategy):
         fewer rows than steps goes over them again, and each counts for less.
     has_history : bool or None
         Whether the rank has the optimiser's state of a fit that goes on; None in a new
-        one. Where some have it, all get it.
+        one. Where some have it, all get that of one of them.
     **common
         As for :class:`Strategy`.
     """
@@ -113,7 +113,8 @@ def share_optimizer(group: Group, network: Network, has_history: bool) -> None:
         Whether its optimiser remembers anything. Where none does, nothing changes.
     """
     known = allgather(group, has_history)
-    if any(known) and not all(known):
+    # Those of ranks that went their own ways until now differ, too.
+    if any(known):
         root = known.index(True)
         state = network.optimizer_state() if group.rank == root else None
         network.set_optimizer_state(broadcast(group, state, root))
