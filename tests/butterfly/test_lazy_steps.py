@@ -6,7 +6,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
-from dask_ma.butterfly import _agent, _lazy_steps
+from dask_ma.butterfly import _agent, _lazy_steps, _steps
 from dask_ma.butterfly._changes import (
     Changes,
     Places,
@@ -109,6 +109,17 @@ def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average):
 def test_other_parameters(lazily, rows, n_ranks, params):
     rtol = 1e-8 if params.get("learning_rate") == "adaptive" else 1e-9
     check(lazily, *rows, rtol, **{"n_ranks": n_ranks, **params})
+
+
+@pytest.mark.parametrize("n_ranks", [1, 4])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_long_means_of_float32(lazily, rows, monkeypatch, n_ranks, loss):
+    # As after some 100,000 steps: what a step adds, against the first, is beyond 1e38.
+    for module in (_lazy_steps, _steps):
+        monkeypatch.setattr(module, "DEGREE", 300)
+    X, y = rows
+    params = {"batch_size": 1, "average": True, "loss": loss, "n_ranks": n_ranks}
+    check(lazily, X.astype(np.float32), y, 1e-4, **params)
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "huber"])
