@@ -276,6 +276,26 @@ def test_factors_are_the_product(amount):
     np.testing.assert_allclose(-np.log(found[:400]), logs, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("power", range(-24, 25, 3))
+@pytest.mark.parametrize("n_below", [-1, 0, 1, 2])
+def test_elements_where_intervals_meet(power, n_below):
+    """As where the largest one should be 1, but for rounding."""
+    edge = np.exp2(power / 2) * (1 - n_below * 2.0**-53)
+    preconditioner = np.array([1e-6 * edge, 0.1 * edge, edge])
+    amounts = np.full(300, 0.01 / edge)
+    decay, rows = decay_of(preconditioner, amounts, most=0.5), np.arange(3)
+    found = np.ones(3)
+    for amount in amounts:
+        decay.advance(amount)
+        if decay.due is not None:
+            due, own = decay.due, decay.rows_from(decay.due)
+            found[own] *= decay.factors(own)[:, 0]
+            decay.restart(due)
+    found *= decay.factors(rows)[:, 0]
+    expected = (1 + amounts[0] * preconditioner) ** -len(amounts)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
 def test_sums_of_factors():
     preconditioner = 10 ** np.linspace(-3, 2, 100)
     amounts = np.full(20, 1e-3)
