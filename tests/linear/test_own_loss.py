@@ -1,5 +1,6 @@
 """Losses of one's own, and those of the library as objects."""
 
+import tracemalloc
 import warnings
 from dataclasses import dataclass
 
@@ -174,6 +175,23 @@ def test_steps_of_some_rows(numbers, container, is_shuffled):
     assert sgd.t_ == t + len(y)
 
 
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_shuffles_copy_few_rows_at_a_time(container):
+    rng = np.random.default_rng(0)
+    X, y = container(rng.normal(size=(20_000, 20))), rng.normal(size=20_000)
+    sgd = LossSGD(
+        Slopes(0.7), 0.1, is_classifier=False, fit_intercept=True, shuffle=True
+    )
+    sgd.coef_, sgd.intercept_ = np.zeros(20), np.zeros(1)
+    Steps(1e-4).set_on(sgd, 1.0)
+    tracemalloc.start()
+    sgd.partial_fit(X, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000 < 20 * y.nbytes
+    assert sgd.t_ == 1.0 + len(y)
+
+
 def test_steps_that_are_too_long_are_told(numbers):
     X, y = numbers
     model = MASGDRegressor(
@@ -276,3 +294,11 @@ def test_a_loss_may_be_negative(penalty, refine):
         gradient[is_zero] = np.maximum(np.abs(gradient[is_zero]) - 1e-2, 0)
     assert np.abs(np.append(gradient, slopes.mean())).max() < 5e-2
     assert 0 <= model.history_[-1]["excess"] < 1e-3
+
+
+def test_passive_aggressive_steps_take_their_loss_as_an_object(numbers):
+    X, y = numbers[0], numbers[1] > np.median(numbers[1])
+    params = {"learning_rate": "pa1", "max_iter": 3, "tol": None, "random_state": 0}
+    model = MASGDClassifier(Hinge(), **params).fit(X, y)
+    peer = MASGDClassifier("hinge", **params).fit(X, y)
+    np.testing.assert_array_equal(model.coef_, peer.coef_)
