@@ -66,6 +66,15 @@ def test_weights_count_over_all_ranks(multi, weights, check_same):
     np.testing.assert_allclose(many.loss_curve_, one.loss_curve_, rtol=1e-9)
 
 
+def test_the_penalty_is_whole_where_rows_of_a_rank_weigh_nothing(multi, check_same):
+    X, y = multi
+    weight = np.where(np.arange(120) < 50, 1.0, 0.0)
+    params = {"batch_size": 120, "alpha": 5.0, "solver": "sgd"}
+    one = fit(multi, weight, n_ranks=1, **params)
+    many = fit(blocks_of(X, y, [0, 10, 50, 120]), weight, n_ranks=3, **params)
+    check_same(many, one, 1e-9)
+
+
 def test_a_regression_of_one_batch(regression, check_same):
     X, y = regression
     params = {"kind": MPCARegressor, "batch_size": len(y)}
