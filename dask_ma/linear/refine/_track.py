@@ -153,9 +153,9 @@ class Track:
         bound = self._coordinates.bound(self._point, found.gradient, paid)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
-        if gap and not self._rule.knows_curvature:
+        if gap and not self._rule.knows_curvature and np.isfinite(bound):
             left = max(left, _LOOSENESS * bound)
-        left = min(left, bound)
+        left = min(left, bound, paid)
         self._n_refused, self._length = 0, 1.0
         self.trial = self._rule.move(self._point, 1.0)
         if self._predicted() >= -rounding:
