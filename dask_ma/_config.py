@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -42,12 +42,23 @@ def get_timeout(key: str) -> float:
 
 def get_dask_timeout(key: str) -> float:
     """Value of any key of Dask's configuration in seconds."""
-    return _seconds(dask.config.get(key))
+    return float(_as_number(_seconds, key, "a time, such as 30 s"))
 
 
 def get_bytes(key: str) -> int:
     """Value of ``dask-ma.<key>`` in bytes."""
-    return _bytes(get(key))
+    return int(_as_number(_bytes, f"dask-ma.{key}", "a number of bytes, such as 64 MB"))
+
+
+def _as_number(read: Callable[[Any], float], key: str, expected: str) -> float:
+    """Value of a key; if it cannot be read, the error says of which key it is."""
+    value = dask.config.get(key)
+    try:
+        return read(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the configuration {key} should be {expected}; got {value!r}"
+        ) from error
 
 
 # Every message asks for some, and reading the words takes longer than the message.
