@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso
 
-from dask_ma import losses
+from dask_ma import SchMPLasso, losses
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext
 from dask_ma.layouts._columns import to_columns
@@ -195,6 +196,26 @@ def test_copies_on_other_ranks(run_ranks, copies, depth, excess):
     best = residuals @ residuals / 800 + alpha * np.abs(lasso.coef_).sum()
     found = engine.report(engine.sums)["objective"]
     assert best * (1 - 1e-9) <= found < (1 + excess) * best < 0.1 * y.var() / 2
+
+
+@pytest.mark.parametrize("priority", ["due", "change"])
+def test_the_default_schedule_by_columns_does_not_diverge(copies, priority):
+    """Each rank alone would find that its columns do not depend on each other."""
+    X, y, alpha, _ = copies
+    lasso = SchMPLasso(
+        alpha,
+        schedule=schedules.Dynamic(priority=priority),
+        layout="columns",
+        polish=False,
+        max_iter=10,
+        random_state=0,
+        n_ranks=4,
+    )
+    with pytest.warns(ConvergenceWarning):
+        lasso.fit(X, y)
+    objectives = [record["objective"] for record in lasso.history_]
+    assert max(objectives) < y.var() / 2
+    assert objectives[-1] < 0.3 * y.var() / 2
 
 
 @pytest.mark.parametrize("positive", [False, True])

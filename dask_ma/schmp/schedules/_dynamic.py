@@ -23,6 +23,7 @@ from dask_ma.schmp.schedules._schedules import Priority, inside
 
 _LEAST_THRESHOLD = 0.1
 _CHANCE = 4.0  # standard deviations of a correlation by chance
+_LOOSE = 3  # that part of the candidates, where what is under way is not looked at
 
 
 class Dynamic(Priority):
@@ -55,8 +56,8 @@ class Dynamic(Priority):
         As in :class:`Priority`. In that fraction of the iterations, besides, candidates
         come in random order and pending parameters keep none of them out: otherwise
         parameters that move little could be kept out for ever by those they depend on.
-        Of such iterations only one is under way at a time. Its steps and those of the
-        others are two sets without dependencies, which overshoot twofold at most.
+        Of such iterations only one is under way at a time, and beside others it takes
+        a third of the candidates at most: its steps and theirs may overshoot together.
     new : float, default=0.8
         Fraction of the candidates that were never updated, as long as there are such
         parameters, from 0 to 1; where delays count. 1 begins with a pass over
@@ -182,6 +183,8 @@ class Dynamic(Priority):
         self._is_loose &= not self._has_loose(request)
         if self._is_loose:
             candidates = request.rng.permutation(candidates)
+            if len(pending) or others:
+                candidates = candidates[: -(-len(candidates) // _LOOSE)]
         if self._is_loose or not self.check_pending:
             pending, others = pending[:0], []
         edges = self._edges(candidates, pending, others)
