@@ -126,6 +126,11 @@ class RankContext:
         """Where the fit is saved; None if it is not."""
         return self._states.place
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether a state that is saved may be asked for; the same on all ranks."""
+        return self._states.is_of_use
+
     def blaming_checkpoint(self) -> AbstractContextManager[None]:
         """Context manager for the agent: errors that a checkpoint leads to say so."""
         return self._states.blaming()

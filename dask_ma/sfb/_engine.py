@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,24 @@ from dask_ma.comm import allgather, allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog, Snapshot
 from dask_ma.kernels import Optimizer, product_square
-from dask_ma.sfb._start import Start
+from dask_ma.sfb._process import ProcessRanks
+from dask_ma.sfb._start import Start, checked_matrix
 from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
-from dask_ma.sfb.exchange._outputs import SEPARABLE, OutputShares, share_of
-from dask_ma.sfb.exchange._packets import Packet, Shown
+from dask_ma.sfb.exchange._outputs import (
+    OutputShares,
+    can_share,
+    check_shares,
+    share_of,
+)
+from dask_ma.sfb.exchange._packets import Packet
 from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, checked, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.sfb.model._model import Batch, FactorModel, factors_of
 from dask_ma.sfb.model._source import RowSource, Source
-
-_COPY = "sfb-copy"
 
 
 class BroadcastEngine:
@@ -55,8 +60,8 @@ class BroadcastEngine:
     Attributes
     ----------
     matrix : ParameterMatrix
-        This rank's copy, or where outputs are shared out its share of them; see
-        :meth:`whole`.
+        That of all ranks of the process where they are the same all the time, else this
+        rank's; or where outputs are shared out its share of them. See :meth:`whole`.
     optimizer : Optimizer or None
         That of the matrix.
     iteration : int
@@ -97,7 +102,11 @@ class BroadcastEngine:
         model.prepare(shard, group)
         self._shares: OutputShares | None = None
         self._keeps_parts = exchange.content == "outputs"
-        self.matrix = self._first_matrix(start)
+        self._agrees = self._staleness.is_synchronous and topology.diameter <= 1
+        self._process = ProcessRanks(group, is_same=self._has_same_matrix)
+        self.matrix = self._process.shared(partial(self._first_matrix, start))
+        if self._agrees:
+            self.matrix.watch()
         self.iteration = 0 if start is None else start.iteration
         self.n_passes = 0 if start is None else start.n_passes
         if source is None:
@@ -124,11 +133,10 @@ class BroadcastEngine:
             wire_dtype=exchange.wire_dtype,
             tolerance=exchange.compression,
         )
-        self.optimizer = None
+        self.optimizer: Optimizer | None = None
         if make_optimizer is not None:
-            self.optimizer = make_optimizer(self.matrix.values.size)
-        is_complete = topology.diameter <= 1
-        self._agrees = self._staleness.is_synchronous and is_complete
+            make = partial(make_optimizer, self.matrix.values.size)
+            self.optimizer = self._process.one_if_same(make)
         self._common = model.common_step if self._agrees else None
 
     def run_pass(self) -> None:
@@ -146,10 +154,14 @@ class BroadcastEngine:
                 self._exchange_factors(factors)
             else:
                 self._exchange_matrices(factors)
+            is_last = step == self.n_steps - 1
             # Where ranks differ, the last penalty comes when they agree again.
-            if self._agrees or step < self.n_steps - 1:
+            if self._agrees or not is_last:
                 with self._log.computing():
                     self.matrix.penalise(self._model.step_size(self.iteration))
+                    if is_last:
+                        self.matrix.settle()
+            self._process.wait_for_owner()
             self.iteration += 1
         self._settle()
         self.n_passes += 1
@@ -166,16 +178,20 @@ class BroadcastEngine:
         """
         if self._shares is None:
             return self.matrix
-        parts = {"values": self.matrix.whole(), "intercept": self.matrix.intercept}
-        found = self._shares.gather(parts)
+        values, intercept = self.matrix.whole(), self.matrix.intercept
+        found = self._shares.gather({"values": values, "intercept": intercept})
         return ParameterMatrix(found["values"].T, found["intercept"], self._model.prox)
 
     def unite(self) -> None:
-        """Let all ranks have all outputs from here on; a collective call.
+        """Let each rank have all outputs for itself from here on; a collective call.
 
         No pass may follow.
         """
-        self.matrix, self._shares = self.whole(), None
+        matrix = self.whole()
+        if self._process.is_same:
+            values = matrix.whole().T
+            matrix = ParameterMatrix(values, matrix.intercept, matrix.prox)
+        self.matrix, self._shares = matrix, None
 
     def copies(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Copies of values and intercepts of this rank's matrix; a collective call.
@@ -183,19 +199,18 @@ class BroadcastEngine:
         Where matrices are the same, the ranks of a process have one copy together. It
         must not be changed.
         """
-        group, intercept = self._context.group, self.matrix.intercept
+        intercept = self.matrix.intercept
         intercept = None if intercept is None else intercept.copy()
-        first, *others = group.local_ranks
-        if self._shares is not None or not self._agrees or not others:
+        if self._shares is not None or not self._agrees:
             return self.matrix.whole().copy(), intercept
-        self.matrix.whole()  # brings it up to date on all of them
-        if group.rank != first:
-            return group.recv(first, _COPY).values, intercept
-        values = self.matrix.values.copy()
-        values.flags.writeable = False
-        for rank in others:
-            group.push(Shown(values), rank, _COPY, copy=False)
-        return values, intercept
+        return self._process.one(self.matrix.frozen_copy), intercept
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """State of the optimiser for a snapshot; a collective call."""
+        optimizer = self.optimizer
+        if optimizer is None or not self._context.keeps_states:
+            return {}
+        return self._process.one_if_same(optimizer.state_dict)
 
     def collect(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and intercepts of all outputs on rank 0; a collective call.
@@ -224,11 +239,11 @@ class BroadcastEngine:
 
     def _share_out(self) -> None:
         """Keep this rank's outputs only."""
-        self._check_shares()
+        check_shares(self._context.group, self._model, self._n_outputs)
         group, matrix = self._context.group, self.matrix
-        n_outputs = self._n_outputs
-        self._shares = OutputShares(group, n_outputs)
-        if matrix.shape[0] == n_outputs and group.size > 1:
+        self._shares = OutputShares(group, self._n_outputs)
+        self._process = ProcessRanks(group, is_same=False)
+        if matrix.shape[0] == self._n_outputs and group.size > 1:
             values, intercept = matrix.whole(), matrix.intercept
             self.matrix = ParameterMatrix(
                 self._shares.cut(values).T, self._shares.cut(intercept), matrix.prox
@@ -261,24 +276,10 @@ class BroadcastEngine:
         is_needed = sums.shape[1] > 0
         return values, allgather(self._context.group, sums) if is_needed else [sums]
 
-    def _check_shares(self) -> None:
-        """Refuse models whose outputs cannot be shared out."""
-        model = self._model
-        if not self._can_share:
-            raise ValueError(
-                f"content='outputs' needs a model that shares outputs, at least one "
-                f"for each rank, and a penalty of single elements, but "
-                f"{type(model).__name__} has {self._n_outputs} outputs and "
-                f"{model.prox!r}; use another content"
-            )
-
     @property
     def _can_share(self) -> bool:
         """Whether each rank can have some outputs of its own."""
-        model = self._model
-        is_separable = model.shares_outputs and isinstance(model.prox, SEPARABLE)
-        is_enough = self._n_outputs >= self._context.group.size
-        return is_separable and is_enough and model.common_step is None
+        return can_share(self._context.group, self._model, self._n_outputs)
 
     def _exchange_factors(self, factors: Factors) -> None:
         """Send the factors of an iteration, and apply those that there are."""
@@ -295,7 +296,8 @@ class BroadcastEngine:
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
             if self.optimizer is not None:
-                self._descend(total)
+                if self._process.is_owner:
+                    self._descend(total)
                 return
             scale = self._scale(self.iteration)
             if common:
@@ -312,7 +314,8 @@ class BroadcastEngine:
         model, total = self._model, 0.0
         if type(model).loss is FactorModel.loss:
             return float("nan")
-        if self._shares is not None and self._has_shared_loss:
+        has_shared_loss = type(model).share_loss is not FactorModel.share_loss
+        if self._shares is not None and has_shared_loss:
             return self._measure_shared(self._shares)
         matrix = self.whole()
         with self._log.computing("evaluate"):
@@ -321,11 +324,9 @@ class BroadcastEngine:
         return total
 
     def objective(self, loss: float) -> float:
-        """Objective, from the sum of the losses of all ranks.
-
-        A collective call where outputs are shared out.
-        """
-        penalty = self._model.penalty(self.matrix)
+        """Objective, from the sum of the losses of all ranks; a collective call."""
+        find = partial(self._model.penalty, self.matrix)
+        penalty = self._process.one_if_same(find)
         if self._shares is not None:
             penalty = float(allreduce(self._context.group, np.array(penalty)))
         return loss / self.n_rows + penalty
@@ -355,7 +356,10 @@ class BroadcastEngine:
             From which :func:`~dask_ma.sfb._start.arrays_of` finds the arrays.
         """
         arrays = dict(arrays or {})
-        if "values" not in arrays:  # both go on changing in place
+        if "values" not in arrays and not self._context.keeps_states:
+            # Nobody will ask for them.
+            arrays["values"], arrays["intercept"] = self.matrix.values, None
+        elif "values" not in arrays:  # both go on changing in place
             arrays["values"], arrays["intercept"] = self.copies()
         shared = {**shared, "iteration": self.iteration}
         if self._shares is None:
@@ -375,38 +379,39 @@ class BroadcastEngine:
                 total += model.share_loss(values, sums, batch, shares.outputs)
         return total
 
-    @property
-    def _has_shared_loss(self) -> bool:
-        """Whether the model finds its losses with outputs shared out."""
-        return type(self._model).share_loss is not FactorModel.share_loss
+    def _first_matrix(
+        self, start: Start | None, shown: ParameterMatrix | None = None
+    ) -> ParameterMatrix:
+        """The matrix to start from, or a share of its outputs, checked.
 
-    def _first_matrix(self, start: Start | None) -> ParameterMatrix:
-        """The matrix to start from, or a share of its outputs, checked."""
+        Where another rank shows that of the process, the model is asked all the same:
+        it may keep what it finds out on the way.
+        """
         model, group = self._model, self._context.group
         if start is not None:
             self._n_outputs = start.n_outputs or start.values.shape[1]
+            if shown is not None:
+                return shown.share(start.intercept)
             return ParameterMatrix(start.values.T, start.intercept, model.prox)
-        matrix = np.asarray(model.initial_matrix(self._shard.n_features))
-        name = type(model).__name__
-        if matrix.ndim != 2 or not matrix.size:
-            raise ValueError(
-                f"{name}.initial_matrix returned shape {matrix.shape}, expected two "
-                "dimensions, of which none is 0"
-            )
+        matrix = checked_matrix(model, self._shard.n_features)
         self._n_outputs = len(matrix)
         if self._keeps_parts and self._can_share:
             matrix = matrix[share_of(group, len(matrix))]
-        if not np.issubdtype(matrix.dtype, np.floating):
-            matrix = matrix.astype(np.float64)
-        if not np.isfinite(matrix).all():
-            raise ValueError(f"{name}.initial_matrix returned elements not finite")
         intercept = None
         if model.fit_intercept:
             intercept = np.zeros(len(matrix), dtype=matrix.dtype)
+        if shown is not None:
+            return shown.share(intercept)
         return ParameterMatrix(matrix, intercept, model.prox)
 
+    @property
+    def _has_same_matrix(self) -> bool:
+        """Whether all ranks have the same matrix all the time, and just that."""
+        follows = type(self._model).updated is not FactorModel.updated
+        return self._agrees and not self._keeps_parts and not follows
+
     def _choose(self, settings: RunSettings) -> str:
-        """What is sent; a collective call."""
+        """What is sent; collective."""
         exchange = settings.exchange
         if exchange.content != "auto":
             return exchange.content
@@ -425,19 +430,15 @@ class BroadcastEngine:
 
     def _compute(self, batch: Batch) -> Factors:
         """Factors of a batch, checked."""
-        n_outputs, n_features = self.matrix.shape
-        if not (batch.n_rows or self._model.is_collective):
-            empty = np.zeros((0, n_outputs), dtype=self.matrix.dtype)
-            return Factors(empty, np.zeros((0, n_features), dtype=self.matrix.dtype))
-        model, rank = self._model, self._context.group.rank
-        factors = model.factors(self.matrix, batch)
-        where = f"{type(model).__name__}.factors, on rank {rank} in iteration "
-        where += str(self.iteration)
-        return checked(factors, batch.n_rows, self.matrix.shape, where)
+        place = f"on rank {self._context.group.rank} in iteration {self.iteration}"
+        return factors_of(self._model, self.matrix, batch, place)
 
     def _apply(self, packets: list[Packet]) -> None:
         """Rebuild the updates of some packets and take them off the matrix."""
         if not packets:
+            return
+        # Those who wait for the owner have no use for the factors, but for these.
+        if not (self._process.is_owner or self._common or self._model.fit_intercept):
             return
         if self.optimizer is not None:
             factors = stack([packet.opened() for packet in packets])
@@ -454,7 +455,8 @@ class BroadcastEngine:
     def _rebuild(self, factors: Factors, scale: float) -> None:
         """Take the updates of some factors off the matrix, or make a step of them."""
         if self.optimizer is not None:
-            self._descend(MatrixExchange.product(factors, self.matrix))
+            if self._process.is_owner:
+                self._descend(MatrixExchange.product(factors, self.matrix))
             return
         self.matrix.subtract(factors, scale, self._model.intercept_scale)
         self._model.updated(self.matrix, factors, scale)

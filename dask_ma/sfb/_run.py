@@ -268,7 +268,7 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
     ended = fit_rounds(context, passes, state)
     values, intercept = passes.engine.collect()
     return ModelResult(
-        np.array(values.T),
+        values.T,  # nobody changes it any more
         intercept,
         context.history,
         ended.stop,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from dask_ma.comm import Group
 from dask_ma.engine import State
 from dask_ma.sfb.exchange._outputs import share_of
+from dask_ma.sfb.model._model import FactorModel
+
+_CHUNK = 2**18  # elements at a time
 
 
 class Start(NamedTuple):
@@ -72,3 +76,41 @@ def arrays_of(state: State, group: Group) -> dict[str, Any]:
         for name in parts[0]
     }
     return {**dict.fromkeys(piece), **found, "n_outputs": start}
+
+
+def checked_matrix(model: FactorModel, n_features: int) -> np.ndarray:
+    """The matrix that a model starts from.
+
+    Parameters
+    ----------
+    model : FactorModel
+    n_features : int
+        Columns of X.
+
+    Returns
+    -------
+    matrix : ndarray of float of shape (n_outputs, n_columns)
+
+    Raises
+    ------
+    ValueError
+        If it is none, or has elements that are not finite.
+    """
+    matrix, name = np.asarray(model.initial_matrix(n_features)), type(model).__name__
+    if matrix.ndim != 2 or not matrix.size:
+        raise ValueError(
+            f"{name}.initial_matrix returned shape {matrix.shape}, expected two "
+            "dimensions, of which none is 0"
+        )
+    if not np.issubdtype(matrix.dtype, np.floating):
+        matrix = matrix.astype(np.float64)
+    if not all(np.isfinite(part).all() for part in row_parts(matrix)):
+        raise ValueError(f"{name}.initial_matrix returned elements not finite")
+    return matrix
+
+
+def row_parts(matrix: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows of a matrix at a time."""
+    size = max(1, _CHUNK // max(1, matrix.shape[1]))
+    for start in range(0, len(matrix), size):
+        yield matrix[start : start + size]

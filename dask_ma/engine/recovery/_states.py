@@ -126,6 +126,11 @@ class StateStore:
             return None
         return place_of(settings, self._series.name)
 
+    @property
+    def is_of_use(self) -> bool:
+        """Whether states are kept in memory or in files."""
+        return self._fit_info.keeps or self._fit_info.checkpoint is not None
+
     def blaming(self) -> AbstractContextManager[None]:
         """Have errors that a checkpoint leads to say so."""
         return blaming(lambda: self._source)

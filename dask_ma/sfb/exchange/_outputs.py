@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
-from dask_ma.sfb.model._model import Batch
+from dask_ma.sfb.model._model import Batch, FactorModel
 from dask_ma.sfb.model._source import joined
 
 _TAG = "sfb-rows"
@@ -121,6 +121,23 @@ def share_of(group: Group, n_outputs: int) -> slice:
     """Outputs of a rank."""
     start, stop = (n_outputs * r // group.size for r in (group.rank, group.rank + 1))
     return slice(start, stop)
+
+
+def can_share(group: Group, model: FactorModel, n_outputs: int) -> bool:
+    """Whether each rank can have some outputs of its own."""
+    is_separable = model.shares_outputs and isinstance(model.prox, SEPARABLE)
+    return is_separable and n_outputs >= group.size and model.common_step is None
+
+
+def check_shares(group: Group, model: FactorModel, n_outputs: int) -> None:
+    """Refuse models whose outputs cannot be shared out."""
+    if not can_share(group, model, n_outputs):
+        raise ValueError(
+            f"content='outputs' needs a model that shares outputs, at least one "
+            f"for each rank, and a penalty of single elements, but "
+            f"{type(model).__name__} has {n_outputs} outputs and "
+            f"{model.prox!r}; use another content"
+        )
 
 
 def packed(batch: Batch) -> list[np.ndarray]:

@@ -104,13 +104,12 @@ def _parts(factors: Factors | Compressed) -> tuple[int, int, list[np.ndarray]]:
 
 
 class Shown:
-    """An array that ranks of a process look at: none of its bytes is sent.
+    """Something that ranks of a process look at: none of its bytes is sent.
 
     Parameters
     ----------
-    values : ndarray
-        Not changed any more.
+    values : object
     """
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: Any) -> None:
         self.values = values

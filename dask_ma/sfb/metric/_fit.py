@@ -140,7 +140,7 @@ class MetricFit(Method):
 
     def state_dict(self) -> Snapshot:
         engine = self.engine
-        steps = {} if engine.optimizer is None else engine.optimizer.state_dict()
+        steps = engine.optimizer_state()
         shape = engine.matrix.values.shape
         moments = {name: steps.pop(name).reshape(shape) for name in _MOMENTS if steps}
         numbers = np.array([self._eta0, self._first_size, self._objective])

@@ -1,7 +1,8 @@
-"""A rank's copy of the parameter matrix."""
+"""The parameter matrix of a rank, or of all ranks of a process."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,9 @@ from dask_ma.kernels import (
     subtract_scaled,
     used_columns,
 )
-from dask_ma.kernels.prox import L2, ColumnwiseProx, NoPenalty, Prox
+from dask_ma.kernels.prox import Prox
 from dask_ma.sfb.model._factors import Factors
-
-_LEAST_SCALE = 1e-3  # below it, the scale is multiplied in
+from dask_ma.sfb.model._values import LateValues
 
 
 class ParameterMatrix:
@@ -37,9 +37,6 @@ class ParameterMatrix:
 
     Attributes
     ----------
-    values : ndarray of shape (n_features, n_outputs), C-contiguous
-        The matrix, transposed; columns that were not used lately are behind, and a
-        penalty that divides all columns alike is not in it. See :meth:`whole`.
     intercept : ndarray of shape (n_outputs,) or None
     prox : Prox
     """
@@ -47,16 +44,34 @@ class ParameterMatrix:
     def __init__(
         self, matrix: np.ndarray, intercept: np.ndarray | None, prox: Prox
     ) -> None:
-        self.values = np.array(matrix.T, order="C")
+        self._late = LateValues(np.array(matrix.T, order="C"), prox)
+        self._is_owner = True
         self.intercept = None if intercept is None else intercept.copy()
         self.prox = prox
-        self._clock = 0.0
-        self._seen = np.zeros(len(self.values))
-        self._scale = 1.0  # of all columns
-        # A penalty that does not add up over time acts on what was changed since it was
-        # last applied; None stands for all columns.
-        self._changed: np.ndarray | None = None
-        self._is_penalised = False
+
+    def share(self, intercept: np.ndarray | None) -> ParameterMatrix:
+        """The same values for another rank of the process, with its own intercepts.
+
+        What that does to the values is left out, but for :meth:`replace`: it is done by
+        the owner, to which the other rank gives way.
+        """
+        other = copy(self)
+        other._is_owner = False
+        other.intercept = None if intercept is None else intercept.copy()
+        return other
+
+    def watch(self) -> None:
+        """From here on, change the values only where ranks agree that they may."""
+        self._late.is_watched = True
+
+    @property
+    def values(self) -> np.ndarray:
+        """The matrix, transposed, of shape (n_features, n_outputs), C-contiguous.
+
+        Columns that were not used lately are behind, and a penalty that divides all
+        columns alike is not in it. See :meth:`whole`.
+        """
+        return self._late.array
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,11 +95,20 @@ class ParameterMatrix:
         Returns
         -------
         values : ndarray of shape (n_features, n_outputs)
-            Not a copy.
+            A copy where other ranks may look at columns that are behind, else none.
         """
-        self._refresh(None)
-        self._multiply_in()
-        return self.values
+        return self._late.whole()
+
+    def frozen_copy(self) -> np.ndarray:
+        """A copy of :meth:`whole` that cannot be changed."""
+        values = self.whole().copy()
+        values.flags.writeable = False
+        return values
+
+    def settle(self) -> None:
+        """Bring all columns up to date, while no other rank looks at them."""
+        if self._is_owner:
+            self._late.settle()
 
     def product(self, X: Any) -> np.ndarray:
         """Values of the linear functions on some rows: ``X @ matrix.T + intercept``.
@@ -97,15 +121,16 @@ class ParameterMatrix:
         -------
         values : ndarray of shape (n_rows, n_outputs)
         """
-        if self._is_late:
-            self._refresh(used_columns(X) if sparse.issparse(X) else None)
+        late = self._late
+        if late.is_late:
+            late.refresh(used_columns(X) if sparse.issparse(X) else None)
         if self.values.shape[1] == 1:
             # SciPy and BLAS are faster with a vector than with one column.
             product = (X @ self.values[:, 0])[:, np.newaxis]
         else:
             product = X @ self.values
-        if self._scale != 1:
-            product *= self.dtype.type(self._scale)
+        if late.scale != 1:
+            product *= self.dtype.type(late.scale)
         if self.intercept is not None:
             product += self.intercept
         return np.asarray(product)
@@ -125,13 +150,14 @@ class ParameterMatrix:
         if self.intercept is not None:
             total = factors.u.sum(axis=0) * (scale * intercept_scale)
             self.intercept -= total.astype(self.dtype, copy=False)
-        columns = None
-        if factors.is_sparse and (self._is_late or self._is_penalised):
+        if not self._is_owner:
+            return
+        columns, late = None, self._late
+        if factors.is_sparse and late.needs_columns:
             columns = used_columns(factors.v)
-        if self._is_late:
-            self._refresh(columns)
-        subtract_product(self.values, factors.u, factors.v, scale / self._scale)
-        self._note_change(columns)
+        late.refresh(columns)
+        subtract_product(self.values, factors.u, factors.v, scale / late.scale)
+        late.note_change(columns)
 
     def subtract_matrix(
         self, total: np.ndarray, scale: float, intercept_scale: float = 1.0
@@ -147,10 +173,11 @@ class ParameterMatrix:
         """
         if self.intercept is not None:
             self.intercept -= total[-1] * self.dtype.type(scale * intercept_scale)
-        if self._is_late:
-            self._refresh(None)
-        subtract_scaled(self.values, total[:-1], scale / self._scale)
-        self._note_change(None)
+        if not self._is_owner:
+            return
+        self._late.refresh(None)
+        subtract_scaled(self.values, total[:-1], scale / self._late.scale)
+        self._late.note_change(None)
 
     def descend(self, optimizer: Optimizer, gradient: np.ndarray, step: float) -> None:
         """Let an optimiser make a step.
@@ -163,9 +190,11 @@ class ParameterMatrix:
         step : float
             Length of the step, above 0.
         """
-        values = self.whole()
-        optimizer.step(values.reshape(-1), gradient.reshape(-1), step)
-        self._note_change(None)
+        if not self._is_owner:
+            return
+        self._late.settle()
+        optimizer.step(self.values.reshape(-1), gradient.reshape(-1), step)
+        self._late.note_change(None)
 
     def penalise(self, step: float) -> None:
         """Apply the prox operator, if need be when a column is next looked at.
@@ -175,23 +204,14 @@ class ParameterMatrix:
         step : float
             Length of the step, not negative.
         """
-        prox = self.prox
-        if not isinstance(prox, ColumnwiseProx):
-            self.values = np.ascontiguousarray(prox(self.values.T, step).T)
-            return
-        amount = prox.amount(step)
-        if isinstance(prox, L2):
-            self._scale *= float(np.exp(-amount))
-            if self._scale < _LEAST_SCALE:
-                self._multiply_in()
-            return
-        self._clock += amount
-        if amount == 0 and not isinstance(prox, NoPenalty):
-            self._shrink(self._changed, 0.0)
-            self._is_penalised = True
+        if self._is_owner:
+            self._late.penalise(step)
 
     def replace(self, values: np.ndarray, intercept: np.ndarray | None) -> None:
         """Take other values, all of them up to date.
+
+        All ranks that have the values take the same ones, while none looks at those
+        there were.
 
         Parameters
         ----------
@@ -200,62 +220,10 @@ class ParameterMatrix:
         intercept : ndarray of shape (n_outputs,) or None
             Copied.
         """
-        self.values[...] = values
-        self._scale = 1.0
+        self._late.replace(values)
         if self.intercept is not None and intercept is not None:
             self.intercept[...] = intercept
-        self._restart_clock()
-        self._note_change(None)
 
     def penalty(self) -> float:
         """Value of the penalty."""
         return float(self.prox.value(self.whole().T))
-
-    @property
-    def _is_late(self) -> bool:
-        """Whether columns can be behind."""
-        return self._clock > 0
-
-    def _note_change(self, columns: np.ndarray | None) -> None:
-        """Remember what the penalty has to act on; all, after two changes."""
-        self._changed = columns if self._is_penalised else None
-        self._is_penalised = False
-
-    def _refresh(self, columns: np.ndarray | None) -> None:
-        """Apply to some columns, or all, what they have missed."""
-        if not self._is_late:
-            return
-        if columns is None:
-            missed = self._clock - self._seen
-            if missed.any():
-                self._shrink(None, missed)
-            self._restart_clock()
-            return
-        missed = self._clock - self._seen[columns]
-        late = missed > 0
-        if late.all():
-            self._shrink(columns, missed)
-        elif late.any():
-            self._shrink(columns[late], missed[late])
-        self._seen[columns] = self._clock
-
-    def _multiply_in(self) -> None:
-        """Give all columns the factor that they have in common."""
-        if self._scale != 1:
-            self.values *= self.dtype.type(self._scale)
-            self._scale = 1.0
-
-    def _restart_clock(self) -> None:
-        """All columns are up to date; from here on, a copy would go on as this one."""
-        self._clock = 0.0
-        self._seen[:] = 0.0
-
-    def _shrink(self, columns: np.ndarray | None, amounts: Any) -> None:
-        """Apply the prox operator to some columns, or all."""
-        assert isinstance(self.prox, ColumnwiseProx)
-        if columns is None:
-            self.prox.shrink(self.values, amounts)
-            return
-        picked = self.values[columns]
-        self.prox.shrink(picked, amounts)
-        self.values[columns] = picked

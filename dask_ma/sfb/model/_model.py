@@ -11,7 +11,7 @@ from dask_ma.comm import Group
 from dask_ma.data import Shard
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._common import CommonStep
-from dask_ma.sfb.model._factors import Factors
+from dask_ma.sfb.model._factors import Factors, checked
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 
@@ -316,3 +316,29 @@ class FactorModel(ABC):
             NaN, by default, leaves the objective out of the history.
         """
         return float("nan")
+
+
+def factors_of(
+    model: FactorModel, matrix: ParameterMatrix, batch: Batch, place: str
+) -> Factors:
+    """Factors of a batch, checked.
+
+    Parameters
+    ----------
+    model : FactorModel
+    matrix : ParameterMatrix
+    batch : Batch
+        It may be empty.
+    place : str
+        Where this happens, for errors.
+
+    Returns
+    -------
+    factors : Factors
+    """
+    n_outputs, n_features = matrix.shape
+    if not (batch.n_rows or model.is_collective):
+        empty = np.zeros((0, n_outputs), dtype=matrix.dtype)
+        return Factors(empty, np.zeros((0, n_features), dtype=matrix.dtype))
+    where = f"{type(model).__name__}.factors, {place}"
+    return checked(model.factors(matrix, batch), batch.n_rows, matrix.shape, where)

@@ -1,0 +1,157 @@
+"""Ranks of a process that have the same matrix at all times have it together."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma.sfb import Exchange, FactorModel, run
+from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty
+
+J, D = 200, 4000
+BYTES = J * D * 8
+
+
+class Large(FactorModel):
+    """A matrix that is large against rows and factors."""
+
+    fit_intercept = True
+    learning_rate = 1e-3
+
+    def __init__(self, prox):
+        self.prox = prox
+
+    def initial_matrix(self, n_features):
+        return np.ones((J, n_features))
+
+    def factors(self, matrix, batch):
+        return np.tanh(matrix.product(batch.X)), batch.X
+
+    def loss(self, matrix, batch):
+        return float((matrix.product(batch.X) ** 2).sum())
+
+
+def peak(model, X, **options):
+    """Most memory at a time of a run, in matrices."""
+    tracemalloc.start()
+    try:
+        run(model, X, n_passes=3, batch_size=4, random_state=0, **options)
+        return tracemalloc.get_traced_memory()[1] / BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("prox", [NoPenalty(), L1(1e-3), L2(0.1)], ids=repr)
+def test_memory_of_four_ranks(prox, kind):
+    X = np.random.default_rng(0).normal(size=(16, D))
+    X[np.random.default_rng(1).random(X.shape) < 0.5] = 0
+    of_one, of_four = (
+        peak(Large(prox), kind(X), n_ranks=n, communication="factors") for n in (1, 4)
+    )
+    assert of_four <= 3
+    assert of_four <= of_one + 0.5
+    # Ranks that are apart need more, so what is measured is a peak.
+    apart = peak(
+        Large(prox), kind(X), n_ranks=4, communication=Exchange("factors", staleness=1)
+    )
+    assert apart > 4
+
+
+def places(engines):
+    """Where the matrices lie."""
+    return [e.matrix.values.__array_interface__["data"][0] for e in engines]
+
+
+@pytest.mark.parametrize("content", ["factors", "full_matrix"])
+@pytest.mark.parametrize(("per_node", "n"), [(4, 1), (2, 2), (1, 4)])
+def test_one_for_each_process(
+    run_engines, make_model, make_shards, rows, content, per_node, n
+):
+    shards = make_shards(4, rows.X, rows.y)
+    options = {"per_node": per_node, "content": content}
+    found = places(run_engines(make_model(), shards, **options))
+    assert len(set(found)) == n
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"staleness": 1}, {"broadcast": 1}, {"content": "outputs"}],
+    ids=["late", "partly", "outputs"],
+)
+def test_ranks_that_differ_have_their_own(
+    run_engines, make_model, make_shards, rows, settings
+):
+    model = make_model()
+    if "content" in settings:
+        model = make_model(
+            shares_outputs=True,
+            share_slopes=lambda self, values, sums, batch, outputs: values,
+        )
+    shards = make_shards(3, rows.X, rows.y)
+    assert len(set(places(run_engines(model, shards, **settings)))) == 3
+
+
+def test_models_that_follow_updates_have_their_own(
+    run_engines, make_model, make_shards, rows
+):
+    """They may look at the matrix between an update and the penalty."""
+    seen = []
+
+    def updated(self, matrix, factors, scale):
+        seen.append(np.array(matrix))
+
+    shards = make_shards(3, rows.X, rows.y)
+    found = places(run_engines(make_model(updated=updated), shards))
+    assert len(set(found)) == 3 and seen
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize(
+    "prox",
+    [NoPenalty(), L1(0.1), L2(0.9), ElasticNet(0.1, 0.3), ColumnNormBall(0.4)],
+    ids=repr,
+)
+def test_the_same_bits_however_many_have_it(
+    run_engines, make_model, make_shards, rows, prox, kind
+):
+    """Even where ranks look at all of a matrix that is behind."""
+
+    def looking(self, matrix, batch):
+        before = np.array(matrix)
+        u = matrix.product(batch.X) - before.sum(axis=1)
+        np.testing.assert_array_equal(before, np.array(matrix))
+        return u, batch.X
+
+    model = make_model(prox=prox, fit_intercept=True, factors=looking)
+    shards = make_shards(5, kind(rows.X), rows.y)
+    expected, *others = (
+        run_engines(model, shards, 4, per_node=per_node) for per_node in (1, 2, 5, 5)
+    )
+    for engines in others:
+        for one, other in zip(expected, engines, strict=True):
+            np.testing.assert_array_equal(one.matrix, other.matrix)
+            np.testing.assert_array_equal(one.matrix.intercept, other.matrix.intercept)
+
+
+def test_each_has_its_own_after_uniting(run_ranks, make_model, make_shards, rows):
+    from dask_ma.engine import RankContext, RoundLog
+    from dask_ma.sfb._engine import BroadcastEngine
+    from dask_ma.sfb.exchange._settings import RunSettings
+
+    model, shards = make_model(prox=L2(0.3)), make_shards(3, rows.X, rows.y)
+    settings = RunSettings(exchange=Exchange("factors"), batch_size=3)
+
+    def program(group):
+        context = RankContext(group, 0)
+        engine = BroadcastEngine(
+            context, model, shards[group.rank], settings, RoundLog(context)
+        )
+        engine.run_pass()
+        shared = engine.matrix.values
+        engine.unite()
+        np.testing.assert_array_equal(engine.matrix.values, shared)
+        return engine
+
+    assert len(set(places(run_ranks(program, 3)))) == 3
