@@ -56,6 +56,7 @@ def batch_weights(
     same: np.ndarray,
     own: np.ndarray,
     loss: MetricLoss,
+    row_weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float]:
     """Loss of rows among all rows of a batch, and its derivatives by the distances.
 
@@ -68,6 +69,8 @@ def batch_weights(
     own : ndarray of int of shape (m,)
         Column of each row itself, which is no pair.
     loss : MetricLoss
+    row_weights : ndarray of shape (m,), default=None
+        What the losses of the rows are multiplied by; None is 1.
 
     Returns
     -------
@@ -76,6 +79,17 @@ def batch_weights(
         Sum over the rows. A row without another of its class has none, and neither has
         one without a row of another class, unless the loss is "nca".
     """
+    weights, values = _row_weights(distances, same, own, loss)
+    if row_weights is not None:
+        weights *= row_weights[:, np.newaxis]
+        values *= row_weights
+    return weights, float(values.sum(dtype=np.float64))
+
+
+def _row_weights(
+    distances: np.ndarray, same: np.ndarray, own: np.ndarray, loss: MetricLoss
+) -> tuple[np.ndarray, np.ndarray]:
+    """Derivatives, and the loss of each row."""
     rows = np.arange(len(own))
     same[rows, own] = False
     if loss.name == "nca":
@@ -94,13 +108,14 @@ def batch_weights(
     push = shares[1][:, np.newaxis] * other
     value_of_pull, slope_of_pull = pair_losses(distances, True, loss)
     value_of_push, slope_of_push = pair_losses(distances, False, loss)
-    value = float(np.vdot(pull, value_of_pull) + np.vdot(push, value_of_push))
-    return pull * slope_of_pull + push * slope_of_push, value
+    values = np.einsum("ij,ij->i", pull, value_of_pull)
+    values += np.einsum("ij,ij->i", push, value_of_push)
+    return pull * slope_of_pull + push * slope_of_push, values
 
 
 def _nca_weights(
     distances: np.ndarray, same: np.ndarray, rows: np.ndarray, own: np.ndarray
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Minus the logarithm of the probability that a neighbour is of the same class."""
     distances[rows, own] = np.inf
     kept = np.where(same, distances, np.inf)
@@ -110,13 +125,14 @@ def _nca_weights(
     soft = _soft(distances, np.where(np.isfinite(nearest), nearest, 0))
     soft_kept = _soft(kept, np.where(whole, nearest_kept, 0))
     totals, totals_kept = soft.sum(axis=1), soft_kept.sum(axis=1)
-    values = np.log(totals[whole]) - np.log(totals_kept[whole])
-    values += nearest_kept[whole] - nearest[whole]
+    values = np.zeros(len(rows), dtype=distances.dtype)
+    values[whole] = np.log(totals[whole]) - np.log(totals_kept[whole])
+    values[whole] += nearest_kept[whole] - nearest[whole]
     soft *= np.where(whole, 1 / np.where(totals > 0, totals, 1), 0)[:, np.newaxis]
     soft_kept /= np.where(totals_kept > 0, totals_kept, 1)[:, np.newaxis]
     soft_kept -= soft
     weights: np.ndarray = soft_kept.astype(distances.dtype, copy=False)
-    return weights, float(values.sum())
+    return weights, values
 
 
 def _soft(distances: np.ndarray, nearest: np.ndarray) -> np.ndarray:
@@ -131,12 +147,12 @@ def _triplet_weights(
     other: np.ndarray,
     shares: list[np.ndarray],
     margin: float,
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean over the triplets of each row of how far they are from the margin."""
     # Of the sorted distances to rows of other classes, those below a bound are the
     # first ones: all triplets of a row take no more than sorting.
     weights = np.zeros_like(distances)
-    value = 0.0
+    values = np.zeros(len(distances))
     for row in np.flatnonzero(shares[0] > 0):
         share = float(shares[0][row]) * float(shares[1][row])
         near, far = np.flatnonzero(same[row]), np.flatnonzero(other[row])
@@ -144,12 +160,12 @@ def _triplet_weights(
         beyond = np.sort(distances[row, far].astype(np.float64))
         n_below = np.searchsorted(beyond, bounds)
         sums = np.concatenate([[0.0], np.cumsum(beyond)])[n_below]
-        value += share * float((n_below * bounds - sums).sum())
+        values[row] = share * float((n_below * bounds - sums).sum())
         weights[row, near] = share * n_below
         ordered = np.sort(bounds)
         above = np.searchsorted(ordered, distances[row, far], side="right")
         weights[row, far] = -share * (len(near) - above)
-    return weights, value
+    return weights, values
 
 
 def pair_losses(

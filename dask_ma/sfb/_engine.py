@@ -222,11 +222,14 @@ class BroadcastEngine:
         intercept : ndarray of shape (n_outputs,) or None
         """
         values, intercept = self.matrix.whole(), self.matrix.intercept
-        if self._shares is None:
-            return values, intercept
         if intercept is not None:
-            intercept = self._shares.collect(intercept, "intercept")
-        return self._shares.collect(values, "values"), intercept
+            intercept = self.collect_part(intercept, "intercept")
+        return self.collect_part(values, "values"), intercept
+
+    def collect_part(self, array: np.ndarray, name: str) -> np.ndarray:
+        """An array with a place for each output on rank 0; a collective call."""
+        shares = self._shares
+        return array if shares is None else shares.collect(array, name)
 
     def cut_all(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """What this rank's matrix has of arrays with a place for each output."""
@@ -307,10 +310,7 @@ class BroadcastEngine:
             self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
-        """This rank's part of the sum of the losses of all rows.
-
-        A collective call where outputs are shared out.
-        """
+        """This rank's part of the sum of the losses of all rows; a collective call."""
         model, total = self._model, 0.0
         if type(model).loss is FactorModel.loss:
             return float("nan")

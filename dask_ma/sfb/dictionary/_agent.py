@@ -20,7 +20,7 @@ from dask_ma.engine import (
 )
 from dask_ma.exceptions import CheckpointError
 from dask_ma.sfb.dictionary._atoms import Statistics, unused, within_ball
-from dask_ma.sfb.dictionary._codes import ROUGH, Codes, lasso_codes
+from dask_ma.sfb.dictionary._codes import ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._merging import Merged, batches_apart, merge
 from dask_ma.sfb.dictionary._params import DictionaryParams, DictionaryResult
 from dask_ma.sfb.dictionary._progress import Progress, atom_change
@@ -28,6 +28,7 @@ from dask_ma.sfb.dictionary._rows import (
     Rows,
     agree_on_rows,
     first_atoms,
+    weighted,
     with_unit_length,
     worst_rows,
 )
@@ -119,7 +120,7 @@ class DictionaryFit(Method):
         self._round_size = self._n_batches * params.batch_size
         self._n_steps = -(-rows.n_total // self._round_size)
         self._next = 0  # round of the pass
-        self._batches: Iterator[Any] | None = None
+        self._batches: Iterator[tuple[Any, np.ndarray | None]] | None = None
         self._progress = Progress()
         self._sender = self._make_sender()
         shape = params.n_components, rows.n_features
@@ -199,13 +200,14 @@ class DictionaryFit(Method):
 
     def _go_over_one(self) -> _Found:
         """Update the atoms by a batch of all ranks; a collective call."""
-        X = self._next_batch()
+        X, weight = self._next_batch()
         with self.log.computing():
-            codes = self._codes(X)
-        total = float(codes.objectives.sum(dtype=np.float64))
-        sums = self._sender.add_up(X, codes.values, total)
+            codes, objectives = self._codes(X, weight)
+            pair = weighted(X, codes, weight)
+        total = float(objectives.sum(dtype=np.float64))
+        sums = self._sender.add_up(*pair, total)
         n_own = X.shape[0]
-        found = _Found(X, codes.objectives, sums.n_rows, sums.objective, n_own)
+        found = _Found(X, objectives, sums.n_rows, sums.objective, n_own)
         if sums.n_rows and np.isfinite(sums.objective):
             with self.log.computing():
                 self._atoms = self._solver.step(self._atoms, sums, self._done())
@@ -219,15 +221,15 @@ class DictionaryFit(Method):
         first, n_batches = self._next * self._n_apart, self._n_steps * self._n_apart
         n_counted = 0
         for number in range(first, first + self._n_apart):
-            X = self._next_batch()
+            X, weight = self._next_batch()
             # Each rank's rows stand for those of all.
             n_all = n_total * (number + 1) // n_batches - n_total * number // n_batches
             n_counted += n_all
             with self.log.computing():
-                codes = self._codes(X)
-                objective = float(codes.objectives.sum(dtype=np.float64))
+                codes, objectives = self._codes(X, weight)
+                objective = float(objectives.sum(dtype=np.float64))
                 if X.shape[0] and np.isfinite(objective):
-                    sums = own_sums(X, codes.values, objective)
+                    sums = own_sums(*weighted(X, codes, weight), objective)
                     solver.n_seen = n_seen + n_counted - n_all
                     done = self._done()
                     self._atoms = solver.step(self._atoms, sums, done, n_all)
@@ -236,7 +238,7 @@ class DictionaryFit(Method):
         merged = merge(group, self._atoms, solver.statistics, n_own, total)
         self._take(merged, n_seen + n_counted)
         self._end_round()
-        return _Found(X, codes.objectives, merged.n_rows, merged.objective, n_own)
+        return _Found(X, objectives, merged.n_rows, merged.objective, n_own)
 
     def _take(self, merged: Merged, n_seen: int) -> None:
         """Go on from what the ranks have agreed on."""
@@ -295,8 +297,8 @@ class DictionaryFit(Method):
             return FactorsSender(group, is_sparse=self._rows.is_sparse)
         return StatisticsSender(group)
 
-    def _next_batch(self) -> Any:
-        """Rows of this rank."""
+    def _next_batch(self) -> tuple[Any, np.ndarray | None]:
+        """Rows of this rank, and their weights."""
         if self._batches is None:
             n_batches, shuffle = self._n_steps * self._n_apart, self._params.shuffle
             batches = self._rows.batches(
@@ -313,12 +315,17 @@ class DictionaryFit(Method):
             self._next, self._batches = 0, None
             self.n_iter += 1
 
-    def _codes(self, X: Any) -> Codes:
-        """Codes of a batch."""
+    def _codes(
+        self, X: Any, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Codes of a batch, and the objectives of its rows times their weights."""
         params = self._params
-        return lasso_codes(
+        found = lasso_codes(
             X, self._atoms, params.alpha, ROUGH, positive=params.positive_code
         )
+        if weight is None:
+            return found.values, found.objectives
+        return found.values, found.objectives * weight
 
     def _check(self, objective: float) -> None:
         """Refuse to go on with numbers that are none."""

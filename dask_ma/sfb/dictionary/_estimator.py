@@ -121,8 +121,8 @@ class SFBDictionaryLearning(FittedDictionary):
     history_ : list of dict
         One record per batch, or per exchange with `merge_every`: `round`; `n_iter`,
         passes completed; `time`, in seconds since rank 0 started; `objective`, its
-        mean over the rows gone over, before the updates; `n_replaced`, unused atoms;
-        over all ranks the sums `n_samples` (rows gone over), `bytes_sent` and
+        weighted mean over the rows gone over, before the updates; `n_replaced`, unused
+        atoms; over all ranks the sums `n_samples` (rows gone over), `bytes_sent` and
         `messages_sent` between processes, and `bytes_shared` within processes; and
         the means over ranks `seconds_computing` and `seconds_waiting`. `restarts`
         counts how often the ranks have had to start again until then.
@@ -251,7 +251,7 @@ class SFBDictionaryLearning(FittedDictionary):
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn atoms from rows.
 
         Parameters
@@ -261,6 +261,9 @@ class SFBDictionaryLearning(FittedDictionary):
             Rows. Sparse ones are never made dense.
         y : object
             Not used, there for scikit-learn's conventions.
+        sample_weight : array-like or Dask column of shape (n_samples,), default=None
+            What the objectives of rows are multiplied by, not negative; the mean is 1
+            after all. Rows of weight 0 are no rows.
 
         Returns
         -------
@@ -279,11 +282,11 @@ class SFBDictionaryLearning(FittedDictionary):
         UserWarning
             If `alpha` is so large that all codes are 0.
         """
-        return self._fit(X)
+        return self._fit(X, None, sample_weight)
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Go over rows once, starting from the atoms so far.
 
         Parameters
@@ -293,6 +296,9 @@ class SFBDictionaryLearning(FittedDictionary):
             Rows, as many as there are at the time: each counts alike.
         y : object
             Not used, there for scikit-learn's conventions.
+        sample_weight : array-like or Dask column of shape (n_samples,), default=None
+            What the objectives of rows are multiplied by, not negative; the mean is 1
+            after all. Rows of weight 0 are no rows.
 
         Returns
         -------
@@ -304,7 +310,7 @@ class SFBDictionaryLearning(FittedDictionary):
             As in :meth:`fit`, and for another number of columns, or of atoms, than
             before.
         """
-        return self._fit(X, is_partial=True)
+        return self._fit(X, None, sample_weight, is_partial=True)
 
     @property
     def _agent(self) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
-from dask_ma.data import Shard, build_shard
+from dask_ma.data import Block, Shard, build_shard
 from dask_ma.engine import RankContext
 from dask_ma.sfb.dictionary._codes import row_squares
 from dask_ma.supervised import Piece, check_size, pass_batches, pass_generator
@@ -21,6 +21,7 @@ class _Summary(NamedTuple):
     n_rows: int = 0
     dtype: Any = None
     is_sparse: bool = False
+    weight: float = 0.0  # sum of the weights, or of so many ones
     error: Exception | None = None
 
 
@@ -37,6 +38,8 @@ class Rows:
         Type of the rows of all ranks.
     is_sparse : bool
         Whether rows are CSR, on all ranks.
+    total_weight : float
+        Sum of the weights of the rows of all ranks.
 
     Attributes
     ----------
@@ -45,15 +48,21 @@ class Rows:
     """
 
     def __init__(
-        self, shard: Shard, sizes: Sequence[int], dtype: np.dtype, is_sparse: bool
+        self,
+        shard: Shard,
+        sizes: Sequence[int],
+        dtype: np.dtype,
+        is_sparse: bool,
+        total_weight: float,
     ) -> None:
         self.dtype, self.is_sparse = dtype, is_sparse
         self.n_features, self.n_total = shard.n_features, sum(sizes)
         self._shard, self._sizes = shard, sizes
+        self._weight_scale = self.n_total / total_weight
 
     def batches(
         self, context: RankContext, n_steps: int, n_passes: int, *, shuffle: bool
-    ) -> Iterator[Any]:
+    ) -> Iterator[tuple[Any, np.ndarray | None]]:
         """Batches of this rank in the pass after `n_passes` passes.
 
         Parameters
@@ -70,10 +79,12 @@ class Rows:
         Yields
         ------
         X : ndarray or CSR of shape (n_rows, n_features)
+        weight : ndarray of shape (n_rows,), or None
+            Weights of the rows, of mean 1 over all ranks, if there are any.
         """
         rng = pass_generator(context, n_passes) if shuffle else None
         for pieces in pass_batches(self._shard, n_steps, rng):
-            yield self._joined(pieces)
+            yield self._joined(pieces), self._weights(pieces)
 
     def take(self, group: Group, numbers: np.ndarray) -> np.ndarray:
         """Rows by their numbers in the order of ranks; a collective call.
@@ -104,6 +115,13 @@ class Rows:
         for places, part in allgather(group, (np.flatnonzero(is_own), found)):
             rows[places] = part
         return rows
+
+    def _weights(self, pieces: list[Piece]) -> np.ndarray | None:
+        """Weights of the rows of a step."""
+        parts = [p.sample_weight for p in pieces if p.sample_weight is not None]
+        if not parts:
+            return None
+        return (np.concatenate(parts) * self._weight_scale).astype(self.dtype)
 
     def _joined(self, pieces: list[Piece]) -> Any:
         """One batch of the pieces of a step."""
@@ -155,7 +173,14 @@ def agree_on_rows(context: RankContext, arguments: Any) -> Rows:
             "map_blocks"
         )
     dtype = np.result_type(*(s.dtype for s in filled))
-    return Rows(shard, [s.n_rows for s in summaries], dtype, kinds.pop())
+    total_weight = sum(s.weight for s in summaries)
+    if not 0 < total_weight < np.inf:
+        raise ValueError(
+            "the sum of sample_weight over all rows is beyond the range of float64; "
+            "divide the weights by a number"
+        )
+    sizes = [s.n_rows for s in summaries]
+    return Rows(shard, sizes, dtype, kinds.pop(), total_weight)
 
 
 def dense(X: Any) -> np.ndarray:
@@ -260,4 +285,39 @@ def _inspect(arguments: Any) -> tuple[Shard | None, _Summary]:
     except (ValueError, TypeError) as error:
         # The traceback would keep the shard alive on its way to the other ranks.
         return None, _Summary(error=error.with_traceback(None))
-    return shard, _Summary(shard.n_rows, shard.dtype, shard.is_sparse)
+    with np.errstate(over="ignore"):
+        weight = sum(_weight_of(block) for block in shard.blocks)
+    return shard, _Summary(shard.n_rows, shard.dtype, shard.is_sparse, weight)
+
+
+def _weight_of(block: Block) -> float:
+    """Sum of the weights of a block's rows."""
+    if block.sample_weight is None:
+        return float(block.X.shape[0])
+    return float(block.sample_weight.sum(dtype=np.float64))
+
+
+def weighted(
+    X: Any, codes: np.ndarray, weight: np.ndarray | None
+) -> tuple[Any, np.ndarray]:
+    """Rows and codes whose products are the weighted ones.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+    codes : ndarray of shape (n_rows, n_components)
+    weight : ndarray of shape (n_rows,), or None
+        None is 1.
+
+    Returns
+    -------
+    X, codes
+        Times the roots of the weights.
+    """
+    if weight is None:
+        return X, codes
+    roots = np.sqrt(weight)
+    codes = codes * roots[:, np.newaxis]
+    if sparse.issparse(X):
+        return sparse.csr_array(sparse.diags_array(roots) @ X), codes
+    return X * roots[:, np.newaxis], codes

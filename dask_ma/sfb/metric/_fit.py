@@ -16,7 +16,12 @@ from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of
-from dask_ma.sfb.metric._models import LabelModel, MetricModel, PairModel
+from dask_ma.sfb.metric._models import (
+    ENOUGH_STEPS,
+    LabelModel,
+    MetricModel,
+    PairModel,
+)
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, entropy_of
 from dask_ma.sfb.metric._start import Sample, first_components, first_step
@@ -30,8 +35,7 @@ from dask_ma.supervised import StopRule
 
 _ADVICE = "lower eta0, or scale the features"
 _VANISHED = 1e-2  # of the components at the start
-# After which distances hardly become better, whatever the number of rows.
-_ENOUGH_STEPS, _LEAST_PASSES = 120, 3
+_LEAST_PASSES = 3
 _MOMENTS = ("first_moment", "second_moment")
 
 
@@ -112,10 +116,19 @@ class MetricFit(Method):
     def begin(self) -> None:
         params, context = self._params, self.context
         with self.log.computing():
-            sample = Sample(context.group, self._source.table, params.n_components)
-            components = first_components(sample, params, entropy_of(context))
+            sample = Sample(context.group, self._source, params.n_components)
+            n_classes = 0 if self._classes is None else len(self._classes)
+            seed = entropy_of(context)
+            components = first_components(sample, params, seed, n_classes)
             eta0 = first_step(params, components, sample)
-        self._prepare(components, eta0, None)
+        self._first_size = float(np.linalg.norm(components))
+        start = None
+        if params.iteration:
+            start = Start(components.T, None, params.iteration, params.n_passes)
+        self._prepare(components, eta0, start)
+        if params.steps is not None and self.engine.optimizer is not None:
+            moments = {name: params.steps[name].T for name in _MOMENTS}
+            self._set_moments(self.engine.cut_all(moments), params.steps["n_steps"])
 
     def load_state_dict(self, state: State) -> None:
         shared, arrays = state.shared, arrays_of(state, self.context.group)
@@ -133,10 +146,15 @@ class MetricFit(Method):
         engine = self.engine
         arrays = engine.cut_all(arrays)
         if engine.optimizer is not None:
-            moments = {name: arrays[name].reshape(-1) for name in _MOMENTS}
-            engine.optimizer.load_state_dict({**moments, "n_steps": shared["n_steps"]})
+            self._set_moments(arrays, shared["n_steps"])
         self._rule.load_state_dict(shared["rule"])
         self._best.load_state_dict(shared, arrays)
+
+    def _set_moments(self, arrays: dict[str, Any], n_steps: Any) -> None:
+        """Let the optimiser go on from where another one was."""
+        assert self.engine.optimizer is not None
+        moments = {name: np.array(arrays[name]).reshape(-1) for name in _MOMENTS}
+        self.engine.optimizer.load_state_dict({**moments, "n_steps": n_steps})
 
     def state_dict(self) -> Snapshot:
         engine = self.engine
@@ -196,7 +214,8 @@ class MetricFit(Method):
             components = np.array(components, order="C")
         return {
             "components": components,
-            "n_iter": self.n_rounds,
+            "n_iter": self._params.n_passes + self.n_rounds,
+            "n_steps": self.engine.iteration,
             "objective": self._objective,
             "eta0": self._eta0,
             "communication": self.engine.communication,
@@ -208,6 +227,8 @@ class MetricFit(Method):
         if self._params.early_stopping:
             self._best.give(self.engine.matrix)
         fitted = dict(self.model())
+        if self._params.is_partial:
+            fitted["steps"] = self._steps()
         if self._params.alpha and not self._objective < self._null_objective():
             raise self._vanished()
         source = self._source
@@ -217,14 +238,22 @@ class MetricFit(Method):
             )
         return fitted
 
+    def _steps(self) -> dict[str, Any] | None:
+        """What steps of another partial fit go on from; a collective call."""
+        optimizer = self.engine.optimizer
+        if optimizer is None:
+            return None
+        steps, shape = optimizer.state_dict(), self.engine.matrix.values.shape
+        for name in _MOMENTS:
+            steps[name] = self.engine.collect_part(steps[name].reshape(shape), name).T
+        return steps
+
     def _prepare(
         self, components: np.ndarray, eta0: float, start: Start | None
     ) -> None:
         """Make model and engine; a collective call."""
         params, context = self._params, self.context
         self._eta0 = eta0
-        if start is None:
-            self._first_size = float(np.linalg.norm(components))
         self._model = self._make_model(components, eta0)
         make_optimizer = None
         if params.optimizer == "adam":
@@ -246,7 +275,7 @@ class MetricFit(Method):
         if not isinstance(self._params.max_iter, str):
             return self._params.max_iter
         n_steps = self._source.plan.n_steps(self._params.batch_size)
-        return max(_LEAST_PASSES, -(-_ENOUGH_STEPS // n_steps))
+        return max(_LEAST_PASSES, -(-ENOUGH_STEPS // n_steps))
 
     def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
         """The model of labels or of pairs."""

@@ -15,14 +15,14 @@ from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels
+from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels, merge_labels
 from dask_ma.engine import Identity, as_text
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.metric._agent import train
 from dask_ma.sfb.metric._combinations import INACTIVE, check_combinations
-from dask_ma.sfb.metric._fitted import FittedMetric, check_labels
+from dask_ma.sfb.metric._fitted import FittedMetric
+from dask_ma.sfb.metric._inputs import INITS, checked_init, tuples_of
 from dask_ma.sfb.metric._params import MetricParams
-from dask_ma.sfb.model._pairs import Tuples, check_tuples, known_length
 from dask_ma.supervised import FitResult
 
 
@@ -56,11 +56,12 @@ class SFBMetricLearner(FittedMetric):
         Squared distance, above 0.
     push_weight : float, default=5.0
         Weight of dissimilar pairs in "hinge", above 0.
-    init : {"auto", "pca", "identity", "random"} or array-like of shape \
+    init : {"auto", "pca", "lda", "identity", "random"} or array-like of shape \
             (n_components, n_features), default="auto"
-        Components to start from: the first principal components, the first features,
-        or numbers drawn at random, all of a length that suits the loss. "auto" is
-        "pca" with fewer components than features, else "identity".
+        Components to start from: the first principal components, the directions that
+        tell classes apart best, of which there are one fewer than classes, the first
+        features, or numbers drawn at random, all of a length that suits the loss.
+        "auto" is "pca" with fewer components than features, else "identity".
     penalty : {"l2", "l1", "trace"}, default="l2"
         Penalty of the components: half the sum of their squares, the sum of their
         absolute values, or that of their singular values, which makes for a low rank.
@@ -128,6 +129,8 @@ class SFBMetricLearner(FittedMetric):
         What was sent: "factors", "full_matrix", "server" or "outputs".
     n_iter_ : int
         Passes made.
+    n_steps_ : int
+        Steps made.
     history_ : list of dict
         One record per pass: `round`, the number of the pass; `time`, in seconds since
         rank 0 started; `objective`, the mean loss of the batches of the pass, as they
@@ -175,7 +178,7 @@ class SFBMetricLearner(FittedMetric):
         "loss": [StrOptions({"nca", "hinge", "logistic", "triplet"})],
         "margin": [Interval(Real, 0, None, closed="neither")],
         "push_weight": [Interval(Real, 0, None, closed="neither")],
-        "init": [StrOptions({"auto", "pca", "identity", "random"}), "array-like"],
+        "init": [StrOptions(INITS), "array-like"],
         "penalty": [StrOptions({"l2", "l1", "trace"})],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -248,7 +251,13 @@ class SFBMetricLearner(FittedMetric):
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def fit(
-        self, X: Any, y: Any = None, *, pairs: Any = None, pair_labels: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        pairs: Any = None,
+        pair_labels: Any = None,
     ) -> SFBMetricLearner:
         """Learn the components.
 
@@ -259,6 +268,11 @@ class SFBMetricLearner(FittedMetric):
             Rows.
         y : array-like or Dask collection of shape (n_samples,), default=None
             Labels: int, bool or str. Rows with the same label are similar.
+        sample_weight : array-like or Dask column of shape (n_samples,), or array-like \
+                of shape (n_pairs,), default=None
+            What the losses of rows, or of pairs or triplets, are multiplied by, not
+            negative; the mean is 1 after all. Rows of weight 0 are no rows, also to
+            others.
         pairs : array-like of int of shape (n_pairs, 2) or (n_pairs, 3), default=None
             Numbers of rows of `X`, from 0, instead of labels. With ``loss="triplet"``
             three: a row, one that is similar to it, and one that is less so.
@@ -279,8 +293,44 @@ class SFBMetricLearner(FittedMetric):
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        tuples = self._tuples(X, y, pairs, pair_labels)
-        return self._fit(X, y, tuples=tuples)
+        data = X, y, sample_weight
+        sample_weight, tuples = tuples_of(self, *data, pairs, pair_labels)
+        return self._fit(X, y, sample_weight, tuples=tuples)
+
+    @with_callbacks
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        pairs: Any = None,
+        pair_labels: Any = None,
+    ) -> SFBMetricLearner:
+        """Go over rows or pairs once, starting from the components so far.
+
+        Steps are shortened by their number, and not towards `max_iter`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, pairs, pair_labels
+            As in :meth:`fit`, which is about rows, or pairs, at hand: weights have mean
+            1 in each call. Calls may have rows of other classes.
+
+        Returns
+        -------
+        self : SFBMetricLearner
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`fit`, and for another number of columns, or of components, than
+            before.
+        """
+        data = X, y, sample_weight
+        sample_weight, tuples = tuples_of(self, *data, pairs, pair_labels)
+        return self._fit(X, y, sample_weight, is_partial=True, tuples=tuples)
 
     # The way through a fit ------------------------------------------------------------
 
@@ -297,38 +347,6 @@ class SFBMetricLearner(FittedMetric):
 
     def _peer_type(self) -> type:
         return NeighborhoodComponentsAnalysis
-
-    def _tuples(self, X: Any, y: Any, pairs: Any, pair_labels: Any) -> Tuples | None:
-        """Pairs to learn from, checked; None for labels."""
-        if pairs is None:
-            if pair_labels is not None:
-                raise ValueError("pair_labels are those of pairs; pass pairs, too")
-            if y is None:
-                raise ValueError(
-                    f"{type(self).__name__} requires y to be passed, but the target y "
-                    "is None; pass labels, or pairs"
-                )
-            return None
-        if y is not None:
-            raise ValueError("y and pairs cannot both be learnt from; pass one of them")
-        tuples = check_tuples(pairs, pair_labels, known_length(X))
-        width = tuples.rows.shape[1]
-        if self.loss == "nca" or (width == 3) != (self.loss == "triplet"):
-            needs = {"nca": "labels y", "triplet": "pairs of three rows"}
-            raise ValueError(
-                f"loss={self.loss!r} needs {needs.get(self.loss, 'pairs of two rows')},"
-                f" got pairs of shape {tuples.rows.shape}; set loss='hinge' or "
-                "'logistic' for pairs, 'triplet' for triplets"
-            )
-        if width == 3:
-            if pair_labels is not None:
-                raise ValueError("pair_labels are for pairs of two rows, not triplets")
-            return tuples
-        if pair_labels is None:
-            raise ValueError(
-                "pairs need pair_labels: 1 for similar pairs, -1 for others"
-            )
-        return tuples._replace(labels=check_labels(pair_labels, len(tuples.rows)))
 
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         options: dict[str, Any] = {
@@ -355,12 +373,12 @@ class SFBMetricLearner(FittedMetric):
             )
         shape = n_components, n_features
         if not isinstance(self.init, str):
-            changes["init"] = _checked_init(self.init, shape)
+            changes["init"] = checked_init(self.init, shape)
         start = changes.get("start")
         if start is not None and start.shape != shape:
             raise ValueError(
                 f"the components to go on from have the shape {start.shape}, expected "
-                f"{shape}; set warm_start=False"
+                f"{shape}; set n_components back, or warm_start=False"
             )
         settings = RunSettings(
             exchange=self._objects()["communication"], batch_size=self.batch_size
@@ -382,6 +400,23 @@ class SFBMetricLearner(FittedMetric):
         is_warm = self.warm_start and hasattr(self, "components_")
         return {"start": self.components_} if is_warm else {}
 
+    def _partial_changes(self) -> dict[str, Any]:
+        changes: dict[str, Any] = {
+            "is_partial": True,
+            "max_iter": 1,
+            "tol": None,
+            "early_stopping": False,
+        }
+        if not hasattr(self, "components_"):
+            return changes
+        return changes | {
+            "start": self.components_,
+            "eta0": self.eta0_,
+            "iteration": self.n_steps_,
+            "n_passes": self.n_iter_,
+            "steps": getattr(self, "_steps", None),
+        }
+
     def _identity(self, params: MetricParams, seed: int) -> Identity:
         identity = super()._identity(params, seed)
         tuples = getattr(params, "tuples", None)
@@ -390,6 +425,7 @@ class SFBMetricLearner(FittedMetric):
         described = {
             "pairs": as_text(tuples.rows),
             "pair_labels": as_text(tuples.labels),
+            "pair_weights": as_text(tuples.weights),
         }
         return replace(identity, parameters={**identity.parameters, **described})
 
@@ -397,6 +433,7 @@ class SFBMetricLearner(FittedMetric):
         attributes = {
             "components_": fitted["components"],
             "n_iter_": fitted["n_iter"],
+            "n_steps_": fitted["n_steps"],
             "eta0_": fitted["eta0"],
             "communication_": fitted["communication"],
         }
@@ -407,10 +444,16 @@ class SFBMetricLearner(FittedMetric):
         return attributes
 
     def _take_over(self, result: FitResult, params: MetricParams) -> None:
+        before = self.__dict__.get("classes_") if params.is_partial else None
         # The fit before may have been to the other kind of input.
         for name in ("classes_", "threshold_"):
             self.__dict__.pop(name, None)
         super()._take_over(result, params)
+        found = result.fitted["classes"]
+        if before is not None and found is not None:
+            self.classes_ = merge_labels([before, found])
+        # A fit after partial ones does not go on from their steps.
+        self._steps = result.fitted.get("steps")
 
     def _warnings(
         self, result: FitResult, *, is_partial: bool
@@ -423,14 +466,3 @@ class SFBMetricLearner(FittedMetric):
                 "eta0, or give more rows or pairs",
                 ConvergenceWarning,
             )
-
-
-def _checked_init(init: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Components that the user wants to start from."""
-    values = np.asarray(init, dtype=np.float32)
-    if values.shape != shape or not np.isfinite(values).all():
-        raise ValueError(
-            f"init has the shape {values.shape}, expected finite numbers of shape "
-            f"{shape}, (n_components, n_features)"
-        )
-    return values

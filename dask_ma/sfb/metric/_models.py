@@ -24,6 +24,8 @@ from dask_ma.sfb.model._model import Batch, FactorModel
 
 # Pairs of a batch from which on it is quicker to send slopes than to find all of them.
 _SHARED_PAIRS = 2**19
+#: After which distances hardly become better, whatever the number of rows.
+ENOUGH_STEPS = 120
 
 
 class MetricModel(FactorModel):
@@ -60,6 +62,7 @@ class MetricModel(FactorModel):
         self._components = components
         self._eta0 = eta0
         self._is_cosine = params.learning_rate == "cosine"
+        self._is_partial = params.is_partial
         self._n_iterations = n_iterations
         self.seen = np.zeros(2)
 
@@ -69,6 +72,8 @@ class MetricModel(FactorModel):
     def step_size(self, iteration: int) -> float:
         if not self._is_cosine:
             return self._eta0
+        if self._is_partial:  # nobody knows how many steps will follow
+            return float(self._eta0 / np.sqrt(1 + iteration / ENOUGH_STEPS))
         done = min(1.0, iteration / self._n_iterations)
         return float(self._eta0 * (1 + np.cos(np.pi * done)) / 2)
 
@@ -134,6 +139,7 @@ class LabelModel(MetricModel):
             batch.y[:, np.newaxis] == codes,
             np.arange(ends[rank], ends[rank + 1]),
             self._loss,
+            batch.sample_weight,
         )
         self._note(value, batch.n_rows)
         u, of_all = distance_gradient(weights, own, Z)
@@ -156,11 +162,13 @@ class LabelModel(MetricModel):
         is_split = group.size > 1 and n_rows**2 >= _SHARED_PAIRS
         ends = [n_rows * r // group.size for r in range(group.size + 1)]
         first, last = (ends[group.rank : group.rank + 2]) if is_split else (0, n_rows)
+        row_weights = batch.sample_weight
         weights, value = batch_weights(
             squared_distances(Z[first:last], Z),
             batch.y[first:last, np.newaxis] == batch.y,
             np.arange(first, last),
             self._loss,
+            None if row_weights is None else row_weights[first:last],
         )
         self._note(value, last - first)
         if not is_split:  # each finds what all pairs mean for its outputs
@@ -210,9 +218,12 @@ class PairModel(MetricModel):
         if len(distances) > 1:
             near, far = distances
             values, slopes = triplet_losses(near, far, self._loss.margin)
-            slopes = np.stack([slopes, -slopes], axis=1).ravel()
         else:
             values, slopes = pair_losses(distances[0], batch.y > 0, self._loss)
+        if batch.sample_weight is not None:
+            values, slopes = (part * batch.sample_weight for part in (values, slopes))
+        if len(distances) > 1:
+            slopes = np.stack([slopes, -slopes], axis=1).ravel()
         self._note(float(values.sum(dtype=np.float64)), batch.n_rows)
         return (2 * slopes)[:, np.newaxis] * projected
 

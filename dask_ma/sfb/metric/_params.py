@@ -33,8 +33,12 @@ class MetricParams(ProblemParams):
         Pairs or triplets to learn from; None for labels.
     start : ndarray of shape (n_components, n_features) or None
         Components to go on from.
-    iteration : int
-        Iterations made already.
+    is_partial : bool
+        Whether this is a step of `partial_fit`, the number of which nobody knows.
+    iteration, n_passes : int
+        Iterations and passes that have been made by then.
+    steps : dict or None
+        What the optimiser goes on from; None for nothing.
     settings : RunSettings
         How the ranks exchange.
     """
@@ -58,6 +62,10 @@ class MetricParams(ProblemParams):
     settings: RunSettings
     tuples: Tuples | None = None
     start: np.ndarray | None = None
+    is_partial: bool = False
+    iteration: int = 0
+    n_passes: int = 0
+    steps: dict[str, Any] | None = None
 
     @property
     def metric_loss(self) -> MetricLoss:

@@ -118,6 +118,9 @@ class LabelSource(Source):
         self.table = RowTable(shard)
         labels = [np.zeros(0, dtype=np.int64), *(block.y for block in shard.blocks)]
         self._codes = np.concatenate(labels).astype(np.int64)
+        found = (block.sample_weight for block in shard.blocks)
+        weights = [each for each in found if each is not None]  # of all blocks, or none
+        self._weights = np.concatenate(weights) if weights else None
         numbers, codes = gather_rows(context.group, self.table.numbers, self._codes)
         places = self.table.find(numbers)
         self.plan = Plan(codes, places, entropy_of(context), held_out)
@@ -128,7 +131,12 @@ class LabelSource(Source):
 
     def take(self, places: np.ndarray) -> Batch:
         """A batch of some rows of this rank."""
-        return Batch(self.table.take(places), self._codes[places], None, places)
+        weights = None if self._weights is None else self._weights[places]
+        return Batch(self.table.take(places), self._codes[places], weights, places)
+
+    def codes_at(self, places: np.ndarray) -> np.ndarray:
+        """Classes of some rows of this rank."""
+        return self._codes[places]
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
         return map(self.take, self.plan.parts(n_steps, n_passes))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import linalg
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.sfb.metric._params import MetricParams
-from dask_ma.sfb.model._pairs import RowTable
+from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs
 
 _MOST_SAMPLED = 2048
 _N_EXTRA, _N_SWEEPS = 10, 4
@@ -14,6 +15,9 @@ _N_EXTRA, _N_SWEEPS = 10, 4
 _SPREAD = 8.0
 # Steps, in parts of the root mean square of the components, and of what is stable.
 _SHARE, _SHARE_OF_SGD = 0.1, 0.5
+# Principal components beside those wanted, among which classes are told apart, and what
+# is added to variances within them.
+_N_DISCRIMINATED, _RIDGE = 100, 1e-3
 _START = 2**33  # tells this draw from others of the seed
 
 
@@ -24,14 +28,16 @@ class Sample:
     ----------
     group : Group
         This rank.
-    table : RowTable
-        Rows of this rank.
+    source : LabelSource or PlannedPairs
+        Rows of this rank, with their classes if they have such.
     n_components : int
         Components that are to be found in them.
     """
 
-    def __init__(self, group: Group, table: RowTable, n_components: int) -> None:
-        self._group = group
+    def __init__(
+        self, group: Group, source: LabelSource | PlannedPairs, n_components: int
+    ) -> None:
+        self._group, table = group, source.table
         self.n_features = table.n_features
         last = int(table.numbers.max(initial=-1))
         n_rows = int(allreduce(group, np.array(last), "max")) + 1
@@ -39,8 +45,11 @@ class Sample:
         wanted = np.linspace(0, n_rows - 1, n_sampled).astype(np.int64)
         places = table.find(wanted)
         # Other ranks' rows, which pairs need, would count twice.
-        X = table.take(places[(places >= 0) & (places < table.n_own)])
-        self._X = X
+        places = places[(places >= 0) & (places < table.n_own)]
+        self._X = X = table.take(places)
+        self._codes = np.zeros(len(places), dtype=np.int64)
+        if isinstance(source, LabelSource):
+            self._codes = source.codes_at(places)
         total = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()
         count, total = allreduce(group, [np.array(float(X.shape[0])), total])
         self.n_rows = float(count)
@@ -73,8 +82,19 @@ class Sample:
         R = self.centred_product(Q).astype(np.float64)
         return np.asarray(allreduce(self._group, R.T @ R))
 
+    def between(self, Q: np.ndarray, n_classes: int) -> np.ndarray:
+        """The part of :meth:`gram` that is of means of classes; collective."""
+        R = self.centred_product(Q).astype(np.float64)
+        sums = np.zeros((n_classes, R.shape[1]))
+        np.add.at(sums, self._codes, R)
+        counts = np.bincount(self._codes, minlength=n_classes).astype(np.float64)
+        sums, counts = allreduce(self._group, [sums, counts])
+        return np.asarray((sums / np.maximum(counts, 1)[:, np.newaxis]).T @ sums)
 
-def first_components(sample: Sample, params: MetricParams, seed: int) -> np.ndarray:
+
+def first_components(
+    sample: Sample, params: MetricParams, seed: int, n_classes: int
+) -> np.ndarray:
     """Components to start from; a collective call.
 
     Parameters
@@ -85,6 +105,8 @@ def first_components(sample: Sample, params: MetricParams, seed: int) -> np.ndar
         Parameters of the fit.
     seed : int
         The same on all ranks.
+    n_classes : int
+        0 for pairs.
 
     Returns
     -------
@@ -93,7 +115,7 @@ def first_components(sample: Sample, params: MetricParams, seed: int) -> np.ndar
     Raises
     ------
     ValueError
-        If all rows are alike.
+        If all rows are alike, or there are too few classes.
     """
     if params.start is not None:
         return params.start.astype(np.float32)
@@ -106,6 +128,8 @@ def first_components(sample: Sample, params: MetricParams, seed: int) -> np.ndar
         init = "pca" if n_components < n_features else "identity"
     if init == "random":
         components = rng.normal(size=(n_components, n_features))
+    elif init == "lda":
+        components = discriminants(sample, n_components, n_classes, rng)
     elif init == "identity":
         components = np.eye(n_components, n_features)
     else:
@@ -129,9 +153,32 @@ def principal_components(
     for _ in range(_N_SWEEPS):
         Q = np.linalg.qr(sample.moments(Q))[0]
     vectors = np.linalg.eigh(sample.gram(Q))[1][:, ::-1]
-    components: np.ndarray = (Q @ vectors[:, :n_components]).T
+    return with_signs((Q @ vectors[:, :n_components]).T)
+
+
+def discriminants(
+    sample: Sample, n_components: int, n_classes: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Directions that tell classes apart, among principal ones; a collective call."""
+    if n_components >= n_classes:
+        raise ValueError(
+            f"init='lda' finds at most {n_classes - 1} components for {n_classes} "
+            f"classes, but n_components={n_components}; set init='pca'"
+        )
+    n_features = sample.n_features
+    size = min(n_features, n_components + _N_DISCRIMINATED, int(sample.n_rows) - 1)
+    Q = principal_components(sample, max(size, n_components), n_features, rng).T
+    between = sample.between(Q, n_classes)
+    within = sample.gram(Q) - between
+    ridge = _RIDGE * np.trace(within) / len(within)
+    within[np.diag_indices_from(within)] += ridge if ridge > 0 else 1.0
+    vectors = linalg.eigh(between, within)[1][:, ::-1]
+    return with_signs((Q @ vectors[:, :n_components]).T)
+
+
+def with_signs(components: np.ndarray) -> np.ndarray:
+    """Of the two signs of each, that of the largest element: so on any machine."""
     largest = np.abs(components).argmax(axis=1)[:, np.newaxis]
-    # Of the two signs, that of the largest element is the same on any machine.
     return components * np.sign(np.take_along_axis(components, largest, axis=1))
 
 

@@ -25,16 +25,20 @@ class Tuples(NamedTuple):
     ----------
     rows : ndarray of int64 of shape (n_pairs, 2) or (n_pairs, 3)
         Numbers of rows in the whole input.
-    labels : ndarray of shape (n_pairs,), or None
+    labels, weights : ndarray of shape (n_pairs,), or None
     """
 
     rows: np.ndarray
     labels: np.ndarray | None
+    weights: np.ndarray | None = None
 
     def pick(self, chosen: np.ndarray) -> Tuples:
         """Some of them."""
-        labels = None if self.labels is None else self.labels[chosen]
-        return Tuples(self.rows[chosen], labels)
+        labels, weights = (
+            None if part is None else part[chosen]
+            for part in (self.labels, self.weights)
+        )
+        return Tuples(self.rows[chosen], labels, weights)
 
 
 def check_tuples(pairs: Any, labels: Any, n_rows: int | None) -> Tuples:
@@ -246,7 +250,7 @@ class PairSource(Source):
         places = self.table.find(own.rows)
         there = np.flatnonzero((places >= 0).all(axis=1))
         self.numbers, self._places = numbers[there], places[there]
-        self._labels = own.pick(there).labels
+        _, self._labels, self._weights = own.pick(there)
         self.n_units = len(self._places)
 
     def check_all(self, group: Group) -> None:
@@ -261,8 +265,11 @@ class PairSource(Source):
     def take(self, units: np.ndarray) -> Batch:
         """A batch of some pairs."""
         X, *others = (self.table.take(places) for places in self._places[units].T)
-        labels = None if self._labels is None else self._labels[units]
-        return Batch(X, labels, None, units, tuple(others))
+        labels, weights = (
+            None if part is None else part[units]
+            for part in (self._labels, self._weights)
+        )
+        return Batch(X, labels, weights, units, tuple(others))
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
         order = np.arange(self.n_units)
