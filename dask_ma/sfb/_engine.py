@@ -357,8 +357,8 @@ class BroadcastEngine:
         """
         arrays = dict(arrays or {})
         if "values" not in arrays and not self._context.keeps_states:
-            # Nobody will ask for them.
-            arrays["values"], arrays["intercept"] = self.matrix.values, None
+            # Nobody will ask for it, but what is late is done now as with a copy.
+            arrays["values"] = self.matrix.whole()
         elif "values" not in arrays:  # both go on changing in place
             arrays["values"], arrays["intercept"] = self.copies()
         shared = {**shared, "iteration": self.iteration}
