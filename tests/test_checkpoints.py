@@ -26,6 +26,7 @@ from dask_ma import (
     SchMPLasso,
     SchMPLassoCV,
     SchMPLogisticRegression,
+    SFBDictionaryLearning,
     SFBLogisticRegression,
     SFBMetricLearner,
     ma,
@@ -58,6 +59,9 @@ L1 = {"alpha": 1e-4, "tol": 1e-14, "random_state": 0, "n_ranks": 2}
 LASSO = {**L1, "alpha": 0.3, "tol": 1e-12, "max_iter": 500}
 TOPICS = {"max_iter": 3, "batch_size": 20, "random_state": 0, "n_ranks": 2}
 FACTORS = {**LINEAR, "communication": "factors"}
+ATOMS = {"n_components": 4, "alpha": 0.5, "max_iter": 3, "batch_size": 80, "tol": 0}
+ATOMS |= {"max_no_improvement": None, "random_state": 0, "n_ranks": 2}
+NOTHING = np.zeros(N)  # instead of targets
 
 ESTIMATORS = {
     "MASGDClassifier": (MASGDClassifier, {**LINEAR, "refine": None}, CODES),
@@ -88,11 +92,23 @@ ESTIMATORS = {
         CODES,
     ),
     "SFBMetricLearner": (SFBMetricLearner, FACTORS, CODES),
+    "SFBMetricLearner, outputs": (
+        SFBMetricLearner,
+        {**FACTORS, "communication": "outputs", "early_stopping": True},
+        CODES,
+    ),
+    "SFBDictionaryLearning": (SFBDictionaryLearning, ATOMS, NOTHING),
+    "SFBDictionaryLearning, sgd": (
+        SFBDictionaryLearning,
+        {**ATOMS, "solver": "sgd", "communication": "factors"},
+        NOTHING,
+    ),
     "MPCAClassifier": (MPCAClassifier, NETWORK, CODES),
     "MPCARegressor": (MPCARegressor, NETWORK, TARGET),
 }
 PARTIAL = [n for n, (cls, *_) in ESTIMATORS.items() if hasattr(cls(), "partial_fit")]
 PARTIAL.remove("SFBLogisticRegression, sdca")
+WITH_CLASSES = ("MASGD", "Butterfly", "SFBLogistic", "MPCA")  # which are to be named
 
 
 class LowRank(sfb.FactorModel):
@@ -161,6 +177,11 @@ def run_program(y=TARGET, X=X, **changes):
     options = {"n_iterations": 40, "report_every": 7, "random_state": 0, "n_ranks": 2}
     result = schmp.run(NonNegative(), X, y, **options, **changes)
     return {"model": result.model}, result.history
+
+
+def has_targets(name):
+    """Whether a fit learns from targets."""
+    return name not in ("MALDA", "sfb.run") and "Dictionary" not in name
 
 
 FITS = {name: run_estimator(name) for name in ESTIMATORS}
@@ -382,7 +403,7 @@ def test_an_object_goes_on_where_its_name_was_left(
 # Fits that have nothing to do with each other -----------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in FITS if n not in ("MALDA", "sfb.run")])
+@pytest.mark.parametrize("name", [n for n in FITS if has_targets(n)])
 def test_a_second_fit_with_other_targets(path, name):
     fit, y = FITS[name], ESTIMATORS.get(name, (None, None, TARGET))[2]
     other = 2 - y if y is CODES else -y
@@ -482,7 +503,8 @@ def test_partial_fit_has_no_checkpoints(path, name):
     def steps():
         model = cls(**params)
         for part in np.array_split(np.arange(len(rows)), 4):
-            extra = {} if y is not CODES else {"classes": [0, 1, 2]}
+            is_named = y is CODES and name.startswith(WITH_CLASSES)
+            extra = {"classes": [0, 1, 2]} if is_named else {}
             model.partial_fit(rows[part], None if y is None else y[part], **extra)
         return found(model)
 

@@ -210,7 +210,7 @@ class BroadcastEngine:
         optimizer = self.optimizer
         if optimizer is None or not self._context.keeps_states:
             return {}
-        return self._process.one_if_same(optimizer.state_dict)
+        return dict(self._process.one_if_same(optimizer.state_dict))
 
     def collect(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and intercepts of all outputs on rank 0; a collective call.
