@@ -92,11 +92,6 @@ ESTIMATORS = {
         CODES,
     ),
     "SFBMetricLearner": (SFBMetricLearner, FACTORS, CODES),
-    "SFBMetricLearner, outputs": (
-        SFBMetricLearner,
-        {**FACTORS, "communication": "outputs", "early_stopping": True},
-        CODES,
-    ),
     "SFBDictionaryLearning": (SFBDictionaryLearning, ATOMS, NOTHING),
     "SFBDictionaryLearning, sgd": (
         SFBDictionaryLearning,

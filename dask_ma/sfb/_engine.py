@@ -145,6 +145,7 @@ class BroadcastEngine:
         batches = self._source.batches(self.n_steps, self.n_passes)
         if self._shares is not None:
             self._run_shared(self._shares, batches)
+            self.matrix.settle()
             self.n_passes += 1
             return
         for step in range(self.n_steps):

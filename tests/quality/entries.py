@@ -1,4 +1,4 @@
-"""Everything that is judged: linear models, networks, topics."""
+"""Everything that is judged: linear models, networks, topics, distances, atoms."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import Any
 
 from .cells import Cell, every_cell, spread
 from .contestants import CONTESTANTS
+from .factors import (
+    Atoms,
+    Distances,
+    every_atom_cell,
+    every_distance_cell,
+    judge_atoms,
+    judge_distances,
+)
 from .networks import NETWORKS, every_network_cell, judge_network
 from .rule import Result, judge
 from .topics import Topics, every_topic_cell, judge_topics
@@ -20,7 +28,7 @@ class Entry:
 
     Attributes
     ----------
-    contestant : Contestant, Network or Topics
+    contestant : Contestant, Network, Topics, Distances or Atoms
     cells : list of Cell
     judge : callable
         Fits a cell, and returns a `Result`.
@@ -48,4 +56,6 @@ ENTRIES = [
     *(_entry(one, every_cell(one.task), judge) for one in CONTESTANTS),
     *(_entry(one, every_network_cell(one), judge_network) for one in NETWORKS),
     _entry(Topics(), every_topic_cell(), judge_topics),
+    _entry(Distances(), every_distance_cell(), judge_distances),
+    _entry(Atoms(), every_atom_cell(), judge_atoms),
 ]

@@ -36,7 +36,13 @@ def rows_of(X, rank, is_sparse):
         blocks.append(Block(part, None, None, index, start))
         start += n
     shard = Shard(blocks, X.shape[1], X.dtype)
-    return Rows(shard, [sum(sizes) for sizes in SIZES], X.dtype, is_sparse)
+    return Rows(
+        shard,
+        [sum(sizes) for sizes in SIZES],
+        X.dtype,
+        is_sparse,
+        float(sum(map(sum, SIZES))),
+    )
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
@@ -78,7 +84,7 @@ def test_batches_hold_each_row_once(run_ranks, X):
         context = RankContext(group, 5)
         rows = rows_of(X, group.rank, True)
         return [
-            [part.toarray() for part in rows.batches(context, 3, n, shuffle=True)]
+            [part.toarray() for part, _ in rows.batches(context, 3, n, shuffle=True)]
             for n in range(2)
         ]
 

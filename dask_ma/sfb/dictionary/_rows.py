@@ -164,7 +164,10 @@ def agree_on_rows(context: RankContext, arguments: Any) -> Rows:
     if shard is None:
         raise RuntimeError("a rank without an error has no shard")
     if not sum(s.n_rows for s in summaries):
-        raise ValueError("X has no rows: at least one is needed")
+        raise ValueError(
+            "X has no rows, or sample_weight has the weight zero for all of them: at "
+            "least one is needed"
+        )
     filled = [s for s in summaries if s.n_rows]
     kinds = {s.is_sparse for s in filled}
     if len(kinds) > 1:
@@ -177,7 +180,7 @@ def agree_on_rows(context: RankContext, arguments: Any) -> Rows:
     if not 0 < total_weight < np.inf:
         raise ValueError(
             "the sum of sample_weight over all rows is beyond the range of float64; "
-            "divide the weights by a number"
+            "divide the weights by their largest one"
         )
     sizes = [s.n_rows for s in summaries]
     return Rows(shard, sizes, dtype, kinds.pop(), total_weight)

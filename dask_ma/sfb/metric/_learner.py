@@ -378,7 +378,7 @@ class SFBMetricLearner(FittedMetric):
         if start is not None and start.shape != shape:
             raise ValueError(
                 f"the components to go on from have the shape {start.shape}, expected "
-                f"{shape}; set n_components back, or warm_start=False"
+                f"{shape}; set n_components back, or set warm_start=False"
             )
         settings = RunSettings(
             exchange=self._objects()["communication"], batch_size=self.batch_size
