@@ -126,8 +126,9 @@ class FactorModel(ABC):
         Parameters
         ----------
         matrix : ParameterMatrix
-            This rank's copy. ``matrix.product(X)`` is ``X @ matrix.T``, plus the
-            intercepts; ``np.asarray(matrix)`` is the whole matrix, which costs more.
+            Not to be changed: ranks of a process may have it together.
+            ``matrix.product(X)`` is ``X @ matrix.T``, plus the intercepts;
+            ``np.asarray(matrix)`` is the whole matrix, which costs more.
         batch : Batch
             Rows of this rank, at least one.
 
