@@ -9,6 +9,7 @@ from scipy import sparse
 from dask_ma import run_spmd
 from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, RoundLog
+from dask_ma.engine.recovery._fit_info import FitInfo
 from dask_ma.exceptions import GroupClosedError
 from dask_ma.sfb._engine import BroadcastEngine, Start
 from dask_ma.sfb.exchange._settings import Exchange, RunSettings
@@ -251,7 +252,7 @@ def test_a_state_stays_as_it_was(
     """And a run that starts from it goes on to the same bits."""
     model = make_model(prox=L2(0.3), fit_intercept=fit_intercept)
     [group] = LocalGroup.create(1)
-    context = RankContext(group, 0)
+    context = RankContext(group, 0, fit_info=FitInfo("", "", keeps=True))
     settings = RunSettings(exchange=Exchange(), batch_size=3)
     whole = make_shards(1, rows.X, rows.y)[0]
     engine = BroadcastEngine(context, model, whole, settings, RoundLog(context))

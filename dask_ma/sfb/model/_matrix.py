@@ -54,6 +54,15 @@ class ParameterMatrix:
 
         What that does to the values is left out, but for :meth:`replace`: it is done by
         the owner, to which the other rank gives way.
+
+        Parameters
+        ----------
+        intercept : ndarray of shape (n_outputs,) or None
+            Copied.
+
+        Returns
+        -------
+        matrix : ParameterMatrix
         """
         other = copy(self)
         other._is_owner = False
@@ -100,7 +109,12 @@ class ParameterMatrix:
         return self._late.whole()
 
     def frozen_copy(self) -> np.ndarray:
-        """A copy of :meth:`whole` that cannot be changed."""
+        """A copy of :meth:`whole` that cannot be changed.
+
+        Returns
+        -------
+        values : ndarray of shape (n_features, n_outputs)
+        """
         values = self.whole().copy()
         values.flags.writeable = False
         return values
