@@ -383,11 +383,9 @@ class BroadcastEngine:
     def _first_matrix(
         self, start: Start | None, shown: ParameterMatrix | None = None
     ) -> ParameterMatrix:
-        """The matrix to start from, or a share of its outputs, checked.
-
-        Where another rank shows that of the process, the model is asked all the same:
-        it may keep what it finds out on the way.
-        """
+        """The matrix to start from, or a share of its outputs, checked."""
+        # The model is asked even where another rank shows that of the process: it may
+        # keep what it finds out on the way.
         model, group = self._model, self._context.group
         if start is not None:
             self._n_outputs = start.n_outputs or start.values.shape[1]
