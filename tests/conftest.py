@@ -209,13 +209,13 @@ def _leftovers(client: Client) -> dict[str, Any]:
 
     def on_worker() -> tuple[Any, ...]:
         from dask_ma.comm._plugin import registry
-        from dask_ma.engine import _events, _threads
+        from dask_ma.engine import _events, _process
         from dask_ma.engine.recovery import _memory, _states
 
         return (
             registry.open_ranks(),
             list(_events._links),
-            _threads._shared._users,
+            _process._blas._users,
             _memory.state_memory.fits(),
             list(_states._regroup_wanted),
             len(registry.waiting_room),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.base import is_classifier
 
-from dask_ma._inactive import Inactive
+from dask_ma._settings import Inactive
 from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO, check_loss, has_optimum
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import by_gradients, is_gradient
