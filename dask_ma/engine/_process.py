@@ -27,12 +27,10 @@ _LARGEST_MMAP_THRESHOLD = 32 * 2**20
 _MOST = 2**31 - 1  # mallopt takes an int
 
 
+# Were each rank to restore what it found, one that began second and ended last would
+# restore the setting of the first.
 class _Shared:
-    """One setting for all ranks of a process, made by the first, undone by the last.
-
-    Were each rank to restore what it found, one that began second and ended last would
-    restore the setting of the first.
-    """
+    """One setting for all ranks of a process, made by the first, undone by the last."""
 
     def __init__(self, make: Callable[[int], Callable[[], None]]) -> None:
         self._make = make
