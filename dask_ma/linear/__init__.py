@@ -9,6 +9,7 @@ from dask_ma.linear._estimator import (
     check_loss,
     given_model,
     has_optimum,
+    loss_name,
 )
 from dask_ma.linear._evaluation import Evaluator, score_sums
 from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
@@ -38,5 +39,6 @@ __all__ = [
     "given_model",
     "has_optimum",
     "initial_model",
+    "loss_name",
     "score_sums",
 ]

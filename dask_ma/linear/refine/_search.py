@@ -61,6 +61,8 @@ class Track:
         Of the smooth loss, to begin with.
     least_width : float
         Where it is the loss itself; 0 if it never is.
+    is_positive : bool, default=True
+        Whether the loss is nowhere negative.
 
     Attributes
     ----------
@@ -85,6 +87,8 @@ class Track:
         coordinates: Coordinates,
         width: float,
         least_width: float,
+        *,
+        is_positive: bool = True,
     ) -> None:
         self.trial = self.best = start
         self.width = width
@@ -93,6 +97,7 @@ class Track:
         self._rule = rule
         self._coordinates = coordinates
         self._least_width = least_width
+        self._is_positive = is_positive
         self._point = start
         self._at: Found | None = None  # None: what comes next is taken as it is
         self._gradient = np.zeros(len(start))
@@ -166,12 +171,13 @@ class Track:
         self._point, self._at, self._gradient = self.trial, found, found.gradient
         slopes = least_subgradient(self._point, found.gradient, self._coordinates.l1)
         left = self._rule.direction(self._point, found, slopes)
-        bound = self._coordinates.bound(self._point, found.gradient, found.objective)
+        paid = found.objective if self._is_positive else np.inf
+        bound = self._coordinates.bound(self._point, found.gradient, paid)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
-        if gap and not self._rule.knows_curvature:
+        if gap and not self._rule.knows_curvature and np.isfinite(bound):
             left = max(left, _LOOSENESS * bound)
-        left = min(left, bound)
+        left = min(left, bound, paid)
         self._n_refused, self._length = 0, 1.0
         self.trial = self._rule.move(self._point, 1.0)
         if self._predicted() >= -rounding:
@@ -383,7 +389,15 @@ class Search:
         least = max(least, _NARROWEST * spread)
         width = max(spread, least)
         self._tracks = [
-            Track(point.copy(), self._rules.make(), coordinates, width, least)
+            Track(
+                point.copy(),
+                self._rules.make(),
+                coordinates,
+                width,
+                least,
+                # Nobody says so of a loss that has no name.
+                is_positive=isinstance(params.loss, str),
+            )
             for point in points
         ]
         self._asked: list[int] = []
@@ -413,12 +427,14 @@ class Search:
         mean = float(np.mean([track.objective for track in self._tracks]))
         if self._start is None:
             self._start = mean
-        self._tolerance = self._params.refine_tol * max(mean, _ZERO * self._start)
+        # A loss may be negative: relative is then to the size of the objective.
+        size = max(abs(mean), _ZERO * abs(self._start))
+        self._tolerance = self._params.refine_tol * size
         for track, one in zip(asked, found, strict=True):
             track.update(one, self._tolerance)
         left = float(np.mean([track.excess for track in self._tracks]))
         return Verdict(
-            left / mean if mean > 0 else 0.0,
+            left / abs(mean) if mean else 0.0,
             all(self._is_ended(track) for track in self._tracks),
             all(track.excess <= self._tolerance for track in self._tracks),
         )

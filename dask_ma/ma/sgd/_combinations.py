@@ -8,7 +8,14 @@ from typing import Any
 from sklearn.base import is_classifier
 
 from dask_ma._settings import Inactive
-from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO, check_loss, has_optimum
+from dask_ma.linear import (
+    EPSILON,
+    HELD_OUT,
+    L1_RATIO,
+    check_loss,
+    has_optimum,
+    loss_name,
+)
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import by_gradients, is_gradient
 from dask_ma.ma.sgd._steps import gradient_rate
@@ -50,7 +57,7 @@ def _check_steps(estimator: Any, passive_loss: str) -> None:
             "alpha must be > 0 since learning_rate is 'optimal', which is "
             "1 / (alpha * t); got alpha=0"
         )
-    if rate in ("pa1", "pa2") and estimator.loss != passive_loss:
+    if rate in ("pa1", "pa2") and loss_name(estimator.loss) != passive_loss:
         raise ValueError(
             f"learning_rate={rate!r} only works with loss={passive_loss!r}, got "
             f"loss={estimator.loss!r}"
