@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels._rows import chunked_predictions, row_slice
+from dask_ma.kernels._rows import chunked_predictions, row_slice, transposed
 from dask_ma.kernels.losses import Loss, loss_slopes, loss_values
 
 # Bounds of a chunk: 512 KiB of float64 predictions, and 8 MiB of elements of X, which
@@ -329,7 +329,7 @@ def gradient_sums(
             slopes *= s
         losses += values.sum(axis=0)
         slope_sums += slopes.sum(axis=0)
-        gradient += chunk.T @ slopes
+        gradient += transposed(chunk) @ slopes
     return GradientSums(losses, gradient.T.reshape(coef.shape), slope_sums, weight)
 
 

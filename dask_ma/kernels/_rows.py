@@ -1,4 +1,4 @@
-"""Rows of a matrix without a copy, and values of linear functions of them."""
+"""Rows of a matrix, and its transpose, without a copy; linear functions of rows."""
 
 from __future__ import annotations
 
@@ -50,6 +50,28 @@ def _csr_row_slice(X: Any, start: int, stop: int) -> Any:
     rows.indices = X.indices[first:last]
     rows.indptr = np.subtract(X.indptr[start : stop + 1], first)
     return rows
+
+
+def transposed(X: Any) -> Any:
+    """The transpose of `X`, which shares all memory with it.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        The matrix.
+
+    Returns
+    -------
+    ndarray, csc_matrix or csc_array of shape (n_features, n_samples)
+        That of rows from :func:`row_slice` would be a copy with SciPy, whose
+        constructor frees what is a small view of large arrays.
+    """
+    if not sparse.issparse(X):
+        return X.T
+    kind = sparse.csc_array if isinstance(X, sparse.sparray) else sparse.csc_matrix
+    columns = kind(X.shape[::-1], dtype=X.dtype)
+    columns.data, columns.indices, columns.indptr = X.data, X.indices, X.indptr
+    return columns
 
 
 def chunked_predictions(
