@@ -21,9 +21,8 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 
 from dask_ma._callbacks import N_WRAPPERS, CallbackSupportMixin, fit_listener
-from dask_ma._inactive import Inactive, check_inactive
 from dask_ma._scores import blockwise_accuracy, blockwise_r2
-from dask_ma._settings import SettingsMixin
+from dask_ma._settings import Inactive, SettingsMixin, check_inactive
 from dask_ma.data import (
     CAST_LATER,
     Deal,

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
@@ -61,6 +61,7 @@ get_mp_context().set_forkserver_preload(
         "distributed",
         "_pytest.assertion.rewrite",  # comes with every function that asserts
         *(f"dask_ma.{name}" for name in sorted({*dask_ma._FOLDER_OF.values()})),
+        "torch",  # two seconds more in each of them; passed over where it is not
     ]
 )
 
@@ -85,6 +86,19 @@ def pytest_collection_modifyitems(
     # Files with slow tests come first: at the end one process would wait for the other.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected, which would take a third of that.
+
+    There are ever more objects, nearly none of which is garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
@@ -209,13 +223,13 @@ def _leftovers(client: Client) -> dict[str, Any]:
 
     def on_worker() -> tuple[Any, ...]:
         from dask_ma.comm._plugin import registry
-        from dask_ma.engine import _events, _threads
+        from dask_ma.engine import _events, _process
         from dask_ma.engine.recovery import _memory, _states
 
         return (
             registry.open_ranks(),
             list(_events._links),
-            _threads._shared._users,
+            _process._blas._users,
             _memory.state_memory.fits(),
             list(_states._regroup_wanted),
             len(registry.waiting_room),

@@ -90,6 +90,42 @@ def test_private_names_have_one_line():
     assert found == FOR_SUBCLASSES
 
 
+def test_modules_are_described_by_nouns():
+    """A list of them is a list of things, not of questions."""
+    questions = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Why"}
+    first_words = {
+        path.relative_to(ROOT).as_posix(): ast.get_docstring(
+            ast.parse(path.read_text())
+        ).split()[0]
+        for path in (ROOT / "dask_ma").rglob("*.py")
+    }
+    assert not {path for path, word in first_words.items() if word in questions}
+
+
+def test_each_folder_is_in_the_table_of_rooms():
+    table = (ROOT / "docs/extending.rst").read_text().partition("Which room?")[2]
+    rooms = set(re.findall(r"``([\w/]+)``", table))
+    package = ROOT / "dask_ma"
+    missing = {room for room in rooms if not (package / room).is_dir()}
+    assert not {room for room in missing if not (package / f"{room}.py").is_file()}
+    folders = {
+        path.parent.relative_to(package).as_posix()
+        for path in package.glob("*/**/__init__.py")
+    }
+    assert folders <= {
+        parent.as_posix()
+        for room in rooms
+        for parent in (Path(room), *Path(room).parents)
+    }
+
+
+def test_the_glossary_says_what_each_estimator_counts():
+    page = (ROOT / "docs/glossary.rst").read_text()
+    table = page.partition("``max_iter`` and")[2].partition("\nData\n")[0]
+    estimators = {n for n in dask_ma.__all__ if hasattr(getattr(dask_ma, n), "fit")}
+    assert estimators == set(re.findall(r"~dask_ma\.(\w+)`\s*(?:,|\n)", table))
+
+
 def test_scaling_on_the_page_about_files():
     """The one block there that needs a package of its own."""
     pytest.importorskip("dask_ml", reason="the block uses dask-ml")

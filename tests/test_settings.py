@@ -20,8 +20,16 @@ from dask_ma import (
     SFBLogisticRegression,
     SFBMetricLearner,
 )
-from dask_ma._inactive import Inactive, check_inactive, is_set, unless
-from dask_ma._settings import Named, Settings, SettingsMixin, find_parameter
+from dask_ma._settings import (
+    Inactive,
+    Named,
+    Settings,
+    SettingsMixin,
+    check_inactive,
+    find_parameter,
+    is_set,
+    unless,
+)
 from dask_ma._sklearn import Interval
 from dask_ma.engine import as_text
 from dask_ma.ma import Gradients, Models

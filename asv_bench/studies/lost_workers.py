@@ -67,9 +67,9 @@ def left_behind(client: Client) -> list[str]:
 
     def on_worker() -> list[str]:
         from dask_ma.comm._plugin import registry
-        from dask_ma.engine.recovery._memory import kept_states
+        from dask_ma.engine.recovery._memory import state_memory
 
-        return [*map(str, registry.open_ranks()), *kept_states.fits()]
+        return [*map(str, registry.open_ranks()), *state_memory.fits()]
 
     def on_scheduler(dask_scheduler: Any) -> list[str]:
         return [str(k) for k in dask_scheduler.tasks if str(k).startswith("dask_ma")]

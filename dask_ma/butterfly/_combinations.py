@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_ma._inactive import Inactive
+from dask_ma._settings import Inactive
 from dask_ma.linear import EPSILON, HELD_OUT, check_loss, has_optimum
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 

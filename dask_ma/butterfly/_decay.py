@@ -1,4 +1,4 @@
-"""How far the penalty has shrunk each row of the weights, without touching them all.
+"""Shrinkage of each row of the weights by the penalty, without touching them all.
 
 In step `s` the penalty divides row `j` of the weights by ``1 + a_s * p_j``, where `p_j`
 is its element of the preconditioner. The product over many steps is a smooth function

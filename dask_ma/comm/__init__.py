@@ -19,6 +19,7 @@ from dask_ma.comm._collectives import (
     barrier,
     broadcast,
     gather,
+    gather_timeline,
     reduce_scatter,
     sendrecv,
     weighted_mean,
@@ -41,7 +42,6 @@ from dask_ma.comm._rooted import (
     reduce_and_gather,
     run_length,
 )
-from dask_ma.comm._timeline import gather_timeline
 from dask_ma.comm._topology import Layout
 from dask_ma.comm._trace import KINDS, TIMELINE_DTYPE, Trace
 

@@ -16,17 +16,21 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.comm._exchange import (
+    Packed,
+    allreduce_by_halves,
     gather_by_doubling,
+    has_halves,
     local_barrier,
     others,
+    pack,
     push_to_local_peers,
     spread,
+    unpack,
 )
 from dask_ma.comm._group import Group, aligned, frozen_view, map_arrays
-from dask_ma.comm._halving import allreduce_by_halves, has_halves
-from dask_ma.comm._packing import Packed, pack, unpack
 from dask_ma.comm._reduction import LocalReducer, concatenate_parts
 from dask_ma.comm._topology import doubling_partners, doubling_steps
+from dask_ma.comm._trace import merge_packed
 
 Op = Literal["sum", "max", "min"]
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -398,3 +402,43 @@ def _unpack(packed: Packed, single: bool) -> Any:
     """Undo :func:`_pack`."""
     results = unpack(packed)
     return results[0] if single else results
+
+
+def gather_timeline(
+    group: Group, *, origin: float = 0.0, root: int = 0
+) -> np.ndarray | None:
+    """Give the root what all ranks have done when; a collective call.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    origin : float, default=0.0
+        Time of day, in seconds since 1970, that the root's times count from.
+    root : int, default=0
+        Rank that gets them.
+
+    Returns
+    -------
+    timeline : ndarray of shape (n_spans,), or None
+        On the root, one element per span, sorted by start. Fields: `rank`; `kind`, one
+        of "compute", "evaluate", "aggregate", "send" and "wait"; `start` and `stop` in
+        seconds; `peer`, the rank at the other end or -1; `nbytes`, bytes of the arrays
+        sent or waited for. None on the other ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dask_ma import run_spmd
+    >>> from dask_ma.comm import allreduce, gather_timeline
+    >>> def program(group):
+    ...     with group.trace.span("compute"):
+    ...         own = np.ones(10).cumsum()
+    ...     allreduce(group, own)
+    ...     return gather_timeline(group)
+    >>> timeline, nothing = run_spmd(program, n_ranks=2)
+    >>> sorted(set(timeline["kind"].tolist()))
+    ['aggregate', 'compute', 'send', 'wait']
+    """
+    packed = gather(group, group.trace.packed(), root)
+    return None if packed is None else merge_packed(packed, origin)

@@ -308,7 +308,7 @@ class Group(ABC):
         return 0.0
 
     def fail(self, error: BaseException) -> None:
-        """Make every present and later call on this rank, and its twins, raise `error`.
+        """Make each present and later call of this rank's threads raise `error`.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ from dask_ma.data._shard import read_pieces
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__ = ["ShardDigest", "combine_digests", "digest_shard", "rows_of"]
+__all__ = ["ShardDigest", "combine_digests", "digest_shard"]
 
 _BITS = 64
 _MASK = 2**_BITS - 1
@@ -111,28 +111,6 @@ def _digest(arguments: dict[str, Any]) -> ShardDigest:
         sample_weight=_masked(sums.get("sample_weight")),
         classes=_union(labels),
     )
-
-
-def rows_of(arguments: dict[str, Any]) -> list[list[int]]:
-    """Tell which rows of the whole input a rank has.
-
-    Parameters
-    ----------
-    arguments : dict
-        ``ShardSpec.arguments``.
-
-    Returns
-    -------
-    ranges : list of [int, int]
-        Start and stop of each run of consecutive rows, in the order of the rank.
-    """
-    ranges: list[list[int]] = []
-    for _, start, stop, _, _, first in arguments["pieces"]:
-        if ranges and ranges[-1][1] == first:
-            ranges[-1][1] += stop - start
-        elif stop > start:
-            ranges.append([first, first + stop - start])
-    return ranges
 
 
 def combine_digests(digests: Sequence[ShardDigest | None]) -> dict[str, Any] | None:

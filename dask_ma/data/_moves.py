@@ -1,4 +1,4 @@
-"""Which rows move between workers, and how: pieces of blocks, and rows on disks."""
+"""Moves of rows between workers: pieces of blocks, and rows on disks."""
 
 from __future__ import annotations
 

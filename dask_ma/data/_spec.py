@@ -13,7 +13,7 @@ from dask_ma.data._inputs import InputInfo
 if TYPE_CHECKING:
     from distributed import Future
 
-__all__ = ["Partition", "Piece", "ShardSpec"]
+__all__ = ["Partition", "Piece", "ShardSpec", "rows_of"]
 
 
 class Piece(NamedTuple):
@@ -149,3 +149,25 @@ def make_partition(
         raise ValueError("X has an unknown number of columns, expected a known one.")
     shards = [ShardSpec(p, None, info.n_features, info.dtype) for p in pieces]
     return Partition(shards, n_rows, info.n_features, info.feature_names)
+
+
+def rows_of(arguments: dict[str, Any]) -> list[list[int]]:
+    """Tell which rows of the whole input a rank has.
+
+    Parameters
+    ----------
+    arguments : dict
+        ``ShardSpec.arguments``.
+
+    Returns
+    -------
+    ranges : list of [int, int]
+        Start and stop of each run of consecutive rows, in the order of the rank.
+    """
+    ranges: list[list[int]] = []
+    for _, start, stop, _, _, first in arguments["pieces"]:
+        if ranges and ranges[-1][1] == first:
+            ranges[-1][1] += stop - start
+        elif stop > start:
+            ranges.append([first, first + stop - start])
+    return ranges

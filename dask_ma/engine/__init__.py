@@ -5,9 +5,16 @@ from dask_ma.engine._context import Listener, Model, RankContext, Record
 from dask_ma.engine._fit import run_fit
 from dask_ma.engine._job import Job
 from dask_ma.engine._launch import launch
-from dask_ma.engine._loop import Adder, Ended, Method, Snapshot, Work, fit_rounds
+from dask_ma.engine._loop import (
+    Adder,
+    Ended,
+    Method,
+    RoundLog,
+    Snapshot,
+    Work,
+    fit_rounds,
+)
 from dask_ma.engine._programs import check_counts, describe_program, run_program_job
-from dask_ma.engine._rounds import RoundLog
 from dask_ma.engine._spmd import run_spmd
 from dask_ma.engine.recovery._identity import Identity, as_plain, as_text
 from dask_ma.engine.recovery._states import ReplicaOf, State

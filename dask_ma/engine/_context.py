@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
@@ -243,3 +244,9 @@ class RankContext:
         if self._listening:
             stop = broadcast(self.group, stop)
         return stop
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Warn the user of what rank 0 has noted."""
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=2)

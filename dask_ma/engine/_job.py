@@ -1,4 +1,4 @@
-"""What is to be fitted."""
+"""The job of a fit: agent, parameters, data, and how it is to be launched."""
 
 from __future__ import annotations
 

@@ -13,11 +13,10 @@ from distributed import Client
 from distributed.protocol import pickle
 
 from dask_ma.comm import LocalGroup, ensure_plugin
-from dask_ma.engine._allocator import kept_memory
-from dask_ma.engine._context import Listener, RankContext
-from dask_ma.engine._monitor import RunMonitor, tell
+from dask_ma.engine._context import Listener, RankContext, tell
+from dask_ma.engine._monitor import RunMonitor
+from dask_ma.engine._process import kept_memory, limited_blas
 from dask_ma.engine._run import Agent, Run, run_rank
-from dask_ma.engine._threads import limited_blas
 from dask_ma.engine.recovery._fit_info import FitInfo, Trail
 from dask_ma.engine.recovery._identity import note_ended
 from dask_ma.exceptions import FitFailedError, GroupClosedError

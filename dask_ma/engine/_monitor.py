@@ -6,7 +6,6 @@ import asyncio
 import logging
 import queue
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any
@@ -17,7 +16,7 @@ from distributed.comm import CommClosedError
 
 from dask_ma import _config
 from dask_ma.comm import close_run, is_heeding, open_ranks
-from dask_ma.engine._context import Listener, Model, Record
+from dask_ma.engine._context import Listener, Model, Record, tell
 from dask_ma.engine._events import answer, fetch_model, subscriptions
 from dask_ma.engine._liveness import (
     Liveness,
@@ -412,12 +411,6 @@ def _end_run(run_id: str, reason: str) -> None:
     """Make the ranks of a run in this process stop; meant for ``client.run``."""
     close_run(run_id, reason)
     answer(run_id, None)
-
-
-def tell(notes: Sequence[str]) -> None:
-    """Warn the user of what rank 0 has noted."""
-    for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
 
 
 def _is_consequence(error: BaseException) -> int:

@@ -14,11 +14,10 @@ from distributed import Worker, get_worker, secede
 
 from dask_ma import _config
 from dask_ma.comm import KEY_PREFIX, DaskGroup, broadcast, is_aborted
-from dask_ma.engine._allocator import kept_memory
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
-from dask_ma.engine._threads import limited_blas
+from dask_ma.engine._process import kept_memory, limited_blas
 from dask_ma.engine.recovery._fit_info import FitInfo
 from dask_ma.engine.recovery._memory import state_memory
 from dask_ma.engine.recovery._states import (

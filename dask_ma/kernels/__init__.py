@@ -80,7 +80,6 @@ from dask_ma.kernels._gibbs_proposals import (
     offer_of_words,
     without_itself,
 )
-from dask_ma.kernels._gradients import GradientSums, gradient_sums
 from dask_ma.kernels._hessian import softmax_hessian
 from dask_ma.kernels._left_to_right import left_to_right
 from dask_ma.kernels._metric import (
@@ -111,8 +110,12 @@ from dask_ma.kernels._mlp import (
     mlp_unpack,
 )
 from dask_ma.kernels._objective import (
+    PENALTIES,
+    GradientSums,
+    gradient_sums,
     loss_sums,
     one_vs_rest_targets,
+    penalty_value,
     positive_factors,
 )
 from dask_ma.kernels._optimizers import (
@@ -128,8 +131,6 @@ from dask_ma.kernels._outer import (
     subtract_scaled,
     used_columns,
 )
-from dask_ma.kernels._penalties import PENALTIES, penalty_value
-from dask_ma.kernels._predictions import chunked_predictions
 from dask_ma.kernels._row_solvers import (
     RowDescent,
     add_products,
@@ -140,7 +141,7 @@ from dask_ma.kernels._row_solvers import (
     losses_of_descent,
     solve_rows_nonnegative,
 )
-from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._rows import chunked_predictions, row_slice
 from dask_ma.kernels._second_order import (
     CompactMemory,
     model_point,

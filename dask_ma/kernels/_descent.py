@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels._gradients import _chunks
 from dask_ma.kernels._objective import (
     _check_shapes,
+    _chunks,
     one_vs_rest_targets,
     positive_factors,
 )

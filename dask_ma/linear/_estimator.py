@@ -1,4 +1,4 @@
-"""The estimators' side of a linear model, whatever system trains it."""
+"""Estimators of linear models, whatever system trains them: base, losses, mixins."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dask_ma.base import DistributedEstimator
-from dask_ma.kernels import Loss
-from dask_ma.linear._loss import as_named
+from dask_ma.base import (
+    DistributedClassifierMixin,
+    DistributedEstimator,
+    DistributedRegressorMixin,
+)
+from dask_ma.kernels import LOSSES, Loss, MarginLoss, make_loss
+from dask_ma.linear import _functions
 from dask_ma.supervised._params import FitResult
 
-_TWIN_ATTRIBUTES = (
+_PEER_ATTRIBUTES = (
     "classes_",
     "coef_",
     "feature_names_in_",
@@ -25,6 +30,64 @@ _TWIN_ATTRIBUTES = (
     "n_iter_",
     "t_",
 )
+
+
+def as_named(loss: str | Loss, epsilon: float) -> dict[str, Any]:
+    """Parameters `loss` and `epsilon` of a fit; what has a name goes by it.
+
+    scikit-learn's compiled loop knows the names.
+    """
+    for name, kind in LOSSES.items():
+        if type(loss) is kind:
+            return {"loss": name, "epsilon": getattr(loss, "epsilon", epsilon)}
+    return {"loss": loss, "epsilon": epsilon}
+
+
+def loss_name(loss: str | Loss) -> str | Loss:
+    """The name of a loss; the loss itself where it has none."""
+    name: str | Loss = as_named(loss, 0.0)["loss"]
+    return name
+
+
+def has_optimum(loss: str | Loss) -> bool:
+    """Whether a refinement can go to the optimum, which is zero for "perceptron"."""
+    return make_loss(loss).is_smoothed
+
+
+def check_loss(estimator: Any) -> None:
+    """Refuse a loss that the estimator cannot work with.
+
+    Parameters
+    ----------
+    estimator : LinearEstimator
+        With the parameters `loss` and `refine`.
+
+    Raises
+    ------
+    ValueError
+        If the loss has several outputs, is one of classes for a regressor, or lacks
+        what the refinement that is asked for needs.
+    """
+    loss, name = estimator.loss, type(estimator).__name__
+    if not isinstance(loss, Loss):
+        return
+    if loss.n_outputs != 1:
+        raise ValueError(
+            f"loss of {name} must be of one output, which each class has of its own; "
+            f"got {loss!r} with {loss.n_outputs}"
+        )
+    if isinstance(loss, MarginLoss) and not is_classifier(estimator):
+        raise ValueError(f"loss of {name} must be for numbers; {loss!r} is for classes")
+    if estimator.refine == "newton" and not loss.has_curvature:
+        raise ValueError(
+            f"refine='newton' needs second derivatives of the loss; {loss!r} has no "
+            "method curvature. Define it, or use refine='lbfgs' or refine='auto'"
+        )
+    if estimator.refine in ("newton", "lbfgs") and not loss.is_smoothed:
+        raise ValueError(
+            f"refine={estimator.refine!r} needs a loss that is smooth, or has a smooth "
+            f"version; is_smoothed of {loss!r} is False. Use refine='auto' or None"
+        )
 
 
 class LinearEstimator(DistributedEstimator):
@@ -71,15 +134,15 @@ class LinearEstimator(DistributedEstimator):
 
         Returns
         -------
-        twin : estimator of scikit-learn
+        peer : estimator of scikit-learn
             It shares no memory with this estimator and does not need Dask.
         """
         check_is_fitted(self)
-        twin = self._sklearn_type()(**self._sklearn_parameters())
-        for name in _TWIN_ATTRIBUTES:
+        peer = self._sklearn_type()(**self._sklearn_parameters())
+        for name in _PEER_ATTRIBUTES:
             if hasattr(self, name):
-                setattr(twin, name, copy(getattr(self, name)))
-        return twin
+                setattr(peer, name, copy(getattr(self, name)))
+        return peer
 
     def _sklearn_type(self) -> type:
         """scikit-learn's class of the same model."""
@@ -106,10 +169,10 @@ class LinearEstimator(DistributedEstimator):
         }
 
     def _predictor(self) -> Any:
-        twin = self.to_sklearn()
-        if hasattr(twin, "feature_names_in_"):
-            del twin.feature_names_in_  # blocks have been checked and lost their names
-        return twin
+        peer = self.to_sklearn()
+        if hasattr(peer, "feature_names_in_"):
+            del peer.feature_names_in_  # blocks have been checked and lost their names
+        return peer
 
     def _warm_model(self) -> dict[str, Any]:
         """Model to go on from, in the words of the agent."""
@@ -158,3 +221,125 @@ def given_model(coef_init: Any, intercept_init: Any) -> dict[str, Any]:
 def _dense(coef: Any) -> np.ndarray:
     """Coefficients as an array."""
     return coef.toarray() if hasattr(coef, "toarray") else np.asarray(coef)
+
+
+def _has_probabilities(estimator: Any) -> bool:
+    """Whether the loss gives probabilities."""
+    # Logistic regressions have no choice of losses.
+    loss = loss_name(getattr(estimator, "loss", "log_loss"))
+    if loss in ("log_loss", "modified_huber"):
+        return True
+    raise AttributeError(
+        "probability estimates need loss='log_loss' or loss='modified_huber', got "
+        f"loss={estimator.loss!r}"
+    )
+
+
+class LinearClassifierMixin(DistributedClassifierMixin):
+    """Predictions of linear classifiers, at once or lazily.
+
+    Goes before :class:`LinearEstimator`; needs `loss` and `class_weight`.
+    """
+
+    def decision_function(self, X: Any) -> Any:
+        """Values of the linear functions; the largest one decides.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        values : ndarray or dask.array of shape (n_samples,) or (n_samples, n_classes)
+            Lazy for Dask input. With two classes a vector, above 0 for the second one,
+            which is a Series for a dask.dataframe.
+        """
+        check_is_fitted(self)
+        n_classes = len(self.classes_)
+        n_outputs = None if n_classes == 2 else n_classes
+        return self._apply(X, _functions.decision_function, n_outputs=n_outputs)
+
+    def predict(self, X: Any) -> Any:
+        """Labels with the largest value of the decision function.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        labels : ndarray, dask.array or dask Series, of shape (n_samples,)
+            Lazy for Dask input; a Series for a dask.dataframe.
+        """
+        check_is_fitted(self)
+        return self._apply(X, _functions.predict, dtype=self.classes_.dtype)
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, for the losses "log_loss" and "modified_huber".
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        probabilities : ndarray or dask.array of shape (n_samples, n_classes)
+            Lazy for Dask input. With more than two classes they are normalised over the
+            problems of one class against the rest, as scikit-learn does it.
+        """
+        check_is_fitted(self)
+        return self._apply(
+            X, _functions.predict_proba, n_outputs=len(self.classes_), dtype=np.float64
+        )
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        logarithms : ndarray or dask.array of shape (n_samples, n_classes)
+            Lazy for Dask input.
+        """
+        check_is_fitted(self)
+        return self._apply(
+            X,
+            _functions.predict_log_proba,
+            n_outputs=len(self.classes_),
+            dtype=np.float64,
+        )
+
+    def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._to_attributes(fitted), "classes_": fitted["classes"]}
+
+
+class LinearRegressorMixin(DistributedRegressorMixin):
+    """Predictions of linear regressors, at once or lazily.
+
+    Goes before :class:`LinearEstimator`.
+    """
+
+    def predict(self, X: Any) -> Any:
+        """Values of the linear function.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        values : ndarray, dask.array or dask Series, of shape (n_samples,)
+            Lazy for Dask input; a Series for a dask.dataframe.
+        """
+        check_is_fitted(self)
+        return self._apply(X, _functions.predict)

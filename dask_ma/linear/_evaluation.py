@@ -9,9 +9,9 @@ import numpy as np
 
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, Record, RoundLog
-from dask_ma.kernels import loss_sums, penalty_value
-from dask_ma.linear._params import LinearModel, LinearParams
-from dask_ma.linear._scores import score_sums
+from dask_ma.kernels import chunked_predictions, loss_sums, penalty_value
+from dask_ma.linear._model import LinearModel, LinearParams
+from dask_ma.supervised import score_sums as sums_of_shard
 from dask_ma.supervised._problem import Problem
 from dask_ma.supervised._scores import score
 from dask_ma.supervised._stopping import StopRule
@@ -252,3 +252,27 @@ class Evaluator:
             objective += params.alpha * penalty / len(model.coef)
             is_finite = np.isfinite(objective) and np.isfinite(model.coef).all()
         return float(objective) if is_finite else float("inf")
+
+
+def score_sums(shard: Shard, model: LinearModel, *, is_classifier: bool) -> np.ndarray:
+    """Weighted sums from which the score over all ranks follows.
+
+    Parameters
+    ----------
+    shard : Shard
+        Rows, y encoded.
+    model : LinearModel
+        The model to score.
+    is_classifier : bool
+        Whether y holds class codes.
+
+    Returns
+    -------
+    sums : ndarray of shape (4,)
+        As :func:`dask_ma.supervised.score_sums` gives them.
+    """
+    return sums_of_shard(
+        shard,
+        lambda X: chunked_predictions(X, model.coef, model.intercept),
+        is_classifier=is_classifier,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import Inactive, unless
 
 L1_RATIO = Inactive(
     ("l1_ratio",), unless("penalty", "elasticnet"), "set penalty='elasticnet'"

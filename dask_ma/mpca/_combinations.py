@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import Inactive, unless
 from dask_ma.linear import HELD_OUT
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY, Gradients, ParameterServer

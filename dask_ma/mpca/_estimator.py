@@ -332,7 +332,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
 
         Returns
         -------
-        twin : MLPClassifier or MLPRegressor
+        peer : MLPClassifier or MLPRegressor
             It shares no memory with this estimator and does not need Dask.
         """
         check_is_fitted(self)
@@ -344,13 +344,13 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self.learning_rate == "cosine":
             del given["learning_rate"]
         classes = getattr(self, "classes_", None)
-        twin = fitted_sklearn(
+        peer = fitted_sklearn(
             given, self._vector(), classes, self.n_features_in_, self.n_targets_
         )
         for name in ("feature_names_in_", "n_iter_", "loss_", "loss_curve_"):
             if hasattr(self, name):
-                setattr(twin, name, copy(getattr(self, name)))
-        return twin
+                setattr(peer, name, copy(getattr(self, name)))
+        return peer
 
     def _forward_rows(self, X: Any, function: Any, **options: Any) -> Any:
         """Apply the network to rows, lazily where they are a Dask collection."""

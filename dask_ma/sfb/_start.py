@@ -1,4 +1,4 @@
-"""Where a run begins: at the matrix of a model, or at what a fit before has kept."""
+"""The start of a run: the matrix of a model, or one that a fit before has kept."""
 
 from __future__ import annotations
 

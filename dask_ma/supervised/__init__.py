@@ -9,8 +9,7 @@ from dask_ma.supervised._problem import (
     restore_state,
 )
 from dask_ma.supervised._scores import Spread, score, score_sums, spread_of
-from dask_ma.supervised._stopping import StopRule
-from dask_ma.supervised._validation import hold_out
+from dask_ma.supervised._stopping import StopRule, hold_out
 
 __all__ = [
     "FitResult",

@@ -352,7 +352,7 @@ class FittedTopics(
 
         Returns
         -------
-        twin : LatentDirichletAllocation
+        peer : LatentDirichletAllocation
             It shares no memory with this estimator and does not need Dask.
 
         Raises
@@ -376,18 +376,18 @@ class FittedTopics(
         params = {k: v for k, v in self.get_params().items() if k in known}
         params |= {name: float(values[0]) for name, values in priors.items()}
         self._adapt_to_sklearn(params)
-        twin = LatentDirichletAllocation(**params)
-        twin.components_ = self.components_.copy()
-        twin.exp_dirichlet_component_ = self.exp_dirichlet_component_
+        peer = LatentDirichletAllocation(**params)
+        peer.components_ = self.components_.copy()
+        peer.exp_dirichlet_component_ = self.exp_dirichlet_component_
         for name, values in priors.items():
-            setattr(twin, f"{name}_", float(values[0]))
+            setattr(peer, f"{name}_", float(values[0]))
         for name in ("n_batch_iter_", "n_iter_", "bound_", "n_features_in_"):
             if hasattr(self, name):
-                setattr(twin, name, getattr(self, name))
+                setattr(peer, name, getattr(self, name))
         if hasattr(self, "feature_names_in_"):
-            twin.feature_names_in_ = self.feature_names_in_.copy()
-        twin.random_state_ = np.random.RandomState(0)
-        return twin
+            peer.feature_names_in_ = self.feature_names_in_.copy()
+        peer.random_state_ = np.random.RandomState(0)
+        return peer
 
     def _adapt_to_sklearn(self, params: dict[str, Any]) -> None:
         """Change parameters that mean something else in scikit-learn."""

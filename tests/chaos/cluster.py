@@ -274,14 +274,14 @@ class Cluster:
 def left_on_worker() -> dict[str, Any]:
     """What fits have left in a worker process."""
     from dask_ma.comm._plugin import registry
-    from dask_ma.engine import _events, _threads
+    from dask_ma.engine import _events, _process
     from dask_ma.engine.recovery import _memory, _states
 
     return {
         "open ranks": registry.open_ranks(),
         "messages": len(registry.waiting_room),
         "links": list(_events._links),
-        "BLAS limits": _threads._shared._users,
+        "BLAS limits": _process._blas._users,
         "kept states": _memory.state_memory.fits(),
         "requests": list(_states._regroup_wanted),
     }

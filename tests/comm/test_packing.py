@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from dask_ma.comm._exchange import pack, unpack
 from dask_ma.comm._group import map_arrays
-from dask_ma.comm._packing import as_message, from_message, pack, unpack
+from dask_ma.comm._packing import as_message, from_message
 
 ARRAYS = {
     "one": [np.arange(6.0).reshape(2, 3)],

@@ -58,7 +58,7 @@ OTHER_WAYS = [
     ButterflySGDClassifier(max_iter=200, **ONE_STEP),
     ButterflySGDRegressor(max_iter=200, **ONE_STEP),
     MALDA(n_components=3, max_iter=3, n_ranks=2),
-    MASGDClassifier(max_iter=5, n_ranks=2),
+    MASGDClassifier(max_iter=5, n_ranks=2, refine_tol=1e-2),
     MASGDRegressor(max_iter=5, n_ranks=2),
     MPCAClassifier(**MPCA_ON_TWO_RANKS),
     MPCARegressor(**MPCA_ON_TWO_RANKS),

@@ -7,7 +7,7 @@ from threadpoolctl import ThreadpoolController, threadpool_info
 
 from dask_ma import run_spmd
 from dask_ma.engine import launch, place_ranks
-from dask_ma.engine._threads import limited_blas
+from dask_ma.engine._process import limited_blas
 
 
 def blas_threads():

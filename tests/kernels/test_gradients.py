@@ -9,7 +9,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.kernels import (
     LOSSES,
-    _gradients,
+    _objective,
     gradient_sums,
     loss_slopes,
     loss_sums,
@@ -207,7 +207,7 @@ def test_chunks_do_not_matter(case, container, size, bound, rows, monkeypatch):
     X = CONTAINERS[container](X)
     options = {"loss": "log_loss", "one_vs_rest": True, "rows": rows}
     expected = gradient_sums(X, codes, s, coef, intercept, **options)
-    monkeypatch.setattr(_gradients, bound, size)
+    monkeypatch.setattr(_objective, bound, size)
     got = gradient_sums(X, codes, s, coef, intercept, **options)
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from dask_ma.kernels import (
     LOSSES,
-    _predictions,
+    _rows,
     loss_sums,
     loss_values,
     one_vs_rest_targets,
@@ -80,7 +80,7 @@ def test_chunking_does_not_matter(case, container, size, monkeypatch):
     expected = loss_sums(
         X, codes, s, coef, intercept, loss="log_loss", one_vs_rest=True
     )
-    monkeypatch.setattr(_predictions, "_CHUNK_PREDICTIONS", size)
+    monkeypatch.setattr(_rows, "_CHUNK_PREDICTIONS", size)
     got = loss_sums(X, codes, s, coef, intercept, loss="log_loss", one_vs_rest=True)
     np.testing.assert_allclose(got, expected, rtol=1e-13)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.kernels import _predictions, chunked_predictions
+from dask_ma.kernels import _rows, chunked_predictions
 
 X = np.arange(77, dtype=np.float64).reshape(11, 7) % 5
 
@@ -13,7 +13,7 @@ X = np.arange(77, dtype=np.float64).reshape(11, 7) % 5
 @pytest.mark.parametrize("size", [1, 6, 10**6])
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix, sparse.csr_array])
 def test_chunks_join_to_the_whole(make, size, n_problems, monkeypatch):
-    monkeypatch.setattr(_predictions, "_CHUNK_PREDICTIONS", size)
+    monkeypatch.setattr(_rows, "_CHUNK_PREDICTIONS", size)
     rng = np.random.default_rng(0)
     coef, intercept = rng.normal(size=(n_problems, 7)), rng.normal(size=n_problems)
     expected = X @ coef.T + intercept

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.ma._aggregation import AGGREGATIONS, aggregate
+from dask_ma.ma._paradigm import AGGREGATIONS, aggregate
 
 SHAPES = [(), (3,), (2, 5)]
 

@@ -9,7 +9,7 @@ from scipy import sparse
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.kernels import LOSSES, loss_slopes
 from dask_ma.ma import Gradients, Models
-from dask_ma.ma._aggregation import aggregate
+from dask_ma.ma._paradigm import aggregate
 
 AGGREGATIONS = ["allreduce", "tree", "driver"]
 PARADIGMS = [Models(), Gradients()]

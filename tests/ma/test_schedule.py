@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dask_ma import MASGDClassifier
-from dask_ma.ma.sgd._schedule import Sizes, local_epochs, relative_cost
+from dask_ma.ma.sgd._steps import Sizes, local_epochs, relative_cost
 
 PARAMS = {
     "tol": None,

@@ -45,7 +45,7 @@ def test_things_of_a_kind_keep_their_order(ranks):
         assert rank.take("joint") is None
 
 
-def test_a_rank_waits_for_a_parcel_only(ranks, configured):
+def test_a_rank_waits_for_a_message_only(ranks, configured):
     ranks[0].put("model", 1, 2)
     ranks[0].send()
     ranks[2].wait()

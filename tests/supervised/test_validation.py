@@ -15,10 +15,10 @@ from dask_ma import (
     SFBLogisticRegression,
 )
 from dask_ma.data import Block, Shard
-from dask_ma.linear._params import LinearModel
-from dask_ma.linear._scores import score_sums
+from dask_ma.linear._evaluation import score_sums
+from dask_ma.linear._model import LinearModel
 from dask_ma.supervised._scores import score
-from dask_ma.supervised._validation import _keep_classes, choose_rows, cut_rows
+from dask_ma.supervised._stopping import _keep_classes, choose_rows, cut_rows
 
 PARAMS = {"random_state": 0, "early_stopping": True, "tol": None, "max_iter": 4}
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dask_ma.kernels.losses._base import Loss, SmoothLoss
-from dask_ma.kernels.losses._softplus import softplus, softplus_curvature
+from dask_ma.kernels.losses._base import Loss, SmoothLoss, softplus, softplus_curvature
 
 # Of the row's own class, where its inverse is asked for.
 _SMALLEST_PROBABILITY = 1e-10

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dask_ma.kernels.losses._base import Loss, SmoothLoss
-from dask_ma.kernels.losses._softplus import softplus, softplus_curvature
+from dask_ma.kernels.losses._base import Loss, SmoothLoss, softplus, softplus_curvature
 
 
 def _size(y: np.ndarray, p: np.ndarray) -> np.ndarray:

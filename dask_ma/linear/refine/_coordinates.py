@@ -1,4 +1,11 @@
-"""Weights of standardised columns, in which the objective is well scaled."""
+"""Points of a refinement: weights of standardised columns, and what is found there.
+
+With L1 most weights end at 0. Those that are not 0, and those at 0 that the gradient
+pulls away from there, are what a step of Newton's method has to know second derivatives
+of where there are too many columns for all of them: the active set of a proximal Newton
+method (C.-J. Hsieh, M. Sustik, I. Dhillon, P. Ravikumar, "Sparse inverse covariance
+matrix estimation using quadratic approximation", 2011, section 3.2).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +14,62 @@ from typing import NamedTuple
 import numpy as np
 
 from dask_ma.kernels import Standardization
-from dask_ma.linear._params import LinearModel
+from dask_ma.linear._model import LinearModel
 
 # Largest part of a mean square that may be rounding and not the variance of a column.
 _ROUNDING = 64 * np.finfo(np.float64).eps
 # Typical curvature of a loss: what its penalty is set against.
 _CURVATURE = 0.25
+
+
+class Found(NamedTuple):
+    """One problem's objective at a point.
+
+    Attributes
+    ----------
+    objective : float
+        The objective itself.
+    value : float
+        The objective with the smooth loss.
+    gap : float
+        How far the objective is above its optimum at most where the other one is at
+        its own.
+    gradient : ndarray of shape (n_weights,)
+        Of the smooth loss and L2.
+    hessian : ndarray of shape (n_columns, n_columns) or None
+        Their second derivatives by the weights `columns`.
+    columns : ndarray of int, shape (n_columns,), or None
+        Numbers of these weights, in rising order but for the intercept, which is last.
+    """
+
+    objective: float
+    value: float
+    gap: float
+    gradient: np.ndarray
+    hessian: np.ndarray | None
+    columns: np.ndarray | None
+
+
+def least_subgradient(
+    point: np.ndarray, gradient: np.ndarray, l1: np.ndarray
+) -> np.ndarray:
+    """Subgradient of least norm, 0 at a minimum.
+
+    Parameters
+    ----------
+    point : ndarray of shape (n_weights,)
+        Where.
+    gradient : ndarray of shape (n_weights,)
+        Derivatives of all but the L1 norm.
+    l1 : ndarray of shape (n_weights,)
+        Weights of the L1 norm.
+
+    Returns
+    -------
+    ndarray of shape (n_weights,)
+    """
+    at_zero = np.sign(gradient) * np.maximum(np.abs(gradient) - l1, 0.0)
+    return np.where(point != 0, gradient + l1 * np.sign(point), at_zero)
 
 
 class Penalty(NamedTuple):
@@ -161,3 +218,53 @@ class Coordinates:
             return np.inf
         rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
         return float(paid + rest)
+
+
+def count_active(point: np.ndarray, slopes: np.ndarray, n_features: int) -> int:
+    """Number of active columns.
+
+    Parameters
+    ----------
+    point : ndarray of shape (n_weights,)
+        Weights of the columns, and perhaps that of the intercept.
+    slopes : ndarray of shape (n_weights,)
+        Subgradient of least norm there.
+    n_features : int
+        Number of columns.
+
+    Returns
+    -------
+    n_active : int
+    """
+    is_active = (point[:n_features] != 0) | (slopes[:n_features] != 0)
+    return int(np.count_nonzero(is_active))
+
+
+def choose_active(
+    point: np.ndarray, gradient: np.ndarray, l1: np.ndarray, n_features: int, size: int
+) -> np.ndarray:
+    """The columns that most want to take part.
+
+    Parameters
+    ----------
+    point : ndarray of shape (n_weights,)
+        Weights of the columns, and perhaps that of the intercept.
+    gradient : ndarray of shape (n_weights,)
+        Derivatives of all but the L1 norm.
+    l1 : ndarray of shape (n_weights,)
+        Weights of the L1 norm, above 0 for columns.
+    n_features : int
+        Number of columns.
+    size : int
+        How many to choose; at least as many as are not 0.
+
+    Returns
+    -------
+    columns : ndarray of int, shape (size,)
+        In rising order.
+    """
+    if size >= n_features:
+        return np.arange(n_features)
+    pull = np.abs(gradient[:n_features]) / l1[:n_features]
+    pull[point[:n_features] != 0] = np.inf
+    return np.sort(np.argpartition(-pull, size - 1)[:size])

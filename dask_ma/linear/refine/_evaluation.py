@@ -8,9 +8,8 @@ import numpy as np
 
 from dask_ma.engine import Adder, RoundLog, Work
 from dask_ma.kernels import DescentSums, descent_sums, moment_sums
-from dask_ma.linear._params import LinearModel, RefineParams
-from dask_ma.linear.refine._coordinates import Coordinates, Penalty
-from dask_ma.linear.refine._found import Found
+from dask_ma.linear._model import LinearModel, RefineParams
+from dask_ma.linear.refine._coordinates import Coordinates, Found, Penalty
 from dask_ma.supervised._problem import Problem
 
 

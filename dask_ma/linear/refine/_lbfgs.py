@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from dask_ma.linear.refine._found import Found
+from dask_ma.linear.refine._coordinates import Found
 
 _MEMORY = 10  # pairs of steps and changes of the gradient
 _SMALLEST = 1e-12  # cosine between the two of a pair that says something

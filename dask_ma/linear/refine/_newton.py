@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, lapack
 
-from dask_ma.linear.refine._found import Found, least_subgradient
+from dask_ma.linear.refine._coordinates import Found, least_subgradient
 
 # What is added to the diagonal, relative to it: the first one that suffices.
 _DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,9 @@ from dask_ma.engine import (
     fit_rounds,
 )
 from dask_ma.kernels import DescentSums, make_loss
-from dask_ma.linear._model import describe, initial_model
-from dask_ma.linear._params import LinearModel, RefineParams
+from dask_ma.linear._model import LinearModel, RefineParams, describe, initial_model
 from dask_ma.linear.refine._evaluation import Request, Rows
-from dask_ma.linear.refine._rules import most_weights
-from dask_ma.linear.refine._search import Best, Search, Verdict
+from dask_ma.linear.refine._search import Best, Search, Verdict, most_weights
 from dask_ma.supervised._problem import Problem
 
 
@@ -203,3 +202,31 @@ def choose_method(params: RefineParams, problem: Problem) -> str:
         return "lbfgs"
     is_small = problem.shard.n_features < most_weights(problem.n_problems)
     return "newton" if is_small else "lbfgs"
+
+
+def unrefined_by(params: Any, **leaves_alone: bool) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows; none if one does.
+
+    "auto" leaves alone what does not aim at the optimum of the training objective: a
+    number of rounds that is asked for, and early stopping.
+
+    Parameters
+    ----------
+    params : RefineParams or estimator
+        They have the same names.
+    **leaves_alone : bool
+        Whether it leaves alone what other parameters are set to, by their names.
+
+    Returns
+    -------
+    names : tuple of str
+    """
+    if params.refine != "auto":
+        return ("refine",) if params.refine is None else ()
+    leaves_alone = {
+        "tol": params.tol is None,
+        "early_stopping": params.early_stopping,
+        **leaves_alone,
+    }
+    reasons = [name for name, holds in leaves_alone.items() if holds]
+    return ("refine", *reasons) if reasons else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import Inactive, unless
 from dask_ma.ma._paradigm import by_gradients, is_gradient
 
 

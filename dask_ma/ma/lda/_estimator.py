@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from dask_ma._callbacks import N_WRAPPERS, with_callbacks
-from dask_ma._inactive import Inactive
+from dask_ma._settings import Inactive
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import describe
 from dask_ma.ma._paradigm import PARADIGM, Gradients, Models

@@ -16,7 +16,7 @@ from dask_ma.kernels import (
     infer_documents,
     word_statistics,
 )
-from dask_ma.ma._aggregation import aggregate
+from dask_ma.ma._paradigm import aggregate
 from dask_ma.ma.lda._params import TopicParams
 from dask_ma.ma.lda._sizes import count_updates, gradient_size, round_size
 from dask_ma.ma.lda._topics import Topics

@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.base import is_classifier
 
-from dask_ma._inactive import Inactive
+from dask_ma._settings import Inactive
 from dask_ma.linear import (
     EPSILON,
     HELD_OUT,

@@ -1,19 +1,18 @@
-"""Rounds by the paradigms of the paper (Algorithms 2 and 3)."""
+"""Rounds by the paradigms of the paper (Algorithms 2 and 3), and their mean."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_ma.engine import RankContext
 from dask_ma.kernels import gradient_sums
 from dask_ma.linear import LinearModel
-from dask_ma.ma._aggregation import aggregate
-from dask_ma.ma._paradigm import Gradients
+from dask_ma.ma._paradigm import Gradients, aggregate
 from dask_ma.ma.sgd._params import FitParams
 from dask_ma.ma.sgd._solver import LocalSGD, penalty_weights, soft_threshold
 from dask_ma.ma.sgd._steps import Steps, steps_of
@@ -23,6 +22,73 @@ Timer = Callable[[], AbstractContextManager[None]]
 
 _ROUNDING = 1e-9  # of the sum of the local epochs
 _SAMPLE = 2  # what the random numbers are for; 0 and 1 are those of LocalSGD
+_ROUNDED_ROWS = 1e-6
+
+
+class RunningMean:
+    """Mean of the merged models with polynomially growing weights.
+
+    The models of late rounds are better, so the weight of round `t` of the mean grows
+    like ``t**3`` (polynomial-decay averaging, O. Shamir and T. Zhang, "Stochastic
+    gradient descent for non-smooth optimization", ICML 2013, section 4).
+
+    Parameters
+    ----------
+    average : bool or int
+        False: no mean, the last model counts. Otherwise the mean begins with the round
+        in which the ranks together have seen this many rows.
+    total_rows : int
+        Rows of all ranks.
+    """
+
+    _DEGREE = 3
+
+    def __init__(self, average: bool | int, total_rows: int) -> None:
+        self._start = float(average) if average else np.inf
+        self._total_rows = total_rows
+        self._rows = 0.0
+        self._rounds = 0
+        self._mean: LinearModel | None = None
+
+    @property
+    def counts(self) -> tuple[float, float]:
+        """Rows that the ranks have seen, and rounds in the mean."""
+        return self._rows, float(self._rounds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What another mean needs to go on from here."""
+        mean = self._mean
+        return {
+            "coef": None if mean is None else mean.coef,
+            "intercept": None if mean is None else mean.intercept,
+            "counts": np.array(self.counts),
+        }
+
+    def load_state_dict(
+        self, coef: np.ndarray | None, intercept: np.ndarray | None, counts: np.ndarray
+    ) -> None:
+        """Take over the state of another mean."""
+        self._rows, self._rounds = float(counts[0]), int(counts[1])
+        if self._rounds and coef is not None and intercept is not None:
+            self._mean = LinearModel(coef, intercept)
+
+    def current(self, model: LinearModel) -> LinearModel:
+        """The mean so far, `model` before it begins."""
+        return model if self._mean is None else self._mean
+
+    def update(self, model: LinearModel, epochs: float) -> LinearModel:
+        """Take the model of a round; return the mean so far, or the model itself."""
+        self._rows += epochs * self._total_rows
+        if self._rows < self._start - _ROUNDED_ROWS:
+            return model
+        self._rounds += 1
+        if self._mean is None:
+            self._mean = model
+        share = (self._DEGREE + 1) / (self._rounds + self._DEGREE)
+        self._mean = LinearModel(
+            *(a + (b - a) * share for a, b in zip(self._mean, model, strict=True))
+        )
+        return self._mean
 
 
 class Due(NamedTuple):

@@ -1,1 +1,1 @@
-"""What users give a network to train on, as rows."""
+"""Rows of networks, from all that users give to train on."""

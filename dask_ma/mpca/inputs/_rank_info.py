@@ -1,4 +1,4 @@
-"""Which rank a stream of items is for, for data sets that share themselves out."""
+"""The rank that a stream of items is for, for data sets that share themselves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users give a module to train on, as rows: arrays, dicts, data sets, bags."""
+"""Sources of rows for a module: arrays, dicts, data sets, bags."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ def fitted_sklearn(
     Parameters
     ----------
     parameters : mapping
-        Constructor parameters of the twin, with at least those of the network.
+        Constructor parameters of the peer, with at least those of the network.
     vector : ndarray of shape (n_values,)
         Values of the network; they are copied.
     classes : ndarray of shape (n_classes,) or None
@@ -368,37 +368,37 @@ def fitted_sklearn(
 
     Returns
     -------
-    twin : MLPClassifier or MLPRegressor
+    peer : MLPClassifier or MLPRegressor
         It predicts, and trains on with ``partial_fit`` or ``warm_start``, with a new
         optimiser.
     """
     n_classes = None if classes is None else len(classes)
-    twin = (MLPRegressor if classes is None else MLPClassifier)(**parameters)
-    sizes = np.atleast_1d(twin.hidden_layer_sizes)
+    peer = (MLPRegressor if classes is None else MLPClassifier)(**parameters)
+    sizes = np.atleast_1d(peer.hidden_layer_sizes)
     hidden = tuple(int(size) for size in sizes)
-    spec = MLPSpec(hidden, twin.activation, n_targets=n_targets)
+    spec = MLPSpec(hidden, peer.activation, n_targets=n_targets)
     attributes = spec.attributes(vector, n_features, n_classes)
     for name, value in {**attributes, "n_features_in_": n_features}.items():
-        setattr(twin, name, value)
+        setattr(peer, name, value)
     if classes is not None:
         labels = classes
         if n_targets is not None:  # a row with none of the labels, and one with all
             labels = np.repeat([[0], [1]], n_targets, axis=1)
-        twin._label_binarizer = LabelBinarizer().fit(labels)
-        twin.classes_ = twin._label_binarizer.classes_
-    _without_history(twin)
-    return twin
+        peer._label_binarizer = LabelBinarizer().fit(labels)
+        peer.classes_ = peer._label_binarizer.classes_
+    _without_history(peer)
+    return peer
 
 
-def _without_history(twin: MLPClassifier | MLPRegressor) -> None:
+def _without_history(peer: MLPClassifier | MLPRegressor) -> None:
     """Set what scikit-learn's networks look for when they train on."""
     # Nothing public makes one of given weights, hence the names with an underscore here
     # and above.
-    twin.n_iter_ = twin.t_ = twin._no_improvement_count = 0
-    twin.loss_curve_ = []
-    twin.loss_ = twin.best_loss_ = None if twin.early_stopping else np.inf
-    twin.validation_scores_ = [] if twin.early_stopping else None
-    twin.best_validation_score_ = -np.inf if twin.early_stopping else None
+    peer.n_iter_ = peer.t_ = peer._no_improvement_count = 0
+    peer.loss_curve_ = []
+    peer.loss_ = peer.best_loss_ = None if peer.early_stopping else np.inf
+    peer.validation_scores_ = [] if peer.early_stopping else None
+    peer.best_validation_score_ = -np.inf if peer.early_stopping else None
 
 
 def _quiet() -> np.errstate:

@@ -1,4 +1,4 @@
-"""What callbacks on a rank get to see of its training."""
+"""The state of a rank's training, as callbacks get to see it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a rank does in a fit: batches, targets, validation, callbacks."""
+"""Training on a rank: batches, targets, validation, callbacks."""

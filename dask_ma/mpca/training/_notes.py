@@ -1,4 +1,4 @@
-"""What users are to know of a fit that went wrong."""
+"""Notes for users on a fit that went wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coordinate descent keeps for each row, and what columns have to do with it."""
+"""Values that coordinate descent keeps for each row, and their ties to columns."""
 
 from __future__ import annotations
 

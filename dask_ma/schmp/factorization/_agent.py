@@ -1,4 +1,4 @@
-"""What a rank does in a fit of a matrix factorization."""
+"""The agent of a matrix factorization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fitted factorization can be asked."""
+"""Questions to a fitted factorization."""
 
 from __future__ import annotations
 

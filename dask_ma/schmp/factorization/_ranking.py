@@ -1,4 +1,4 @@
-"""How well recommendations find the items that users have taken."""
+"""Quality of recommendations: the items that users have taken, found or not."""
 
 from __future__ import annotations
 

@@ -225,12 +225,12 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
 
         Returns
         -------
-        twin : LogisticRegression
+        peer : LogisticRegression
             It shares no memory with this estimator and does not need Dask.
         """
-        twin = super().to_sklearn()
-        twin.n_iter_ = np.array([self.n_iter_])
-        return twin
+        peer = super().to_sklearn()
+        peer.n_iter_ = np.array([self.n_iter_])
+        return peer
 
     def _sklearn_parameters(self) -> dict[str, Any]:
         return {**super()._sklearn_parameters(), "solver": "saga"}

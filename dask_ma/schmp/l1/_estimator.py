@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from dask_ma._inactive import Inactive, unless
-from dask_ma._settings import Named
+from dask_ma._settings import Inactive, Named, unless
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo
 from dask_ma.linear import LinearEstimator

@@ -309,14 +309,14 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
 
         Returns
         -------
-        twin : Lasso or ElasticNet
+        peer : Lasso or ElasticNet
             It shares no memory with this estimator and does not need Dask.
         """
-        twin = super().to_sklearn()
-        if hasattr(twin.coef_, "toarray"):
-            twin.coef_ = twin.coef_.toarray().ravel()
-        twin.dual_gap_ = self.dual_gap_
-        return twin
+        peer = super().to_sklearn()
+        if hasattr(peer.coef_, "toarray"):
+            peer.coef_ = peer.coef_.toarray().ravel()
+        peer.dual_gap_ = self.dual_gap_
+        return peer
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         attributes = super()._to_attributes(fitted)

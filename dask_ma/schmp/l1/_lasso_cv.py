@@ -12,7 +12,7 @@ from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso
 from sklearn.model_selection import check_cv
 
 from dask_ma._callbacks import with_callbacks
-from dask_ma._inactive import Inactive
+from dask_ma._settings import Inactive
 from dask_ma._sklearn import Interval, fit_context
 from dask_ma.data import InputInfo
 from dask_ma.linear import LinearRegressorMixin
@@ -242,18 +242,18 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
 
         Returns
         -------
-        twin : Lasso or ElasticNet
+        peer : Lasso or ElasticNet
             With the chosen `alpha`. It shares no memory with this estimator and does
             not need Dask.
         """
-        twin = super().to_sklearn()
-        twin.set_params(alpha=self.alpha_)
-        if isinstance(twin, ElasticNet) and not isinstance(twin, Lasso):
-            twin.set_params(l1_ratio=self.l1_ratio_)
-        if hasattr(twin.coef_, "toarray"):
-            twin.coef_ = twin.coef_.toarray().ravel()
-        twin.dual_gap_ = self.dual_gap_
-        return twin
+        peer = super().to_sklearn()
+        peer.set_params(alpha=self.alpha_)
+        if isinstance(peer, ElasticNet) and not isinstance(peer, Lasso):
+            peer.set_params(l1_ratio=self.l1_ratio_)
+        if hasattr(peer.coef_, "toarray"):
+            peer.coef_ = peer.coef_.toarray().ravel()
+        peer.dual_gap_ = self.dual_gap_
+        return peer
 
     def _sklearn_parameters(self) -> dict[str, Any]:
         parameters: dict[str, Any] = super()._sklearn_parameters()

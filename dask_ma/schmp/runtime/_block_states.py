@@ -9,7 +9,7 @@ import numpy as np
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.engine import State
-from dask_ma.schmp.runtime._parcels import unwrap, wrap
+from dask_ma.schmp.runtime._encoding import decode, encode
 from dask_ma.schmp.runtime._ring import ParameterBlock
 
 # Names in a state: parameters of a block; its arrays, as they are or as they travel.
@@ -32,7 +32,7 @@ def flat_state(blocks: Iterable[ParameterBlock]) -> dict[str, np.ndarray]:
     state = {}
     for block in blocks:
         state[f"{block.number}/{_PARAMETERS}"] = block.parameters
-        for name, item in wrap(block.values).items():
+        for name, item in encode(block.values).items():
             place = f"{block.number}/{_VALUES}/{name}"
             if isinstance(item, np.ndarray):
                 state[f"{place}/{_DENSE}"] = item.copy()
@@ -155,7 +155,7 @@ def gather_model(
     own = {block.number: block.values for block in blocks}
     if group.rank != 0:
         for number, values in own.items():
-            group.send(wrap(values), 0, ("model", number))
+            group.send(encode(values), 0, ("model", number))
         return None
     n_parameters = sum(len(one) for one in parameters)
     model: dict[str, np.ndarray] = {}
@@ -164,7 +164,7 @@ def gather_model(
             if rank == 0:
                 values = own[number]
             else:
-                values = unwrap(group.recv(rank, ("model", number)))
+                values = decode(group.recv(rank, ("model", number)))
             for name, array in values.items():
                 if name not in model:
                     shape = (n_parameters, *array.shape[1:])
@@ -197,17 +197,17 @@ def _blocks_in(
 
 def _values_in(piece: dict[str, Any], begins: str) -> dict[str, np.ndarray]:
     """Values of a block, from the arrays whose names begin with `begins`."""
-    parcel: dict[str, Any] = {}
+    message: dict[str, Any] = {}
     for key, array in piece.items():
         name, _, part = key.removeprefix(begins).rpartition("/")
         if not key.startswith(begins):
             continue
         if part == _DENSE:
-            parcel[name] = array
+            message[name] = array
         elif part == _THIN[0]:
             shape, places, elements = (piece[f"{begins}{name}/{p}"] for p in _THIN)
-            parcel[name] = "sparse", tuple(shape), places, elements
-    return unwrap(parcel)
+            message[name] = "sparse", tuple(shape), places, elements
+    return decode(message)
 
 
 def _copy_common(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dask_ma.comm import Group
-from dask_ma.schmp.runtime._parcels import unwrap, wrap
+from dask_ma.schmp.runtime._encoding import decode, encode
 from dask_ma.schmp.runtime._route import Route
 
 
@@ -114,11 +114,11 @@ class Ring:
             self.group.recv(dest, ("room", self._rotation, iteration))
             self._ready.add((dest, iteration))
         tag = ("block", self._rotation, iteration, block)
-        self.group.push(wrap(self.held.pop(block).values), dest, tag, copy=False)
+        self.group.push(encode(self.held.pop(block).values), dest, tag, copy=False)
 
     def _receive(self, block: int, source: int, iteration: int) -> None:
         """Wait for a block; it becomes this rank's."""
         tag = ("block", self._rotation, iteration, block)
-        values = unwrap(self.group.recv(source, tag))
+        values = decode(self.group.recv(source, tag))
         self.held[block] = ParameterBlock(block, self.parameters[block], values)
         self.most_held = max(self.most_held, len(self.held))

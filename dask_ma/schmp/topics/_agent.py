@@ -1,4 +1,4 @@
-"""What a rank does in a fit of a topic model."""
+"""The agent of a topic model by Gibbs sampling."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.decomposition import LatentDirichletAllocation
 
 from dask_ma._callbacks import with_callbacks
-from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import InputInfo
 from dask_ma.schmp.topics._agent import join_results, train

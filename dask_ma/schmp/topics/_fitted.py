@@ -1,4 +1,4 @@
-"""What topics that were found by Gibbs sampling can be asked."""
+"""Questions to topics that were found by Gibbs sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the tokens of a rank get other topics, while a block of words is there."""
+"""Moves of a rank's tokens to other topics, while a block of words is there."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sklearn.decomposition import MiniBatchDictionaryLearning
 from sklearn.utils.validation import check_array, validate_data
 
 from dask_ma._callbacks import with_callbacks
-from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo
 from dask_ma.sfb.dictionary._agent import train

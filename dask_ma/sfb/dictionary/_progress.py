@@ -1,4 +1,4 @@
-"""Whether batches still bring something: a smoothed objective, and its best value."""
+"""Progress of batches: a smoothed objective, and its best value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How atoms follow from batches: from all so far, or by steps along the newest."""
+"""Solvers for atoms: from all batches so far, or by steps along the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch of all ranks says of the atoms, and the ways it travels."""
+"""Sums of a batch over all ranks, for the atoms, and the ways they travel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks send each other, to whom and when; what users choose of it."""
+"""Settings of an exchange: what ranks send, to whom and when."""
 
 from __future__ import annotations
 

@@ -319,9 +319,9 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
 
         Returns
         -------
-        twin : LogisticRegression
+        peer : LogisticRegression
             It shares no memory with this estimator and does not need Dask.
         """
-        twin = super().to_sklearn()
-        twin.n_iter_ = np.array([self.n_iter_])
-        return twin
+        peer = super().to_sklearn()
+        peer.n_iter_ = np.array([self.n_iter_])
+        return peer

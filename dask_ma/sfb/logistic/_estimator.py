@@ -150,6 +150,6 @@ class SFBEstimator(LinearEstimator):
         return "dual_gap" in result.history[-1]
 
     def _sklearn_parameters(self) -> dict[str, Any]:
-        # What the twin would be fitted with has no part in its predictions.
+        # What the peer would be fitted with has no part in its predictions.
         chosen = super()._sklearn_parameters()
         return {k: v for k, v in chosen.items() if k not in ("penalty", "solver")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_ma._inactive import Inactive, unless
+from dask_ma._settings import Inactive, unless
 from dask_ma.linear import HELD_OUT
 from dask_ma.sfb.exchange._settings import COMMUNICATION
 

@@ -1,4 +1,4 @@
-"""Where the batches of a rank come from: its rows, or pairs of rows."""
+"""Sources of a rank's batches: its rows, or pairs of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks on their way: arrays that are mostly zeros travel as places and values."""
+"""Encoding of blocks on their way: arrays of zeros, mostly, as places and values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST_INT32 = np.iinfo(np.int32).max
 _SPARSE = "sparse"
 
 
-def wrap(values: dict[str, np.ndarray]) -> dict[str, Any]:
+def encode(values: dict[str, np.ndarray]) -> dict[str, Any]:
     """What travels of the values of a block.
 
     Parameters
@@ -22,26 +22,26 @@ def wrap(values: dict[str, np.ndarray]) -> dict[str, Any]:
 
     Returns
     -------
-    parcel : dict
-        For :func:`unwrap`.
+    message : dict
+        For :func:`decode`.
     """
     return {name: _thin(array) for name, array in values.items()}
 
 
-def unwrap(parcel: dict[str, Any]) -> dict[str, np.ndarray]:
+def decode(message: dict[str, Any]) -> dict[str, np.ndarray]:
     """The values of a block, as arrays that may be written to.
 
     Parameters
     ----------
-    parcel : dict
-        From :func:`wrap`.
+    message : dict
+        From :func:`encode`.
 
     Returns
     -------
     values : dict of str to ndarray
         The same bits.
     """
-    return {name: _thicken(item) for name, item in parcel.items()}
+    return {name: _thicken(item) for name, item in message.items()}
 
 
 def _thin(array: np.ndarray) -> Any:

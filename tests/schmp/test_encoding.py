@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_ma.comm._group import payload_nbytes
-from dask_ma.schmp.runtime._parcels import unwrap, wrap
+from dask_ma.schmp.runtime._encoding import decode, encode
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8", "u2", "?"])
@@ -16,8 +16,8 @@ def test_the_same_bits_arrive(dtype, filled):
     )
     if array.dtype.kind == "f":
         array[3, 4], array[5, 6], array[7, 8] = -0.0, np.nan, np.inf
-    parcel = wrap({"a": array, "b": array[:, :2].T})
-    found = unwrap(parcel)
+    message = encode({"a": array, "b": array[:, :2].T})
+    found = decode(message)
     for name, expected in (("a", array), ("b", array[:, :2].T)):
         assert found[name].dtype == expected.dtype
         assert found[name].shape == expected.shape
@@ -29,6 +29,6 @@ def test_the_same_bits_arrive(dtype, filled):
 def test_few_elements_cost_few_bytes():
     counts = np.zeros((1000, 100), dtype=np.int32)
     counts[:, 3] = 7
-    assert payload_nbytes(wrap({"counts": counts})) == 1000 * 8
+    assert payload_nbytes(encode({"counts": counts})) == 1000 * 8
     dense = counts + 1
-    assert payload_nbytes(wrap({"counts": dense})) == dense.nbytes
+    assert payload_nbytes(encode({"counts": dense})) == dense.nbytes
