@@ -7,6 +7,8 @@ what concerns all columns goes over the rows as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,13 @@ class RowColumns:
         found += self._places.dtype.type(first + begin)
         self._places[targets] = found
         following += counts
+
+    def parts(self) -> Iterator[np.ndarray]:
+        """All columns, some at a time that have a small part of the elements."""
+        cuts = np.searchsorted(self._bounds, np.arange(0, self._bounds[-1], self._most))
+        n_features = len(self._bounds) - 1
+        for start, stop in pairwise(np.unique([0, *cuts, n_features])):
+            yield np.arange(start, stop)
 
     def n_stored(self, index: np.ndarray) -> int:
         """Elements of some columns."""

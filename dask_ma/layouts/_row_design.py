@@ -16,7 +16,7 @@ from dask_ma.comm import (
     reduce_scatter,
 )
 from dask_ma.data import Shard, is_on_disk
-from dask_ma.kernels import column_store, take_columns
+from dask_ma.kernels import column_squares, column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
 from dask_ma.layouts._columns import joined_columns
 from dask_ma.layouts._design import (
@@ -48,14 +48,18 @@ class RowDesign(Design):
         Its rows, which are used as they are. Beside sparse ones lies where the elements
         of each column are, and no more than a quarter of them is copied. They are laid
         out anew, column by column, for :attr:`store`, where a row names a column twice,
-        and where they would be read from a disk each time.
+        where they are several blocks, and where they would be read from a disk.
     """
 
     def __init__(self, group: Group, shard: Shard) -> None:
         super().__init__(group, shard)
         self._blocks = [block.X for block in shard.blocks]
         self._is_sparse = bool(self._blocks) and shard.is_sparse
-        if self._is_sparse and not all(map(_can_be_used, self._blocks)):
+        # Sums over one block have the bits of those over its columns; over several they
+        # would not have those of the same rows on a disk.
+        if self._is_sparse and (
+            len(self._blocks) > 1 or not _can_be_used(self._blocks[0])
+        ):
             self._blocks = [joined_columns(shard)]
         # The living columns of the blocks, or all columns where copies were too much.
         self._living = self._blocks
@@ -149,9 +153,23 @@ class RowDesign(Design):
         return np.concatenate(parts, axis=1), list(payloads)
 
     def _squares(self, weight: np.ndarray, center: bool) -> Part:
-        sums = self._of_living(2, lambda X, rows: raw_moments(X, weight[rows], center))
+        sums = self._of_living(
+            2, lambda X, rows: self._moments(X, weight[rows], center)
+        )
         part, _ = self._scattered(sums, np.zeros(0))
         return Part(part.features, squares_about_mean(part.values))
+
+    def _moments(self, X: Any, weight: np.ndarray, center: bool) -> np.ndarray:
+        """What :func:`raw_moments` has, with the bits of rows laid out by column."""
+        columns = self._by_column
+        if columns is None or X.format == "csc":
+            return raw_moments(X, weight, center)
+        moments = np.zeros((self.n_features, 2))
+        for part in columns.parts():
+            moments[part, 0] = column_squares(columns.take(part), weight)
+        if center:
+            moments[:, 1] = transposed_product(X, weight[:, np.newaxis])[:, 0]
+        return moments
 
     def restrict(self, alive: np.ndarray) -> None:
         self.alive = alive

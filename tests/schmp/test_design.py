@@ -421,11 +421,21 @@ def test_rows_on_disk_are_read_once(run_ranks, tmp_path):
     assert is_on_disk(on_disk) and not is_on_disk(X)
     shard = Shard([Block(on_disk, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
 
-    def on_rank(group):
-        [living] = RowDesign(group, shard)._living
-        return is_on_disk(living)
+    in_memory = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
+    weight = weight_of_rows()
 
-    assert run_ranks(on_rank, 1) == [False]
+    def on_rank(group):
+        designs = [RowDesign(group, rows) for rows in (shard, in_memory)]
+        assert not is_on_disk(designs[0]._living[0])
+        for vectors in (weight[:, np.newaxis], np.stack([weight, weight**2], axis=1)):
+            products = [design.products(vectors)[0].values for design in designs]
+            np.testing.assert_array_equal(*products)
+        for center in (False, True):
+            np.testing.assert_array_equal(
+                *[design.squares(weight, center).values for design in designs]
+            )
+
+    run_ranks(on_rank, 1)
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array])
