@@ -146,12 +146,7 @@ def run_spark(
     `steps` that is best after 20 iterations; that search is not timed. Everything
     stays inside the Java process, so that no time is spent on Python objects.
     """
-    require("pyspark", "pip install pyspark")
-    java_home = os.environ.get("JAVA_HOME")
-    if not (java_home or shutil.which("java")):
-        raise PeerAbsentError("pyspark needs Java 17 (Debian: openjdk-17-jre-headless)")
-    session = start_spark()
-    try:
+    with spark_session() as session:
         rows = load_spark(session, problem, folder)
         tried = {step: fit_spark(session, problem, rows, 20, step)[1] for step in steps}
         step = min(tried, key=tried.__getitem__)
@@ -161,17 +156,20 @@ def run_spark(
         for count in iterations:
             elapsed, objective = fit_spark(session, problem, rows, count, step)
             observe(curve, count, elapsed, objective)
-    finally:
-        session.stop()
     return curve
 
 
-def start_spark() -> Any:
+@contextlib.contextmanager
+def spark_session() -> Iterator[Any]:
     """Spark session with two threads and 8 GB in this machine's driver."""
+    require("pyspark", "pip install pyspark")
+    java_home = os.environ.get("JAVA_HOME")
+    if not (java_home or shutil.which("java")):
+        raise PeerAbsentError("pyspark needs Java 17 (Debian: openjdk-17-jre-headless)")
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return (
+    session = (
         SparkSession.builder.master("local[2]")
         .appName("dask_ma peers")
         .config("spark.driver.memory", "8g")
@@ -180,6 +178,10 @@ def start_spark() -> Any:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def load_spark(session: Any, problem: Problem, folder: Path) -> Any:

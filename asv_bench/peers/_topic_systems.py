@@ -8,8 +8,6 @@ nothing is evaluated meanwhile.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +21,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from benchmarks._data import persist
 from dask_ma import MALDA
 
-from ._solvers import PeerAbsentError, local_cluster, require, start_spark
+from ._solvers import local_cluster, require, spark_session
 
 LEARNING_DECAY = 0.7
 LEARNING_OFFSET = 10.0
@@ -190,14 +188,8 @@ def as_pairs(X: sparse.csr_matrix) -> list[list[tuple[int, int]]]:
 
 def run_spark(X: sparse.csr_matrix, setting: Setting, folder: Path) -> Result:
     """Train MLlib's online LDA in local[2] on documents cached in the driver."""
-    require("pyspark", "pip install pyspark")
-    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        raise PeerAbsentError("pyspark needs Java 17 (Debian: openjdk-17-jre-headless)")
-    session = start_spark()
-    try:
+    with spark_session() as session:
         return fit_spark(session, X, setting, folder)
-    finally:
-        session.stop()
 
 
 def fit_spark(

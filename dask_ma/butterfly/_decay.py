@@ -20,6 +20,7 @@ from numpy.polynomial.chebyshev import chebvander
 _PER_OCTAVE = 2
 _N_NODES = 9
 _MOST_OCTAVES = 80
+_ROUNDING = 1e-12
 _AT_ONCE = 1 << 14  # rows whose polynomials are evaluated at a time
 
 
@@ -99,7 +100,8 @@ class Decay:
         rows = np.arange(self._n_features if self._lowest < len(reached) else 0)
         if self._preconditioner is not None and len(rows):
             bound = np.exp2((self._first + self._lowest) / _PER_OCTAVE)
-            rows = np.flatnonzero(self._preconditioner >= bound)
+            # Rounding may differ by which interval an element at its end belongs to.
+            rows = np.flatnonzero(self._preconditioner >= bound * (1 - _ROUNDING))
         places = self._places(self.elements(rows))
         intervals = self._intervals(places).astype(np.int16)
         order = np.argsort(intervals, kind="stable")
@@ -201,7 +203,8 @@ class Decay:
 
     def _intervals(self, places: np.ndarray) -> np.ndarray:
         """Number of the interval of each place."""
-        return places.astype(np.intp)
+        # The largest element may be rounded up to the end of the last one.
+        return np.minimum(places.astype(np.intp), len(self._nodes) - 1)
 
 
 def _clenshaw(

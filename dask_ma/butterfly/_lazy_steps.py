@@ -39,6 +39,7 @@ _COST_SENT = 4
 # the type; with sums over steps, such that their terms are of one size.
 _MOST_DECAY = {np.dtype(np.float64): 300.0, np.dtype(np.float32): 40.0}
 _MOST_AVERAGED = 2.0
+_LEAST_LEFT = 1e-12  # of a mean, whose inverse has to be within the range of the type
 _SLACK = 1e-6  # of the bound of the norms, for its rounding
 
 
@@ -176,6 +177,9 @@ class LazySteps:
             self._settle(self._mixer.settle, rows)
         if self._t >= self._rule.first_averaged:
             self._mean.advance()
+        if self._mean.is_due:
+            self._make_good(0, None)
+            self._mean.complete()
         self._t += 1
 
     def end(self) -> RankState:
@@ -297,6 +301,11 @@ class LazyMean:
         self._rest = None if state.mean is None else np.zeros_like(weights)
         self._left = 1.0
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be made complete, lest its terms become too large."""
+        return self._left < _LEAST_LEFT
+
     def note(self, rows: np.ndarray, change: np.ndarray) -> None:
         """Take a change of some rows into account, before the step counts."""
         if self._rest is not None:
@@ -319,11 +328,13 @@ class LazyMean:
             self._rest[rows] += self._decay.sums(rows) * self._weights[rows]
 
     def complete(self) -> None:
-        """Make the mean complete, once all rows are absorbed."""
+        """Make the mean complete, once all rows are absorbed, and begin anew."""
         if self._rest is not None and self.values is not None:
             self._rest += self.values
             self._rest *= self._rest.dtype.type(self._left)
-            self.values = self._rest
+            self.values, self._rest = self._rest, np.zeros_like(self._rest)
+            self._left = 1.0
+            self._decay.total = 0.0
 
 
 class Ball:

@@ -267,20 +267,30 @@ def sendrecv(
 def barrier(group: Group) -> None:
     """Return once every rank has called it.
 
-    A dissemination barrier: ``log2(size)`` steps, each with one empty message.
+    A dissemination barrier: ``log2(processes)`` steps, rounded up, in each of which the
+    first rank of a process sends one empty message; the other ranks of the process tell
+    it that they are there, and are told when all are.
 
     Parameters
     ----------
     group : Group
         This rank.
     """
-    tag = group._next_tag()
-    distance = 1
-    while distance < group.size:
-        peer = (group.rank + distance) % group.size
-        source = (group.rank - distance) % group.size
-        sendrecv(group, None, peer, source, ("barrier", tag, distance))
-        distance *= 2
+    tag, layout = group._next_tag(), group.layout
+    leader, *followers = group.local_ranks
+    if group.rank != leader:
+        group.push(None, leader, ("there", tag), copy=False)
+        group.recv(leader, ("all", tag))
+        return
+    for rank in followers:
+        group.recv(rank, ("there", tag))
+    node, n_nodes = layout.node_of(leader), layout.n_nodes
+    for distance in doubling_steps(n_nodes):
+        peer, source = (node + distance) % n_nodes, (node - distance) % n_nodes
+        ranks = layout.ranks_of(peer)[0], layout.ranks_of(source)[0]
+        sendrecv(group, None, *ranks, ("barrier", tag, distance))
+    for rank in followers:
+        group.push(None, rank, ("all", tag), copy=False)
 
 
 def adding_up(group: Group) -> AbstractContextManager[None]:

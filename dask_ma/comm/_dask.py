@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from dask_ma import _config
 from dask_ma.comm._group import Group, payload_nbytes
+from dask_ma.comm._mailbox import Mailbox
 from dask_ma.comm._packing import as_message
 from dask_ma.comm._plugin import registry
 from dask_ma.comm._topology import Layout
@@ -53,6 +54,7 @@ class Pace:
         await asyncio.sleep(self._free_at - now)
 
 
+_ADDRESSES = "addresses"  # label of the messages by which ranks hear of all others
 _LOOK = 0.5  # seconds between looks whether a run has ended that waits for a delivery
 _FIRST_PAUSE = 0.01  # seconds after which a message that was not taken is sent again
 
@@ -81,6 +83,25 @@ def _clock_of_loop(worker: Worker) -> int:
     return asyncio.run_coroutine_threadsafe(find(), loop).result(timeout)
 
 
+def _hear(run_id: str, rank: int, mailbox: Mailbox) -> list[str]:
+    """Addresses of all ranks, from the rank above this one in a binomial tree."""
+    parent = rank - (1 << (rank.bit_length() - 1))
+    try:
+        addresses: list[str] = mailbox.get(
+            parent, _ADDRESSES, _config.get_timeout("comm.timeout")
+        )
+    except BaseException:
+        registry.close(run_id, rank)  # nobody else will
+        raise
+    return addresses
+
+
+def children_of(rank: int, size: int) -> list[int]:
+    """Ranks right below a rank in a binomial tree over all ranks, the lowest first."""
+    steps = range(rank.bit_length(), size.bit_length())
+    return [rank + (1 << step) for step in steps if rank + (1 << step) < size]
+
+
 class DaskGroup(Group):
     """A rank on a Dask worker; messages travel over Dask's own connections.
 
@@ -94,13 +115,25 @@ class DaskGroup(Group):
         Address of the worker of each rank.
     worker : Worker
         The worker that this rank runs on.
+    hears : bool, default=False
+        Whether rank 0 alone is given the addresses, and the others hear them from the
+        rank above them, which calls :meth:`tell_addresses`.
     """
 
     def __init__(
-        self, run_id: str, rank: int, addresses: Sequence[str], worker: Worker
+        self,
+        run_id: str,
+        rank: int,
+        addresses: Sequence[str],
+        worker: Worker,
+        *,
+        hears: bool = False,
     ) -> None:
+        mailbox = registry.open(run_id, rank, worker.address)
+        if hears and rank:
+            addresses = _hear(run_id, rank, mailbox)
         layout = Layout.from_nodes([node_of(address) for address in addresses])
-        super().__init__(rank, layout, registry.open(run_id, rank, worker.address))
+        super().__init__(rank, layout, mailbox)
         self.run_id = run_id
         self._addresses = tuple(addresses)
         self._worker = worker
@@ -112,6 +145,11 @@ class DaskGroup(Group):
         self._carrier_clock: int | None = None
 
     # Thread of the rank ------------------------------------------------------------
+
+    def tell_addresses(self) -> None:
+        """Tell the ranks right below this one where all ranks are."""
+        for dest in children_of(self.rank, self.size):
+            self.push(list(self._addresses), dest, _ADDRESSES, copy=False)
 
     def for_thread(self) -> Self:
         """The same rank for a second thread; see :meth:`Group.for_thread`."""

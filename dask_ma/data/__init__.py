@@ -14,7 +14,7 @@ from dask_ma.data._fingerprint import (
     digest_shard,
     rows_of,
 )
-from dask_ma.data._frames import as_arrays
+from dask_ma.data._frames import as_arrays, row_blocks
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
 from dask_ma.data._join import join_groups, join_shard
 from dask_ma.data._labels import (
@@ -69,6 +69,7 @@ __all__ = [
     "partition",
     "recover_shards",
     "refuse_unfinished",
+    "row_blocks",
     "rows_of",
     "unique_labels_of",
     "weight_per_row",

@@ -24,9 +24,14 @@ from dask_ma.data._collections import (
     dependencies_of,
     futures_of_blocks,
 )
-from dask_ma.data._inputs import is_dask_frame
+from dask_ma.data._inputs import (
+    align_blocks,
+    check_length,
+    is_dask_collection,
+    is_dask_frame,
+)
 
-__all__ = ["as_arrays"]
+__all__ = ["as_arrays", "row_blocks"]
 
 
 def as_arrays(collections: Sequence[Any], *, keep_persisted: bool = False) -> list[Any]:
@@ -73,6 +78,89 @@ def as_arrays(collections: Sequence[Any], *, keep_persisted: bool = False) -> li
     return result
 
 
+def row_blocks(X: Any, y: Any = None) -> tuple[list[Any], list[Any] | None]:
+    """Delayed blocks of rows in the types that they have, those of y beside those of X.
+
+    Parameters
+    ----------
+    X : dask.array or dask.dataframe
+        Rows; blocks of an array have all of its columns.
+    y : array-like, dask.array or dask.dataframe Series, or None
+        A value for each row.
+
+    Returns
+    -------
+    blocks : list of Delayed
+        Of X, one for each of its partitions.
+    columns : list of Delayed or None
+        Parts of y that belong to them.
+
+    Raises
+    ------
+    ValueError
+        If X and y have other numbers of rows, or of blocks whose rows are not known.
+    """
+    if is_dask_frame(X) and is_dask_frame(y) and _are_partitioned_alike(X, y):
+        pairs = _side_by_side(X, y)
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    blocks = _delayed_blocks(X)
+    if y is None:
+        return blocks, None
+    if not is_dask_collection(y):
+        return blocks, _cut_like(y, X, blocks)
+    if not is_dask_frame(X) and not is_dask_frame(y):
+        y = align_blocks(y, "y", X)
+    columns = _delayed_blocks(y)
+    if len(columns) != len(blocks):
+        raise ValueError(
+            f"y has {len(columns)} blocks and X has {len(blocks)}, whose rows are not "
+            "known, so y cannot be cut like X; take both from one DataFrame, or call "
+            "compute_chunk_sizes() of both arrays"
+        )
+    return blocks, columns
+
+
+def _are_partitioned_alike(X: Any, y: Any) -> bool:
+    """Whether two frames have the same number of partitions, also when lowered."""
+    with partitions_kept():
+        keep = _keeps_partitions(X) and _keeps_partitions(y)
+    return keep and bool(X.npartitions == y.npartitions)
+
+
+def _side_by_side(*frames: Any) -> list[Any]:
+    """Delayed tuples of the partitions of frames that are lowered as one."""
+    with partitions_kept():
+        joined = _join_frames(_as_tuple, frames)
+        return list(joined.to_delayed(optimize_graph=False))
+
+
+def _as_tuple(*frames: Any) -> tuple[Any, ...]:
+    """Partitions that belong together (runs on a worker)."""
+    return frames
+
+
+def _delayed_blocks(collection: Any) -> list[Any]:
+    """Delayed blocks of rows of one collection."""
+    if is_dask_frame(collection):
+        with partitions_kept():
+            return list(collection.to_delayed())
+    if collection.ndim == 2 and collection.numblocks[1] > 1:
+        collection = collection.rechunk({1: -1})
+    return list(collection.to_delayed().ravel())
+
+
+def _cut_like(y: Any, X: Any, blocks: Sequence[Any]) -> list[Any]:
+    """Parts of a column of this process, as long as the blocks of X."""
+    import dask
+
+    y = np.asarray(y)
+    lengths = [np.nan] if is_dask_frame(X) else X.chunks[0]
+    if np.isnan(lengths).any():
+        lengths = dask.compute(*(dask.delayed(len)(block) for block in blocks))
+    check_length("y", len(y), sum(lengths))
+    return [dask.delayed(part) for part in np.split(y, np.cumsum(lengths)[:-1])]
+
+
 def as_array(collection: Any) -> Any:
     """A dask.array for a DataFrame or Series."""
     return as_arrays([collection])[0]
@@ -87,20 +175,10 @@ def _keeps_partitions(frame: Any) -> bool:
 def _lower(frames: Sequence[Any], with_features: bool) -> list[Any]:
     """Arrays of frames with the same number of partitions; the first one may be X."""
     import dask.array as da  # whoever has a frame has loaded it
-    import dask.dataframe as dd
     from dask.highlevelgraph import HighLevelGraph
 
-    joined = dd.map_partitions(
-        _to_numpy,
-        *frames,
-        with_features=with_features and frames[0].ndim == 2,
-        meta=frames[0]._meta,
-        enforce_metadata=False,
-        transform_divisions=False,
-        clear_divisions=True,
-        align_dataframes=False,
-    ).optimize()
-    _check_complete(joined)
+    with_features = with_features and frames[0].ndim == 2
+    joined = _join_frames(_to_numpy, frames, with_features=with_features)
     graph, keys = joined.__dask_graph__(), joined.__dask_keys__()
     source = f"dask_ma-partitions-{uuid.uuid4().hex}"
     arrays = []
@@ -116,6 +194,24 @@ def _lower(frames: Sequence[Any], with_features: bool) -> list[Any]:
             da.Array(HighLevelGraph(layers, dependencies), name, chunks, meta=meta)
         )
     return arrays
+
+
+def _join_frames(function: Any, frames: Sequence[Any], **options: Any) -> Any:
+    """A function of the partitions of frames that belong together, lowered at once."""
+    import dask.dataframe as dd
+
+    joined = dd.map_partitions(
+        function,
+        *frames,
+        **options,
+        meta=frames[0]._meta,
+        enforce_metadata=False,
+        transform_divisions=False,
+        clear_divisions=True,
+        align_dataframes=False,
+    ).optimize()
+    _check_complete(joined)
+    return joined
 
 
 def _to_numpy(

@@ -234,7 +234,7 @@ def check_column(column: Any, name: str, X: Any, *, multi_output: bool = False) 
         return None
     if not is_dask_collection(column):
         column = memory_column(column, name, multi_output=multi_output)
-        _check_length(name, len(column), _total(row_lengths(X)))
+        check_length(name, len(column), _total(row_lengths(X)))
         return column
     shape = _column_shape(column, name, multi_output)
     if len(shape) == 2 and shape[1] == 1:
@@ -242,7 +242,7 @@ def check_column(column: Any, name: str, X: Any, *, multi_output: bool = False) 
     elif len(shape) == 2 and is_dask_array(column):
         column = column.rechunk({1: -1})
     _check_weight_dtype(column, name)
-    return _align(column, name, X)
+    return align_blocks(column, name, X)
 
 
 def memory_column(column: Any, name: str, *, multi_output: bool = False) -> np.ndarray:
@@ -322,7 +322,7 @@ def _total(lengths: Sequence[int | None]) -> int | None:
     return None if None in lengths else sum(lengths)  # type: ignore[arg-type]
 
 
-def _check_length(name: str, found: int | None, expected: int | None) -> None:
+def check_length(name: str, found: int | None, expected: int | None) -> None:
     """Refuse a column of another length than X."""
     if found is not None and expected is not None and found != expected:
         raise ValueError(
@@ -332,10 +332,10 @@ def _check_length(name: str, found: int | None, expected: int | None) -> None:
         )
 
 
-def _align(column: Any, name: str, X: Any) -> Any:
+def align_blocks(column: Any, name: str, X: Any) -> Any:
     """Give a Dask column the blocks of X, as far as their lengths are known."""
     ours, theirs = row_lengths(X), row_lengths(column)
-    _check_length(name, _total(theirs), _total(ours))
+    check_length(name, _total(theirs), _total(ours))
     if ours == theirs:
         return column
     if None not in ours and None not in theirs:

@@ -13,6 +13,9 @@ from dask_ma.data._shard import Shard
 __all__ = ["check_memory_labels", "encode_labels", "merge_labels", "unique_labels_of"]
 
 _SHOWN = 5
+# Integers with a range below this are counted, and looked up in a table, in a fifth to
+# a half of the time of a search, in blocks that are not small.
+_NARROW, _FEW = 1 << 16, 1000
 
 
 def unique_labels_of(shard: Shard) -> np.ndarray:
@@ -38,8 +41,24 @@ def unique_labels_of(shard: Shard) -> np.ndarray:
     for block in shard.blocks:
         if block.y is not None:
             _check_labels(block.y, f" in block {block.index}")
-            found.append(np.unique(block.y))
+            found.append(_unique(block.y))
     return merge_labels(found)
+
+
+def _unique(y: np.ndarray) -> np.ndarray:
+    """Sorted distinct labels of a block."""
+    if not _is_narrow(y):
+        return np.unique(y)
+    low = int(y.min())
+    found = np.flatnonzero(np.bincount(np.subtract(y, low, dtype=np.int64)))
+    return (found + low).astype(y.dtype)
+
+
+def _is_narrow(y: np.ndarray) -> bool:
+    """Whether labels are integers so near to each other that counting finds them."""
+    if y.dtype.kind not in "iu" or y.dtype.itemsize == 8 and y.dtype.kind == "u":
+        return False
+    return len(y) > _FEW and int(y.max()) - int(y.min()) < _NARROW
 
 
 def check_memory_labels(y: Any) -> None:
@@ -201,5 +220,16 @@ def _codes_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
         place = {label: i for i, label in enumerate(classes.tolist())}
         found = (place.get(label, -1) for label in y.tolist())
         return np.fromiter(found, dtype=np.intp, count=len(y))
+    if _is_narrow(y) and classes.dtype.kind in "iu":
+        return _narrow_codes_of(y, classes)
     codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
     return np.where(classes[codes] == y, codes, -1)
+
+
+def _narrow_codes_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """The same for integers near to each other, by a table."""
+    low, high = int(y.min()), int(y.max())
+    table = np.full(high - low + 1, -1, dtype=np.intp)
+    inside = np.flatnonzero((classes >= low) & (classes <= high))
+    table[[int(label) - low for label in classes[inside].tolist()]] = inside
+    return table[np.subtract(y, low, dtype=np.int64)]

@@ -13,7 +13,9 @@ share::
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -150,14 +152,15 @@ def plan_in_place(
         One list per rank, each in global row order.
     """
     workers = list(dict.fromkeys(addresses))
-    ranks = [addresses.count(worker) for worker in workers]
+    n_ranks_of = Counter(addresses)
+    ranks = [n_ranks_of[worker] for worker in workers]
     kept, loose = _at_home(lengths, holders, workers, ranks)
     n_rows = sum(lengths)
     for held, count in zip(kept, ranks, strict=True):
         loose += _trim(held, _capacity(n_rows, count, len(addresses), imbalance))
     loads = [_n_rows(held) for held in kept]
     received = fill_lowest(loads, ranks, _n_rows(loose))
-    bounds = [sum(received[: i + 1]) for i in range(len(received))]
+    bounds = list(accumulate(received))
     for held, extra in zip(kept, cut_at(sorted(loose), bounds), strict=True):
         held[:] = sorted(held + extra)
     shares = [split_evenly(held, n) for held, n in zip(kept, ranks, strict=True)]
@@ -186,12 +189,13 @@ def _at_home(
 ) -> tuple[Plan, list[Segment]]:
     """Segments on each worker that carries a rank, and those that must move."""
     kept: Plan = [[] for _ in workers]
+    places = {worker: place for place, worker in enumerate(workers)}
     loads = [0] * len(workers)
     loose = []
     for block, rows in enumerate(lengths):
         if not rows:
             continue
-        here = [w for w, worker in enumerate(workers) if worker in holders[block]]
+        here = sorted({places[w] for w in holders[block] if w in places})
         if not here:
             loose.append(Segment(block, 0, rows))
             continue
@@ -236,12 +240,14 @@ def fill_lowest(loads: Sequence[int], weights: Sequence[int], amount: int) -> li
     order = sorted(range(len(loads)), key=lambda w: loads[w] / weights[w])
     level = 0.0
     below: list[int] = []
+    height, width = amount, 0
     for worker in order:
         if below and level <= loads[worker] / weights[worker]:
             break
         below.append(worker)
-        height = amount + sum(loads[w] for w in below)
-        level = height / sum(weights[w] for w in below)
+        height += loads[worker]
+        width += weights[worker]
+        level = height / width
     received = [0] * len(loads)
     given, wanted = 0, 0.0
     for worker in sorted(below):

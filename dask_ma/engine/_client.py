@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from heapq import heapify, heapreplace
 from time import monotonic, sleep
 from typing import Any
 
@@ -123,10 +124,15 @@ def one_per_worker(client: Client) -> list[str]:
 def spread_ranks(threads: dict[str, int], n_ranks: int) -> list[str]:
     """Give each rank, in turn, to the worker with the most free threads."""
     counts = dict.fromkeys(threads, 0)
+    # Load after taking one more; the first worker wins a tie.
+    loads = [
+        (1 / n, place, address) for place, (address, n) in enumerate(threads.items())
+    ]
+    heapify(loads)
     for _ in range(n_ranks):
-        # Load after taking one more; the first worker wins a tie.
-        address = min(counts, key=lambda a: (counts[a] + 1) / threads[a])
+        _, place, address = loads[0]
         counts[address] += 1
+        heapreplace(loads, ((counts[address] + 1) / threads[address], place, address))
     return [address for address, count in counts.items() for _ in range(count)]
 
 

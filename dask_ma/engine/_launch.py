@@ -24,6 +24,10 @@ from dask_ma.exceptions import FitFailedError, GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")
 
+# Ranks that are each sent the addresses of all. Those of more ranks go to rank 0 alone,
+# and from rank to rank: what passes through client and scheduler would grow with the
+# square of the ranks (29 MB for a thousand).
+_FEW = 64
 # Bytes of a model to start from with which it goes to one rank only, which broadcasts
 # it. In the task of each rank, all of them would pass through the scheduler.
 _MUCH = 1 << 16
@@ -100,6 +104,7 @@ def launch(
         agent=agent,
         params=params,
         shares_params=len(addresses) > 1 and _nbytes(params) > _MUCH,
+        shares_addresses=len(addresses) > _FEW,
         seed=seed,
         blas_threads=blas_threads,
         listening=listener is not None,

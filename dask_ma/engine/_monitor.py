@@ -86,6 +86,7 @@ class RunMonitor:
         self._news: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._alive: set[str] | None = None
         self._is_over = False
+        self._n_ended = 0
         self._liveness = Liveness()
         self._has_asked = False
         self._leaving: dict[str, float] = {}  # retired workers, and until when they may
@@ -111,7 +112,14 @@ class RunMonitor:
         """Follow the tasks of the ranks, given in rank order."""
         self._futures = list(futures)
         for future in self._futures:
-            future.add_done_callback(lambda _: self._news.put(None))
+            future.add_done_callback(self._note_end)
+
+    def _note_end(self, future: Future) -> None:
+        """Wake who waits for the ranks: when one has failed, or all have ended."""
+        # Not for each of them: who wakes up looks at all. Called in one thread.
+        self._n_ended += 1
+        if self._n_ended >= len(self._futures) or future.status != "finished":
+            self._news.put(None)
 
     def result(self) -> Any:
         """Wait for all ranks; return rank 0's result, or all of them if wanted.

@@ -51,6 +51,8 @@ class Run:
         What the agent gets besides its shard.
     shares_params : bool
         Whether only rank 0 is sent `params`, and passes them on.
+    shares_addresses : bool
+        Whether only rank 0 is sent `addresses`, and passes them on.
     seed : int
         Seed of the ranks' random numbers.
     blas_threads : int
@@ -69,6 +71,7 @@ class Run:
     agent: Agent
     params: Any
     shares_params: bool
+    shares_addresses: bool
     seed: int
     blas_threads: int
     listening: bool
@@ -82,9 +85,14 @@ class Run:
 
     def of_rank(self, rank: int) -> Run:
         """What the task of a rank is sent of this run."""
-        if rank == 0 or not self.shares_params:
-            return self
-        return replace(self, params=None)
+        changes: dict[str, Any] = {}
+        if self.fit_info is not None:
+            changes["fit_info"] = self.fit_info.of_rank()
+        if self.shares_params and rank:
+            changes["params"] = None
+        if self.shares_addresses and rank:
+            changes["addresses"] = ()
+        return replace(self, **changes) if changes else self
 
     def key(self, rank: int) -> str:
         """Key of the task of a rank; its prefix is what the dashboard shows."""
@@ -183,8 +191,12 @@ def _is_wanted(worker: Worker) -> bool:
 def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
     """Run the agent with its group open."""
     with ExitStack() as stack:
-        group = DaskGroup(run.run_id, rank, run.addresses, worker)
+        group = DaskGroup(
+            run.run_id, rank, run.addresses, worker, hears=run.shares_addresses
+        )
         stack.enter_context(group)
+        if run.shares_addresses:
+            group.tell_addresses()
         stack.callback(forget_request, run.run_id)
         stack.callback(forget_stop, run.run_id)
         stack.enter_context(limited_blas(run.blas_threads))

@@ -14,7 +14,7 @@ from dask_ma.kernels._objective import (
     one_vs_rest_targets,
     positive_factors,
 )
-from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._rows import row_slice, transposed
 from dask_ma.kernels.losses import Loss, smooth_loss
 
 _DENSE_ELEMENTS = 2**19  # of a chunk that is made dense: 4 MiB of float64
@@ -83,7 +83,7 @@ def moment_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         s = np.ones(chunk.shape[0])
         if sample_weight is not None:
             s = sample_weight[where].astype(np.float64, copy=False)
-        sums[0] += chunk.T @ s
+        sums[0] += transposed(chunk) @ s
         squares = chunk.multiply(chunk) if sparse.issparse(chunk) else chunk * chunk
         sums[1] += squares.T @ s
     return sums
@@ -175,7 +175,7 @@ def descent_sums(
         gaps += _weighted_sums(s, found.gaps)
         slopes = (found.slopes.T * s.T).T
         slope_sums += slopes.sum(axis=0)
-        gradient += chunk.T @ slopes
+        gradient += transposed(chunk) @ slopes
         if standardization is not None:
             curvatures = (found.curvatures.T * s.T).reshape(n_asked, -1)
             if columns is None:

@@ -13,7 +13,7 @@ from dask_ma.kernels._objective import (
     one_vs_rest_targets,
     positive_factors,
 )
-from dask_ma.kernels._rows import row_slice
+from dask_ma.kernels._rows import row_slice, transposed
 from dask_ma.kernels.losses import Loss, loss_slopes, loss_values
 
 # Bounds of a chunk: 512 KiB of float64 predictions, and 8 MiB of elements of X, which
@@ -125,7 +125,7 @@ def gradient_sums(
             slopes *= s
         losses += values.sum(axis=0)
         slope_sums += slopes.sum(axis=0)
-        gradient += chunk.T @ slopes
+        gradient += transposed(chunk) @ slopes
     return GradientSums(losses, gradient.T.reshape(coef.shape), slope_sums, weight)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels._objective import positive_factors
+from dask_ma.kernels._rows import transposed
 from dask_ma.kernels.losses import Loss, loss_slopes
 
 # To add at scattered places costs this many times as much, per element, as the passes
@@ -133,10 +134,10 @@ def _scatter(
 def _gradient(X: Any, slopes: np.ndarray) -> np.ndarray:
     """X^T r, of shape (n_features, n_problems)."""
     if slopes.shape[1] > 1:
-        return X.T @ slopes
+        return transposed(X) @ slopes
     column = slopes[:, 0]
     if not sparse.issparse(X) or X.nnz > _FEW_NONZEROS:
-        return (X.T @ column)[:, np.newaxis]
+        return (transposed(X) @ column)[:, np.newaxis]
     entries = X.data * np.repeat(column, np.diff(X.indptr))
     sums = np.bincount(X.indices, entries, X.shape[1])
     return sums.astype(slopes.dtype, copy=False)[:, np.newaxis]

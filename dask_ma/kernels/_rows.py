@@ -1,4 +1,4 @@
-"""Contiguous rows of a matrix without a copy."""
+"""Contiguous rows of a matrix, and its transpose, without a copy."""
 
 from __future__ import annotations
 
@@ -68,3 +68,25 @@ def with_columns(X: Any, indices: np.ndarray, n_columns: int) -> Any:
     moved = type(X)((X.shape[0], n_columns), dtype=X.dtype)
     moved.data, moved.indices, moved.indptr = X.data, indices, X.indptr
     return moved
+
+
+def transposed(X: Any) -> Any:
+    """The transpose of `X`, which shares all memory with it.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        The matrix.
+
+    Returns
+    -------
+    ndarray, csc_matrix or csc_array of shape (n_features, n_samples)
+        That of rows from :func:`row_slice` would be a copy with SciPy, whose
+        constructor frees what is a small view of large arrays.
+    """
+    if not sparse.issparse(X):
+        return X.T
+    kind = sparse.csc_array if isinstance(X, sparse.sparray) else sparse.csc_matrix
+    columns = kind(X.shape[::-1], dtype=X.dtype)
+    columns.data, columns.indices, columns.indptr = X.data, X.indices, X.indptr
+    return columns

@@ -5,7 +5,7 @@ from dask_ma.linear._classifier import LinearClassifierMixin
 from dask_ma.linear._estimator import LinearEstimator, given_model
 from dask_ma.linear._evaluation import Evaluator
 from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
-from dask_ma.linear._loss import as_named, check_loss, has_optimum
+from dask_ma.linear._loss import as_named, check_loss, has_optimum, loss_name
 from dask_ma.linear._model import describe, initial_model
 from dask_ma.linear._params import LinearModel, LinearParams, RefineParams
 from dask_ma.linear._regressor import LinearRegressorMixin
@@ -29,5 +29,6 @@ __all__ = [
     "given_model",
     "has_optimum",
     "initial_model",
+    "loss_name",
     "score_sums",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,16 @@ class Evaluator:
         The model that the fit starts from.
     log : RoundLog
         Where computing is timed.
+    every : int, default=1
+        Passes from one evaluation to the next; 0 or less for that of the last round
+        alone.
 
     Attributes
     ----------
     epochs : float
-        Passes since the last evaluation that counts; 0 right after one.
+        Passes since the last whole one; 0 right after it.
+    pending : float
+        Passes since the last evaluation that counts.
     n_worse : int
         How many evaluations in a row that count have found a model that is worse than
         the one that the fit starts from.
@@ -53,14 +59,16 @@ class Evaluator:
         params: LinearParams,
         start: LinearModel,
         log: RoundLog,
+        every: int = 1,
     ) -> None:
         self._context = context
         self._problem = problem
         self._validation = validation
         self._params = params
         self._log = log
-        self.epochs = 0.0
-        self._counts = False
+        self.epochs = self.pending = 0.0
+        self._every = every if every > 0 else math.inf
+        self._counts = self._looks = False
         self.n_worse = 0
         self._start = start
         self._start_objective = float("nan")
@@ -90,11 +98,12 @@ class Evaluator:
         return values
 
     def is_due(self, n_iter: int, epochs: float) -> bool:
-        """Take note of a round; return whether its model is to be evaluated.
+        """Take note of a round; return whether its record is to be completed.
 
         It is once the rows have been gone over since the last time, in the last round,
-        and in every round that somebody follows: an evaluation costs a tenth of a pass,
-        so one for each of many short rounds would cost more than the rounds.
+        and in every round that somebody follows. The model is evaluated then, unless
+        that is wanted after more passes: an evaluation costs a tenth of a pass, so one
+        for each of many short rounds would cost more than the rounds.
 
         Parameters
         ----------
@@ -109,11 +118,17 @@ class Evaluator:
             The same on all ranks.
         """
         self.epochs += epochs
+        self.pending += epochs
         is_last = n_iter == self._params.max_iter
-        self._counts = is_last or self.epochs >= 1 - _ROUNDING
-        if self._counts:
+        is_whole = is_last or self.epochs >= 1 - _ROUNDING
+        if is_whole:
             self.epochs = 0.0
-        return self._counts or self._context.is_followed
+        self._counts = is_last or (is_whole and self.pending >= self._every - _ROUNDING)
+        if self._counts:
+            self.pending = 0.0
+        is_followed = self._context.is_followed
+        self._looks = self._counts or (is_followed and self._every == 1)
+        return is_whole or is_followed
 
     def measure(self, model: LinearModel) -> list[np.ndarray]:
         """This rank's parts of an evaluation.
@@ -126,8 +141,10 @@ class Evaluator:
         Returns
         -------
         parts : list of ndarray
-            To be summed over ranks.
+            To be summed over ranks; none where the model is not evaluated.
         """
+        if not self._looks:
+            return []
         with self._log.computing("evaluate"):
             losses, scores = self._loss_sums(model), np.zeros(0)
             if self._validation is not None:
@@ -163,6 +180,8 @@ class Evaluator:
         ValueError
             If the objective is not finite, unless it may be.
         """
+        if not sums:
+            return
         losses, start_losses, scores = sums
         objective = self._objective(losses, model)
         if not (np.isfinite(objective) or may_diverge):
@@ -195,6 +214,10 @@ class Evaluator:
         if self._validation is not None:
             return rule.update(record["validation_score"])
         return rule.update(objective) and not 0 < start < objective
+
+    def times(self, n_passes: int) -> int:
+        """After how many evaluations so many passes have been made."""
+        return max(1, math.ceil(n_passes / self._every))
 
     @property
     def counts(self) -> bool:

@@ -288,11 +288,13 @@ def _check_indicators(block: Block) -> None:
     is_indicator = (block.y == 0) | (block.y == 1)
     if not is_indicator.all():
         row = int(np.flatnonzero(~is_indicator.all(axis=1))[0])
+        # Not its number: rows in memory are dealt out, which gives them others.
+        found = np.array2string(block.y[row], threshold=10)
         raise ValueError(
             "Unknown label type: y has several columns, which must hold 0 and 1 to "
-            f"tell the labels of each row, but one of block {block.index} holds "
-            # Not its number: rows in memory are dealt out, which gives them others.
-            f"{block.y[row].tolist()}"
+            f"tell the labels of each row, but one of block {block.index} holds {found}"
+            "; for one class of several in each place, as in a segmentation, give a "
+            "column of 0 and 1 for each class and criterion='CrossEntropyLoss'"
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
-from dask_ma.butterfly import _agent, _lazy_steps
+from dask_ma.butterfly import _agent, _lazy_steps, _steps
 from dask_ma.butterfly._changes import (
     Changes,
     Places,
@@ -109,6 +109,17 @@ def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average):
 def test_other_parameters(lazily, rows, n_ranks, params):
     rtol = 1e-8 if params.get("learning_rate") == "adaptive" else 1e-9
     check(lazily, *rows, rtol, **{"n_ranks": n_ranks, **params})
+
+
+@pytest.mark.parametrize("n_ranks", [1, 4])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_long_means_of_float32(lazily, rows, monkeypatch, n_ranks, loss):
+    # As after some 100,000 steps: what a step adds, against the first, is beyond 1e38.
+    for module in (_lazy_steps, _steps):
+        monkeypatch.setattr(module, "DEGREE", 300)
+    X, y = rows
+    params = {"batch_size": 1, "average": True, "loss": loss, "n_ranks": n_ranks}
+    check(lazily, X.astype(np.float32), y, 1e-4, **params)
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "huber"])
@@ -263,6 +274,26 @@ def test_factors_are_the_product(amount):
     found = decay.factors(rows)[:, 0]
     assert found[400] == 1
     np.testing.assert_allclose(-np.log(found[:400]), logs, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("power", range(-24, 25, 3))
+@pytest.mark.parametrize("n_below", [-1, 0, 1, 2])
+def test_elements_where_intervals_meet(power, n_below):
+    """As where the largest one should be 1, but for rounding."""
+    edge = np.exp2(power / 2) * (1 - n_below * 2.0**-53)
+    preconditioner = np.array([1e-6 * edge, 0.1 * edge, edge])
+    amounts = np.full(300, 0.01 / edge)
+    decay, rows = decay_of(preconditioner, amounts, most=0.5), np.arange(3)
+    found = np.ones(3)
+    for amount in amounts:
+        decay.advance(amount)
+        if decay.due is not None:
+            due, own = decay.due, decay.rows_from(decay.due)
+            found[own] *= decay.factors(own)[:, 0]
+            decay.restart(due)
+    found *= decay.factors(rows)[:, 0]
+    expected = (1 + amounts[0] * preconditioner) ** -len(amounts)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
 def test_sums_of_factors():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.comm import allgather, allreduce, reduce_scatter
+from dask_ma.comm import allgather, allreduce, barrier, reduce_scatter
 
 
 def bytes_sent(run_ranks, size, per_node, collective=allreduce, length=24_000):
@@ -40,6 +40,20 @@ def test_threads_of_a_process_add_no_traffic(
     shared = bytes_sent(run_ranks, nodes * threads, threads, collective)
     assert sum(shared) == sum(alone)
     assert len(set(shared)) == 1  # and all threads take the same part in it
+
+
+@pytest.mark.parametrize(
+    ("size", "per_node", "n_steps"), [(8, 1, 3), (5, 1, 3), (12, 4, 2), (6, 6, 0)]
+)
+def test_one_rank_of_a_process_takes_part_in_a_barrier(
+    run_ranks, size, per_node, n_steps
+):
+    def program(group):
+        barrier(group)
+        return group.counters.messages_sent
+
+    expected = [0 if rank % per_node else n_steps for rank in range(size)]
+    assert run_ranks(program, size, per_node) == expected
 
 
 def test_ranks_of_one_process_send_nothing(run_ranks):

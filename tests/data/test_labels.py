@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from dask_ma.data import Block, Shard, encode_labels, merge_labels, unique_labels_of
+from dask_ma.data._labels import _is_narrow
 
 
 def shard_of(*labels):
@@ -100,3 +101,32 @@ def test_labels_of_another_type_are_unseen():
 def test_many_unseen_labels_are_counted():
     with pytest.raises(ValueError, match="and 15 more"):
         encode_labels(np.arange(20) + 1, np.array([0]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("classes", [[0, 1], [3, 4, 9], [5, 100, 126]])
+def test_many_integers(dtype, classes):
+    """Larger blocks of them take a way of their own."""
+    classes = np.array(classes, dtype) - np.dtype(dtype).type(dtype[0] == "i")
+    codes = np.random.default_rng(0).integers(0, len(classes), 3000)
+    y = classes[codes]
+    assert _is_narrow(y)
+    found = unique_labels_of(shard_of(y))
+    assert found.dtype == y.dtype
+    np.testing.assert_array_equal(found, classes)
+    encoded = encode_labels(y, classes)
+    assert encoded.dtype == np.intp
+    np.testing.assert_array_equal(encoded, codes)
+    with pytest.raises(ValueError, match=rf"not in classes: \[{classes[0]}\]"):
+        encode_labels(y, classes[1:])
+
+
+def test_many_integers_far_apart():
+    y = np.array([-(2**63), 0, 2**63 - 1])[np.arange(3000) % 3]
+    assert not _is_narrow(y)
+    np.testing.assert_array_equal(unique_labels_of(shard_of(y)), y[:3])
+    np.testing.assert_array_equal(encode_labels(y, y[:3]), np.arange(3000) % 3)
+    near = np.arange(3000) % 2
+    np.testing.assert_array_equal(
+        encode_labels(near, np.array([-(2**63), 0, 1, 2**63 - 1])), near + 1
+    )

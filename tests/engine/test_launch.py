@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from distributed import Client, Future
 
-from dask_ma.comm import barrier
+import dask_ma.engine._launch
+from dask_ma.comm import DaskGroup, allreduce, barrier
 from dask_ma.engine import launch, place_ranks
 from dask_ma.engine._launch import raise_first
 from dask_ma.exceptions import (
@@ -68,6 +69,55 @@ def test_a_large_model_to_start_from_passes_the_scheduler_once(where, monkeypatc
         assert found == [(rank, total, ["x"]) for rank in range(3)]
         assert sent == ([] if where["client"] is None else expected)
         sent.clear()
+
+
+@pytest.mark.parametrize("kind", ["inproc", "process"])
+@pytest.mark.parametrize("n_ranks", [2, 5, 11])
+def test_ranks_tell_each_other_where_they_are(request, monkeypatch, kind, n_ranks):
+    """Where they are many, client and scheduler send addresses to rank 0 alone."""
+    client = request.getfixturevalue(f"{kind}_client")
+    monkeypatch.setattr(dask_ma.engine._launch, "_FEW", 1)
+    sent = []
+    original = Client.submit
+
+    def submit(self, function, run, *args, **kwargs):
+        sent.append(len(run.addresses))
+        return original(self, function, run, *args, **kwargs)
+
+    def agent(context, shard, params):
+        group = context.group
+        return allreduce(group, np.array([1 << group.rank])), group.size
+
+    monkeypatch.setattr(Client, "submit", submit)
+    shards = [None] * n_ranks
+    results = launch(agent, shards, name="A", collect="all", **on(client, n_ranks))
+    assert sent == [n_ranks] + [0] * (n_ranks - 1)
+    assert results == [(np.array([2**n_ranks - 1]), n_ranks)] * n_ranks
+
+
+def test_a_rank_that_hears_of_no_others(process_client, monkeypatch, assert_clean):
+    """The run ends, and leaves no mailbox behind."""
+
+    def agent(context, shard, params):
+        return context.group.rank
+
+    def dumb(self):
+        raise RuntimeError("lost its tongue")
+
+    monkeypatch.setattr(dask_ma.engine._launch, "_FEW", 1)
+
+    def exchange(given=None):
+        original = DaskGroup.tell_addresses
+        DaskGroup.tell_addresses = dumb if given is None else given
+        return original
+
+    [original, *_] = process_client.run(exchange).values()
+    try:
+        with pytest.raises(RuntimeError, match="lost its tongue"):
+            launch(agent, [None] * 3, name="A", **on(process_client, 3))
+    finally:
+        process_client.run(exchange, original)
+    assert_clean(process_client)
 
 
 def test_the_first_ranks_result_is_returned(where):

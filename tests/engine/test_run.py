@@ -1,5 +1,6 @@
 """What one run consists of, and its part on a rank."""
 
+import pickle
 import time
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from distributed import get_worker
 from dask_ma import run_spmd
 from dask_ma.comm import close_run
 from dask_ma.engine._run import Run
+from dask_ma.engine.recovery._fit_info import FitInfo
 from dask_ma.exceptions import GroupClosedError
 
 
@@ -21,6 +23,7 @@ def run():
         agent=print,
         params={"p": 1},
         shares_params=False,
+        shares_addresses=False,
         seed=0,
         blas_threads=1,
         listening=False,
@@ -39,6 +42,19 @@ def test_what_a_rank_is_sent(run):
     shared = replace(run, shares_params=True)
     assert shared.of_rank(0) is shared
     assert shared.of_rank(1) == replace(shared, params=None)
+
+
+def test_what_a_rank_is_sent_does_not_grow_with_the_ranks(run):
+    """Client and scheduler would pass on the square of it."""
+    sizes = []
+    for n_ranks in (100, 1000):
+        addresses = tuple(f"tcp://10.0.0.1:{30_000 + i}" for i in range(n_ranks))
+        info = FitInfo("Model", "fit", known_workers=frozenset(addresses))
+        large = replace(run, addresses=addresses, shares_addresses=True, fit_info=info)
+        assert large.of_rank(0).addresses == addresses
+        assert large.fit_info.known_workers  # the client goes on to know them
+        sizes.append(len(pickle.dumps(large.of_rank(n_ranks - 1))))
+    assert sizes[0] == sizes[1] < 2_000
 
 
 def test_ranks_leave_the_thread_pool(inproc_client):

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.kernels import row_slice
+from dask_ma.kernels._rows import transposed
 
 DENSE = np.arange(60, dtype=np.float32).reshape(12, 5) % 7
 RANGES = [(0, 12), (0, 1), (3, 7), (11, 12), (5, 5), (12, 12)]
@@ -29,6 +30,27 @@ def test_csr_shares_memory(start, stop):
     rows = row_slice(X, start, stop)
     assert np.shares_memory(rows.data, X.data)
     assert np.shares_memory(rows.indices, X.indices)
+
+
+@pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, np.asarray])
+@pytest.mark.parametrize("start, stop", RANGES)
+def test_transposes(make, start, stop):
+    rows = row_slice(make(DENSE), start, stop)
+    columns = transposed(rows)
+    assert type(columns) is type(rows.T)
+    assert columns.shape == (5, stop - start)
+    assert columns.dtype == DENSE.dtype
+    for values in (np.ones(stop - start), np.ones((stop - start, 2))):
+        np.testing.assert_array_equal(columns @ values, rows.T @ values)
+
+
+def test_transposes_of_few_rows_share_memory():
+    X = sparse.csr_matrix(np.ones((1000, 3)))
+    rows = row_slice(X, 10, 20)
+    assert not np.shares_memory(rows.T.data, X.data)  # SciPy's
+    columns = transposed(rows)
+    for name in ("data", "indices", "indptr"):
+        assert np.shares_memory(getattr(columns, name), getattr(rows, name))
 
 
 def test_slice_of_slice():

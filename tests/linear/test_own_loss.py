@@ -1,5 +1,6 @@
 """Losses of one's own, and those of the library as objects."""
 
+import tracemalloc
 import warnings
 from dataclasses import dataclass
 
@@ -63,6 +64,19 @@ class Exponential(MarginLoss):
 
     def curvature(self, y, p):
         return np.exp(-y * p)
+
+
+class Poisson(Loss):
+    """Of counts, up to a constant: negative where they are large."""
+
+    def value(self, y, p):
+        return np.exp(p) - y * p
+
+    def slope(self, y, p):
+        return np.exp(p) - y
+
+    def curvature(self, y, p):
+        return np.exp(p + 0 * y)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +175,23 @@ def test_steps_of_some_rows(numbers, container, is_shuffled):
     assert sgd.t_ == t + len(y)
 
 
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_shuffles_copy_few_rows_at_a_time(container):
+    rng = np.random.default_rng(0)
+    X, y = container(rng.normal(size=(20_000, 20))), rng.normal(size=20_000)
+    sgd = LossSGD(
+        Slopes(0.7), 0.1, is_classifier=False, fit_intercept=True, shuffle=True
+    )
+    sgd.coef_, sgd.intercept_ = np.zeros(20), np.zeros(1)
+    Steps(1e-4).set_on(sgd, 1.0)
+    tracemalloc.start()
+    sgd.partial_fit(X, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000 < 20 * y.nbytes
+    assert sgd.t_ == 1.0 + len(y)
+
+
 def test_steps_that_are_too_long_are_told(numbers):
     X, y = numbers
     model = MASGDRegressor(
@@ -238,3 +269,36 @@ def test_a_cluster_takes_it(process_client, numbers):
     there = MASGDRegressor(**params).fit(X, y)
     optimum, objective = least(X, y, Expectiles(0.9).value, 1e-4)
     assert objective(np.append(there.coef_, there.intercept_)) <= 1.001 * optimum
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+@pytest.mark.parametrize("refine", ["newton", "lbfgs"])
+def test_a_loss_may_be_negative(penalty, refine):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = rng.poisson(np.exp(1.5 + X @ [0.3, -0.2, 0])).astype(float)
+    model = MASGDRegressor(
+        Poisson(), penalty=penalty, alpha=1e-2, eta0=0.01, refine=refine, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model.fit(X, y)
+    slopes = np.exp(model.predict(X)) - y
+    assert Poisson().value(y, model.predict(X)).mean() < -1
+    gradient = X.T @ slopes / len(y)
+    if penalty == "l2":
+        gradient += 1e-2 * model.coef_
+    else:
+        is_zero = model.coef_ == 0
+        gradient += 1e-2 * np.sign(model.coef_)
+        gradient[is_zero] = np.maximum(np.abs(gradient[is_zero]) - 1e-2, 0)
+    assert np.abs(np.append(gradient, slopes.mean())).max() < 5e-2
+    assert 0 <= model.history_[-1]["excess"] < 1e-3
+
+
+def test_passive_aggressive_steps_take_their_loss_as_an_object(numbers):
+    X, y = numbers[0], numbers[1] > np.median(numbers[1])
+    params = {"learning_rate": "pa1", "max_iter": 3, "tol": None, "random_state": 0}
+    model = MASGDClassifier(Hinge(), **params).fit(X, y)
+    peer = MASGDClassifier("hinge", **params).fit(X, y)
+    np.testing.assert_array_equal(model.coef_, peer.coef_)

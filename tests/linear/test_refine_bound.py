@@ -1,9 +1,13 @@
 """How far an objective can be above its optimum, by the gradient alone."""
 
+import warnings
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Ridge
 
+from dask_ma import MASGDClassifier
 from dask_ma.linear.refine._coordinates import Coordinates, Penalty
 
 ALPHA, N_ROWS, N_FEATURES = 0.1, 60, 8
@@ -56,3 +60,17 @@ def test_nothing_is_known_without_a_penalty():
         np.zeros(2), np.ones(2), Penalty(0.0, 0.0), np.zeros(1), fit_intercept=True
     )
     assert coordinates.bound(np.zeros(3), np.zeros(3), 1.0) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "noise"), [(200, 3), (40, 0)], ids=["mixed", "divided by a plane"]
+)
+def test_lbfgs_ends_where_nothing_is_known(n_rows, noise):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 30)) * np.exp(rng.normal(size=30))
+    y = X @ rng.normal(size=30) + noise * rng.normal(size=n_rows) > 0
+    model = MASGDClassifier("hinge", penalty=None, refine="lbfgs", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model.fit(X, y)
+    assert model.history_[-1]["excess"] < 1e-3

@@ -8,6 +8,7 @@ from scipy import sparse
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.engine import RankContext
 from dask_ma.exceptions import CheckpointError
+from dask_ma.ma import Models
 
 PARAMS = {"max_iter": 9, "tol": None, "random_state": 3, "local_epochs": 1.0}
 SETTINGS = [
@@ -22,6 +23,7 @@ SETTINGS = [
         "max_iter": 90,
     },
     {"early_stopping": True},
+    {"paradigm": Models(evaluate_every=4)},
     {"n_ranks": 3},
     {"n_ranks": 3, "local_epochs": 0.3, "average": 50},
     {"n_ranks": 3, "shuffle": False, "loss": "log_loss"},

@@ -66,6 +66,15 @@ def test_weights_count_over_all_ranks(multi, weights, check_same):
     np.testing.assert_allclose(many.loss_curve_, one.loss_curve_, rtol=1e-9)
 
 
+def test_the_penalty_is_whole_where_rows_of_a_rank_weigh_nothing(multi, check_same):
+    X, y = multi
+    weight = np.where(np.arange(120) < 50, 1.0, 0.0)
+    params = {"batch_size": 120, "alpha": 5.0, "solver": "sgd"}
+    one = fit(multi, weight, n_ranks=1, **params)
+    many = fit(blocks_of(X, y, [0, 10, 50, 120]), weight, n_ranks=3, **params)
+    check_same(many, one, 1e-9)
+
+
 def test_a_regression_of_one_batch(regression, check_same):
     X, y = regression
     params = {"kind": MPCARegressor, "batch_size": len(y)}
@@ -125,20 +134,22 @@ def test_partial_fit_keeps_the_optimisers(multi, check_same):
     check_same(*models, 1e-9)
 
 
-def test_a_rank_that_has_lost_its_optimiser_gets_that_of_another():
-    """Or models that begin alike would part."""
+@pytest.mark.parametrize("knowing", [(1,), (0, 1, 2)])
+def test_ranks_that_go_on_have_the_optimiser_of_one(knowing):
+    """Or models that begin alike would part; ranks of "mpca" have their own."""
 
     def make(group):
         network = MLPSpec((3,)).build(2, 2, np.dtype(float), np.random.RandomState(0))
-        has_history = group.rank == 1
+        has_history = group.rank in knowing
         if has_history:
-            network.step(np.ones((2, 2)), np.array([0, 1]), None, learning_rate=0.1)
+            X = np.full((2, 2), 1.0 + group.rank)
+            network.step(X, np.array([0, 1]), None, learning_rate=0.1)
         share_optimizer(group, network, has_history)
         return network.optimizer_state()
 
     with ThreadPoolExecutor(3) as pool:
         states = list(pool.map(make, LocalGroup.create(3)))
-    for state in states[::2]:
+    for state in states:
         assert state.keys() == states[1].keys()
         for name, value in states[1].items():
             np.testing.assert_array_equal(state[name], value)

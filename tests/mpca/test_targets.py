@@ -192,7 +192,7 @@ def test_resumed_and_continued_fits(rows, check_same, tmp_path, cls):
 def test_what_is_refused(rows, cluster):
     X, Y = rows
     lazy = da.from_array(X, chunks=(30, 6))
-    with pytest.raises(ValueError, match="must hold 0 and 1"):
+    with pytest.raises(ValueError, match="must hold 0 and 1.*as in a segmentation"):
         fit(MPCAClassifier, lazy, da.from_array(np.rint(Y).astype(int), chunks=(30, 3)))
     with pytest.raises(ValueError, match="class_weight needs a y of one dimension"):
         fit(MPCAClassifier, X, (Y > 0).astype(int), class_weight="balanced")

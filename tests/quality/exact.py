@@ -20,17 +20,33 @@ from scipy import linalg, optimize, sparse, special
 from .bounds import lower_bound
 from .objectives import Objective, Problem
 
-_PRECISION = 2e-8  # of an optimum, relative
+_PRECISION = 1e-8  # of an optimum, relative
 _AIM = 1e-10
 _MAX_STEPS = 300
-_TO_BOUNDARY = 0.99  # how much of the way to a boundary a step may go
-# Of the distance along the path that a step may aim to leave. Long steps are few; where
-# rounding spoils their bounds, short ones pass more points at which to find better.
-_LEAST_SHARES = (1e-4, 0.3)
 _LEAST_STEP = 1e-10
 _CORRECTIONS = 4  # of the solution of linear equations
 _NEAR = 1e-6  # a gap from which on steps without a better one are counted
 _IDLE = 5  # of them before the end
+
+
+class Stride(NamedTuple):
+    """How long the steps along a path are.
+
+    Attributes
+    ----------
+    least_share : float
+        Of the distance along the path that a step may aim to leave.
+    to_boundary : float
+        Part of the way to a boundary that a step may go.
+    """
+
+    least_share: float
+    to_boundary: float
+
+
+# Long steps are few; where rounding spoils their bounds, short ones pass more points at
+# which to find better.
+_STRIDES = (Stride(1e-4, 0.99), Stride(0.3, 0.99), Stride(0.3, 0.9), Stride(0.1, 0.9))
 
 
 class Optimum(NamedTuple):
@@ -52,7 +68,7 @@ def solve(objective: Objective) -> float:
     Raises
     ------
     InexactError
-        If it may be off by more than 2e-8 of itself.
+        If it may be off by more than 1e-8 of itself.
     """
     optima = [minimize(problem) for problem in objective.problems]
     value = float(np.mean([optimum.value for optimum in optima]))
@@ -67,14 +83,14 @@ def minimize(problem: Problem) -> Optimum:
     if problem.loss == "hinge" and problem.l1_ratio == 1:
         return _solve_program(problem)
     best = Optimum(np.inf, np.inf, None, None)
-    for least_share in _LEAST_SHARES:
-        best = min(best, _follow_path(problem, least_share), key=lambda one: one.gap)
+    for stride in _STRIDES:
+        best = min(best, _follow_path(problem, stride), key=lambda one: one.gap)
         if best.gap <= _PRECISION * best.value:
             break
     return best
 
 
-def _follow_path(problem: Problem, least_share: float) -> Optimum:
+def _follow_path(problem: Problem, stride: Stride) -> Optimum:
     """The best model on a path to the optimum, with its gap."""
     scaled = _Scaled.of(problem)
     state: _State | None = scaled.start()
@@ -90,7 +106,7 @@ def _follow_path(problem: Problem, least_share: float) -> Optimum:
         n_idle = n_idle + 1 if is_near and best.gap > 0.9 * gap else 0
         if best.gap <= _AIM * best.value or n_idle == _IDLE:
             break
-        state = scaled.advance(state, least_share)
+        state = scaled.advance(state, stride)
         if state is None:
             break
     return best
@@ -230,11 +246,11 @@ class _Scaled:
             return (-y * special.expit(-y * scores[:, 0]))[:, None]
         return scores - y[:, None]
 
-    def advance(self, state: _State, least_share: float) -> _State | None:
+    def advance(self, state: _State, stride: Stride) -> _State | None:
         """A step along the path; None if there is none."""
-        mu = self.target(state, least_share) if len(self.cost) else 0.0
+        mu = self.target(state, stride) if len(self.cost) else 0.0
         step = self.newton(state, mu)
-        size = self.room(state, step)
+        size = self.room(state, step, stride)
         if self.problem.loss in ("hinge", "squared_error"):
             return state.moved(step, size)  # straight between the kinks
         before = self.residual(state, mu)
@@ -245,13 +261,13 @@ class _Scaled:
             size /= 2
         return None
 
-    def target(self, state: _State, least_share: float) -> float:
+    def target(self, state: _State, stride: Stride) -> float:
         """How far along the path to aim, by how far a straight step would come."""
         straight = self.newton(state, 0.0)
-        moved = state.moved(straight, self.room(state, straight))
+        moved = state.moved(straight, self.room(state, straight, stride))
         here = float(state.products.mean())
         left = max(0.0, float(moved.products.mean())) / here
-        return here * min(0.5, max(least_share, left**3))
+        return here * min(0.5, max(stride.least_share, left**3))
 
     def residual(self, state: _State, mu: float) -> float:
         """How far a state is from the conditions of its place on the path."""
@@ -268,13 +284,13 @@ class _Scaled:
             gradient[:, :-1] += state.pull[rows:].reshape(problem.n_outputs, -1)
         return gradient
 
-    def room(self, state: _State, step: _State) -> float:
+    def room(self, state: _State, step: _State, stride: Stride) -> float:
         """How much of a step leaves everything inside its bounds."""
         rates = [
             np.max(-change / here, initial=0.0)
             for here, change in zip(state[1:], step[1:], strict=True)
         ]
-        return min(1.0, _TO_BOUNDARY / max(*rates, 1e-300))
+        return min(1.0, stride.to_boundary / max(*rates, 1e-300))
 
     def newton(self, state: _State, mu: float) -> _State:
         """The step of Newton's method."""

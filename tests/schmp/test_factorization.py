@@ -187,6 +187,44 @@ def test_implicit_feedback_by_hand(n_ranks):
     assert model.history_[-1]["objective"] == pytest.approx(objective)
 
 
+@pytest.mark.filterwarnings("ignore:OpenBLAS is configured to use:RuntimeWarning")
+@pytest.mark.parametrize("als_solver", ["cholesky", "cg"])
+def test_implicit_feedback_next_to_another_library(als_solver):
+    implicit = pytest.importorskip("implicit", reason="the peer is not installed")
+    counts = np.round(RATINGS) + 1
+    peer = implicit.als.AlternatingLeastSquares(
+        K,
+        regularization=0.3,
+        alpha=1.0,
+        iterations=3,
+        use_cg=als_solver == "cg",
+        use_gpu=False,
+        num_threads=1,
+        dtype=np.float64,
+    )
+    # Its conjugate gradients make three steps from where they are, in float32.
+    peer.user_factors, peer.item_factors = np.zeros((N_USERS, K)), start()
+    shape = N_USERS, N_ITEMS
+    confidence = sparse.csr_matrix((1 + 0.7 * counts, (USERS, ITEMS)), shape=shape)
+    peer.fit(confidence, show_progress=False)
+    model = SchMPMatrixFactorization(
+        **EXACT,
+        als_solver=als_solver,
+        feedback="implicit",
+        confidence=0.7,
+        alpha=0.3,
+        weighted_alpha=False,
+        max_iter=3,
+        n_ranks=2,
+    ).fit(PAIRS, counts)
+    np.testing.assert_allclose(
+        model.user_factors_, peer.user_factors, rtol=1e-6, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        model.item_factors_, peer.item_factors, rtol=1e-6, atol=1e-7
+    )
+
+
 def test_a_full_matrix_without_penalty_is_a_truncated_svd():
     full = sparse.csr_array(TRUTH + 0.1 * RNG.normal(size=TRUTH.shape))
     model = SchMPMatrixFactorization(
@@ -729,3 +767,65 @@ def test_warm_start_stays_within_bounds():
     model.set_params(positive=True, max_iter=1).fit(PAIRS, RATINGS)
     assert (model.item_factors_ >= 0).all()
     assert (model.user_factors_ >= 0).all()
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Ratings in files, of which Dask reads several at once where columns are few."""
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(
+        {"user": [f"u{u:02d}" for u in USERS], "item": ITEMS, "r": RATINGS, "w": 1.0}
+    )
+    for number in range(6):
+        frame[f"other{number}"] = np.arange(len(frame)) + float(number)
+    for number, rows in enumerate(np.array_split(np.arange(len(frame)), 5)):
+        frame.iloc[rows].to_parquet(tmp_path / f"{number}.parquet")
+    return dd.read_parquet(tmp_path), frame
+
+
+def test_files_of_ratings(stored, cluster):
+    lazy, frame = stored
+    X, y = lazy[["user", "item"]], lazy["r"]
+    assert y.optimize().npartitions < X.npartitions
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(frame[["user", "item"]], RATINGS)
+    weights = (None, lazy["w"], frame["w"])
+    for ratings, weight in zip((y, y, frame["r"]), weights, strict=True):
+        found = clone(model).fit(X, ratings, sample_weight=weight)
+        np.testing.assert_allclose(
+            found.user_factors_, expected.user_factors_, atol=1e-8
+        )
+        assert found.score(X, ratings, sample_weight=weight) == pytest.approx(
+            expected.score(frame[["user", "item"]], RATINGS)
+        )
+    best = expected.recommend(lazy["user"], 2).items.compute()
+    np.testing.assert_array_equal(best, expected.recommend(frame["user"], 2).items)
+
+
+@pytest.mark.parametrize(("column", "bound"), [("user", "u10"), ("other0", 250)])
+def test_files_without_some_of_their_rows(column, bound, stored, cluster):
+    lazy, frame = stored
+    few, some = (rows[rows[column] < bound] for rows in (lazy, frame))
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(some[["user", "item"]], some["r"])
+    for weight in (None, few["w"]):
+        found = clone(model).fit(few[["user", "item"]], few["r"], weight)
+        np.testing.assert_allclose(
+            found.user_factors_, expected.user_factors_, atol=1e-8
+        )
+
+
+def test_ratings_in_other_chunks_than_pairs(cluster):
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(PAIRS, RATINGS)
+    X, y = da.from_array(np.array(PAIRS), (50, 1)), da.from_array(RATINGS, 70)
+    for ratings in (y, RATINGS):
+        found = clone(model).fit(X, ratings)
+        np.testing.assert_allclose(
+            found.user_factors_, expected.user_factors_, atol=1e-8
+        )
+    unknown = y[y > -np.inf]
+    with pytest.raises(ValueError, match=r"y has \d+ blocks and X has \d+, whose rows"):
+        model.fit(X, unknown)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X, RATINGS[1:])

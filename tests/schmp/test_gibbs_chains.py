@@ -67,6 +67,26 @@ def test_the_posterior_of_a_tiny_corpus():
     assert np.abs(found / n_draws - exact).sum() / 2 < 0.02
 
 
+@pytest.mark.parametrize("others", [0, 2**20, 2**21 - 8, 2**24 + 1])
+def test_counts_are_exact_however_large(others):
+    """Tokens of other ranks are among those of a word; floats cannot hold them all."""
+    rng = np.random.default_rng(0)
+    tokens = [np.sort(rng.integers(0, 5, 30)) for _ in range(8)]
+    topics = rng.integers(0, 2, 240).astype(np.int32)
+    _, moves, counts, totals, priors = chain_of(tokens, 5, topics, ALPHA, 0.37)
+    counts += np.int32(others)
+    totals += 5 * others
+    for _ in range(20):
+        before, last = totals.copy(), topics.copy()
+        change, n_changed = moves.visit(0, counts, priors, totals, rng)
+        own = np.zeros((5, 2), dtype=int)
+        np.add.at(own, (np.concatenate(tokens), topics), 1)
+        np.testing.assert_array_equal(counts, own + others)
+        np.testing.assert_array_equal(totals, counts.sum(axis=0))
+        np.testing.assert_array_equal(change, totals - before)
+        assert n_changed == (topics != last).sum()
+
+
 @pytest.mark.slow
 def test_words_and_topics_of_a_joint_chain_have_their_prior():
     """Geweke's test: words drawn given topics, topics given words, and so on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distributed import Future
 
@@ -48,6 +48,10 @@ class FitInfo:
     known_workers: frozenset[str] = frozenset()
     identity: Identity | None = None
     session: Session = field(default_factory=Session)
+
+    def of_rank(self) -> FitInfo:
+        """What ranks are sent: the workers are known to the client alone."""
+        return replace(self, known_workers=frozenset())
 
 
 @dataclass

@@ -128,8 +128,8 @@ class Coordinates:
         objective from below, by minus the conjugate of the penalty at `-g`. That of L2
         is a parabola. That of L1 alone is infinite where a part of `g` is larger than
         the weight of L1; weights that could gain by it sum up to what the objective
-        pays for, though. An intercept is taken to be off by no more than its own size
-        and 1.
+        pays for, though, if no loss is negative. An intercept is taken to be off by no
+        more than its own size and 1.
 
         Parameters
         ----------
@@ -138,12 +138,13 @@ class Coordinates:
         gradient : ndarray of shape (n_weights,)
             Derivatives of all but the L1 norm.
         objective : float
-            The objective there.
+            The objective there; infinite where the loss may be negative, so that L1 may
+            cost more than that at the optimum.
 
         Returns
         -------
         bound : float
-            Infinite without a penalty.
+            Infinite without a penalty, and for L1 alone with an infinite objective.
         """
         l2, l1 = self._raw.l2, self._raw.l1
         scale = self.standardization.scale
@@ -154,7 +155,8 @@ class Coordinates:
         if l2:
             paid += 0.5 * beyond @ beyond / l2
         elif l1:
-            paid += beyond.max(initial=0.0) / l1 * objective
+            most = beyond.max(initial=0.0)
+            paid += most / l1 * objective if most else 0.0
         else:
             return np.inf
         rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0

@@ -113,7 +113,15 @@ class Search:
         least = max(least, _NARROWEST * spread)
         width = max(spread, least)
         self._tracks = [
-            Track(point.copy(), self._rules.make(), coordinates, width, least)
+            Track(
+                point.copy(),
+                self._rules.make(),
+                coordinates,
+                width,
+                least,
+                # Nobody says so of a loss that has no name.
+                is_positive=isinstance(params.loss, str),
+            )
             for point in points
         ]
         self._asked: list[int] = []
@@ -143,12 +151,14 @@ class Search:
         mean = float(np.mean([track.objective for track in self._tracks]))
         if self._start is None:
             self._start = mean
-        self._tolerance = self._params.refine_tol * max(mean, _ZERO * self._start)
+        # A loss may be negative: relative is then to the size of the objective.
+        size = max(abs(mean), _ZERO * abs(self._start))
+        self._tolerance = self._params.refine_tol * size
         for track, one in zip(asked, found, strict=True):
             track.update(one, self._tolerance)
         left = float(np.mean([track.excess for track in self._tracks]))
         return Verdict(
-            left / mean if mean > 0 else 0.0,
+            left / abs(mean) if mean else 0.0,
             all(self._is_ended(track) for track in self._tracks),
             all(track.excess <= self._tolerance for track in self._tracks),
         )

@@ -39,6 +39,8 @@ class Track:
         Of the smooth loss, to begin with.
     least_width : float
         Where it is the loss itself; 0 if it never is.
+    is_positive : bool, default=True
+        Whether the loss is nowhere negative.
 
     Attributes
     ----------
@@ -63,6 +65,8 @@ class Track:
         coordinates: Coordinates,
         width: float,
         least_width: float,
+        *,
+        is_positive: bool = True,
     ) -> None:
         self.trial = self.best = start
         self.width = width
@@ -71,6 +75,7 @@ class Track:
         self._rule = rule
         self._coordinates = coordinates
         self._least_width = least_width
+        self._is_positive = is_positive
         self._point = start
         self._at: Found | None = None  # None: what comes next is taken as it is
         self._gradient = np.zeros(len(start))
@@ -144,12 +149,13 @@ class Track:
         self._point, self._at, self._gradient = self.trial, found, found.gradient
         slopes = least_subgradient(self._point, found.gradient, self._coordinates.l1)
         left = self._rule.direction(self._point, found, slopes)
-        bound = self._coordinates.bound(self._point, found.gradient, found.objective)
+        paid = found.objective if self._is_positive else np.inf
+        bound = self._coordinates.bound(self._point, found.gradient, paid)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
-        if gap and not self._rule.knows_curvature:
+        if gap and not self._rule.knows_curvature and np.isfinite(bound):
             left = max(left, _LOOSENESS * bound)
-        left = min(left, bound)
+        left = min(left, bound, paid)
         self._n_refused, self._length = 0, 1.0
         self.trial = self._rule.move(self._point, 1.0)
         if self._predicted() >= -rounding:

@@ -52,6 +52,11 @@ INACTIVE_ONLINE = (
         lambda estimator: ("batch_size",),
         "which says how many documents a round looks at",
     ),
+    Inactive(
+        ("paradigm__evaluate_every",),
+        lambda estimator: ("evaluate_every",),
+        "which says after how many passes topics are evaluated",
+    ),
     Inactive(("perp_tol",), _without_evaluation, "set evaluate_every above 0"),
 )
 INACTIVE = (

@@ -32,7 +32,7 @@ from dask_ma.ma.sgd._params import FitParams
 from dask_ma.ma.sgd._schedule import Sizes, local_epochs
 from dask_ma.ma.sgd._solver import LocalSGD
 from dask_ma.ma.sgd._steps import Steps, balanced_steps, steps_of
-from dask_ma.ma.sgd._trial import Shrinking, find_steps
+from dask_ma.ma.sgd._trial import PATIENCE, Shrinking, find_steps
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -104,17 +104,19 @@ class Rounds(Refinable):
             self._mean.load_state_dict(coef, intercept, np.array(counts))
         self._output = self._mean.current(self.current)
         self._paradigm = make_paradigm(context, problem, params)
+        every = params.paradigm.evaluate_every
+        self._evaluator = Evaluator(
+            context, problem, validation, params, self.current, self.log, every
+        )
+        self._patience = self._evaluator.times(params.n_iter_no_change)
         self._rule = StopRule(
             params.tol,
-            params.n_iter_no_change,
+            self._patience,
             maximize=params.early_stopping,
             is_relative=not params.early_stopping,
         )
-        self._evaluator = Evaluator(
-            context, problem, validation, params, self.current, self.log
-        )
         self._steps = steps_of(params)
-        self._shrinking = Shrinking()
+        self._shrinking = Shrinking(self._evaluator.times(PATIENCE))
         self._mean_of_t: tuple[int, float] | None = None  # after which round
 
     @property
@@ -156,6 +158,7 @@ class Rounds(Refinable):
         self._output = self._mean.current(self.current)
         self._rule.load_state_dict(shared["rule"])
         self._evaluator.epochs = shared["epochs"]
+        self._evaluator.pending = shared["pending"]
         self._evaluator.n_worse = shared["n_worse"]
         self.n_refined, self.has_converged = shared["n_refined"], shared["converged"]
         scale, shift, power = map(float, shared["steps"])
@@ -179,6 +182,7 @@ class Rounds(Refinable):
             "classes": self.problem.classes,
             "rule": np.array(self._rule.state_dict()),
             "epochs": self._evaluator.epochs,
+            "pending": self._evaluator.pending,
             "n_worse": self._evaluator.n_worse,
             "steps": np.array([steps.scale, steps.shift, steps.power]),
             "shrinking": np.array(self._shrinking.state_dict()),
@@ -216,7 +220,7 @@ class Rounds(Refinable):
         """Whether the rounds end; if not, steps may become smaller."""
         params, evaluator = self.params, self._evaluator
         # Where SGD only makes the model worse, something else comes after it.
-        in_vain = evaluator.n_worse >= params.n_iter_no_change and is_refined(params)
+        in_vain = evaluator.n_worse >= self._patience and is_refined(params)
         stop = evaluator.is_done(record, self._rule) or in_vain
         if params.is_balanced and evaluator.counts:
             value, start = record["objective"], evaluator.start_objective

@@ -8,9 +8,16 @@ from typing import Any
 from sklearn.base import is_classifier
 
 from dask_ma._inactive import Inactive
-from dask_ma.linear import EPSILON, HELD_OUT, L1_RATIO, check_loss, has_optimum
+from dask_ma.linear import (
+    EPSILON,
+    HELD_OUT,
+    L1_RATIO,
+    check_loss,
+    has_optimum,
+    loss_name,
+)
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
-from dask_ma.ma._paradigm import by_gradients, is_gradient
+from dask_ma.ma._paradigm import PARADIGM, by_gradients, is_gradient
 from dask_ma.ma.sgd._steps import gradient_rate
 
 
@@ -32,6 +39,7 @@ def check_combinations(estimator: Any, passive_loss: str) -> None:
     check_loss(estimator)
     _check_steps(estimator, passive_loss)
     _check_passive(estimator)
+    _check_evaluation(estimator)
     if estimator.refine is not None:
         _check_refine(estimator)
     if estimator.max_iter == 0 and estimator.refine not in ("newton", "lbfgs"):
@@ -50,7 +58,7 @@ def _check_steps(estimator: Any, passive_loss: str) -> None:
             "alpha must be > 0 since learning_rate is 'optimal', which is "
             "1 / (alpha * t); got alpha=0"
         )
-    if rate in ("pa1", "pa2") and estimator.loss != passive_loss:
+    if rate in ("pa1", "pa2") and loss_name(estimator.loss) != passive_loss:
         raise ValueError(
             f"learning_rate={rate!r} only works with loss={passive_loss!r}, got "
             f"loss={estimator.loss!r}"
@@ -66,6 +74,28 @@ def _check_passive(estimator: Any) -> None:
             f"paradigm={estimator.paradigm!r}: passive-aggressive steps are made for a "
             "row each. Use 'invscaling', 'constant', 'adaptive' or 'optimal'"
         )
+
+
+def _check_evaluation(estimator: Any) -> None:
+    """What looks at evaluations, where there is none but the last."""
+    every = PARADIGM.as_object(estimator.paradigm).evaluate_every
+    if every > 0 or estimator.max_iter == 0:
+        return
+    refused = {
+        "tol": (estimator.tol is not None, "tol=None"),
+        "early_stopping": (estimator.early_stopping, "early_stopping=False"),
+        "learning_rate": (
+            _rate(estimator) in ("auto", "adaptive"),
+            "'constant', 'optimal' or 'invscaling'",
+        ),
+    }
+    for name, (is_refused, cure) in refused.items():
+        if is_refused:
+            raise ValueError(
+                f"{name}={getattr(estimator, name)!r} looks at evaluations after "
+                f"passes, and paradigm__evaluate_every={every} has none but that of "
+                f"the last round; use {cure}, or evaluate_every above 0"
+            )
 
 
 def _check_refine(estimator: Any) -> None:
@@ -186,7 +216,7 @@ INACTIVE = (
         "set max_iter to the rounds that there may be",
     ),
     Inactive(
-        ("learning_rate", "average", "local_epochs"),
+        ("paradigm__evaluate_every", "learning_rate", "average", "local_epochs"),
         _without_rounds,
         "set max_iter to the rounds that there may be",
     ),

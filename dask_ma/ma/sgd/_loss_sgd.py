@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Rows of a step. One at a time would cost the calls of NumPy and nothing else; from
 # many at once a step learns little more than from a few.
 _BATCH_ROWS = 16
+_PICKED_ROWS = 64 * _BATCH_ROWS  # copied at a time where they are shuffled
 _SMALLEST_SCALE = 1e-9  # from which on the scale goes into the weights
 
 
@@ -102,13 +103,15 @@ class LossSGD:
         signs = np.where(y > 0, 1.0, -1.0) if self._is_classifier else y
         targets = self._loss.targets(signs, self.coef_.dtype)
         weights = self._row_weights(y, sample_weight)
-        if self._shuffle:
-            order = self._generator().permutation(len(y))
-            X, targets = X[order], targets[order]
-            weights = None if weights is None else weights[order]
+        order = self._generator().permutation(len(y)) if self._shuffle else None
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            self._descend(X, targets, weights)
-        self.t_ += len(y)
+            for start in range(0, len(y), _PICKED_ROWS):
+                stop = min(start + _PICKED_ROWS, len(y))
+                picked = slice(start, stop) if order is None else order[start:stop]
+                rows = row_slice(X, start, stop) if order is None else X[picked]
+                own = None if weights is None else weights[picked]
+                self._descend(rows, targets[picked], own)
+                self.t_ += stop - start
         if not (np.isfinite(self.coef_).all() and np.isfinite(self.intercept_).all()):
             raise ValueError(
                 "the steps of SGD have led to weights that are not finite; scale the "

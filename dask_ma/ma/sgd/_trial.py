@@ -29,13 +29,20 @@ _FACTOR = 4.0  # from one step size that is tried to the next
 _MOST_TRIALS = 16  # in one direction
 _TRIAL = 3  # what random numbers are for; others use 0 to 2
 _GAIN = 1e-3  # part of the objective that a pass has to bring
-_PATIENCE = 2  # passes that may bring less before steps shrink
+PATIENCE = 2  # passes that may bring less before steps shrink
 
 
 class Shrinking:
-    """Tells when steps are to become smaller: the objective has ceased to fall."""
+    """Tells when steps are to become smaller: the objective has ceased to fall.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    patience : int
+        How many evaluations in a row may bring less than they should.
+    """
+
+    def __init__(self, patience: int = PATIENCE) -> None:
+        self._patience = patience
         self._best = np.inf
         self._idle = 0
 
@@ -57,7 +64,7 @@ class Shrinking:
         least = _GAIN * abs(self._best) if np.isfinite(self._best) else 0.0
         self._idle = self._idle + 1 if objective >= self._best - least else 0
         self._best = min(self._best, objective)
-        if self._idle < _PATIENCE and not 0 < start < objective:
+        if self._idle < self._patience and not 0 < start < objective:
             return False
         self._idle = 0
         return True

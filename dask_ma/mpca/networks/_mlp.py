@@ -268,7 +268,7 @@ class MLPNetwork(Network):
             return self._back_propagate(X, y, sample_weight), self._gradient
 
     def gradient_part(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: int
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: float
     ) -> GradientPart:
         with _quiet():
             loss = self._back_propagate(X, y, sample_weight, n_ranks)
@@ -312,7 +312,7 @@ class MLPNetwork(Network):
         X: Any,
         y: np.ndarray,
         sample_weight: np.ndarray | None,
-        n_ranks: int = 1,
+        n_ranks: float = 1,
     ) -> float:
         """Loss of a batch; its gradient lies in the network's own array."""
         return mlp_loss_and_gradient(

@@ -158,7 +158,7 @@ class Network(ABC):
 
     @abstractmethod
     def gradient_part(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: int
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: float
     ) -> GradientPart:
         """Gradient of this rank's rows in a batch of several ranks.
 
@@ -166,8 +166,9 @@ class Network(ABC):
         ----------
         X, y, sample_weight
             As for :meth:`step`.
-        n_ranks : int
-            Number of ranks, between which the network's own penalty is shared out.
+        n_ranks : float
+            Number of ranks, between which the network's own penalty is shared out; such
+            as count for less are counted as a part of one.
 
         Returns
         -------

@@ -23,11 +23,12 @@ class CommonDescent(Strategy):
     n_steps : int
         Steps of an epoch, the same on all ranks.
     share : float
-        Batches of this rank in a pass over its rows, by `n_steps`; above 0. A rank of
-        fewer rows than steps goes over them again, and each counts for less.
+        Batches of this rank in a pass over its rows, by `n_steps`; 0 where no row
+        counts. A rank of fewer rows than steps goes over them again, and each counts
+        for less.
     has_history : bool or None
         Whether the rank has the optimiser's state of a fit that goes on; None in a new
-        one. Where some have it, all get it.
+        one. Where some have it, all get that of one of them.
     **common
         As for :class:`Strategy`.
     """
@@ -38,6 +39,8 @@ class CommonDescent(Strategy):
         super().__init__(**common)
         self._n_steps = n_steps
         self._share = share
+        # Penalties of ranks that count for less, or not at all, are not to be missing.
+        [self._shares] = allreduce(self._group, np.array([share])).tolist()
         self._n_done = 0
         self._part: GradientPart | None = None
         self._losses = np.zeros(2)  # of the epoch, weighted, and their weight
@@ -48,7 +51,7 @@ class CommonDescent(Strategy):
     def step(self, batch: Batch, learning_rate: float) -> float:
         """Work out what this rank adds to the gradient."""
         self._part = self._network.gradient_part(
-            batch.X, batch.y, batch.sample_weight, self._group.size
+            batch.X, batch.y, batch.sample_weight, self._shares
         )
         return self._part.loss
 
@@ -113,7 +116,8 @@ def share_optimizer(group: Group, network: Network, has_history: bool) -> None:
         Whether its optimiser remembers anything. Where none does, nothing changes.
     """
     known = allgather(group, has_history)
-    if any(known) and not all(known):
+    # Those of ranks that went their own ways until now differ, too.
+    if any(known):
         root = known.index(True)
         state = network.optimizer_state() if group.rank == root else None
         network.set_optimizer_state(broadcast(group, state, root))

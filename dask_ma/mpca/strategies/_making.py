@@ -49,7 +49,7 @@ def make_strategy(
     note : callable
         Queues a warning for the user.
     n_batches : int
-        Batches of this rank in a pass over its rows.
+        Batches of this rank in a pass over its rows; 0 where no row counts.
     has_history : bool or None
         Whether the rank has the optimiser's state of a fit that goes on; None in a new
         one.

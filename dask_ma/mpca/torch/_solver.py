@@ -181,7 +181,7 @@ class TorchNetwork(Network):
         return loss, self._values.to_numpy(self._values.gradient, 0, self.n_parameters)
 
     def gradient_part(
-        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: int
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: float
     ) -> GradientPart:
         """Gradient of this rank's rows; see :meth:`Network.gradient_part`."""
         loss = self._differentiate(X, y, sample_weight, is_part=True)

@@ -430,7 +430,7 @@ class Trainer:
             {} if kept is None else kept.shared,
             second,
             self._context.note,
-            self._n_batches(),
+            self._n_batches() if self._problem.weight > 0 else 0,
             None if kept is None else kept.own is not None,
             group=self._context.group,
             network=self._network,

@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import is_dask_collection, refuse_unfinished
+from dask_ma.data import is_dask_collection, refuse_unfinished, row_blocks
 from dask_ma.schmp.factorization._folding import Explanation, contributions, fold_in
 from dask_ma.schmp.factorization._ids import find_ids
 from dask_ma.schmp.factorization._inputs import pairs_of, triples_of
@@ -82,7 +82,7 @@ class FittedFactorization(DistributedEstimator):
         from dask import delayed
 
         model = delayed(self, pure=False)  # once for all blocks
-        parts = [delayed(_predict)(model, block) for block in X.to_delayed()]
+        parts = [delayed(_predict)(model, block) for block in row_blocks(X)[0]]
         return da.concatenate(
             [da.from_delayed(p, (np.nan,), dtype=np.float64) for p in parts]
         )
@@ -249,8 +249,9 @@ class FittedFactorization(DistributedEstimator):
         if self.feedback == "implicit":
             return self.ranking_metrics(X, y)["ndcg"]
         if is_dask_collection(X):
-            truth, predicted = np.asarray(y.compute()), self.predict(X).compute()
-            return float(r2_score(truth, predicted, sample_weight=sample_weight))
+            truth, weight = _in_memory(y), _in_memory(sample_weight)
+            predicted = self.predict(X).compute()
+            return float(r2_score(truth, predicted, sample_weight=weight))
         users, items, values = self._numbered(X, y)
         predicted = self._model().predict(users, items)
         return float(r2_score(values, predicted, sample_weight=sample_weight))
@@ -365,10 +366,8 @@ class FittedFactorization(DistributedEstimator):
         from dask import delayed
 
         model = delayed(self, pure=False)  # once for all blocks
-        if hasattr(users, "chunks"):
-            sizes, blocks = users.chunks[0], users.to_delayed().ravel()
-        else:
-            sizes, blocks = [np.nan] * users.npartitions, users.to_delayed()
+        blocks, _ = row_blocks(users)
+        sizes = users.chunks[0] if hasattr(users, "chunks") else [np.nan] * len(blocks)
         shapes = [(size, asked["n"]) for size in sizes]
         found = [delayed(_recommend)(model, block, asked) for block in blocks]
         dtypes = self.item_ids_.dtype, np.dtype(np.float64)
@@ -433,6 +432,11 @@ class FittedFactorization(DistributedEstimator):
         setattr(self, f"{own}_factors_", np.concatenate(vectors)[order])
         setattr(self, f"{own}_bias_", np.concatenate(biases)[order])
         self.seen_ = _grown(self.seen_, order, side, len(ids))
+
+
+def _in_memory(column: Any) -> Any:
+    """A column of this process."""
+    return column.compute() if is_dask_collection(column) else column
 
 
 def _predict(model: FittedFactorization, X: Any) -> np.ndarray:

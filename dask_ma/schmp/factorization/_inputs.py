@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.data import describe, is_dask_collection
+from dask_ma.data import describe, is_dask_collection, row_blocks
 from dask_ma.schmp.factorization._ids import (
     as_column,
     find_ids,
@@ -253,25 +253,9 @@ def _pair_blocks(X: Any, y: Any) -> list[Any]:
     """Delayed triples of the blocks of pairs."""
     import dask
 
-    pieces = [_column_blocks(X)]
-    if y is not None:
-        pieces.append(_column_blocks(y))
-        if len(pieces[1]) != len(pieces[0]):
-            raise ValueError(
-                f"y has {len(pieces[1])} blocks and X has {len(pieces[0])}; they must "
-                "have the same chunks"
-            )
+    pieces = [blocks for blocks in row_blocks(X, y) if blocks is not None]
     make: Callable[..., Any] = dask.delayed(_triples_of_block)
     return [make(*parts) for parts in zip(*pieces, strict=True)]
-
-
-def _column_blocks(X: Any) -> list[Any]:
-    """Delayed blocks of rows."""
-    if not hasattr(X, "chunks"):  # a dask.dataframe
-        return list(X.to_delayed())
-    if X.ndim == 2 and X.numblocks[1] > 1:
-        X = X.rechunk({1: -1})
-    return list(X.to_delayed().ravel())
 
 
 def _matrix_blocks(X: Any) -> list[Any]:

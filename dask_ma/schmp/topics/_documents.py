@@ -13,7 +13,7 @@ from dask_ma.comm import Group, allgather, allreduce, gather
 from dask_ma.data import Block, Shard, hand_back
 from dask_ma.engine import State
 
-_COUNTS = 2**20  # elements of documents x topics at a time
+_COUNTS = 2**15  # elements of documents x topics at a time
 _MOST_TOKENS = np.iinfo(np.int32).max  # of a rank
 _KEYS, _STARTS, _TOPICS = "tokens/keys", "tokens/starts", "tokens/topics"
 

@@ -332,8 +332,8 @@ class SchMPLDA(FittedGibbs):
 
     @property
     def _copies(self) -> float:
-        """Some 70 bytes for each token: of 12 of a count, that is one token or more."""
-        return 6.0
+        """Bytes for each token over 12 of a count, which is one token or more."""
+        return 6.0 if self._sampler() == "exact" else 9.0
 
     @property
     def _may_end_early(self) -> bool:

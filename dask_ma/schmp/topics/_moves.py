@@ -27,6 +27,8 @@ from dask_ma.kernels import (
 from dask_ma.schmp.topics._documents import Documents
 
 _ONE = np.int32(1)  # one of another type than the counts takes ten times as long
+# Up to here a float32 is less than a quarter from the number that ones are added to.
+_MOST_COUNTED = 2**21
 _OFFERED, _WITHOUT = "tokens/offered", "tokens/without"
 
 
@@ -213,21 +215,26 @@ class ExactMoves(Moves):
     ) -> tuple[np.ndarray, int]:
         n, width = self._n_topics, self._sampler.width
         topics, tokens = self._documents.topics, self._tokens[number]
+        prior = priors.words if priors.words.ndim == 2 else priors.words[:, np.newaxis]
         words = np.zeros((len(counts), width), dtype=np.float32)
         words[:, :n] = counts
-        words[:, :n] += (
-            priors.words if priors.words.ndim == 2 else priors.words[:, np.newaxis]
-        )
+        words[:, :n] += prior
         of_document = np.zeros(width, dtype=np.float32)
         of_document[:n] = priors.document
         assert self._counts is not None  # made by begin_rotation
         known = TopicCounts(
             topics, self._counts, words, totals, of_document, priors.sums
         )
-        before = topics[tokens]
-        for tile in self._tiles[number]:
-            self._sampler.draw(tile, known, rng)
-        return self._move(counts, self._words[number], before, topics[tokens])
+        totals_before = totals.copy()
+        most = float(words.max(initial=0)) + len(tokens)
+        before = topics[tokens] if most > _MOST_COUNTED else None
+        n_changed = sum(self._sampler.draw(t, known, rng) for t in self._tiles[number])
+        if before is None:
+            # Counts plus prior, with the changes: faster than to make these again.
+            np.rint(words[:, :n] - prior, out=counts, casting="unsafe")
+        else:
+            self._move(counts, self._words[number], before, topics[tokens])
+        return totals - totals_before, n_changed
 
 
 class MetropolisMoves(Moves):

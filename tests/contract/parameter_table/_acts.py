@@ -80,6 +80,7 @@ _MASGD = {
     "paradigm": acts("gradient"),
     "paradigm__batch_fraction": acts(0.5, paradigm=Gradients()),
     "paradigm__aggregation": acts("driver", "messages", n_ranks=3, paradigm=Models()),
+    "paradigm__evaluate_every": acts(2, "history", local_epochs=1, paradigm=Models()),
     "n_ranks": acts(3),
 }
 _BUTTERFLY = {

@@ -126,6 +126,14 @@ INACTIVE = [
     warns(_MASGD, "average", True, "max_iter", **_ONLY_REFINED),
     raises(_MASGD, "local_epochs", 2, "max_iter", **_ONLY_REFINED),
     raises(_MASGD, "paradigm", "gradient", "max_iter", **_ONLY_REFINED),
+    raises(
+        _MASGD,
+        "paradigm__evaluate_every",
+        2,
+        "max_iter",
+        paradigm=Models(),
+        **_ONLY_REFINED,
+    ),
     *(
         raises(classes, name, value, "refine", *reasons, **others)
         for name, value in (("refine_max_iter", 2), ("refine_tol", 1e-9))
@@ -268,6 +276,7 @@ INACTIVE = [
         paradigm=Gradients(),
         local_batch_size="auto",
     ),
+    raises(_MALDA, "paradigm__evaluate_every", 2, "evaluate_every", paradigm=Models()),
     warns(_MALDA, "perp_tol", 5.0, "evaluate_every"),
     raises(_GIBBS, "n_proposals", 3, "sampler", sampler="exact"),
     raises(_GIBBS, "burn_in", 2, "n_samples"),
