@@ -159,8 +159,11 @@ class Passes(Refinable):
             "converged": self.has_converged,
             "n_ranks": self.context.group.size,
         }
-        # The next steps change the weights in place.
-        return Snapshot(shared, {"weights": state.weights.copy()})
+        own = shared["weights"]
+        if self.context.group.size > 1 or state.mean is not None:
+            # The next steps change the weights in place.
+            own = state.weights.copy()
+        return Snapshot(shared, {"weights": own})
 
     # Weights that overflow are found by the evaluation, and refused or taken back.
     @np.errstate(over="ignore", invalid="ignore")
@@ -241,7 +244,9 @@ def merge(
     values = weighted_mean(group, values, weight, total=total)
     if state.mean is not None:
         state = state._replace(mean=values)
-    return unstack(values), state
+    # Nothing changes the mean in place, which may share its memory with the model.
+    coef = np.ascontiguousarray(values[:-1].T)
+    return LinearModel(coef, values[-1].copy()), state
 
 
 def settle(record: Record, start: float, control: StepControl) -> bool:

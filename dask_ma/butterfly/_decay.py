@@ -102,7 +102,8 @@ class Decay:
             bound = np.exp2((self._first + self._lowest) / _PER_OCTAVE)
             # Rounding may differ by which interval an element at its end belongs to.
             rows = np.flatnonzero(self._preconditioner >= bound * (1 - _ROUNDING))
-        intervals = self._intervals(self._places(rows)).astype(np.int16)
+        places = self._places(self.elements(rows))
+        intervals = self._intervals(places).astype(np.int16)
         order = np.argsort(intervals, kind="stable")
         self._rows = rows[order]
         self._starts = np.searchsorted(intervals[order], np.arange(len(reached)))
@@ -137,6 +138,12 @@ class Decay:
         self._logs[interval:] = 0
         self._sums[interval:] = 0
 
+    def elements(self, rows: np.ndarray) -> np.ndarray:
+        """The preconditioner of some rows, of shape (n,); any number for intercepts."""
+        if self._preconditioner is None:
+            return np.ones(len(rows), self._dtype)
+        return self._preconditioner.take(rows, mode="clip")
+
     def factors(self, rows: np.ndarray, interval: int = 0) -> np.ndarray:
         """What is left of some rows.
 
@@ -151,44 +158,44 @@ class Decay:
         -------
         factors : ndarray of shape (n, 1), from 0 to 1
         """
+        factors = self.factors_of(self.elements(rows), interval)
+        factors[rows == self._n_features] = 1
+        return factors
+
+    def factors_of(self, elements: np.ndarray, interval: int = 0) -> np.ndarray:
+        """What is left of rows with some :meth:`elements`, of shape (n, 1)."""
         logs = self._logs
         if not logs[interval:].any():
-            return np.ones((len(rows), 1), self._dtype)
+            return np.ones((len(elements), 1), self._dtype)
         if interval:
             logs = logs.copy()
             logs[:interval] = 0
-        found = np.exp(-self._interpolate(logs, rows, 0.0))
+        found = self._interpolate(logs, elements)
+        np.negative(found, out=found)
+        np.exp(found, out=found)
         return found.astype(self._dtype, copy=False)[:, np.newaxis]
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
         """Sums of the factors that :meth:`count` has seen, of shape (n, 1)."""
-        sums = self._interpolate(self._sums, rows, self.total)
+        sums = self._interpolate(self._sums, self.elements(rows))
+        sums[rows == self._n_features] = self.total
         return sums.astype(self._dtype, copy=False)[:, np.newaxis]
 
-    def _interpolate(
-        self, values: np.ndarray, rows: np.ndarray, of_intercepts: float
-    ) -> np.ndarray:
-        """A function of the preconditioner, known at the nodes, at some rows."""
-        coefficients = values @ self._to_coefficients
-        found = np.empty(len(rows))
-        for start in range(0, len(rows), _AT_ONCE):
-            places = self._places(rows[start : start + _AT_ONCE])
+    def _interpolate(self, values: np.ndarray, elements: np.ndarray) -> np.ndarray:
+        """A function of the preconditioner, known at the nodes."""
+        coefficients = (values @ self._to_coefficients).T.copy()
+        found = np.empty(len(elements))
+        for start in range(0, len(elements), _AT_ONCE):
+            places = self._places(elements[start : start + _AT_ONCE])
             intervals = self._intervals(places)
             places -= intervals
             places *= 2
             places -= 1
-            found[start : start + _AT_ONCE] = np.einsum(
-                "ji,ij->j", coefficients.take(intervals, axis=0), _chebyshev(places)
-            )
-        found[rows == self._n_features] = of_intercepts
+            found[start : start + _AT_ONCE] = _clenshaw(coefficients, intervals, places)
         return found
 
-    def _places(self, rows: np.ndarray) -> np.ndarray:
+    def _places(self, elements: np.ndarray) -> np.ndarray:
         """Where rows are among the intervals, each of length 1."""
-        if self._preconditioner is None:
-            return np.zeros(len(rows))
-        # The row of the intercepts has no element; its value is not used.
-        elements = self._preconditioner.take(rows, mode="clip")
         places: np.ndarray = np.log2(elements, dtype=np.float64)
         places *= _PER_OCTAVE
         places -= self._first
@@ -200,12 +207,21 @@ class Decay:
         return np.minimum(places.astype(np.intp), len(self._nodes) - 1)
 
 
-def _chebyshev(points: np.ndarray) -> np.ndarray:
-    """Chebyshev polynomials at points from -1 to 1, shape (_N_NODES, n)."""
-    values = np.empty((_N_NODES, len(points)))
-    values[0], values[1] = 1, points
+def _clenshaw(
+    coefficients: np.ndarray, which: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Chebyshev series at points from -1 to 1, by Clenshaw's recurrence.
+
+    `coefficients` has a column for each series, and `which` says whose each point is.
+    """
     doubled = 2 * points
-    for number in range(2, _N_NODES):
-        np.multiply(doubled, values[number - 1], out=values[number])
-        values[number] -= values[number - 2]
-    return values
+    last, before = coefficients[-1].take(which), np.zeros(len(points))
+    for of_degree in coefficients[-2:0:-1]:
+        # What `before` has is not read again.
+        np.subtract(of_degree.take(which), before, out=before)
+        before += doubled * last
+        last, before = before, last
+    points = points * last
+    points -= before
+    points += coefficients[0].take(which)
+    return points

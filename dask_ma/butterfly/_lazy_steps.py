@@ -28,7 +28,7 @@ from dask_ma.butterfly._decay import Decay, decay_range, rows_with_values
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
 from dask_ma.comm import Group
-from dask_ma.kernels import descend
+from dask_ma.kernels import descend, with_columns
 from dask_ma.supervised import Piece
 
 # A non-zero of a batch, or an entry of a message, takes a rank as long as so many
@@ -130,27 +130,31 @@ class LazySteps:
     def update(self, batch: Sequence[Piece]) -> None:
         """Make a step on the weights of this rank."""
         weights, rule = self._weights, self._rule
-        rows = self._rows_of(batch)
-        factors = self._decay.factors(rows)
-        kept = weights[rows]
+        rows, pieces = self._compact(batch)
+        kept = weights.take(rows, axis=0)
+        elements = self._decay.elements(rows)
+        factors = self._decay.factors_of(elements)
+        factors[-1] = 1  # nothing shrinks the intercepts
         before = kept * factors
-        weights[rows] = before
-        slopes = [rule.slopes(weights, piece) for piece in batch]
+        after = before.copy()
         step_size = self._state.eta / math.sqrt(self._t)
-        for piece, piece_slopes in zip(batch, slopes, strict=True):
+        slopes = [rule.slopes(after, piece) for piece in pieces]
+        for piece, piece_slopes in zip(pieces, slopes, strict=True):
             descend(
-                weights,
+                after,
                 piece.X,
                 piece_slopes,
                 step_size * rule.gradient_scale,
-                self._state.preconditioner,
+                elements[:-1],
                 fit_intercept=rule.fit_intercept,
             )
-        after = weights[rows]
         change = after - before
         change /= factors
-        weights[rows] = kept + change
-        self._note(rows, change)
+        if self._is_distinct:
+            weights[rows] = kept + change
+            self._note(rows, change)
+        else:
+            np.add.at(weights[:, 0], rows, change[:, 0])
         if self._ball is not None:
             self._ball.count(rows, before, after)
         self._decay.advance(step_size * rule.alpha)
@@ -189,17 +193,35 @@ class LazySteps:
             n_averaged=self._mean.number,
         )
 
-    def _rows_of(self, batch: Sequence[Piece]) -> np.ndarray:
-        """Rows of the weights that a batch touches; each once if they are counted."""
-        touched = [piece.X.indices for piece in batch]
-        rows = np.concatenate([*touched, self._intercept])
-        return self._places.distinct(rows) if self._is_noted else rows
+    def _compact(self, batch: Sequence[Piece]) -> tuple[np.ndarray, list[Piece]]:
+        """Rows of the weights that a batch touches, and the batch on those alone.
+
+        What a step reads many times is read from far once. Rows are named once each if
+        they are to be distinct, else once for each non-zero; the intercepts come last.
+        """
+        indices = [piece.X.indices for piece in batch]
+        rows = np.concatenate([*indices, self._intercept])
+        places = np.arange(len(rows), dtype=np.int32)
+        if self._is_distinct:
+            named, rows = rows, self._places.distinct(rows)
+            places, _ = self._places.find(rows, named)
+        pieces, start = [], 0
+        for piece in batch:
+            stop = start + len(piece.X.indices)
+            X = with_columns(piece.X, places[start:stop], len(rows) - 1)
+            pieces.append(piece._replace(X=X))
+            start = stop
+        return rows, pieces
 
     @property
-    def _is_noted(self) -> bool:
-        """Whether changes of the weights count beyond the weights themselves."""
+    def _is_distinct(self) -> bool:
+        """Whether the rows of a batch must be named once each.
+
+        They must where changes of the weights count beyond the weights themselves.
+        """
         is_counted = self._ball is not None or self._mean.number > 0
-        return is_counted or self._mixer is not None
+        is_mixed = self._mixer is not None
+        return is_counted or is_mixed or self._weights.shape[1] > 1
 
     def _note(self, rows: np.ndarray, change: np.ndarray) -> None:
         """Take a change of this rank's weights into account."""

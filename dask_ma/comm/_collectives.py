@@ -113,7 +113,10 @@ def weighted_mean(
         packed, single = _pack(arrays)
         # np.multiply keeps float32, since a Python float is a weak scalar.
         scaled = packed._replace(flats=[flat * share for flat in packed.flats])
-        flats = [_allreduce_flat(group, flat, np.add) for flat in scaled.flats]
+        flats = scaled.flats
+        if group.size > 1:
+            flats = [_allreduce_flat(group, flat, np.add) for flat in flats]
+        group.raise_if_closed()
         return _unpack(packed._replace(flats=flats), single)
 
 

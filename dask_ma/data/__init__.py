@@ -23,7 +23,7 @@ from dask_ma.data._labels import (
     unique_labels_of,
 )
 from dask_ma.data._lazy import apply_blockwise
-from dask_ma.data._mapped import hand_back
+from dask_ma.data._mapped import hand_back, is_on_disk
 from dask_ma.data._memory import (
     CAST_LATER,
     checked_rows,
@@ -61,6 +61,7 @@ __all__ = [
     "encode_labels",
     "hand_back",
     "is_dask_collection",
+    "is_on_disk",
     "join_groups",
     "join_shard",
     "merge_labels",

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import scipy.sparse
 
 from dask_ma import _config
 
-__all__ = ["hand_back"]
+__all__ = ["hand_back", "is_on_disk"]
 
 SPARSE, DENSE = ("data", "indices", "indptr"), ("rows",)
 _LOOK = 0.02  # seconds between looks at how much is mapped
@@ -132,11 +133,28 @@ def hand_back(X: Any) -> None:
         Rows of a block; those that are in memory stay there, and so do those that the
         user has mapped.
     """
+    for owner in _owners(X):
+        _drop(owner)
+
+
+def is_on_disk(X: Any) -> bool:
+    """Whether rows are read from a cache on a disk.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+        Rows of a block.
+    """
+    return any(isinstance(owner, Pages) for owner in _owners(X))
+
+
+def _owners(X: Any) -> Iterator[Any]:
+    """What the memory of some rows belongs to."""
     for array in (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,):
         owner = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
-        _drop(owner.obj if isinstance(owner, memoryview) else owner)
+        yield owner.obj if isinstance(owner, memoryview) else owner
 
 
 def _drop(pages: Any) -> None:

@@ -141,7 +141,7 @@ from dask_ma.kernels._row_solvers import (
     losses_of_descent,
     solve_rows_nonnegative,
 )
-from dask_ma.kernels._rows import chunked_predictions, row_slice
+from dask_ma.kernels._rows import chunked_predictions, row_slice, with_columns
 from dask_ma.kernels._second_order import (
     CompactMemory,
     model_point,
@@ -307,6 +307,7 @@ __all__ = [
     "topics_bound_of_totals",
     "triplet_losses",
     "used_columns",
+    "with_columns",
     "without_itself",
     "word_statistics",
     "word_weights",

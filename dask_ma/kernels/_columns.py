@@ -254,6 +254,7 @@ def column_squares(
         rows *= rows
         chunk = None if weight is None else weight[start : start + step]
         squares += rows.sum(axis=0) if chunk is None else chunk @ rows
+        del rows  # or two chunks are there at a time
     return squares
 
 
@@ -266,7 +267,8 @@ def _sparse_squares(
     by_column = X.format == "csc"
     # Some columns, or rows, at a time: the squares of all would be a copy of X.
     n_slices = X.shape[1] if by_column else X.shape[0]
-    bounds = np.searchsorted(X.indptr, np.arange(0, X.nnz, _STORED)[1:])
+    step = _STORED if by_column else max(_STORED, X.shape[1])
+    bounds = np.searchsorted(X.indptr, np.arange(0, X.nnz, step)[1:])
     for start, stop in pairwise(np.unique([0, *bounds, n_slices])):
         some = slice(X.indptr[start], X.indptr[stop])
         squared = X.data[some].astype(np.float64)

@@ -31,6 +31,10 @@ _WORTH_PACKING = 0.4
 _FIRST_ITERATIONS = 20
 # Words of padding that cost as much time as it takes to begin another block.
 _MOST_PADDING = 4000
+# What a word takes in a block beside its weights: arrays of their type (counts, norms,
+# ratios, and parts of them as they are written down), and places.
+_ARRAYS_BESIDES = 5
+_BYTES_BESIDES = 24
 # Words that no topic of a document explains would be divided by 0 otherwise.
 _SMALLEST_NORM = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-300}
 
@@ -48,8 +52,8 @@ class InferenceSettings(NamedTuple):
     threshold : float or None
         Precision of :func:`~dask_ma.kernels.digamma`.
     block_bytes : int
-        Bytes that the gathered weights of a block may take. A document that alone takes
-        more is a block of its own.
+        Bytes that a block may take, with the gathered weights of its words. A document
+        that alone takes more is a block of its own.
     """
 
     max_iter: int = 100
@@ -164,7 +168,8 @@ def infer_documents(
         n_iter=0,
     )
     n_iter = 0
-    for documents in _blocks(X, n_topics * weights.itemsize, settings.block_bytes):
+    per_word = (n_topics + _ARRAYS_BESIDES) * weights.itemsize + _BYTES_BESIDES
+    for documents in _blocks(X, per_word, settings.block_bytes):
         block = _gather(X, documents, weights, prior)
         # BLAS sometimes leaves a flag behind although all its numbers are finite.
         with np.errstate(invalid="ignore"):

@@ -157,7 +157,9 @@ def joined_columns(shard: Shard) -> Any:
         Rows in the order of the blocks.
     """
     if len(shard.blocks) == 1:
-        return column_store(shard.blocks[0].X)
+        X = column_store(shard.blocks[0].X)
+        X.sum_duplicates()  # of rows that name a column twice
+        return X
     counts = np.zeros(shard.n_features, dtype=np.int64)
     for block in shard.blocks:
         counts += np.bincount(block.X.indices, minlength=shard.n_features)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dask_ma.comm import (
     Group,
@@ -15,8 +15,8 @@ from dask_ma.comm import (
     reduce_and_gather,
     reduce_scatter,
 )
-from dask_ma.data import Shard
-from dask_ma.kernels import column_store, take_columns
+from dask_ma.data import Shard, is_on_disk
+from dask_ma.kernels import column_squares, column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
 from dask_ma.layouts._columns import joined_columns
 from dask_ma.layouts._design import (
@@ -29,8 +29,12 @@ from dask_ma.layouts._design import (
     squares_about_mean,
     transposed_product,
 )
+from dask_ma.layouts._row_columns import RowColumns
 
 _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
+# Of sparse columns, so many elements may be copied; or one of so many of all.
+_LITTLE = 2**19
+_COPIED = 8
 
 
 class RowDesign(Design):
@@ -41,25 +45,41 @@ class RowDesign(Design):
     group : Group
         This rank.
     shard : Shard
-        Its rows. Sparse ones are laid out anew, column by column; dense ones are used
-        as they are.
+        Its rows, which are used as they are. Beside sparse ones lies where the elements
+        of each column are, and no more than a quarter of them is copied. They are laid
+        out anew, column by column, for :attr:`store`, where a row names a column twice,
+        where they are several blocks, and where they would be read from a disk.
     """
 
     def __init__(self, group: Group, shard: Shard) -> None:
         super().__init__(group, shard)
         self._blocks = [block.X for block in shard.blocks]
-        if self._blocks and shard.is_sparse:
+        self._is_sparse = bool(self._blocks) and shard.is_sparse
+        # Sums over one block have the bits of those over its columns; over several they
+        # would not have those of the same rows on a disk.
+        if self._is_sparse and (
+            len(self._blocks) > 1 or not _can_be_used(self._blocks[0])
+        ):
             self._blocks = [joined_columns(shard)]
-        self._bounds = np.cumsum([0, *(X.shape[0] for X in self._blocks)])
-        self._living = self._blocks  # the living columns of the blocks
-        self._is_sparse = any(sparse.issparse(X) for X in self._blocks)
+        # The living columns of the blocks, or all columns where copies were too much.
+        self._living = self._blocks
+        self._are_all = True
         self._fetched = np.zeros(0, dtype=np.int64)  # sorted
-        self._columns = np.zeros((0, self.n_rows))
+        self._columns: Any = np.zeros((0, self.n_rows))
         self.n_stored = n_stored(self._living)
 
+    @cached_property
+    def _by_column(self) -> RowColumns | None:
+        """Columns of sparse rows; None where they lie by column already."""
+        is_by_row = self._is_sparse and self._blocks[0].format == "csr"
+        return RowColumns(self._blocks) if is_by_row else None
+
     def _make_store(self) -> ColumnStore:
-        # One copy of sparse rows serves both; dense ones are read faster by column.
-        stores = [X if sparse.issparse(X) else column_store(X) for X in self._blocks]
+        if self._is_sparse:
+            is_by_row = self._blocks[0].format == "csr"
+            stores = [joined_columns(self.shard)] if is_by_row else self._blocks
+        else:
+            stores = [column_store(X) for X in self._blocks]
         return ColumnStore(stores, self.n_features)
 
     def targets(self) -> np.ndarray | None:
@@ -84,10 +104,20 @@ class RowDesign(Design):
     def _products(
         self, vectors: np.ndarray, sums: np.ndarray
     ) -> tuple[Part, np.ndarray]:
-        products = np.zeros((len(self.alive), vectors.shape[1]))
-        for rows, X in self._rows(self._living):
-            products += transposed_product(X, vectors[rows])
+        products = self._of_living(
+            vectors.shape[1], lambda X, rows: transposed_product(X, vectors[rows])
+        )
         return self._scattered(products, sums)
+
+    def _of_living(
+        self, width: int, function: Callable[[Any, slice], np.ndarray]
+    ) -> np.ndarray:
+        """Sums over blocks of what a function has for their living columns."""
+        n_columns = self.n_features if self._are_all else len(self.alive)
+        found = np.zeros((n_columns, width))
+        for rows, X in self._rows(self._living):
+            found += function(X, rows)
+        return found if n_columns == len(self.alive) else found[self.alive]
 
     def _own_column_sums(self, weight: np.ndarray) -> np.ndarray:
         self.n_touched += n_stored(self._blocks)
@@ -123,26 +153,47 @@ class RowDesign(Design):
         return np.concatenate(parts, axis=1), list(payloads)
 
     def _squares(self, weight: np.ndarray, center: bool) -> Part:
-        sums = np.zeros((len(self.alive), 2))
-        for rows, X in self._rows(self._living):
-            sums += raw_moments(X, weight[rows], center)
+        sums = self._of_living(
+            2, lambda X, rows: self._moments(X, weight[rows], center)
+        )
         part, _ = self._scattered(sums, np.zeros(0))
         return Part(part.features, squares_about_mean(part.values))
 
+    def _moments(self, X: Any, weight: np.ndarray, center: bool) -> np.ndarray:
+        """What :func:`raw_moments` has, with the bits of rows laid out by column."""
+        columns = self._by_column
+        if columns is None or X.format == "csc":
+            return raw_moments(X, weight, center)
+        moments = np.zeros((self.n_features, 2))
+        for part in columns.parts():
+            moments[part, 0] = column_squares(columns.take(part), weight)
+        if center:
+            moments[:, 1] = transposed_product(X, weight[:, np.newaxis])[:, 0]
+        return moments
+
     def restrict(self, alive: np.ndarray) -> None:
         self.alive = alive
-        self._living = [copied_columns(X, alive) for X in self._blocks]
+        columns = self._by_column
+        self._living, self._are_all = self._blocks, True
+        if columns is None:
+            self._living = [copied_columns(X, alive) for X in self._blocks]
+            self._are_all = False
+        elif self._is_little(columns, alive):
+            self._living, self._are_all = [columns.take(alive)], False
         self.n_stored = n_stored(self._living)
 
     def restore(self) -> None:
         self.alive = np.arange(self.n_features)
-        self._living = self._blocks
+        self._living, self._are_all = self._blocks, True
         self.n_stored = n_stored(self._living)
 
     def fetch(self, features: np.ndarray) -> None:
-        """All columns are at hand; some dense ones are laid beside each other."""
+        """All columns are at hand; some are laid beside each other."""
         wanted = np.unique(features)
-        if self._is_sparse or 8 * len(wanted) * self.n_rows > _FETCHED_BYTES:
+        if self._is_sparse:
+            self._fetch_sparse(wanted)
+            return
+        if 8 * len(wanted) * self.n_rows > _FETCHED_BYTES:
             wanted = wanted[:0]
         known = np.isin(wanted, self._fetched, assume_unique=True)
         columns = np.empty((len(wanted), self.n_rows))
@@ -153,7 +204,34 @@ class RowDesign(Design):
                 columns[new, rows] = X.take(wanted[new], axis=1).T
         self._fetched, self._columns = wanted, columns
 
+    def _fetch_sparse(self, wanted: np.ndarray) -> None:
+        """Keep some sparse columns, if they are few."""
+        columns = self._by_column
+        if columns is None or np.array_equal(wanted, self._fetched):
+            return
+        self._fetched = wanted if self._is_little(columns, wanted) else wanted[:0]
+        self._columns = columns.take(self._fetched, np.dtype(np.float64))
+
+    def _is_little(self, columns: RowColumns, features: np.ndarray) -> bool:
+        """Whether a copy of some sparse columns takes little beside the rows."""
+        n = columns.n_stored(features)
+        return n <= _LITTLE or _COPIED * n <= n_stored(self._blocks)
+
+    def _sparse_columns(self, features: np.ndarray) -> Any:
+        """Columns of sparse rows, fetched ones or others."""
+        columns = self._by_column
+        if columns is None:
+            return take_columns(self._blocks[0], features)
+        if len(self._fetched):
+            places = np.searchsorted(self._fetched, features)
+            if np.array_equal(self._fetched.take(places, mode="clip"), features):
+                return take_columns(self._columns, places)
+        return columns.take(features, np.dtype(np.float64))
+
     def _chunks(self, features: np.ndarray) -> Iterator[tuple[slice, Any]]:
+        if self._is_sparse:
+            yield slice(0, self.n_rows), self._sparse_columns(features)
+            return
         if len(self._fetched):
             places = np.searchsorted(self._fetched, features)
             if np.array_equal(self._fetched.take(places, mode="clip"), features):
@@ -161,9 +239,6 @@ class RowDesign(Design):
                 return
         step = at_once(len(features))
         for block, X in self._rows(self._blocks):
-            if sparse.issparse(X):
-                yield block, take_columns(X, features)
-                continue
             for start in range(0, X.shape[0], step):
                 part = X[start : start + step].take(features, axis=1)
                 first = block.start + start
@@ -172,8 +247,10 @@ class RowDesign(Design):
 
     def _rows(self, blocks: list[Any]) -> Iterator[tuple[slice, Any]]:
         """The blocks and where their rows are."""
-        for start, X in zip(self._bounds, blocks, strict=False):
-            yield slice(int(start), int(start) + X.shape[0]), X
+        start = 0
+        for X in blocks:
+            yield slice(start, start + X.shape[0]), X
+            start += X.shape[0]
 
     def _scattered(
         self, values: np.ndarray, for_all: np.ndarray
@@ -195,3 +272,8 @@ class RowDesign(Design):
         features = self.alive[length * group.rank : length * (group.rank + 1)]
         found = own[: len(features) * width].reshape(len(features), width)
         return Part(features, found), own[length * width :]
+
+
+def _can_be_used(X: Any) -> bool:
+    """Whether sparse rows serve as they are."""
+    return not is_on_disk(X) and bool(X.has_canonical_format)

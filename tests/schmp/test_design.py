@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.data import Block, Shard
+from dask_ma.data import Block, Shard, is_on_disk
+from dask_ma.data._mapped import _mapped
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import to_columns
+from dask_ma.layouts._row_columns import RowColumns
 from dask_ma.layouts._row_design import RowDesign
 
 N_ROWS, N_COLUMNS, N_OUTPUTS = 23, 11, 2
@@ -348,13 +350,109 @@ def test_the_store_of_columns(run_ranks, layout, kind, weighted):
         assert n_rows == N_ROWS
 
 
-def test_sparse_rows_are_laid_out_once(run_ranks):
+def test_sparse_rows_are_not_copied(run_ranks):
     X, _ = make_rows("sparse")
     shard = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
 
     def on_rank(group):
         design = RowDesign(group, shard)
-        [laid_out], [living] = design.store._stores, design._living
-        return np.shares_memory(laid_out.data, living.data)
+        design.fetch(np.array([1, 2]))
+        [living] = design._living
+        return living is X, design._by_column._places.nbytes
 
-    assert run_ranks(on_rank, 1) == [True]
+    assert run_ranks(on_rank, 1) == [(True, 4 * X.nnz)]
+
+
+@pytest.mark.parametrize("little", [0, 30])
+def test_copies_of_sparse_columns_are_few(run_ranks, monkeypatch, little):
+    X, dense = make_rows("sparse")
+    shard = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
+    weight = weight_of_rows()
+    monkeypatch.setattr("dask_ma.layouts._row_design._LITTLE", little)
+    many, few = np.array(ALIVE), np.array([5])
+
+    def on_rank(group):
+        design, found = RowDesign(group, shard), []
+        for alive in (many, few):
+            design.restrict(alive)
+            design.fetch(alive)
+            n_stored = design.n_stored
+            part, _ = design.products(weight[:, np.newaxis])
+            squares = design.squares(weight, center=False).values
+            [(_, columns)] = design.chunks(alive)
+            found.append((n_stored, part.values, squares, columns.toarray()))
+        return found
+
+    [found] = run_ranks(on_rank, 1)
+    for alive, (n_stored, products, squares, columns) in zip(
+        (many, few), found, strict=True
+    ):
+        own = dense[:, alive]
+        n_own = np.count_nonzero(own)
+        is_copied = n_own <= max(little, X.nnz // 8)
+        assert n_stored == (n_own if is_copied else X.nnz)
+        np.testing.assert_allclose(products[:, 0], own.T @ weight)
+        np.testing.assert_allclose(squares[:, 0], own.T**2 @ weight)
+        np.testing.assert_array_equal(columns, own)
+
+
+def test_rows_that_name_a_column_twice(run_ranks):
+    X, dense = make_rows("sparse")
+    doubled = sparse.csr_array(
+        (np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr), X.shape
+    )
+    shard = Shard([Block(doubled, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
+    weight = weight_of_rows()
+
+    def on_rank(group):
+        return RowDesign(group, shard).squares(weight, center=False).values[:, 0]
+
+    [squares] = run_ranks(on_rank, 1)
+    np.testing.assert_allclose(squares, dense.T**2 @ weight, rtol=1e-12)
+
+
+def test_rows_on_disk_are_read_once(run_ranks, tmp_path):
+    X, _ = make_rows("sparse")
+    arrays = []
+    for name in ("data", "indices", "indptr"):
+        np.save(tmp_path / name, getattr(X, name))
+        arrays.append(_mapped(tmp_path / f"{name}.npy")[0])
+    on_disk = sparse.csr_array(tuple(arrays), X.shape)
+    assert is_on_disk(on_disk) and not is_on_disk(X)
+    shard = Shard([Block(on_disk, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
+
+    in_memory = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
+    weight = weight_of_rows()
+
+    def on_rank(group):
+        designs = [RowDesign(group, rows) for rows in (shard, in_memory)]
+        assert not is_on_disk(designs[0]._living[0])
+        for vectors in (weight[:, np.newaxis], np.stack([weight, weight**2], axis=1)):
+            products = [design.products(vectors)[0].values for design in designs]
+            np.testing.assert_array_equal(*products)
+        for center in (False, True):
+            np.testing.assert_array_equal(
+                *[design.squares(weight, center).values for design in designs]
+            )
+
+    run_ranks(on_rank, 1)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array])
+@pytest.mark.parametrize("n_blocks", [1, 5])
+def test_columns_of_sparse_rows(kind, n_blocks):
+    blocks = [
+        sparse.random(n, 37, density=0.2, format="csr", random_state=n)
+        for n in (50, 1, 4, 7, 200)
+    ]
+    blocks[2].data[:] = 0
+    blocks[2].eliminate_zeros()  # rows without an element
+    whole = kind(sparse.vstack(blocks))
+    given = [whole] if n_blocks == 1 else [kind(block) for block in blocks]
+    columns = RowColumns(given)
+    for index in (np.arange(37), np.array([3, 30, 4]), np.array([], dtype=np.int64)):
+        taken, expected = columns.take(index), whole.tocsc()[:, index]
+        assert taken.format == "csc" and type(taken) is type(expected)
+        assert columns.n_stored(index) == expected.nnz
+        for name in ("data", "indices", "indptr"):
+            np.testing.assert_array_equal(getattr(taken, name), getattr(expected, name))
