@@ -210,10 +210,8 @@ class Decay:
 def _clenshaw(
     coefficients: np.ndarray, which: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
-    """Chebyshev series at points from -1 to 1, by Clenshaw's recurrence.
-
-    `coefficients` has a column for each series, and `which` says whose each point is.
-    """
+    """Chebyshev series, a column each, at points from -1 to 1 of `which` of them."""
+    # By Clenshaw's recurrence.
     doubled = 2 * points
     last, before = coefficients[-1].take(which), np.zeros(len(points))
     for of_degree in coefficients[-2:0:-1]:

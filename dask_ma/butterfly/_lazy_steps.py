@@ -194,11 +194,9 @@ class LazySteps:
         )
 
     def _compact(self, batch: Sequence[Piece]) -> tuple[np.ndarray, list[Piece]]:
-        """Rows of the weights that a batch touches, and the batch on those alone.
-
-        What a step reads many times is read from far once. Rows are named once each if
-        they are to be distinct, else once for each non-zero; the intercepts come last.
-        """
+        """Rows of the weights that a batch touches, and the batch on those alone."""
+        # What a step reads many times is read from far once. Rows are named once each
+        # if they are to be distinct, else once for each non-zero; intercepts come last.
         indices = [piece.X.indices for piece in batch]
         rows = np.concatenate([*indices, self._intercept])
         places = np.arange(len(rows), dtype=np.int32)
@@ -215,10 +213,7 @@ class LazySteps:
 
     @property
     def _is_distinct(self) -> bool:
-        """Whether the rows of a batch must be named once each.
-
-        They must where changes of the weights count beyond the weights themselves.
-        """
+        """Whether changes of rows count beyond the rows, which are named once then."""
         is_counted = self._ball is not None or self._mean.number > 0
         is_mixed = self._mixer is not None
         return is_counted or is_mixed or self._weights.shape[1] > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from dask_ma.data._mapped import SPARSE, CachedRows, checksum, residency
 
 __all__: list[str] = []
 
+# Fits whose files were removed here of late. Where a fit has failed, some of its blocks
+# may still be on their way to the disk.
+_removed: deque[str] = deque(maxlen=1000)
+
 
 def store_rows(X: Any, run: str, base: str | None, dtypes: Sequence[Any]) -> Any:
     """Write a block of X to the disk (runs on a worker).
@@ -43,7 +48,8 @@ def store_rows(X: Any, run: str, base: str | None, dtypes: Sequence[Any]) -> Any
     Returns
     -------
     rows : CachedRows
-        Or `X` itself where it cannot be used as it is: its rank says what is wrong.
+        Or `X` itself where it cannot be used as it is: its rank says what is wrong. Or
+        where the files of the fit have been removed.
     """
     given, X = X, _readable(X)
     if X is None:
@@ -63,10 +69,15 @@ def store_rows(X: Any, run: str, base: str | None, dtypes: Sequence[Any]) -> Any
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if run in _removed:
+            return given
         raise OSError(
             f"{nbytes} bytes of rows cannot be written to {folder}: {error}; make room "
             "there, or choose another disk by dask-ma.data.cache"
         ) from error
+    if run in _removed:
+        remove_rows(run, base)
+        return given
     checksums = {name: checksum(array) for name, array in arrays.items()}
     return CachedRows(str(folder), X.shape, dtype, is_sparse(X), nbytes, checksums)
 
@@ -81,6 +92,7 @@ def store_source(
 
 def remove_rows(run: str, base: str | None) -> None:
     """Remove all files of a fit on this host (runs on a worker)."""
+    _removed.append(run)
     folder = files_of(run, base)
     residency.forget(folder)
     shutil.rmtree(folder, ignore_errors=True)

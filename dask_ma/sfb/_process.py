@@ -1,4 +1,4 @@
-"""What ranks of a process have together: one matrix, where all have the same."""
+"""Common property of the ranks of a process: one matrix, where all have the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Rows that go to local disks: when, where they are read, and what is left of them."""
 
+import uuid
 import warnings
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from dask_ma import (
     SFBMetricLearner,
 )
 from dask_ma.data import _stream, partition
+from dask_ma.data._cache import remove_rows, store_rows
 from dask_ma.exceptions import InsufficientMemoryError
 
 N_ROWS, N_COLUMNS, N_BLOCKS = 240, 6, 4
@@ -358,6 +360,17 @@ def test_an_error_of_a_block_leaves_no_files(request, rows, on_disks, where):
     with pytest.raises(ZeroDivisionError, match="no such file"):
         MASGDClassifier().fit(X.map_blocks(fail, dtype=X.dtype), y)
     assert not list(on_disks.iterdir())
+
+
+def test_rows_that_are_written_after_the_end_leave_no_files(tmp_path):
+    """As those of blocks that are under way while another one fails."""
+    X = np.ones((3, 2))
+    arguments = uuid.uuid4().hex, str(tmp_path), [np.float64]
+    assert store_rows(X, *arguments).nbytes == X.nbytes
+    assert len(list(tmp_path.iterdir())) == 1
+    remove_rows(*arguments[:2])
+    assert store_rows(X, *arguments) is X
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_named(rows, cluster, configured, tmp_path):

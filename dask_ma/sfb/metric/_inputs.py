@@ -1,4 +1,4 @@
-"""What a metric learner is given besides rows: pairs, weights, components."""
+"""Inputs of a metric learner besides rows: pairs, weights, components."""
 
 from __future__ import annotations
 
