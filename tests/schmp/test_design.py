@@ -350,7 +350,26 @@ def test_the_store_of_columns(run_ranks, layout, kind, weighted):
         assert n_rows == N_ROWS
 
 
-def test_sparse_rows_are_not_copied(run_ranks):
+@pytest.fixture(params=[0, 2**26], ids=["read from rows", "copied"])
+def most_copied(request, monkeypatch):
+    """Elements up to which sparse rows are copied by column."""
+    monkeypatch.setattr("dask_ma.layouts._row_design._SMALL", request.param)
+    return request.param
+
+
+def test_few_sparse_rows_are_laid_out_by_column(run_ranks, most_copied):
+    X, _ = make_rows("sparse")
+    shard = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
+
+    def on_rank(group):
+        return RowDesign(group, shard)._blocks[0].format
+
+    [found] = run_ranks(on_rank, 1)
+    assert found == ("csc" if most_copied else "csr")
+
+
+def test_sparse_rows_are_not_copied(run_ranks, monkeypatch):
+    monkeypatch.setattr("dask_ma.layouts._row_design._SMALL", 0)
     X, _ = make_rows("sparse")
     shard = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
 
@@ -365,6 +384,7 @@ def test_sparse_rows_are_not_copied(run_ranks):
 
 @pytest.mark.parametrize("little", [0, 30])
 def test_copies_of_sparse_columns_are_few(run_ranks, monkeypatch, little):
+    monkeypatch.setattr("dask_ma.layouts._row_design._SMALL", 0)
     X, dense = make_rows("sparse")
     shard = Shard([Block(X, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)
     weight = weight_of_rows()
