@@ -32,10 +32,10 @@ from dask_ma.layouts._design import (
 from dask_ma.layouts._row_columns import RowColumns
 
 _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
-# Of sparse columns, so many elements may be copied; or one of so many of all.
 # Stored elements, 64 MiB with their places, whose copy by columns is worth its memory:
 # fits take half of the time that they take with columns read from the rows.
 _SMALL = 2**26 // 12
+# Of sparse columns, so many elements may be copied; or one of so many of all.
 _LITTLE = 2**19
 _COPIED = 8
 
