@@ -260,7 +260,7 @@ class _Halves:
         return rows
 
     def _take_over(self, size: int, n_later: int) -> np.ndarray:
-        """Rows of this place of what the next team, of `n_later` nodes, has added up."""
+        """Rows of this place of what the next team has added up."""
         # As many nodes of this team get them, and halve them with others of it.
         steps = [n_later * step for step in doubling_steps(size // n_later)]
         later: np.ndarray | None = None
