@@ -1,5 +1,8 @@
 """L1 and elastic net: the minimum and its zeros, whatever blocks, rounds and ranks."""
 
+import threading
+import weakref
+
 import dask
 import dask.array as da
 import numpy as np
@@ -162,3 +165,34 @@ def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
         MASGDClassifier(local_epochs=1, **params).fit(X, y)
     assert sum(calls) == 2 * N_ROWS
     assert 2 * 4 <= len(calls) <= 2 * 8
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypatch):
+    """Where they are not all joined, a sixteenth is copied at a time."""
+    sizes, copies = [], {}
+    partial_fit = SGDClassifier.partial_fit
+
+    def counted(self, X, *args, **kwargs):
+        sizes.append(X.shape[0])
+        values = X.data if sparse.issparse(X) else X
+        before = copies.get(threading.get_ident(), lambda: None)
+        assert X.shape[0] == 3200 or before() is None, "two copies at a time"
+        copies[threading.get_ident()] = weakref.ref(values)
+        return partial_fit(self, X, *args, **kwargs)
+
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6400, 50)), rng.integers(0, 2, 6400)
+    params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 2}
+    classifier = MASGDClassifier(local_epochs=1, **params)
+    with dask.config.set({"dask-ma.data.join-limit": X.nbytes // 3}):
+        classifier.fit(container(X), y)
+    assert sum(sizes) == 2 * len(y)
+    assert 2 * 2 * 16 <= len(sizes) <= 2 * 2 * 32
+    assert max(sizes) <= 3200 / 16
+    sizes.clear()
+    copies.clear()
+    with dask.config.set({"dask-ma.data.join-limit": X.nbytes}):
+        classifier.fit(container(X), y)
+    assert sizes == [3200] * 4
