@@ -105,7 +105,7 @@ def measure(make: Callable[[], Any], X: Any, client: Client) -> float:
 def main() -> None:
     """Measure, print the table, write it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=float, default=145)
+    parser.add_argument("--megabytes", type=float, default=400)
     parser.add_argument("--only", nargs="+", default=list(ESTIMATORS))
     parser.add_argument("--write", type=Path, help="file for the table, CSV")
     options = parser.parse_args()
