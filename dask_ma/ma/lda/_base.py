@@ -10,8 +10,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from dask_ma.data import InputInfo
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
-from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
-from dask_ma.ma.lda._params import TopicParams
+from dask_ma.ma.lda._params import INACTIVE, TopicParams, check_combinations
 from dask_ma.ma.lda._sizes import gradient_size, is_few, round_size
 from dask_ma.topics._fitted import FittedTopics
 from dask_ma.topics._priors import (

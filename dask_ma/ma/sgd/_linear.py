@@ -11,8 +11,7 @@ from dask_ma.data import Deal, InputInfo
 from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM
 from dask_ma.ma.sgd._agent import train
-from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations, is_refined
-from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._params import INACTIVE, FitParams, check_combinations, is_refined
 
 
 class LinearMA(LinearEstimator):
