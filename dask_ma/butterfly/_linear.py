@@ -51,8 +51,6 @@ class LinearButterfly(LinearEstimator):
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
     _inactive = INACTIVE
-    loss: Any
-    epsilon: Any
 
     @property
     def _agent(self) -> Any:

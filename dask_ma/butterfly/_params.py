@@ -42,6 +42,7 @@ class ButterflyParams(RefineParams):
     """
 
     batch_size: int | str
+    shuffle: bool
     mixing: str
     learning_rate: str
     eta0: float

@@ -34,7 +34,6 @@ class LinearParams(ValidationParams):
     fit_intercept: bool
     max_iter: int
     tol: float | None
-    shuffle: bool | str
     epsilon: float
     n_iter_no_change: int
     coef: np.ndarray | None = field(default=None, repr=False)

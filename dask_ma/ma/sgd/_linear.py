@@ -60,8 +60,6 @@ class LinearMA(LinearEstimator):
     }
     _to_object = {"paradigm": PARADIGM.as_object}
     _inactive = INACTIVE
-    loss: Any
-    epsilon: Any
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
     @property

@@ -47,6 +47,7 @@ class FitParams(RefineParams):
     power_t: float
     average: bool | int
     local_epochs: float | str
+    shuffle: bool | str
     paradigm: Models | Gradients
     join_limit: int
     link_bandwidth: float

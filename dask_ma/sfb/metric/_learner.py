@@ -379,8 +379,8 @@ class SFBMetricLearner(FittedMetric):
                 f"the components to go on from have the shape {start.shape}, expected "
                 f"{shape}; set n_components back, or set warm_start=False"
             )
-        settings = RunSettings(
-            exchange=self._objects()["communication"], batch_size=self.batch_size
+        settings = self._params_of(
+            RunSettings, exchange=self._objects()["communication"]
         )
         return self._params_of(
             MetricParams,

@@ -29,8 +29,6 @@ class MetricParams(ProblemParams):
 
     Parameters
     ----------
-    batch_size : int
-        Rows, or pairs, of a batch of all ranks.
     tuples : Tuples or None
         Pairs or triplets to learn from; None for labels.
     start : ndarray of shape (n_components, n_features) or None
@@ -42,7 +40,7 @@ class MetricParams(ProblemParams):
     steps : dict or None
         What the optimiser goes on from; None for nothing.
     settings : RunSettings
-        How the ranks exchange.
+        How the ranks train and exchange.
     """
 
     n_components: int
@@ -54,7 +52,6 @@ class MetricParams(ProblemParams):
     alpha: float
     max_iter: int | str
     tol: float | None
-    batch_size: int
     optimizer: str
     eta0: float | str
     learning_rate: str
