@@ -43,9 +43,14 @@ from dask_ma.engine._lost_workers import (
     wait_for_workers,
 )
 from dask_ma.engine._termination import Termination, terminable
-from dask_ma.engine.recovery._checkpoint import CheckpointSettings
-from dask_ma.engine.recovery._fit_info import FitInfo, Trail
-from dask_ma.engine.recovery._identity import Session, counted, this_session
+from dask_ma.engine.recovery._identity import (
+    CheckpointSettings,
+    FitInfo,
+    Session,
+    Trail,
+    counted,
+    this_session,
+)
 from dask_ma.engine.recovery._memory import forget_fit, newest_round
 from dask_ma.engine.recovery._states import RegroupError
 from dask_ma.exceptions import (
