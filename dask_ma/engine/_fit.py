@@ -42,7 +42,7 @@ from dask_ma.engine._lost_workers import (
     reassign,
     wait_for_workers,
 )
-from dask_ma.engine._termination import Termination, terminable
+from dask_ma.engine._process import Termination, terminable
 from dask_ma.engine.recovery._identity import (
     CheckpointSettings,
     FitInfo,
