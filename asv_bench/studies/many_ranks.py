@@ -41,7 +41,7 @@ from dask_ma.comm import (
     broadcast,
     gather,
 )
-from dask_ma.comm._topology import doubling_partners, doubling_steps
+from dask_ma.comm._topology import doubling_partners, doubling_steps, powers_of_two
 from dask_ma.engine import _launch
 from dask_ma.engine._run import Run
 from dask_ma.engine.recovery._identity import FitInfo
@@ -240,6 +240,11 @@ class Costs:
         arrived = sent[source] + self.latency
         return np.maximum(sent, arrived) + self.overhead
 
+    def send(self, source: np.ndarray, dest: np.ndarray, nbytes: float) -> None:
+        """Set clocks on by a message from each rank of `source` to one of `dest`."""
+        source += self.overhead + nbytes / self.bandwidth
+        dest[:] = np.maximum(dest, source + self.latency) + self.overhead
+
 
 def measure_costs(client: Client, n_times: int = 200) -> Costs:
     """Time a message to another worker process and back."""
@@ -264,6 +269,29 @@ def measure_costs(client: Client, n_times: int = 200) -> Costs:
     small, large = run_spmd(play, client=client, n_ranks=2)[0]
     # A third each: at the sender, on the way, at the receiver.
     return Costs(small / 3, small / 3, (1 << 20) / max(large - small, 1e-9))
+
+
+def by_halves(n_ranks: int, nbytes: int, costs: Costs) -> np.ndarray:
+    """Clocks of the ranks after an allreduce by halves, with teams of powers of two."""
+    sizes = powers_of_two(n_ranks)
+    clocks = np.zeros(n_ranks)
+    starts = np.cumsum([0, *sizes])
+    teams = [clocks[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+    for team, size in zip(teams, sizes, strict=True):
+        for d in doubling_steps(size):
+            team[:] = costs.step(team, np.arange(size) ^ d, nbytes / (2 * d))
+    pairs = list(zip(teams, teams[1:], strict=False))
+    for team, later in reversed(pairs):
+        taken, n_later = nbytes / len(later), len(later)
+        costs.send(later, team[:n_later], taken)
+        for step in doubling_steps(len(team) // n_later):
+            d, taken = n_later * step, taken / 2
+            costs.send(team[:d], team[d : 2 * d], taken)
+    for d in reversed(doubling_steps(sizes[0])):
+        teams[0][:] = costs.step(teams[0], np.arange(sizes[0]) ^ d, nbytes / (2 * d))
+    beyond = clocks[sizes[0] :]
+    costs.send(teams[0][: len(beyond)], beyond, nbytes)
+    return clocks
 
 
 def simulate(n_ranks: int, costs: Costs) -> dict[str, Any]:
@@ -301,14 +329,7 @@ def simulate(n_ranks: int, costs: Costs) -> dict[str, Any]:
         "gather, 32 bytes": 1e3 * (2 * costs.overhead + costs.latency)
         + 1e3 * (n_ranks - 2) * costs.overhead,
     }
-    if n_ranks & (n_ranks - 1) == 0:
-        halves = [(ranks ^ d, (1 << 20) / (2 * d)) for d in steps]
-        row["allreduce, 1 MiB"] = 2 * run(iter(halves))
-    else:
-        direct = [
-            ((ranks - d) % n_ranks, (1 << 20) / n_ranks) for d in range(1, n_ranks)
-        ]
-        row["allreduce, 1 MiB"] = 2 * run(iter(direct))
+    row["allreduce, 1 MiB"] = 1e3 * float(by_halves(n_ranks, 1 << 20, costs).max())
     return {name: round(value, 1) for name, value in row.items()}
 
 

@@ -14,22 +14,17 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from dask_ma import _config
+from dask_ma.comm._allreduce import allreduce_flat, reduce_scatter_flat
 from dask_ma.comm._exchange import (
     Packed,
-    allreduce_by_halves,
     gather_by_doubling,
-    has_halves,
     local_barrier,
-    others,
     pack,
     push_to_local_peers,
-    spread,
     unpack,
 )
 from dask_ma.comm._group import Group, aligned, frozen_view, map_arrays
-from dask_ma.comm._reduction import LocalReducer, concatenate_parts
-from dask_ma.comm._topology import doubling_partners, doubling_steps
+from dask_ma.comm._topology import doubling_steps
 from dask_ma.comm._trace import merge_packed
 
 Op = Literal["sum", "max", "min"]
@@ -49,13 +44,15 @@ def allreduce(
 def allreduce(group: Group, arrays: Any, op: Op = "sum") -> Any:
     """Combine the arrays of all ranks element by element; everybody gets the result.
 
-    A reduce-scatter followed by an all-gather: each rank sends
-    ``2 * (size - 1) / size`` times the array when every rank has a process of its own.
-    With a power of two such ranks these are ``2 * log2(size)`` messages, halves of the
-    array and of halves; otherwise one to each other process in both. Smaller arrays,
-    and all arrays between two ranks, go whole, in ``log2(processes)`` steps of one
-    message each, rounded up, where by ``dask-ma.comm.message-overhead`` the messages
-    spared are worth more than the bytes added. The bits are the same.
+    There are three ways, with the same bits. Small arrays, and all arrays between two
+    ranks, go whole, in ``log2(processes)`` steps of one message each, rounded up. Large
+    arrays go in parts, a reduce-scatter followed by an all-gather: one message to each
+    other process in both, and ``2 * (size - 1) / size`` times the array in all when
+    every rank has a process of its own. Between many processes they go by halves of the
+    array and of halves, in ``2 * log2(processes)`` messages; with a number of processes
+    that is no power of two there are about ``log2(processes)`` more, and some ranks
+    send the array once more. What is quickest is chosen by the number of messages,
+    each of which costs as much as ``dask-ma.comm.message-overhead`` bytes.
 
     Parameters
     ----------
@@ -74,7 +71,7 @@ def allreduce(group: Group, arrays: Any, op: Op = "sum") -> Any:
     combine = _ufunc(op)
     with adding_up(group):
         packed, single = _pack(arrays)
-        flats = [_allreduce_flat(group, flat, combine) for flat in packed.flats]
+        flats = [allreduce_flat(group, flat, combine) for flat in packed.flats]
         return _unpack(packed._replace(flats=flats), single)
 
 
@@ -115,7 +112,7 @@ def weighted_mean(
         scaled = packed._replace(flats=[flat * share for flat in packed.flats])
         flats = scaled.flats
         if group.size > 1:
-            flats = [_allreduce_flat(group, flat, np.add) for flat in flats]
+            flats = [allreduce_flat(group, flat, np.add) for flat in flats]
         group.raise_if_closed()
         return _unpack(packed._replace(flats=flats), single)
 
@@ -140,7 +137,7 @@ def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarra
     """
     tag = group._next_tag()
     with adding_up(group):
-        part = _reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
+        part = reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
     group.flush()
     # Ranks of this process may still read `array`, which the caller may change.
     local_barrier(group, tag)
@@ -300,92 +297,6 @@ def barrier(group: Group) -> None:
 def adding_up(group: Group) -> AbstractContextManager[None]:
     """Note the body as aggregation; what one rank does alone is none."""
     return group.trace.span("aggregate") if group.size > 1 else nullcontext()
-
-
-def _allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndarray:
-    """Allreduce of one vector."""
-    if group.size == 1:
-        group.raise_if_closed()
-        return flat.copy()
-    tag = group._next_tag()
-    if _is_direct(group, flat.nbytes):
-        result = _allreduce_direct(group, flat, combine, tag)
-    elif has_halves(group.layout):
-        result = allreduce_by_halves(group, flat, combine, tag)
-    else:
-        part = _reduce_scatter_flat(group, flat, combine, tag)
-        parts = spread(group, part, ("parts", tag))
-        result = concatenate_parts(parts, flat)
-    group.flush()
-    return result
-
-
-def _is_direct(group: Group, nbytes: int) -> bool:
-    """Whether whole arrays in few messages are quicker than parts in many."""
-    overhead = _config.get_bytes("comm.message-overhead")
-    n_nodes = group.layout.n_nodes
-    if n_nodes < 3 and group.size > n_nodes:
-        return nbytes <= overhead  # else threads of a process share the adding up
-    n_steps = len(doubling_steps(n_nodes))
-    n_others = 2 * (n_nodes - 1)
-    n_whole, n_parts = n_steps, n_others
-    if has_halves(group.layout):
-        n_parts = 2 * n_steps
-    sent_whole, sent_parts = n_steps * nbytes, n_others * nbytes / n_nodes
-    return n_whole * overhead + sent_whole <= n_parts * overhead + sent_parts
-
-
-def _allreduce_direct(
-    group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
-) -> np.ndarray:
-    """Exchange whole vectors between the first ranks of the processes, by doubling."""
-    leader = group.local_ranks[0]
-    inputs, result = ("inputs", tag), ("result", tag)
-    if group.rank != leader:
-        group.push(flat, leader, inputs, copy=False)
-        # The leader answers after it has read `flat`, so the caller may change it then.
-        return np.array(group.recv(leader, result))
-    local = {
-        rank: flat if rank == leader else group.recv(rank, inputs)
-        for rank in group.local_ranks
-    }
-    sums = LocalReducer(group.layout, combine, local).subtree_sums()
-    layout = group.layout
-    node, n_nodes = layout.node_of(leader), layout.n_nodes
-    for distance in doubling_steps(n_nodes):
-        dest, source = doubling_partners(node, distance, n_nodes)
-        group.push(sums.items(), layout.ranks_of(dest)[0], (distance, tag), copy=False)
-        sums.add(group.recv(layout.ranks_of(source)[0], (distance, tag)))
-    total = sums.total
-    if len(local) == 1:
-        return total
-    # The peers copy from `total` later, so the caller must not get hold of it.
-    push_to_local_peers(group, total, result, copy=False)
-    return total.copy()
-
-
-def _reduce_scatter_flat(
-    group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
-) -> np.ndarray:
-    """This rank's part of the combined vector; it may share memory with `flat`."""
-    layout, inputs = group.layout, ("inputs", tag)
-    push_to_local_peers(group, flat, inputs, copy=False)
-    local = {
-        rank: flat if rank == group.rank else group.recv(rank, inputs)
-        for rank in group.local_ranks
-    }
-    # Each rank adds up, over the ranks of its process, the parts that it is the
-    # delegate for, sends those to their owners, and completes its own part.
-    reducer = LocalReducer(layout, combine, local)
-    node = layout.node_of(group.rank)
-    for owner in others(range(group.size), group.rank):
-        if layout.node_of(owner) != node and layout.delegate(owner, node) == group.rank:
-            sums = reducer.partial_sums(reducer.part(owner))
-            group.push(sums, owner, tag, copy=False)
-    sources = [layout.delegate(group.rank, n) for n in range(layout.n_nodes)]
-    own = reducer.partial_sums(reducer.part(group.rank))
-    partial = [own if r == group.rank else group.recv(r, tag) for r in sources]
-    return reducer.total(partial)
 
 
 def _ufunc(op: str) -> np.ufunc:

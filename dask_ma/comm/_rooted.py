@@ -13,10 +13,10 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dask_ma import _config
+from dask_ma.comm._allreduce import reduce_scatter_flat
 from dask_ma.comm._collectives import (
     Op,
     _pack,
-    _reduce_scatter_flat,
     _ufunc,
     _unpack,
     adding_up,
@@ -140,7 +140,7 @@ def reduce_and_gather(
         if in_parts:
             tags = [group._next_tag() for _ in shares]
             shares = [
-                _reduce_scatter_flat(group, flat, np.add, tag)
+                reduce_scatter_flat(group, flat, np.add, tag)
                 for flat, tag in zip(shares, tags, strict=True)
             ]
         messages = gather(group, (shares, payload), root)

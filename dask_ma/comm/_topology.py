@@ -58,6 +58,13 @@ def doubling_steps(n_nodes: int) -> list[int]:
     return [1 << step for step in range((n_nodes - 1).bit_length())]
 
 
+def powers_of_two(number: int) -> list[int]:
+    """Different powers of two whose sum is a number, the largest first."""
+    return [
+        1 << bit for bit in reversed(range(number.bit_length())) if number >> bit & 1
+    ]
+
+
 def doubling_partners(node: int, distance: int, n_nodes: int) -> tuple[int, int]:
     """Whom to send to and to receive from, so that after all steps each knows of all.
 

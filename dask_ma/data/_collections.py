@@ -28,7 +28,7 @@ from distributed import Client, Future, as_completed
 from dask_ma import _config
 from dask_ma.data._blocks import join_rows
 from dask_ma.data._placement import Segment, cut_at
-from dask_ma.exceptions import NoWorkersError, PeerLostError
+from dask_ma.exceptions import CommTimeoutError, NoWorkersError, PeerLostError
 
 __all__: list[str] = []
 
@@ -388,6 +388,11 @@ def scatter_each(
         raise PeerLostError(
             f"Worker {error.args[0]} has gone while data were being sent to it. Call "
             "fit again to use the workers that are left."
+        ) from error
+    except TimeoutError as error:
+        raise CommTimeoutError(
+            f"data could not be sent to {', '.join(sorted(set(addresses)))}: {error}; "
+            "is one of these workers paused?"
         ) from error
 
 

@@ -52,8 +52,9 @@ from dask_ma.engine.recovery._identity import (
     this_session,
 )
 from dask_ma.engine.recovery._memory import forget_fit, newest_round
-from dask_ma.engine.recovery._states import RegroupError
+from dask_ma.engine.recovery._states import NotStartedError, RegroupError
 from dask_ma.exceptions import (
+    CommTimeoutError,
     FitFailedError,
     NoWorkersError,
     RoundsLostWarning,
@@ -145,7 +146,10 @@ class _Fit:
             try:
                 self._share_out()
             except Exception as error:
-                self._note_loss(error)
+                if self._is_held_up(error):
+                    self._count_loss(error)
+                else:
+                    self._note_loss(error)
 
     def run(self, listener: Listener | None) -> Any:
         """Launch the ranks until they come to an end."""
@@ -156,8 +160,10 @@ class _Fit:
                     self._replace()
                 with self.termination.saving():
                     return self._launch(listener)
-            except RegroupError:
+            except RegroupError as error:
                 logger.info("%s: starts again on other workers", self.job.name)
+                if isinstance(error, NotStartedError):
+                    self._count_loss(error)
                 self._regroup()
             except Exception as error:
                 if self.termination.is_wanted:
@@ -311,6 +317,13 @@ class _Fit:
         logger.warning(
             "%s: lost %s; policy %r", self.job.name, ", ".join(lost), self.policy
         )
+
+    def _is_held_up(self, error: Exception) -> bool:
+        """Whether rows could not be sent since a worker has been paused meanwhile."""
+        if self.client is None or not isinstance(error, CommTimeoutError):
+            return False
+        running = running_workers(self.client, allow_none=True)
+        return bool(running) and not running.keys() >= {*(self.addresses or ())}
 
     def _count_loss(self, error: Exception) -> None:
         """Give up a fit that has lost workers again and again without a new round."""

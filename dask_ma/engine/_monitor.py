@@ -6,7 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -29,6 +29,7 @@ from dask_ma.engine._run import Outcome, Run
 from dask_ma.engine.recovery._identity import Trail, note_ended
 from dask_ma.engine.recovery._memory import newest_round
 from dask_ma.engine.recovery._states import (
+    NotStartedError,
     RegroupError,
     StoppedError,
     request_regroup,
@@ -88,6 +89,7 @@ class RunMonitor:
         self._liveness = Liveness()
         self._has_asked = False
         self._leaving: dict[str, float] = {}  # retired workers, and until when they may
+        self._held_up: set[int] = set()  # ranks that a pause kept from starting
 
     def __enter__(self) -> RunMonitor:
         if self._listener is not None:
@@ -286,6 +288,7 @@ class RunMonitor:
             ) from error
         silent = self._liveness.lost(self._run.addresses, workers)
         self._raise_if_lost(sorted(set(silent) - set(self._leaving)), finished=True)
+        self._raise_if_held_up(workers)
         fit_info = self._run.fit_info
         if fit_info is None or not fit_info.keeps:
             return
@@ -311,22 +314,48 @@ class RunMonitor:
         if ranks:
             raise self._lost(ranks)
 
-    def _check_started(self) -> None:
-        """Raise if a rank still waits for a thread of its worker."""
-        workers = sorted(set(self._run.addresses))
+    def _raise_if_held_up(self, workers: dict[str, dict[str, Any]]) -> None:
+        """Raise if workers that were paused meanwhile start no rank, and others may."""
+        running = {a for a, info in workers.items() if is_running(info)}
+        paused = {a for a in self._run.addresses if a in workers} - running
+        held_up = self._not_started(paused - set(self._leaving)) if running else []
+        # A short pause is waited for: until the next look.
+        if stuck := self._held_up.intersection(held_up):
+            # Nothing would come of waiting for them to end.
+            self._client.cancel([self._futures[rank] for rank in stuck], force=True)
+            where = ", ".join(self._run.describe(rank) for rank in sorted(stuck))
+            raise NotStartedError(
+                f"in the fit of {self._run.name} these do not start, since their "
+                f"workers are paused: {where}"
+            )
+        self._held_up = set(held_up)
+
+    def _not_started(self, addresses: Collection[str]) -> list[int]:
+        """Ranks on some workers that still wait for a thread there."""
+        waiting = [
+            rank
+            for rank, address in enumerate(self._run.addresses)
+            if address in addresses and not self._futures[rank].done()
+        ]
+        if not waiting:
+            return []
+        workers = sorted(addresses)
         answers = run_on(self._client, workers, open_ranks, self._run.run_id)
         started = {rank for ranks in answers.values() for rank in ranks}
+        return [rank for rank in waiting if rank not in started]
+
+    def _check_started(self) -> None:
+        """Raise if a rank still waits for a thread of its worker."""
         waiting = [
             self._run.describe(rank)
-            for rank, future in enumerate(self._futures)
-            if rank not in started and not future.done()
+            for rank in self._not_started(set(self._run.addresses))
         ]
         if waiting:
             timeout = _config.get_timeout("launch.start-timeout")
             raise CommTimeoutError(
                 f"in the fit of {self._run.name} these did not start within "
                 f"{timeout:g} s (dask-ma.launch.start-timeout): {', '.join(waiting)}; "
-                "are their workers busy with other tasks?"
+                "are their workers busy with other tasks, or paused?"
             )
 
     def _fail(self) -> None:

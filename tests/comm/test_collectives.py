@@ -18,14 +18,14 @@ from dask_ma.comm import (
     sendrecv,
     weighted_mean,
 )
+from dask_ma.comm._allreduce import _has_subtrees
 from dask_ma.comm._topology import Layout, split_bounds
 from dask_ma.exceptions import GroupClosedError
 
-SIZES = [1, 2, 3, 4, 5, 7, 8, 12]
+SIZES = [1, 2, 3, 4, 5, 7, 8, 11, 12]
 PER_NODE = [None, 1, 2, 3, 4]
 SHAPES = [(), (0,), (0, 3), (2,), (31,), (5, 13), (48,)]
 DTYPES = [np.float32, np.float64, np.int64]
-ALWAYS_IN_PARTS = {"dask-ma.comm.message-overhead": 0}
 
 every_layout = pytest.mark.parametrize(
     ("size", "per_node"),
@@ -36,11 +36,16 @@ some_layouts = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=["direct", "in parts"])
-def way(request, configured):
-    """Small arrays whole in one step, and all arrays in parts."""
-    with configured(ALWAYS_IN_PARTS if request.param == "in parts" else {}):
-        yield
+@pytest.fixture(params=["whole", "halves", "parts"])
+def way(request, monkeypatch):
+    """Each of the ways to an allreduce, where the processes allow it."""
+
+    def choose(layout, nbytes, overhead):
+        if request.param == "halves" and not _has_subtrees(layout):
+            return "parts"
+        return request.param
+
+    monkeypatch.setattr("dask_ma.comm._allreduce.quickest_way", choose)
 
 
 def vector(rank, shape, dtype):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from dask_ma.comm import allgather, allreduce, barrier, reduce_scatter
+from dask_ma.comm._allreduce import quickest_way
+from dask_ma.comm._topology import Layout
 
 
 def bytes_sent(run_ranks, size, per_node, collective=allreduce, length=24_000):
@@ -98,8 +100,8 @@ def test_no_rank_sends_to_all(run_ranks, collective, size, per_node):
             2,
         ),  # the whole twice; or 4 halves, quarters of 1.5 times the array
         (4, "199 B", 4),
-        (6, "153 B", 3),  # the whole three times; or 10 sixths
-        (6, "152 B", 10),
+        (5, "704 B", 3),  # the sums of six subtrees in three steps; or 8 fifths
+        (5, "703 B", 8),
     ],
 )
 def test_arrays_go_whole_as_long_as_messages_are_dear(
@@ -130,6 +132,57 @@ def test_large_arrays_go_in_few_messages(run_ranks, in_parts, size):
     there = run_ranks(program, size, 2)
     assert {found for _, found in results} == {found for _, found in there}
     assert len({found for _, found in results}) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "per_node", "expected"),
+    [
+        (6, 1, [6, 6, 4, 4, 2, 2]),  # a team of four, and one of two
+        (7, 1, [6, 6, 5, 4, 3, 2, 1]),
+        (12, 2, [6, 0, 6, 0, 4, 0, 4, 0, 2, 0, 2, 0]),
+        (11, 2, [6, 0, 6, 0, 4, 0, 4, 0, 2, 0, 2]),  # alone in its process
+    ],
+)
+def test_messages_by_halves(run_ranks, monkeypatch, size, per_node, expected):
+    """Of processes that are no power of two; every rank has the bits of the others."""
+    monkeypatch.setattr("dask_ma.comm._allreduce.quickest_way", lambda *args: "halves")
+
+    def program(group):
+        values = np.random.default_rng(group.rank).normal(size=1003)
+        total = allreduce(group, values)
+        values[:] = 0  # the others have what they need
+        found = total.tobytes()
+        total[:] = 0
+        return group.counters.messages_sent, found, allreduce(group, values).any()
+
+    results = run_ranks(program, size, per_node)
+    assert [sent for sent, _, _ in results] == expected
+    [found] = {found for _, found, _ in results}
+    rows = [np.random.default_rng(rank).normal(size=1003) for rank in range(size)]
+    np.testing.assert_allclose(np.frombuffer(found), np.sum(rows, axis=0), atol=1e-12)
+    assert not any(left for _, _, left in results)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "nbytes", "way"),
+    [
+        (range(1000), 1 << 14, "whole"),
+        (range(1000), 1 << 20, "halves"),
+        (range(3), 1 << 20, "parts"),
+        (np.arange(1000) // 2, 1 << 20, "halves"),
+        (np.arange(1999) // 2, 1 << 20, "halves"),
+        (np.arange(3000) // 3, 1 << 22, "whole"),  # three ranks are no subtree
+        (np.arange(1000) % 500, 1 << 22, "whole"),  # no neighbours in a process
+        ([0, 1, 1, *range(2, 500)], 1 << 22, "whole"),
+        ([0, 0], 1 << 30, "parts"),
+        ([0, 0, 1, 1], 1 << 18, "whole"),
+        ([0, 0, 1, 1], 1 << 19, "parts"),
+        ([0, 1], 1 << 30, "whole"),
+    ],
+)
+def test_the_way_of_an_allreduce(nodes, nbytes, way):
+    layout = Layout.from_nodes(list(nodes))
+    assert quickest_way(layout, nbytes, 1 << 18) == way
 
 
 def test_bytes_of_whole_arrays(run_ranks):

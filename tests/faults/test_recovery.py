@@ -14,6 +14,9 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 from dask_ma import ButterflySGDClassifier, MASGDClassifier
+from dask_ma.engine._client import place_ranks
+from dask_ma.engine._launch import launch
+from dask_ma.engine._liveness import scheduler_workers
 from dask_ma.exceptions import FitFailedError, PeerLostError, RowsLostWarning
 
 pytestmark = pytest.mark.slow
@@ -568,6 +571,10 @@ def paused_worker(client):
             dask_worker.status = Status[name]
 
         client.run(change, workers=[address])
+        deadline = time.monotonic() + 30
+        while scheduler_workers(client)[address]["status"] != name:
+            assert time.monotonic() < deadline, f"the worker is not {name}"
+            time.sleep(0.01)
 
     address = sorted(client.nthreads())[0]
     yield lambda: set_status("paused")
@@ -587,6 +594,68 @@ def test_a_paused_worker_that_holds_blocks(
         model = MASGDClassifier(**PARAMS).fit(X, y)
     assert_same_course(model, undisturbed)
     assert model.history_[-1]["n_samples"] == 2000
+
+
+IMPATIENT = {"dask-ma.recovery.wait": 0, "dask-ma.launch.heartbeat-interval": "200 ms"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "policy"), [("place_ranks", "restart"), ("launch", "raise")]
+)
+def test_a_worker_that_is_paused_before_its_rank_starts(
+    client, rows, undisturbed, paused_worker, monkeypatch, moment, policy
+):
+    """Neither its rows nor its rank are waited for; the others take them over."""
+    paused = []
+
+    def pause():
+        if not paused:
+            paused.append(paused_worker())
+
+    def place_and_pause(*args):
+        addresses = place_ranks(*args)
+        pause()
+        return addresses
+
+    def pause_and_launch(*args, **kwargs):
+        pause()
+        return launch(*args, **kwargs)
+
+    at = {"place_ranks": place_and_pause, "launch": pause_and_launch}
+    monkeypatch.setattr(f"dask_ma.engine._fit.{moment}", at[moment])
+    with (
+        Client(client.scheduler.address, timeout=1, set_as_default=False) as impatient,
+        impatient.as_current(),
+        dask.config.set({**IMPATIENT, "dask-ma.on-worker-loss": policy}),
+    ):
+        model = MASGDClassifier(**PARAMS).fit(*rows)
+    assert paused
+    assert_same_course(model, undisturbed)
+    assert set(model.timeline_["rank"]) == set(range(N_WORKERS - 1))
+
+
+def test_ranks_that_never_start_are_given_up(client, rows, paused_worker, monkeypatch):
+    """Workers that are paused again and again are not waited for without end."""
+    X, y = (da.from_array(part, chunks=(250, *part.shape[1:])) for part in rows)
+    X, y = client.persist([X, y])
+    wait([X, y])
+    addresses = sorted(client.nthreads())
+    reached = []
+
+    def place_on_all(*args):
+        if not reached:
+            paused_worker()
+        reached.append(True)
+        return addresses
+
+    monkeypatch.setattr("dask_ma.engine._fit.place_ranks", place_on_all)
+    with (
+        dask.config.set({**IMPATIENT, "dask-ma.recovery.max-restarts": 1}),
+        pytest.raises(FitFailedError, match="paused") as raised,
+    ):
+        MASGDClassifier(**PARAMS).fit(X, y)
+    assert "gave up after 1 losses" in "".join(raised.value.__notes__)
+    assert len(reached) == 2
 
 
 def test_a_worker_paused_in_a_fit_that_loses_another(

@@ -51,6 +51,10 @@ class RegroupError(FitFailedError):
     """The ranks have ended to start again on other workers."""
 
 
+class NotStartedError(RegroupError):
+    """Workers were paused before they had started their ranks."""
+
+
 class StoppedError(FitFailedError):
     """The ranks have saved what they have and ended, as they were asked to."""
 

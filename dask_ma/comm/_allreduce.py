@@ -1,0 +1,302 @@
+"""Three ways to an allreduce of one vector: whole, by halves, and in parts.
+
+Whole vectors go from process to process by recursive doubling, in the fewest messages.
+In parts, each rank adds up one of them, which it gets from all processes and sends to
+all, in the fewest bytes. Halves of vectors, and of halves, need few messages and few
+bytes, but can only be added up where each process has the sum of a subtree of the tree
+over ranks (:mod:`dask_ma.comm._topology`). All three give the sums of that tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from dask_ma import _config
+from dask_ma.comm._exchange import others, push_to_local_peers, spread
+from dask_ma.comm._group import Group
+from dask_ma.comm._reduction import LocalReducer, SubtreeSums, concatenate_parts
+from dask_ma.comm._topology import (
+    Layout,
+    doubling_partners,
+    doubling_steps,
+    powers_of_two,
+)
+
+Way = Literal["whole", "halves", "parts"]
+
+
+def allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndarray:
+    """Allreduce of one vector."""
+    if group.size == 1:
+        group.raise_if_closed()
+        return flat.copy()
+    tag = group._next_tag()
+    overhead = _config.get_bytes("comm.message-overhead")
+    way = quickest_way(group.layout, flat.nbytes, overhead)
+    if way == "parts":
+        part = reduce_scatter_flat(group, flat, combine, tag)
+        parts = spread(group, part, ("parts", tag))
+        result = concatenate_parts(parts, flat)
+    else:
+        add_up = _add_up_whole if way == "whole" else _add_up_by_halves
+        result = _between_first_ranks(group, flat, combine, tag, add_up)
+    group.flush()
+    return result
+
+
+def quickest_way(layout: Layout, nbytes: int, overhead: int) -> Way:
+    """The way that takes least, by the messages and bytes of the busiest process.
+
+    Parameters
+    ----------
+    layout : Layout
+        Which ranks share a process.
+    nbytes : int
+        Size of the vector.
+    overhead : int
+        What a message costs by itself, in bytes.
+    """
+    n_nodes = layout.n_nodes
+    if n_nodes < 3 and layout.size > n_nodes:
+        # Threads of a process share the adding up of what is large.
+        return "whole" if nbytes <= overhead else "parts"
+    # One rank of each process adds up for the others, and they copy the result.
+    alone = 2 * nbytes if layout.size > n_nodes else 0
+    costs: dict[Way, float] = {
+        "whole": _cost_whole(n_nodes, nbytes, overhead),
+        "halves": alone + _cost_of_halves(n_nodes, nbytes, overhead),
+        "parts": 2 * (n_nodes - 1) * (overhead + nbytes / n_nodes),
+    }
+    way = min(costs, key=lambda way: costs[way])
+    if way == "halves" and not _has_subtrees(layout):
+        del costs["halves"]
+        way = min(costs, key=lambda way: costs[way])
+    return way
+
+
+def reduce_scatter_flat(
+    group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
+) -> np.ndarray:
+    """This rank's part of the combined vector; it may share memory with `flat`."""
+    layout, inputs = group.layout, ("inputs", tag)
+    push_to_local_peers(group, flat, inputs, copy=False)
+    local = {
+        rank: flat if rank == group.rank else group.recv(rank, inputs)
+        for rank in group.local_ranks
+    }
+    # Each rank adds up, over the ranks of its process, the parts that it is the
+    # delegate for, sends those to their owners, and completes its own part.
+    reducer = LocalReducer(layout, combine, local)
+    node = layout.node_of(group.rank)
+    for owner in others(range(group.size), group.rank):
+        if layout.node_of(owner) != node and layout.delegate(owner, node) == group.rank:
+            sums = reducer.partial_sums(reducer.part(owner))
+            group.push(sums, owner, tag, copy=False)
+    sources = [layout.delegate(group.rank, n) for n in range(layout.n_nodes)]
+    own = reducer.partial_sums(reducer.part(group.rank))
+    partial = [own if r == group.rank else group.recv(r, tag) for r in sources]
+    return reducer.total(partial)
+
+
+# What the ways cost -----------------------------------------------------------------
+
+
+def _cost_whole(n_nodes: int, nbytes: int, overhead: int) -> float:
+    """Cost of whole vectors, in bytes."""
+    n_steps = len(doubling_steps(n_nodes))
+    n_vectors = n_steps
+    if n_nodes & (n_nodes - 1):
+        # What a process knows after i steps is the sums of about i + 1 subtrees.
+        n_vectors = n_steps * (n_steps + 1) // 2
+    return float(n_steps * overhead + n_vectors * nbytes)
+
+
+def _cost_of_halves(n_nodes: int, nbytes: int, overhead: int) -> float:
+    """Cost of halves, in bytes, one message after the other."""
+    sizes = powers_of_two(n_nodes)
+    first = sizes[0]
+    n_messages, n_vectors = 2 * len(doubling_steps(first)), 2 * (1 - 1 / first)
+    for larger, smaller in zip(sizes, sizes[1:], strict=False):
+        n_messages += 1 + len(doubling_steps(larger // smaller))
+        n_vectors += (2 - smaller / larger) / smaller
+    if len(sizes) > 1:
+        n_messages, n_vectors = n_messages + 1, n_vectors + 1
+    return n_messages * overhead + n_vectors * nbytes
+
+
+@lru_cache
+def _has_subtrees(layout: Layout) -> bool:
+    """Whether the ranks of each process make up a subtree, as many in all but one."""
+    sizes = [len(ranks) for ranks in layout.members]
+    return (
+        layout.nodes == tuple(sorted(layout.nodes))
+        and sizes[0] & (sizes[0] - 1) == 0
+        and set(sizes[:-1]) == {sizes[0]}
+        and sizes[-1] <= sizes[0]
+    )
+
+
+# Between the first ranks of processes -------------------------------------------------
+
+
+def _between_first_ranks(
+    group: Group,
+    flat: np.ndarray,
+    combine: np.ufunc,
+    tag: int,
+    add_up: Callable[[Group, SubtreeSums, np.ufunc, int], np.ndarray],
+) -> np.ndarray:
+    """Allreduce of one vector whose exchange the first rank of each process makes."""
+    leader = group.local_ranks[0]
+    inputs, result = ("inputs", tag), ("result", tag)
+    if group.rank != leader:
+        group.push(flat, leader, inputs, copy=False)
+        # The leader answers after it has read `flat`, so the caller may change it then.
+        return np.array(group.recv(leader, result))
+    local = {
+        rank: flat if rank == leader else group.recv(rank, inputs)
+        for rank in group.local_ranks
+    }
+    sums = LocalReducer(group.layout, combine, local).subtree_sums()
+    total = add_up(group, sums, combine, tag)
+    if len(local) == 1:
+        return total
+    # The peers copy from `total` later, so the caller must not get hold of it.
+    push_to_local_peers(group, total, result, copy=False)
+    return total.copy()
+
+
+def _add_up_whole(
+    group: Group, sums: SubtreeSums, combine: np.ufunc, tag: int
+) -> np.ndarray:
+    """Exchange whole vectors, by doubling."""
+    layout = group.layout
+    node, n_nodes = layout.node_of(group.rank), layout.n_nodes
+    for distance in doubling_steps(n_nodes):
+        dest, source = doubling_partners(node, distance, n_nodes)
+        group.push(sums.items(), layout.ranks_of(dest)[0], (distance, tag), copy=False)
+        sums.add(group.recv(layout.ranks_of(source)[0], (distance, tag)))
+    return sums.total
+
+
+def _add_up_by_halves(
+    group: Group, sums: SubtreeSums, combine: np.ufunc, tag: int
+) -> np.ndarray:
+    """Exchange halves, where :func:`_has_subtrees` holds."""
+    [(_, vector)] = sums.items()
+    return _Halves(group, combine, tag, len(vector)).total(vector)
+
+
+# The nodes are taken in teams of powers of two, the largest first: 7 as 4, 2 and 1. In
+# step `i` node `k` of a team and node ``k XOR 2^i`` exchange halves of what they have,
+# and add up, so that each has the sum over its team of some rows of the vector, seen as
+# a matrix with a row for each node of the first team. From the last team to the first
+# these are handed on and added to what the next team has. Rows of the total are
+# exchanged in the first team, backwards, and it gives the total to the others.
+class _Halves:
+    """Exchange of halves between nodes of which each has the sum of a subtree."""
+
+    def __init__(self, group: Group, combine: np.ufunc, tag: int, length: int) -> None:
+        self._group, self._combine, self._tag = group, combine, tag
+        layout = group.layout
+        node = layout.node_of(group.rank)
+        self._leaders = [ranks[0] for ranks in layout.members]
+        self._sizes = powers_of_two(layout.n_nodes)
+        self._length = length
+        self._team, self._start = 0, 0  # this node's team, and its first node
+        while node >= self._start + self._sizes[self._team]:
+            self._start += self._sizes[self._team]
+            self._team += 1
+        self._place = node - self._start  # within the team
+
+    def total(self, vector: np.ndarray) -> np.ndarray:
+        """The sum over all nodes."""
+        rows = self._hand_on(self._halve(self._as_rows(vector)))
+        n_first = self._sizes[0]
+        if self._team:
+            node = self._start + self._place
+            return np.array(self._receive(node - n_first, "total"))
+        total: np.ndarray = self._double(rows).reshape(-1)[: self._length]
+        beyond = self._place + n_first
+        if beyond < len(self._leaders):
+            # The caller may change what it gets before it has gone out.
+            self._send(total.copy(), beyond, "total")
+        return total
+
+    def _as_rows(self, vector: np.ndarray) -> np.ndarray:
+        """The vector as a matrix with a row for each node of the first team."""
+        n_rows = self._sizes[0]
+        width = -(-len(vector) // n_rows)
+        if len(vector) == width * n_rows:
+            return vector.reshape(n_rows, width)
+        rows = np.zeros((n_rows, width), vector.dtype)
+        rows.reshape(-1)[: len(vector)] = vector
+        return rows
+
+    def _halve(self, rows: np.ndarray) -> np.ndarray:
+        """Sum over the team of each `size`-th row, from the one of this place on."""
+        for distance in doubling_steps(self._sizes[self._team]):
+            is_upper = int(self._place & distance != 0)
+            peer = self._start + (self._place ^ distance)
+            sent = np.ascontiguousarray(rows[1 - is_upper :: 2])
+            self._send(sent, peer, ("halves", distance))
+            own, other = rows[is_upper::2], self._receive(peer, ("halves", distance))
+            rows = self._combine(other, own) if is_upper else self._combine(own, other)
+        return rows
+
+    def _hand_on(self, rows: np.ndarray) -> np.ndarray:
+        """Add what later teams have, and give the sum to the team before."""
+        size = self._sizes[self._team]
+        if self._team + 1 < len(self._sizes):
+            later = self._take_over(size, self._sizes[self._team + 1])
+            rows = self._combine(rows, later)
+        if self._team:
+            before = self._start - self._sizes[self._team - 1] + self._place
+            self._send(rows, before, "sum")
+        return rows
+
+    def _take_over(self, size: int, n_later: int) -> np.ndarray:
+        """Rows of this place of what the next team has added up."""
+        # As many nodes of this team get them, and halve them with others of it.
+        steps = [n_later * step for step in doubling_steps(size // n_later)]
+        later: np.ndarray | None = None
+        if self._place < n_later:
+            later = self._receive(self._start + size + self._place, "sum")
+        for distance in steps:
+            if later is not None:
+                given = np.ascontiguousarray(later[1::2])
+                peer = self._start + self._place + distance
+                self._send(given, peer, ("later", distance))
+                later = later[::2]
+            elif self._place < 2 * distance:
+                peer = self._start + self._place - distance
+                later = self._receive(peer, ("later", distance))
+        if later is None:
+            raise RuntimeError("no node has handed its rows on")
+        return later
+
+    def _double(self, rows: np.ndarray) -> np.ndarray:
+        """All rows of the total, from those of this place in the first team."""
+        width = rows.shape[1]
+        for distance in reversed(doubling_steps(self._sizes[0])):
+            is_upper = int(self._place & distance != 0)
+            peer = self._place ^ distance
+            self._send(rows, peer, ("wholes", distance))
+            joined = np.empty((2 * len(rows), width), rows.dtype)
+            joined[is_upper::2] = rows
+            joined[1 - is_upper :: 2] = self._receive(peer, ("wholes", distance))
+            rows = joined
+        return rows
+
+    def _send(self, payload: np.ndarray, node: int, what: object) -> None:
+        """Send to the first rank of a node."""
+        self._group.push(payload, self._leaders[node], (what, self._tag), copy=False)
+
+    def _receive(self, node: int, what: object) -> np.ndarray:
+        """Receive from the first rank of a node."""
+        received: np.ndarray = self._group.recv(self._leaders[node], (what, self._tag))
+        return received
