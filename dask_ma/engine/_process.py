@@ -78,13 +78,13 @@ def _limit(threads: int) -> Callable[[], None]:
 
     # threadpoolctl lets only the thread that set a limit change it, and no rank lives
     # as long as the limit.
-    keeper = threading.Thread(target=keep, name="dask_ma-blas-limit", daemon=True)
-    keeper.start()
+    thread = threading.Thread(target=keep, name="dask_ma-blas-limit", daemon=True)
+    thread.start()
     is_set.wait()
 
     def undo() -> None:
         lift.set()
-        keeper.join()
+        thread.join()
 
     return undo
 
