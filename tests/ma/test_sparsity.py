@@ -1,5 +1,8 @@
 """L1 and elastic net: the minimum and its zeros, whatever blocks, rounds and ranks."""
 
+import threading
+import weakref
+
 import dask
 import dask.array as da
 import numpy as np
@@ -8,6 +11,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.data import _join
 from dask_ma.datasets import make_sparse_classification
 
 ALPHA = 1e-3
@@ -162,3 +166,41 @@ def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
         MASGDClassifier(local_epochs=1, **params).fit(X, y)
     assert sum(calls) == 2 * N_ROWS
     assert 2 * 4 <= len(calls) <= 2 * 8
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypatch):
+    """Where they are not all joined, a sixteenth is copied at a time."""
+    sizes, copies = [], {}
+    partial_fit, join = SGDClassifier.partial_fit, _join._join
+
+    def counted(self, X, *args, **kwargs):
+        sizes.append(X.shape[0])
+        return partial_fit(self, X, *args, **kwargs)
+
+    def watched(blocks):
+        if len(blocks) == 1:
+            return join(blocks)  # which is no copy
+        before = copies.get(threading.get_ident(), lambda: None)
+        assert before() is None, "two copies at a time"
+        joined = join(blocks)
+        values = joined.X.data if sparse.issparse(joined.X) else joined.X
+        copies[threading.get_ident()] = weakref.ref(values)
+        return joined
+
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+    monkeypatch.setattr(_join, "_join", watched)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6400, 50)), rng.integers(0, 2, 6400)
+    params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 2}
+    classifier = MASGDClassifier(local_epochs=1, **params)
+    with dask.config.set({"dask-ma.data.join-limit": X.nbytes // 3}):
+        classifier.fit(container(X), y)
+    assert sum(sizes) == 2 * len(y)
+    assert 2 * 2 * 16 <= len(sizes) <= 2 * 2 * 32
+    assert max(sizes) <= 3200 / 16
+    sizes.clear()
+    copies.clear()
+    with dask.config.set({"dask-ma.data.join-limit": X.nbytes}):
+        classifier.fit(container(X), y)
+    assert sizes == [3200] * 4

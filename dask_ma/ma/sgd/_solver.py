@@ -31,6 +31,8 @@ from dask_ma.ma.sgd._steps import Steps, steps_of
 _PACE = 1.5
 _MAX_SEED = np.iinfo(np.int32).max
 _ORDER, _SGD = 0, 1  # what random numbers are for
+# Of rows that the client has sent, the part that is copied at a time where not all are.
+_COPIED = 16
 
 
 class LocalSGD:
@@ -74,7 +76,11 @@ class LocalSGD:
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
         model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
-        self._join_limit = max(params.join_limit, model_bytes)
+        join_limit = params.join_limit
+        if len({block.index for block in shard.blocks}) == 1:
+            # Runs of one array have been dealt out: a few of them are a mixture.
+            join_limit = min(join_limit, shard.nbytes // _COPIED)
+        self._join_limit = max(join_limit, model_bytes)
         self._t = params.t
         # Steps that are found by trial shrink where the objective says so.
         alone = n_ranks == 1 or params.learning_rate == "auto"
@@ -195,6 +201,7 @@ class LocalSGD:
                     # Within a run steps shrink by the row, as scikit-learn has it.
                     due += self._l1 * self._steps.sum(self._t + done, len(block.y))
                 done += len(block.y)
+                del block  # or it would be kept while the next rows are copied
         self._t += self._pace * n_rows
         return due
 
@@ -216,6 +223,7 @@ class LocalSGD:
             )
             yield _rows(block, 0, taken)
             done += taken
+            del block
 
     def _endless_segments(self, n_before: int) -> Iterator[Block]:
         """Blocks over and over, in new orders if shuffled, after `n_before` rows."""
@@ -226,6 +234,7 @@ class LocalSGD:
                 if skipped < n_rows:
                     yield _rows(segment, skipped, n_rows)
                 skipped = max(0, skipped - n_rows)
+                del segment
             number += 1
 
     def _segments_of_pass(self, number: int) -> Iterator[Block]:
@@ -237,6 +246,7 @@ class LocalSGD:
             rng.shuffle(order)
         for group in join_groups((blocks[i] for i in order), self._join_limit):
             yield from self._cut(group, rng)
+            del group
 
     def _cut(self, block: Block, rng: np.random.Generator) -> Iterator[Block]:
         """A block, from a random row on and round, if rounds end within blocks."""
