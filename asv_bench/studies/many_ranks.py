@@ -44,7 +44,7 @@ from dask_ma.comm import (
 from dask_ma.comm._topology import doubling_partners, doubling_steps, powers_of_two
 from dask_ma.engine import _launch
 from dask_ma.engine._run import Run
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 
 # Without the profiler: `sys._current_frames` of some versions of Python can come to a
 # deadlock with threads that start (CPython's issue 106883), and many do here.

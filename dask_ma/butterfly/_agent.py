@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.butterfly._combinations import is_refined
 from dask_ma.butterfly._control import StepControl
 from dask_ma.butterfly._lazy_steps import run
-from dask_ma.butterfly._params import ButterflyParams
+from dask_ma.butterfly._params import ButterflyParams, is_refined
 from dask_ma.butterfly._plan import Plan, prepare, replica_of, resume
 from dask_ma.butterfly._state import RankState, stack, unstack
 from dask_ma.comm import Group, weighted_mean

@@ -310,7 +310,7 @@ def _mean_gradient(
             rule.slopes(weights, piece),
             -1 / n_rows,
             None,
-            fit_intercept=rule.fit_intercept,
+            fit_intercept=rule.params.fit_intercept,
         )
     if state.preconditioner is not None:
         gradient[:-1] *= np.sqrt(state.preconditioner)[:, np.newaxis]

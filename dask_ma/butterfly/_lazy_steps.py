@@ -117,7 +117,7 @@ class LazySteps:
         if math.isfinite(rule.first_averaged):
             most = _MOST_AVERAGED
         steps = state.t + np.arange(rule.n_steps)
-        amounts = state.eta * rule.alpha / np.sqrt(steps)
+        amounts = state.eta * rule.params.alpha / np.sqrt(steps)
         self._decay = Decay(
             state.preconditioner, bounds, n_features, weights.dtype, most, amounts
         )
@@ -146,7 +146,7 @@ class LazySteps:
                 piece_slopes,
                 step_size * rule.gradient_scale,
                 elements[:-1],
-                fit_intercept=rule.fit_intercept,
+                fit_intercept=rule.params.fit_intercept,
             )
         change = after - before
         change /= factors
@@ -157,7 +157,7 @@ class LazySteps:
             np.add.at(weights[:, 0], rows, change[:, 0])
         if self._ball is not None:
             self._ball.count(rows, before, after)
-        self._decay.advance(step_size * rule.alpha)
+        self._decay.advance(step_size * rule.params.alpha)
         if self._ball is not None and self._ball.may_be_left:
             self._project(self._ball)
         due = self._decay.due

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.butterfly._agent import train
-from dask_ma.butterfly._combinations import (
+from dask_ma.butterfly._params import (
     INACTIVE,
+    ButterflyParams,
     check_combinations,
     is_refined,
 )
-from dask_ma.butterfly._params import ButterflyParams
 from dask_ma.data import InputInfo
 from dask_ma.kernels import PRECONDITIONERS
 from dask_ma.linear import LinearEstimator, as_named
@@ -51,8 +51,6 @@ class LinearButterfly(LinearEstimator):
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }
     _inactive = INACTIVE
-    loss: Any
-    epsilon: Any
 
     @property
     def _agent(self) -> Any:

@@ -1,13 +1,15 @@
-"""Parameters of butterfly mixing, besides those of every linear fit."""
+"""Parameters of butterfly mixing: those of a fit, and which of them go together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.linear import RefineParams
+from dask_ma._settings import Inactive
+from dask_ma.linear import EPSILON, HELD_OUT, RefineParams, check_loss, has_optimum
+from dask_ma.linear.refine import unrefined_by as _unrefined_by
 
 
 class Moments(NamedTuple):
@@ -40,9 +42,71 @@ class ButterflyParams(RefineParams):
     """
 
     batch_size: int | str
+    shuffle: bool
     mixing: str
     learning_rate: str
     eta0: float
     preconditioner: str | None
     average: bool | int
     moments: Moments | None = field(default=None, repr=False)
+
+
+def check_combinations(estimator: Any) -> None:
+    """Refuse parameters of which one makes no sense with another.
+
+    Parameters
+    ----------
+    estimator : ButterflySGDClassifier or ButterflySGDRegressor
+        Each of its parameters is in its range.
+
+    Raises
+    ------
+    ValueError
+        It names the parameters and what they are.
+    """
+    check_loss(estimator)
+    if estimator.batch_size == "timed" and estimator.mixing == "none":
+        raise ValueError(
+            "batch_size='timed' weighs steps against exchanges, and mixing='none' "
+            "has no exchanges; use batch_size='auto' or a number"
+        )
+    if estimator.early_stopping and estimator.refine not in ("auto", None):
+        raise ValueError(
+            f"early_stopping must be False with refine={estimator.refine!r}, which "
+            "goes on to the optimum of the objective; got early_stopping=True"
+        )
+
+
+def unrefined_by(params: Any) -> tuple[str, ...]:
+    """Parameters because of which no refinement follows the passes; none if one does.
+
+    Ranks that do not mix are there to compare with.
+    """
+    return _unrefined_by(
+        params, mixing=params.mixing == "none", loss=not has_optimum(params.loss)
+    )
+
+
+def is_refined(params: Any) -> bool:
+    """Whether the passes are followed by a refinement."""
+    return not unrefined_by(params)
+
+
+def _without_patience(estimator: Any) -> tuple[str, ...]:
+    """No pass is too many where all are made, unless they are in vain."""
+    if estimator.tol is not None:
+        return ()
+    takes_back = estimator.learning_rate == "adaptive" and estimator.mixing != "none"
+    return ("tol",) if unrefined_by(estimator) or takes_back else ()
+
+
+INACTIVE = (
+    EPSILON,
+    HELD_OUT,
+    Inactive(("n_iter_no_change",), _without_patience, "set tol to a number"),
+    Inactive(
+        ("refine_max_iter", "refine_tol"),
+        unrefined_by,
+        "set refine='newton' or refine='lbfgs'",
+    ),
+)

@@ -15,7 +15,6 @@ from dask_ma.butterfly._state import RankState
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
 from dask_ma.kernels import (
-    Loss,
     batch_slopes,
     descend,
     feature_moments,
@@ -36,14 +35,8 @@ class StepRule(NamedTuple):
 
     Attributes
     ----------
-    loss : str or Loss
-        One of ``LOSSES``, or another loss.
-    epsilon : float
-        Width of huber and of the epsilon-insensitive losses.
-    alpha : float
-        Weight of the L2 penalty.
-    fit_intercept : bool
-        Whether the intercepts are trained.
+    params : ButterflyParams
+        Parameters of the fit.
     gradient_scale : float
         What turns the sum over a batch into the gradient.
     first_averaged : float
@@ -57,10 +50,7 @@ class StepRule(NamedTuple):
         Steps of a pass.
     """
 
-    loss: str | Loss
-    epsilon: float
-    alpha: float
-    fit_intercept: bool
+    params: ButterflyParams
     gradient_scale: float
     first_averaged: float = math.inf
     positive_weight: np.ndarray | None = None
@@ -70,12 +60,12 @@ class StepRule(NamedTuple):
     @property
     def is_projected(self) -> bool:
         """Whether the weights are kept in a ball."""
-        return self.loss == "hinge" and self.alpha > 0
+        return self.params.loss == "hinge" and self.params.alpha > 0
 
     @property
     def radius(self) -> float:
         """Radius of that ball."""
-        return 1 / math.sqrt(self.alpha)
+        return 1 / math.sqrt(self.params.alpha)
 
     def slopes(self, weights: np.ndarray, piece: Piece) -> np.ndarray:
         """Derivatives of the losses of some rows by the predictions."""
@@ -84,8 +74,8 @@ class StepRule(NamedTuple):
             piece.X,
             piece.y,
             piece.sample_weight,
-            loss=self.loss,
-            epsilon=self.epsilon,
+            loss=self.params.loss,
+            epsilon=self.params.epsilon,
             positive_weight=self.positive_weight,
         )
 
@@ -105,9 +95,9 @@ class StepRule(NamedTuple):
                 piece_slopes,
                 step_size * self.gradient_scale,
                 preconditioner,
-                fit_intercept=self.fit_intercept,
+                fit_intercept=self.params.fit_intercept,
             )
-        shrink(weights, step_size * self.alpha, preconditioner)
+        shrink(weights, step_size * self.params.alpha, preconditioner)
         if self.is_projected:
             project(weights, self.radius)
 
@@ -150,10 +140,7 @@ def make_rule(
     if positive_weight is not None:
         positive_weight = positive_weight.astype(problem.dtype)
     return StepRule(
-        loss=params.loss,
-        epsilon=params.epsilon,
-        alpha=params.alpha,
-        fit_intercept=params.fit_intercept,
+        params=params,
         gradient_scale=n_steps / weight,
         first_averaged=first_averaged,
         positive_weight=positive_weight,

@@ -15,7 +15,6 @@ from dask_ma.data._fingerprint import (
 )
 from dask_ma.data._frames import as_arrays, row_blocks
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
-from dask_ma.data._join import join_groups, join_shard
 from dask_ma.data._labels import (
     check_memory_labels,
     encode_labels,
@@ -33,7 +32,7 @@ from dask_ma.data._memory import (
 )
 from dask_ma.data._partition import Deal, partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
-from dask_ma.data._shard import Block, Shard, build_shard
+from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
 
 __all__ = [

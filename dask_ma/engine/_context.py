@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, broadcast, gather_timeline
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._states import ReplicaOf, State, StateStore
 
 Record = dict[str, Any]

@@ -42,10 +42,15 @@ from dask_ma.engine._lost_workers import (
     reassign,
     wait_for_workers,
 )
-from dask_ma.engine._termination import Termination, terminable
-from dask_ma.engine.recovery._checkpoint import CheckpointSettings
-from dask_ma.engine.recovery._fit_info import FitInfo, Trail
-from dask_ma.engine.recovery._identity import Session, counted, this_session
+from dask_ma.engine._process import Termination, terminable
+from dask_ma.engine.recovery._identity import (
+    CheckpointSettings,
+    FitInfo,
+    Session,
+    Trail,
+    counted,
+    this_session,
+)
 from dask_ma.engine.recovery._memory import forget_fit, newest_round
 from dask_ma.engine.recovery._states import NotStartedError, RegroupError
 from dask_ma.exceptions import (

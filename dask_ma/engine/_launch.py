@@ -17,8 +17,7 @@ from dask_ma.engine._context import Listener, RankContext, tell
 from dask_ma.engine._monitor import RunMonitor
 from dask_ma.engine._process import kept_memory, limited_blas
 from dask_ma.engine._run import Agent, Run, run_rank
-from dask_ma.engine.recovery._fit_info import FitInfo, Trail
-from dask_ma.engine.recovery._identity import note_ended
+from dask_ma.engine.recovery._identity import FitInfo, Trail, note_ended
 from dask_ma.exceptions import FitFailedError, GroupClosedError
 
 logger = logging.getLogger("dask_ma.engine")

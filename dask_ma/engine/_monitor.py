@@ -26,8 +26,7 @@ from dask_ma.engine._liveness import (
     scheduler_workers,
 )
 from dask_ma.engine._run import Outcome, Run
-from dask_ma.engine.recovery._fit_info import Trail
-from dask_ma.engine.recovery._identity import note_ended
+from dask_ma.engine.recovery._identity import Trail, note_ended
 from dask_ma.engine.recovery._memory import newest_round
 from dask_ma.engine.recovery._states import (
     NotStartedError,

@@ -18,7 +18,7 @@ from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
 from dask_ma.engine._process import kept_memory, limited_blas
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import state_memory
 from dask_ma.engine.recovery._states import (
     RegroupError,

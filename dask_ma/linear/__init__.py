@@ -11,14 +11,15 @@ from dask_ma.linear._estimator import (
     has_optimum,
     loss_name,
 )
-from dask_ma.linear._evaluation import Evaluator, score_sums
 from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
 from dask_ma.linear._model import (
+    Evaluator,
     LinearModel,
     LinearParams,
     RefineParams,
     describe,
     initial_model,
+    score_sums,
 )
 
 __all__ = [

@@ -35,7 +35,6 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {"module": "no_validation"}
     module: Any
-    learning_rate_init: float
     vector_: Any
 
     _dataset: Any = None  # what the rows of the fit that begins are numbers of
@@ -119,7 +118,7 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
 
         return TorchSpec(
             **self._objects()["module"].get_params(deep=False),
-            learning_rate_init=self.learning_rate_init,
+            learning_rate_init=self.learning_rate_init,  # type: ignore[attr-defined]
             input_shape=getattr(self, "input_shape_", None),
             fields=getattr(self, "input_fields_", None),
             target_shape=getattr(self, "target_shape_", None),

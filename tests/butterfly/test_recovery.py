@@ -9,7 +9,7 @@ from dask_ma import ButterflySGDClassifier
 from dask_ma.butterfly._plan import replica_of
 from dask_ma.comm import butterfly_partners
 from dask_ma.engine import RankContext
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import state_memory
 
 PARAMS = {"max_iter": 7, "tol": None, "random_state": 3, "batch_size": 8}

@@ -21,9 +21,8 @@ from distributed.utils import get_mp_context
 
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery import _manifest
-from dask_ma.engine.recovery._checkpoint import CheckpointSettings, Store
-from dask_ma.engine.recovery._fit_info import FitInfo
-from dask_ma.engine.recovery._identity import Identity
+from dask_ma.engine.recovery._checkpoint import Store
+from dask_ma.engine.recovery._identity import CheckpointSettings, FitInfo, Identity
 from dask_ma.engine.recovery._manifest import Saved
 from dask_ma.exceptions import CheckpointError
 

@@ -5,7 +5,7 @@ import pytest
 
 from dask_ma.comm import allreduce, barrier
 from dask_ma.engine import Method, RankContext, Snapshot, Work, fit_rounds
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import state_memory
 
 FIT_ID = "loop-of-the-tests"

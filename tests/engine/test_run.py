@@ -10,7 +10,7 @@ from distributed import get_worker
 from dask_ma import run_spmd
 from dask_ma.comm import close_run
 from dask_ma.engine._run import Run
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.exceptions import GroupClosedError
 
 

@@ -12,8 +12,13 @@ import psutil
 import pytest
 
 from dask_ma import MASGDClassifier
-from dask_ma.engine.recovery._checkpoint import CheckpointSettings, Store
-from dask_ma.engine.recovery._identity import Identity, Session, parts_of
+from dask_ma.engine.recovery._checkpoint import Store
+from dask_ma.engine.recovery._identity import (
+    CheckpointSettings,
+    Identity,
+    Session,
+    parts_of,
+)
 from dask_ma.engine.recovery._manifest import Saved
 from dask_ma.engine.recovery._series import choose
 from dask_ma.exceptions import CheckpointError

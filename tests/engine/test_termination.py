@@ -13,7 +13,7 @@ import pytest
 
 from dask_ma import MASGDClassifier
 from dask_ma.engine import RankContext
-from dask_ma.engine._termination import Termination, terminable
+from dask_ma.engine._process import Termination, terminable
 from dask_ma.engine.recovery import _states
 from dask_ma.exceptions import FitTerminatedError
 

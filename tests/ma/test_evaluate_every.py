@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import dask_ma.linear._evaluation as evaluation
+import dask_ma.linear._model as evaluation
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.datasets import make_sparse_classification
 from dask_ma.ma import Gradients, Models

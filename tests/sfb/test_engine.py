@@ -9,7 +9,7 @@ from scipy import sparse
 from dask_ma import run_spmd
 from dask_ma.comm import LocalGroup
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.exceptions import GroupClosedError
 from dask_ma.sfb._engine import BroadcastEngine, Start
 from dask_ma.sfb.exchange._settings import Exchange, RunSettings

@@ -15,8 +15,7 @@ from dask_ma import (
     SFBLogisticRegression,
 )
 from dask_ma.data import Block, Shard
-from dask_ma.linear._evaluation import score_sums
-from dask_ma.linear._model import LinearModel
+from dask_ma.linear._model import LinearModel, score_sums
 from dask_ma.supervised._scores import score
 from dask_ma.supervised._stopping import _keep_classes, choose_rows, cut_rows
 

@@ -11,15 +11,15 @@ import json
 import os
 import re
 import uuid
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import sleep
+from types import TracebackType
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_ma import _config
 from dask_ma.engine.recovery._manifest import (
     Saved,
     damaged,
@@ -30,92 +30,13 @@ from dask_ma.engine.recovery._manifest import (
     encode_part,
     old_format,
 )
-from dask_ma.exceptions import CheckpointError
+from dask_ma.exceptions import CheckpointError, FitFailedError
 
 _MANIFEST = re.compile(r"round-(\d{8})\.json")
 _RANK_FILE = re.compile(r"round-(\d{8})-([0-9a-f]+)-\d+\.npz")
 _CLAIM = "claim"
 _PART = ".part"  # ends the name of a file that is being written
 _MOST_LOOKS, _PAUSE = 10, 0.05  # seconds, at a claim that is being written
-_ON_MISMATCH = ("restart", "raise")
-
-
-@dataclass(frozen=True)
-class CheckpointSettings:
-    """Where and how often a fit is saved.
-
-    Parameters
-    ----------
-    path : str
-        Directory, as fsspec names it.
-    every : int
-        Least number of rounds from one checkpoint to the next.
-    keep : int
-        How many of them stay.
-    resume : bool
-        Whether a fit goes on from its newest one in the directory.
-    every_seconds : float, default=0.0
-        Least time from one checkpoint to the next.
-    on_mismatch : {"restart", "raise"}, default="restart"
-        What to do where there is none of the fit, but one that was left unfinished and
-        differs in its data, or in its parameters, alone.
-    """
-
-    path: str
-    every: int
-    keep: int
-    resume: bool
-    every_seconds: float = 0.0
-    on_mismatch: str = "restart"
-
-    @classmethod
-    def from_config(cls) -> CheckpointSettings | None:
-        """The settings in Dask's configuration, None without a path.
-
-        Raises
-        ------
-        ValueError
-            For a value out of range; the message names the key.
-        """
-        path = _config.get("checkpoint.path")
-        if path is None:
-            return None
-        numbers = {}
-        for key in ("every", "keep"):
-            value = _config.get(f"checkpoint.{key}")
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"the configuration dask-ma.checkpoint.{key} is {value!r}, "
-                    "expected an int of at least 1"
-                )
-            numbers[key] = value
-        on_mismatch = _config.get("checkpoint.on-mismatch")
-        if on_mismatch not in _ON_MISMATCH:
-            raise ValueError(
-                f"the configuration dask-ma.checkpoint.on-mismatch is {on_mismatch!r}, "
-                f"expected one of {', '.join(_ON_MISMATCH)}"
-            )
-        return cls(
-            str(path),
-            resume=bool(_config.get("checkpoint.resume")),
-            every_seconds=_seconds("checkpoint.every-seconds"),
-            on_mismatch=on_mismatch,
-            **numbers,
-        )
-
-
-def _seconds(key: str) -> float:
-    """A time of the configuration that is not negative."""
-    try:
-        seconds = _config.get_timeout(key)
-    except (ValueError, TypeError, KeyError):
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(
-            f"the configuration dask-ma.{key} is {_config.get(key)!r}, expected a "
-            "number of seconds from 0 on, or a text such as '10 minutes'"
-        )
-    return seconds
 
 
 class Store:
@@ -469,3 +390,59 @@ def _write_beside(path: str, data: bytes) -> None:
 def _is_orphan(name: str) -> bool:
     """Whether a file is part of a checkpoint, left by a writer that was killed."""
     return name.startswith(".round-") and name.endswith(_PART)
+
+
+# -- Errors that come of a checkpoint --------------------------------------------------
+
+# Where rows are read and checked: what goes wrong there has to do with them.
+_OF_ROWS = ("dask_ma.data._shard", "dask_ma.data._checks", "dask_ma.data._blocks")
+_OF_ALL_ROWS = {"dask_ma.supervised._problem", "dask_ma.topics._corpus"}
+_LIBRARIES = {"dask_ma", "numpy", "scipy", "sklearn", "torch"}
+
+
+@contextmanager
+def blaming(source: Callable[[], str | None]) -> Iterator[None]:
+    """Turn an error into one that names the checkpoint that a fit goes on from.
+
+    Parameters
+    ----------
+    source : callable
+        Gives the checkpoint as long as it may be at fault, then None.
+
+    Raises
+    ------
+    CheckpointError
+        For errors of this package, or of a library that it uses, that have nothing to
+        do with the rows.
+    """
+    try:
+        yield
+    except FitFailedError:
+        raise
+    except Exception as error:
+        path, text = source(), str(error)[:300]
+        if path is None or not _may_come_of_state(error.__traceback__):
+            raise
+        if isinstance(error, CheckpointError):
+            if path.rpartition(".")[0] in str(error):
+                raise
+        else:
+            text = f"{type(error).__name__}: {text}"
+        raise CheckpointError(
+            f"the fit cannot go on from the checkpoint {path}: {text}; if data and "
+            "parameters are right, remove it to go on from an older one, or set "
+            "dask-ma.checkpoint.resume to False to start anew"
+        ) from error
+
+
+def _may_come_of_state(traceback: TracebackType | None) -> bool:
+    """Whether an error was raised where a state was used."""
+    modules = []
+    while traceback is not None:
+        modules.append(str(traceback.tb_frame.f_globals.get("__name__")))
+        traceback = traceback.tb_next
+    if any(module.startswith(_OF_ROWS) for module in modules):
+        return False
+    if not modules or modules[-1] in _OF_ALL_ROWS:
+        return False
+    return modules[-1].partition(".")[0] in _LIBRARIES

@@ -1,4 +1,4 @@
-"""Identity of a fit, and the fits that this process knows of."""
+"""Identity of a fit, the fits of this process, and what launches of one share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
 from types import CodeType, FunctionType
@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 import psutil
+from distributed import Future
 from sklearn.base import BaseEstimator
 
+from dask_ma import _config
 from dask_ma.kernels import Loss
 
 _DIGITS = 8  # of each checksum in the name of a series
@@ -29,6 +31,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_ENDED = 10_000  # fits of this process that are remembered
 _PROCESS = ("host", "pid", "started")  # what tells a process from others
 _ABOUT = 0.1  # seconds by which two times of one start may differ
+_ON_MISMATCH = ("restart", "raise")
 
 
 @dataclass(frozen=True)
@@ -274,3 +277,158 @@ def _process(pid: int) -> dict[str, Any]:
 
 def _this_process() -> dict[str, Any]:
     return _process(os.getpid())
+
+
+# -- Launches of one fit -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """Where and how often a fit is saved.
+
+    Parameters
+    ----------
+    path : str
+        Directory, as fsspec names it.
+    every : int
+        Least number of rounds from one checkpoint to the next.
+    keep : int
+        How many of them stay.
+    resume : bool
+        Whether a fit goes on from its newest one in the directory.
+    every_seconds : float, default=0.0
+        Least time from one checkpoint to the next.
+    on_mismatch : {"restart", "raise"}, default="restart"
+        What to do where there is none of the fit, but one that was left unfinished and
+        differs in its data, or in its parameters, alone.
+    """
+
+    path: str
+    every: int
+    keep: int
+    resume: bool
+    every_seconds: float = 0.0
+    on_mismatch: str = "restart"
+
+    @classmethod
+    def from_config(cls) -> CheckpointSettings | None:
+        """The settings in Dask's configuration, None without a path.
+
+        Raises
+        ------
+        ValueError
+            For a value out of range; the message names the key.
+        """
+        path = _config.get("checkpoint.path")
+        if path is None:
+            return None
+        numbers = {}
+        for key in ("every", "keep"):
+            value = _config.get(f"checkpoint.{key}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"the configuration dask-ma.checkpoint.{key} is {value!r}, "
+                    "expected an int of at least 1"
+                )
+            numbers[key] = value
+        on_mismatch = _config.get("checkpoint.on-mismatch")
+        if on_mismatch not in _ON_MISMATCH:
+            raise ValueError(
+                f"the configuration dask-ma.checkpoint.on-mismatch is {on_mismatch!r}, "
+                f"expected one of {', '.join(_ON_MISMATCH)}"
+            )
+        return cls(
+            str(path),
+            resume=bool(_config.get("checkpoint.resume")),
+            every_seconds=_seconds("checkpoint.every-seconds"),
+            on_mismatch=on_mismatch,
+            **numbers,
+        )
+
+
+def _seconds(key: str) -> float:
+    """A time of the configuration that is not negative."""
+    try:
+        seconds = _config.get_timeout(key)
+    except (ValueError, TypeError, KeyError):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(
+            f"the configuration dask-ma.{key} is {_config.get(key)!r}, expected a "
+            "number of seconds from 0 on, or a text such as '10 minutes'"
+        )
+    return seconds
+
+
+@dataclass(frozen=True)
+class FitInfo:
+    """Identity of a fit, whose ranks may be launched more than once.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator.
+    fit_id : str
+        Identity of the fit; each of its launches has a run id besides.
+    attempt : int
+        0 for the first launch.
+    elapsed : float
+        Seconds since the first launch.
+    keeps : bool
+        Whether ranks keep their states in memory for another launch.
+    elastic : bool
+        Whether the fit may be asked to start over on more workers.
+    checkpoint : CheckpointSettings or None
+        Where the fit is saved.
+    known_workers : frozenset of str
+        Workers that took tasks when the ranks were placed.
+    identity : Identity or None
+        What tells the fit from others; None for one that is not saved.
+    session : Session
+        What the client's process knows of other fits.
+    """
+
+    name: str
+    fit_id: str
+    attempt: int = 0
+    elapsed: float = 0.0
+    keeps: bool = False
+    elastic: bool = False
+    checkpoint: CheckpointSettings | None = None
+    known_workers: frozenset[str] = frozenset()
+    identity: Identity | None = None
+    session: Session = field(default_factory=Session)
+
+    def of_rank(self) -> FitInfo:
+        """What ranks are sent: the workers are known to the client alone."""
+        return replace(self, known_workers=frozenset())
+
+
+@dataclass
+class Trail:
+    """What the launches of a fit leave with the client.
+
+    Parameters
+    ----------
+    held : list of Future
+        Tasks of ranks that have ended. What they keep of the fit stays in the memory of
+        their workers until these are released.
+    newest_round : int
+        The last round that the client has heard of.
+    has_plugin : bool
+        Whether the scheduler has the plugin that takes messages.
+    """
+
+    held: list[Future] = field(default_factory=list)
+    newest_round: int = 0
+    has_plugin: bool = False
+
+    def note_round(self, number: int) -> None:
+        """Note that a round has been kept by some rank."""
+        self.newest_round = max(self.newest_round, number)
+
+    def release(self) -> None:
+        """Let go of the tasks."""
+        for future in self.held:
+            future.release()
+        self.held.clear()

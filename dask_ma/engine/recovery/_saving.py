@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_ma.comm import allreduce, gather
 from dask_ma.engine.recovery._checkpoint import Store
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._manifest import Saved
 from dask_ma.engine.recovery._series import Series
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Any, NamedTuple, TypeVar
 
-from dask_ma.engine.recovery._checkpoint import CheckpointSettings, Store
+from dask_ma.engine.recovery._checkpoint import Store
 from dask_ma.engine.recovery._identity import (
+    CheckpointSettings,
     Identity,
     Session,
     differences,

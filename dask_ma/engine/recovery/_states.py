@@ -18,9 +18,8 @@ from dask_ma.comm import (
     open_ranks,
 )
 from dask_ma.data import combine_digests, digest_shard, rows_of
-from dask_ma.engine.recovery._blame import blaming
-from dask_ma.engine.recovery._checkpoint import Store
-from dask_ma.engine.recovery._fit_info import FitInfo
+from dask_ma.engine.recovery._checkpoint import Store, blaming
+from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._manifest import Saved
 from dask_ma.engine.recovery._memory import StateCopy, state_memory
 from dask_ma.engine.recovery._saving import Progress, Saver

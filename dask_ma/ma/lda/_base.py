@@ -10,8 +10,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from dask_ma.data import InputInfo
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
-from dask_ma.ma.lda._combinations import INACTIVE, check_combinations
-from dask_ma.ma.lda._params import TopicParams
+from dask_ma.ma.lda._params import INACTIVE, TopicParams, check_combinations
 from dask_ma.ma.lda._sizes import gradient_size, is_few, round_size
 from dask_ma.topics._fitted import FittedTopics
 from dask_ma.topics._priors import (
@@ -69,7 +68,6 @@ class TopicEstimator(FittedTopics):
         changes: dict[str, Any] = {
             "max_iter": 1,
             "learning_method": "online",
-            "total_samples": self.total_samples,
             "validation_fraction": None,
             "n_updates": getattr(self, "n_batch_iter_", 1) - 1,
             "with_bound": False,
@@ -98,11 +96,12 @@ class TopicEstimator(FittedTopics):
             "learn_prior": is_auto(self.doc_topic_prior),
             "topic_word_prior": np.ascontiguousarray(self._word_prior().T),
             "learn_topic_prior": is_auto(self.topic_word_prior),
-            "total_samples": None,
             "inference": self._inference(),
             "dtype": np.dtype(self.dtype),
             "with_bound": with_bound,
         }
+        if with_bound:  # `total_samples` is about the documents of all steps
+            chosen["total_samples"] = None
         if "components" not in changes:
             chosen["components"] = self._first_components()
         return self._params_of(TopicParams, **{**chosen, **changes})

@@ -13,7 +13,7 @@ from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import describe
 from dask_ma.ma._paradigm import PARADIGM, Gradients, Models
 from dask_ma.ma.lda._base import TopicEstimator
-from dask_ma.ma.lda._combinations import INACTIVE_ONLINE
+from dask_ma.ma.lda._params import INACTIVE_ONLINE
 
 _ANY_NUMBER = 1e6  # default of scikit-learn's total_samples, which is nobody's choice
 _AUTO = StrOptions({"auto"})

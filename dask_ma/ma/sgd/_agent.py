@@ -24,7 +24,6 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import Evaluator, LinearModel, describe, initial_model
 from dask_ma.linear.refine import Refinable, refine
 from dask_ma.ma._paradigm import Gradients, aggregate
-from dask_ma.ma.sgd._combinations import is_refined
 from dask_ma.ma.sgd._paradigms import (
     Due,
     Paradigm,
@@ -32,7 +31,7 @@ from dask_ma.ma.sgd._paradigms import (
     SendGradient,
     SendModel,
 )
-from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._params import FitParams, is_refined
 from dask_ma.ma.sgd._solver import LocalSGD
 from dask_ma.ma.sgd._steps import Sizes, Steps, balanced_steps, local_epochs, steps_of
 from dask_ma.ma.sgd._trial import PATIENCE, Shrinking, find_steps

@@ -11,8 +11,7 @@ from dask_ma.data import Deal, InputInfo
 from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM
 from dask_ma.ma.sgd._agent import train
-from dask_ma.ma.sgd._combinations import INACTIVE, check_combinations, is_refined
-from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._params import INACTIVE, FitParams, check_combinations, is_refined
 
 
 class LinearMA(LinearEstimator):
@@ -61,8 +60,6 @@ class LinearMA(LinearEstimator):
     }
     _to_object = {"paradigm": PARADIGM.as_object}
     _inactive = INACTIVE
-    loss: Any
-    epsilon: Any
     _passive_loss: ClassVar[str]  # the loss that passive-aggressive steps are made for
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 from dask_ma.kernels import loss_slopes
 from dask_ma.ma._paradigm import Gradients
 from dask_ma.ma.sgd._loss_sgd import LossSGD
-from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._params import FitParams, gradient_rate
 
 _NO_DECAY = 1e-15  # part of a step by which the next one is smaller
 _HEAD = 64  # steps that are added up one by one; the others nearly make an integral
@@ -131,11 +131,6 @@ def steps_of(params: FitParams) -> Steps:
         rule = rate if params.penalty in ("l2", None) else "invscaling"
         return Steps(1 / params.alpha, shift, 1.0, rule)
     return Steps(eta0, rule=rate)
-
-
-def gradient_rate(is_classifier: bool) -> str:
-    """What "auto" stands for where a round is one step, on which nothing is tried."""
-    return "optimal" if is_classifier else "invscaling"
 
 
 def balanced_steps(params: FitParams, eta: float, t: float) -> Steps:

@@ -25,7 +25,6 @@ from dask_ma.data import (
 )
 from dask_ma.schmp.factorization._agent import train
 from dask_ma.schmp.factorization._fitted import (
-    PASSED_ON,
     FittedFactorization,
     merged_ratings,
 )
@@ -398,14 +397,14 @@ class SchMPMatrixFactorization(FittedFactorization):
 
     def _params(self, encoded: Encoded) -> FactorizationParams:
         """Parameters of the ranks."""
-        return FactorizationParams(
+        return self._params_of(
+            FactorizationParams,
             n_users=len(encoded.user_ids),
             n_items=len(encoded.item_ids),
             n_ratings=encoded.n_ratings,
             dtype=np.dtype(self.dtype).type,
             seed=int(check_random_state(self.random_state).randint(_MAX_SEED)),
             start=self._start(encoded),
-            **{name: getattr(self, name) for name in PASSED_ON},
         )
 
     def _start(self, encoded: Encoded) -> np.ndarray | None:

@@ -20,28 +20,6 @@ from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._ranking import ranking_scores
 from dask_ma.schmp.factorization._ratings import to_csr
 
-#: Parameters of the estimator that the ranks get under the same names.
-PASSED_ON = (
-    "n_components",
-    "feedback",
-    "solver",
-    "als_solver",
-    "cg_steps",
-    "alpha",
-    "weighted_alpha",
-    "standardize",
-    "confidence",
-    "fit_bias",
-    "positive",
-    "eta0",
-    "batch_size",
-    "max_iter",
-    "tol",
-    "early_stopping",
-    "validation_fraction",
-    "n_iter_no_change",
-)
-
 
 class FittedFactorization(DistributedEstimator):
     """Base of the estimator: predictions, recommendations, neighbours, new users."""
@@ -296,13 +274,13 @@ class FittedFactorization(DistributedEstimator):
 
     def _model(self) -> FactorModel:
         """The fitted model by numbers."""
-        params = FactorizationParams(
+        params = self._params_of(
+            FactorizationParams,
             n_users=len(self.user_ids_),
             n_items=len(self.item_ids_),
             n_ratings=self.seen_.nnz,
             dtype=self.user_factors_.dtype.type,
             seed=0,
-            **{name: getattr(self, name) for name in PASSED_ON},
         )
         users, items = self.user_factors_, self.item_factors_
         if params.has_bias:

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.linear import LinearClassifierMixin
-from dask_ma.schmp.l1._estimator import L1Estimator
+from dask_ma.schmp.l1._estimator import OF_ONE_MODEL, L1Estimator
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
 
 
@@ -136,6 +136,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **L1Estimator._parameter_constraints,
+        **OF_ONE_MODEL,
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
     _sklearn_class = LogisticRegression

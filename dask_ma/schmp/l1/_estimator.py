@@ -50,21 +50,26 @@ INACTIVE = (
 )
 
 
+#: Ranges of the parameters of estimators that fit a model for one penalty.
+OF_ONE_MODEL: dict[str, list[Any]] = {
+    "alpha": [Interval(Real, 0, None, closed="left")],
+    "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+    "warm_start": ["boolean"],
+    "schedule": [SCHEDULE],
+    "polish": ["boolean"],
+    "random_state": ["random_state"],
+}
+
+
 class L1Estimator(LinearEstimator):
     """Base of the estimators with an L1 or elastic-net penalty."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "feature_weights": ["array-like", None],
-        "warm_start": ["boolean"],
-        "schedule": [SCHEDULE],
         "layout": [StrOptions({"auto", "rows", "columns"})],
-        "polish": ["boolean"],
-        "random_state": ["random_state"],
         "verbose": ["verbose"],
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }

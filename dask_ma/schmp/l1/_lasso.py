@@ -14,6 +14,7 @@ from dask_ma._sklearn import fit_context
 from dask_ma.data import weight_per_row
 from dask_ma.linear import LinearRegressorMixin
 from dask_ma.schmp.l1._estimator import (
+    OF_ONE_MODEL,
     L1Estimator,
     path_params,
     slow_models,
@@ -138,6 +139,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **L1Estimator._parameter_constraints,
+        **OF_ONE_MODEL,
         "positive": ["boolean"],
     }
     _sklearn_class = Lasso

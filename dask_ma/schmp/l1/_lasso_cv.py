@@ -117,20 +117,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **{
-            name: constraint
-            for name, constraint in L1Estimator._parameter_constraints.items()
-            if name
-            in (
-                "fit_intercept",
-                "max_iter",
-                "tol",
-                "feature_weights",
-                "layout",
-                "verbose",
-                "n_ranks",
-            )
-        },
+        **L1Estimator._parameter_constraints,
         "l1_ratio": [Interval(Real, 0, 1, closed="both"), "array-like"],
         "eps": [Interval(Real, 0, 1, closed="right")],
         "alphas": [Interval(Integral, 1, None, closed="left"), "array-like"],

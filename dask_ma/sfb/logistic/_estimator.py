@@ -76,10 +76,8 @@ class SFBEstimator(LinearEstimator):
             "solver": chosen_solver(self),
             "refine": self.refine is not False,
             "centre": self.fit_intercept,
-            "settings": RunSettings(
-                exchange=self._objects()["communication"],
-                batch_size=self.batch_size,
-                shuffle=self.shuffle,
+            "settings": self._params_of(
+                RunSettings, exchange=self._objects()["communication"]
             ),
         }
         if self.alpha == 0:

@@ -274,13 +274,13 @@ class MetricFit(Method):
         """Most passes."""
         if not isinstance(self._params.max_iter, str):
             return self._params.max_iter
-        n_steps = self._source.plan.n_steps(self._params.batch_size)
+        n_steps = self._source.plan.n_steps(self._params.settings.batch_size)
         return max(_LEAST_PASSES, -(-ENOUGH_STEPS // n_steps))
 
     def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
         """The model of labels or of pairs."""
         params = self._params
-        n_steps = self._source.plan.n_steps(params.batch_size)
+        n_steps = self._source.plan.n_steps(params.settings.batch_size)
         arguments = params, components, eta0, self._max_iter * n_steps
         if params.tuples is not None:
             return PairModel(*arguments)

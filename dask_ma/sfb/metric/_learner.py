@@ -19,10 +19,9 @@ from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels, merge_label
 from dask_ma.engine import Identity, as_text
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.metric._agent import train
-from dask_ma.sfb.metric._combinations import INACTIVE, check_combinations
 from dask_ma.sfb.metric._fitted import FittedMetric
 from dask_ma.sfb.metric._inputs import INITS, checked_init, tuples_of
-from dask_ma.sfb.metric._params import MetricParams
+from dask_ma.sfb.metric._params import INACTIVE, MetricParams, check_combinations
 from dask_ma.supervised import FitResult
 
 
@@ -380,8 +379,8 @@ class SFBMetricLearner(FittedMetric):
                 f"the components to go on from have the shape {start.shape}, expected "
                 f"{shape}; set n_components back, or set warm_start=False"
             )
-        settings = RunSettings(
-            exchange=self._objects()["communication"], batch_size=self.batch_size
+        settings = self._params_of(
+            RunSettings, exchange=self._objects()["communication"]
         )
         return self._params_of(
             MetricParams,
