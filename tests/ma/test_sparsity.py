@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 from dask_ma import MASGDClassifier, MASGDRegressor
-from dask_ma.data import _join
+from dask_ma.data import _shard
 from dask_ma.datasets import make_sparse_classification
 
 ALPHA = 1e-3
@@ -172,7 +172,7 @@ def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
 def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypatch):
     """Where they are not all joined, a sixteenth is copied at a time."""
     sizes, copies = [], {}
-    partial_fit, join = SGDClassifier.partial_fit, _join._join
+    partial_fit, join = SGDClassifier.partial_fit, _shard._join
 
     def counted(self, X, *args, **kwargs):
         sizes.append(X.shape[0])
@@ -189,7 +189,7 @@ def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypa
         return joined
 
     monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
-    monkeypatch.setattr(_join, "_join", watched)
+    monkeypatch.setattr(_shard, "_join", watched)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(6400, 50)), rng.integers(0, 2, 6400)
     params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 2}
