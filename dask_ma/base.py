@@ -190,6 +190,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             deal=self._deal,
             row_dtypes=self._row_dtypes,
             copies=self._copies,
+            spills=self._spills,
             join=None if self._join is None else partial(self._join, params=params),
         )
         max_rounds = self._max_rounds(params, info)
@@ -216,6 +217,11 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     def _copies(self) -> float:
         """Bytes that a fit keeps in memory for each byte of rows, beside them."""
         return 1.0 if getattr(self, "early_stopping", False) else 0.0
+
+    @property
+    def _spills(self) -> bool:
+        """Whether a fit can have these on disks itself."""
+        return False
 
     @property
     def _may_end_early(self) -> bool:

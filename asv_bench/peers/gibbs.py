@@ -32,10 +32,13 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.feature_extraction.text import CountVectorizer
 
 from dask_ma import MALDA, SchMPLDA
+from dask_ma.data import Room
 from dask_ma.datasets import load_clinc150
 from dask_ma.kernels import InferenceSettings
 from dask_ma.schmp.topics._documents import Documents
-from dask_ma.schmp.topics._moves import ExactMoves, MetropolisMoves, Moves, Priors
+from dask_ma.schmp.topics._layout import tokens_of_blocks
+from dask_ma.schmp.topics._metropolis import MetropolisMoves
+from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors
 from dask_ma.topics._coherence import occurrences, topic_coherence
 from dask_ma.topics._model import TopicModel, completion_columns
 
@@ -66,17 +69,15 @@ class Ours:
         words = np.repeat(X.indices, X.data).astype(np.int32)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         self._rng = np.random.default_rng(options.seed)
-        topics = np.zeros(len(words), dtype=np.int32)
-        documents = Documents(
-            np.arange(X.shape[0]), starts, words, topics, X.shape[0], len(words)
-        )
+        keys = np.arange(X.shape[0])
+        documents = Documents(keys, starts, words, X.shape[0], len(words))
         self._moves: Moves
         if name == "exact":
-            self._moves = ExactMoves(documents, K)
+            self._moves = ExactMoves(documents, K, Room())
         else:
-            self._moves = MetropolisMoves(documents, K, options.proposals)
-        order = np.argsort(words, kind="stable").astype(np.int32)
-        self._moves.add_block(0, order, words[order])
+            self._moves = MetropolisMoves(documents, K, Room(), options.proposals)
+        [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
+        self._moves.add_block(0, block)
         self._counts = np.zeros((n_words, K), dtype=np.int32)
         self._totals = self._moves.place(0, self._counts, None, self._rng)
         beta = np.full(n_words, options.beta, dtype=np.float32)

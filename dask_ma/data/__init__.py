@@ -32,6 +32,7 @@ from dask_ma.data._memory import (
 )
 from dask_ma.data._partition import Deal, partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
+from dask_ma.data._room import Room, RoomSettings, memory_here
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
 
@@ -42,6 +43,8 @@ __all__ = [
     "InputInfo",
     "Partition",
     "Piece",
+    "Room",
+    "RoomSettings",
     "Shard",
     "ShardDigest",
     "ShardSpec",
@@ -63,6 +66,7 @@ __all__ = [
     "is_on_disk",
     "join_groups",
     "join_shard",
+    "memory_here",
     "merge_labels",
     "partition",
     "recover_shards",

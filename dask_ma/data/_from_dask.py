@@ -65,6 +65,7 @@ def from_dask(
     deals: bool,
     dtypes: Sequence[Any],
     copies: float,
+    spills: bool,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
     X = check_features(X, info)
@@ -75,7 +76,7 @@ def from_dask(
     here = client is None or addresses is None
     X, *lazy = as_arrays([X, *columns.lazy], keep_persisted=not here)
     columns = columns._replace(lazy=lazy)
-    cache = None if persists() else RowCache(dtypes, copies)
+    cache = None if persists() else RowCache(dtypes, copies, spills)
     if persists() is None and is_little(info):
         cache = None
     if client is None or addresses is None:
@@ -203,7 +204,7 @@ def _place_blocks(
     blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
     if cache is not None:
         if persists() is None and not exceed_memory(
-            client, blocks[0], addresses, cache.copies
+            client, blocks[0], addresses, cache.copies, spills=cache.spills
         ):
             cache = None
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 import threading
 import time
 import zlib
@@ -120,6 +121,46 @@ def _mapped(path: Path) -> tuple[np.ndarray, Pages | None]:
         start = file.tell()
     residency.add(pages, path)
     return np.frombuffer(pages, dtype, size, start).reshape(shape), pages
+
+
+def mapped_room(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of any content in a file that nobody else sees, nor has to remove.
+
+    Parameters
+    ----------
+    folder : Path
+        On the disk that is meant; made if it is not there.
+    shape : tuple of int
+        With at least one element.
+    dtype : dtype
+
+    Returns
+    -------
+    array : ndarray
+        Its file has no name, and goes when the array does.
+
+    Raises
+    ------
+    OSError
+        If there is no room for it. All of it is taken at once: a disk that becomes
+        full while an array is written to would end the process.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            pages = Pages(file.fileno(), size)
+    except OSError as error:
+        raise OSError(
+            f"{size} bytes cannot be had in {folder}: {error}; make room there, or "
+            "choose another disk by dask-ma.data.cache"
+        ) from error
+    residency.add(pages, folder / "unnamed")
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def hand_back(X: Any) -> None:

@@ -56,6 +56,7 @@ def partition(
     info: InputInfo | None = None,
     dtypes: Sequence[Any] = (np.float64, np.float32),
     copies: float = 0.0,
+    spills: bool = False,
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -84,6 +85,8 @@ def partition(
         Types that rows may have where they go to disks; any other becomes the first.
     copies : float, default=0.0
         Bytes that the fit is going to keep in memory for each byte of the rows.
+    spills : bool, default=False
+        Whether it can have these on disks itself.
 
     Returns
     -------
@@ -126,6 +129,7 @@ def partition(
             deals=deal == "always",
             dtypes=dtypes,
             copies=copies,
+            spills=spills,
         )
     return _from_memory(
         info,

@@ -66,6 +66,8 @@ class RowCache:
         Types that rows may have.
     copies : float
         Bytes that the fit keeps in memory for each byte of the rows.
+    spills : bool, default=False
+        Whether it can have these on disks itself.
 
     Attributes
     ----------
@@ -75,6 +77,7 @@ class RowCache:
 
     dtypes: Sequence[Any]
     copies: float
+    spills: bool = False
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
     is_used: bool = False
@@ -149,7 +152,12 @@ class RowCache:
 
 
 def exceed_memory(
-    client: Client, blocks: Sequence[Future], addresses: Sequence[str], copies: float
+    client: Client,
+    blocks: Sequence[Future],
+    addresses: Sequence[str],
+    copies: float,
+    *,
+    spills: bool = False,
 ) -> bool:
     """Whether blocks under way are going to take too much of the workers' memory.
 
@@ -164,11 +172,13 @@ def exceed_memory(
         Worker of each rank.
     copies : float
         Bytes that the fit keeps in memory for each byte of the rows, beside them.
+    spills : bool, default=False
+        Whether it can have these on disks itself.
 
     Raises
     ------
     InsufficientMemoryError
-        If these alone are too much.
+        If these alone are too much, and have to be in memory.
     """
     first = _wait_for_some(client, blocks, 2 * len(set(addresses)), addresses)
     sizes = client.nbytes([block.key for block in first], summary=False)
@@ -180,11 +190,11 @@ def exceed_memory(
     if not limits or not all(limits):
         return False
     texts = format_bytes(expected), format_bytes(sum(limits))
-    if copies * expected > _MOST * sum(limits):
+    if not spills and copies * expected > _MOST * sum(limits):
         raise InsufficientMemoryError(
             f"X has about {texts[0]}, of which the fit keeps {copies:g} times as much "
-            "in memory (columns of SchMP, tokens of SchMPLDA, ratings, rows that early "
-            f"stopping has split), and the workers have {texts[1]} together; take more "
+            "in memory (columns of SchMP, ratings, rows that early stopping has "
+            f"split), and the workers have {texts[1]} together; take more "
             "or larger workers, fewer columns, or a fit that reads the rows from "
             "disks, such as one of MASGDClassifier, MASGDRegressor or MALDA without "
             "early stopping"

@@ -132,6 +132,11 @@ class RankContext:
         """Whether a state that is saved may be asked for; the same on all ranks."""
         return self._states.is_of_use
 
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether states are saved in files; the same on all ranks."""
+        return self._states.is_saved
+
     def blaming_checkpoint(self) -> AbstractContextManager[None]:
         """Context manager for the agent: errors that a checkpoint leads to say so."""
         return self._states.blaming()
@@ -172,6 +177,7 @@ class RankContext:
         *,
         whole: bool = False,
         settled: bool = True,
+        in_memory: bool = True,
         done: bool = False,
         leave: Callable[[], None] | None = None,
     ) -> None:
@@ -192,6 +198,9 @@ class RankContext:
             which is written while the fit goes on.
         settled : bool, default=True
             Whether a checkpoint may be written after this round.
+        in_memory : bool, default=True
+            Whether ranks keep the state, too. Otherwise a fit that loses a worker goes
+            on from its last checkpoint, or begins anew.
         done : bool, default=False
             Whether this was the last round.
         leave : callable, default=None
@@ -205,6 +214,7 @@ class RankContext:
             own or {},
             whole=whole,
             settled=settled,
+            in_memory=in_memory,
             done=done,
             leave=leave,
         )

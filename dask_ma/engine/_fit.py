@@ -284,6 +284,7 @@ class _Fit:
             info=job.info,
             dtypes=job.row_dtypes,
             copies=job.copies,
+            spills=job.spills,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",

@@ -47,6 +47,8 @@ class Job:
         Types that the agent takes rows in.
     copies : float
         Bytes that it keeps in memory for each byte of the rows, beside them.
+    spills : bool
+        Whether it can have these on disks itself.
     join : callable or None
         Makes the result of those of all ranks, in this process; None where rank 0 has
         all of it.
@@ -67,4 +69,5 @@ class Job:
     deal: Deal = "never"
     row_dtypes: Sequence[Any] = (np.float64, np.float32)
     copies: float = 0.0
+    spills: bool = False
     join: Callable[[list[Any]], Any] | None = None

@@ -147,12 +147,15 @@ class Snapshot(NamedTuple):
         Whether a checkpoint may be written of it. Without one it is kept in memory.
     whole : bool
         Whether `own` of all ranks makes up one model, of which no part may get lost.
+    in_memory : bool
+        Whether ranks keep it, too, and not only checkpoints.
     """
 
     shared: dict[str, Any]
     own: dict[str, Any] | None = None
     settled: bool = True
     whole: bool = False
+    in_memory: bool = True
 
 
 class Ended(NamedTuple):
@@ -335,6 +338,7 @@ def fit_rounds(
                 snapshot.own,
                 whole=snapshot.whole,
                 settled=snapshot.settled,
+                in_memory=snapshot.in_memory,
                 done=is_last and (wanted or not goes_on),
             )
     return Ended(stop, wanted)

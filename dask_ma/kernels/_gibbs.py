@@ -38,7 +38,7 @@ class Tile(NamedTuple):
     ----------
     first, last : int
         Documents of the tile are from `first` on and before `last`.
-    tokens : ndarray of int32 of shape (n_tokens,)
+    tokens : slice
         Where the topics of the tokens are.
     documents : ndarray of int32 of shape (n_cells,)
         Document of each cell, counted from `first`.
@@ -52,11 +52,17 @@ class Tile(NamedTuple):
 
     first: int
     last: int
-    tokens: np.ndarray
+    tokens: slice
     documents: np.ndarray
     words: np.ndarray
     n_single: int
     repeats: np.ndarray
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Cell of each token, int32 of shape (n_tokens,)."""
+        single = np.arange(self.n_single, dtype=np.int32)
+        return np.concatenate([single, self.repeats])
 
 
 @dataclass
@@ -65,8 +71,8 @@ class TopicCounts:
 
     Attributes
     ----------
-    topics : ndarray of int32 of shape (n_tokens,)
-        Topic of each token.
+    topics : ndarray of int of shape (n_tokens,)
+        Topic of each token, in the order of the tiles.
     documents : ndarray of float32 of shape (n_documents, width)
         Tokens of each document and topic.
     words : ndarray of float32 of shape (n_words, width)
@@ -130,12 +136,8 @@ def document_groups(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def cut_tiles(
-    documents: np.ndarray,
-    words: np.ndarray,
-    tokens: np.ndarray,
-    bounds: np.ndarray,
-    size: int,
-) -> list[Tile]:
+    documents: np.ndarray, words: np.ndarray, bounds: np.ndarray, size: int
+) -> tuple[list[Tile], np.ndarray]:
     """Cut the tokens of some words into tiles.
 
     Parameters
@@ -143,8 +145,6 @@ def cut_tiles(
     documents, words : ndarray of int of shape (n_tokens,)
         Document and word of each token: word after word, and the documents of each in
         increasing order.
-    tokens : ndarray of int of shape (n_tokens,)
-        Where its topic is.
     bounds : ndarray of int
         From :func:`document_groups`.
     size : int
@@ -154,9 +154,11 @@ def cut_tiles(
     -------
     tiles : list of Tile
         In an order in which neither documents nor words soon come again.
+    order : ndarray of int32 of shape (n_tokens,)
+        The tokens in the order of the tiles.
     """
-    if not len(tokens):
-        return []
+    if not len(documents):
+        return [], np.empty(0, dtype=np.int32)
     group = np.searchsorted(bounds, documents, side="right") - 1
     # Stable, and of small numbers in the time that it takes to count them.
     order = np.argsort(group.astype(np.min_scalar_type(len(bounds))), kind="stable")
@@ -174,38 +176,42 @@ def cut_tiles(
             for turn, tile in enumerate(turned)
         ]
     cuts.sort()
-    tiles = []
+    tiles: list[Tile] = []
+    turned_order, done = np.empty(len(order), dtype=np.int32), 0
     for _, place, begin, end in cuts:
         chosen, number = order[begin:end], group[begins[place]]
         first, last = int(bounds[number]), int(bounds[number + 1])
-        tiles.append(
-            _tile(documents[chosen], words[chosen], tokens[chosen], first, last)
-        )
-    return tiles
+        tokens = slice(done, done + len(chosen))
+        tile, places = _tile(documents[chosen], words[chosen], tokens, first, last)
+        tiles.append(tile)
+        turned_order[tokens] = chosen[places]
+        done = tokens.stop
+    return tiles, turned_order
 
 
 def _tile(
-    documents: np.ndarray, words: np.ndarray, tokens: np.ndarray, first: int, last: int
-) -> Tile:
-    """A tile of tokens that are in the order of words and documents."""
+    documents: np.ndarray, words: np.ndarray, tokens: slice, first: int, last: int
+) -> tuple[Tile, np.ndarray]:
+    """A tile of tokens that are in the order of words and documents; its own order."""
     is_new = np.r_[True, (documents[1:] != documents[:-1]) | (words[1:] != words[:-1])]
     starts = np.flatnonzero(is_new)
-    sizes = np.diff(np.r_[starts, len(tokens)])
+    sizes = np.diff(np.r_[starts, len(documents)])
     order = np.argsort(sizes > 1, kind="stable")
     n_single = int((sizes == 1).sum())
     starts, sizes = starts[order], sizes[order]
     later = np.repeat(np.arange(len(sizes)), sizes)[n_single:]
     offsets = np.cumsum(sizes) - sizes
-    places = np.repeat(starts - offsets, sizes) + np.arange(len(tokens))
-    return Tile(
+    places = np.repeat(starts - offsets, sizes) + np.arange(len(documents))
+    tile = Tile(
         first,
         last,
-        tokens[places].astype(np.int32),
+        tokens,
         (documents[starts] - first).astype(np.int32),
         words[starts].astype(np.int32),
         n_single,
         later.astype(np.int32),
     )
+    return tile, places
 
 
 class TileSampler:
@@ -255,7 +261,8 @@ class TileSampler:
         n_changed : int
             Tokens that have got another topic.
         """
-        topics = counts.topics.take(tile.tokens)
+        own = counts.topics[tile.tokens]
+        topics = own.astype(np.intp)
         sums = self._weigh(tile, counts)
         rows = (
             self._rows(tile, tile.documents, tile.first),
@@ -268,7 +275,7 @@ class TileSampler:
             after = drawn.take(changed)
             places = [of_tokens.take(changed) for of_tokens in rows]
             self._change(places, counts, topics.take(changed), after)
-            counts.topics[tile.tokens.take(changed)] = after
+            own[changed] = after
         return len(changed)
 
     def _weigh(self, tile: Tile, counts: TopicCounts) -> np.ndarray:
@@ -289,7 +296,7 @@ class TileSampler:
 
     def _rows(self, tile: Tile, of_cells: np.ndarray, first: int = 0) -> np.ndarray:
         """Where the row of each token begins in an array of counts laid end to end."""
-        rows = np.empty(len(tile.tokens), dtype=np.intp)
+        rows = np.empty(tile.n_single + len(tile.repeats), dtype=np.intp)
         rows[: tile.n_single] = of_cells[: tile.n_single]
         rows[tile.n_single :] = of_cells.take(tile.repeats)
         rows += first

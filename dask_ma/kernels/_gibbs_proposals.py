@@ -28,49 +28,55 @@ class TokenRun(NamedTuple):
     ----------
     first, last : int
         Documents or words from `first` on and before `last`.
-    tokens : ndarray of int32 of shape (n,)
-        Where the topics of the tokens are, one document or word after the other.
     owners : ndarray of int32 of shape (n,)
-        Document or word of each, counted from `first`.
+        Document or word of each token, counted from `first`: one after the other.
     """
 
     first: int
     last: int
-    tokens: np.ndarray
     owners: np.ndarray
 
+    @classmethod
+    def between(cls, first: int, last: int, starts: np.ndarray) -> TokenRun:
+        """The tokens of some documents or words.
 
-def cut_runs(
-    owners: np.ndarray, tokens: np.ndarray, n_owners: int, n_topics: int
-) -> list[TokenRun]:
+        Parameters
+        ----------
+        first, last : int
+        starts : ndarray of int of shape (n_owners + 1,)
+            Where the tokens of each document or word of all begin.
+
+        Returns
+        -------
+        run : TokenRun
+        """
+        numbers = np.arange(last - first, dtype=np.int32)
+        return cls(first, last, np.repeat(numbers, np.diff(starts[first : last + 1])))
+
+
+def cut_runs(starts: np.ndarray, n_topics: int) -> list[tuple[int, int]]:
     """Cut tokens into runs of whole documents, or words.
 
     Parameters
     ----------
-    owners : ndarray of int of shape (n,)
-        Document or word of each token, in increasing order.
-    tokens : ndarray of int of shape (n,)
-        Where its topic is.
-    n_owners : int
-        Number of documents or words.
+    starts : ndarray of int of shape (n_owners + 1,)
+        Where the tokens of each document or word begin.
     n_topics : int
         Number of topics.
 
     Returns
     -------
-    runs : list of TokenRun
-        Those without tokens are left out.
+    runs : list of (int, int)
+        First and last of each, for :meth:`TokenRun.between`; those without tokens are
+        left out.
     """
-    starts = np.searchsorted(owners, np.arange(n_owners + 1))
-    most = max(1, _RUN_COUNTS // n_topics)
+    most, n_owners = max(1, _RUN_COUNTS // n_topics), len(starts) - 1
     runs, first = [], 0
     while first < n_owners:
         enough = np.searchsorted(starts, starts[first] + _RUN_TOKENS, side="right") - 1
         last = min(max(first + 1, int(enough)), first + most, n_owners)
-        part = slice(starts[first], starts[last])
-        if part.stop > part.start:
-            own = (owners[part] - first).astype(np.int32)
-            runs.append(TokenRun(first, last, tokens[part].astype(np.int32), own))
+        if starts[last] > starts[first]:
+            runs.append((first, last))
         first = last
     return runs
 

@@ -255,6 +255,26 @@ def test_topics_of_tokens(client, monkeypatch, tmp_path, sampler):
 
 
 @pytest.mark.slow
+def test_topics_of_tokens_on_disks(client, monkeypatch, tmp_path, configured):
+    """Nobody has copies of them: the fit begins anew, and ends as it would have."""
+    counts = np.rint(np.abs(3 * X))
+    model = SchMPLDA(4, max_iter=8, keep_tokens=True, n_ranks=4, random_state=0)
+    undisturbed = clone(model).fit(counts)
+    mark, disk = tmp_path / "struck", tmp_path / "disk"
+    monkeypatch.setattr(
+        "dask_ma.schmp.topics._estimator.train", doomed_agent(mark, "topics")
+    )
+    values = {"dask-ma.data.persist": False, "dask-ma.data.cache": str(disk)}
+    with configured(values):
+        model.fit(counts)
+    assert mark.exists()
+    assert not list(disk.iterdir())
+    np.testing.assert_array_equal(model.components_, undisturbed.components_)
+    np.testing.assert_array_equal(model.doc_topic_, undisturbed.doc_topic_)
+    assert model.history_[-1]["restarts"] == 1
+
+
+@pytest.mark.slow
 def test_workers_join(cluster_client, bare_workers, tmp_path):
     """Blocks are cut anew for more ranks, and keep their values."""
 

@@ -70,13 +70,10 @@ def test_tokens_are_drawn_from_the_distribution_given_all_others(n_topics, count
     for values in (nd, nw, nk):
         values[own[0]] -= 1
     expected = (nd * nw)[:n_topics] / nk
-    [tile] = cut_tiles(
-        documents[: n * count],
-        words[: n * count],
-        np.arange(n * count),
-        np.array([0, n]),
-        n * count,
+    [tile], order = cut_tiles(
+        documents[: n * count], words[: n * count], np.array([0, n]), n * count
     )
+    np.testing.assert_array_equal(order, np.arange(n * count))
     n_changed = sampler.draw(tile, counts, rng)
     drawn = counts.topics[: n * count]
     assert n_changed == (drawn != own).sum()
@@ -95,21 +92,23 @@ def test_tiles_have_every_token_once_and_counts_follow(size):
     assert bounds[0] == 0
     assert bounds[-1] == 40
     order = np.lexsort((documents, words))
-    tiles = cut_tiles(documents[order], words[order], order, bounds, size)
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate([tile.tokens for tile in tiles])), np.arange(n)
-    )
-    before = topics.copy()
+    tiles, turned = cut_tiles(documents[order], words[order], bounds, size)
+    np.testing.assert_array_equal(np.sort(turned), np.arange(n))
+    order = order[turned]  # in which the topics lie from here on
+    documents, words, topics = documents[order], words[order], topics[order]
+    before, done = topics.copy(), 0
     sampler, counts = counted(rng, documents, words, topics, n_topics)
     for tile in tiles:
-        assert 0 < len(tile.tokens) <= size
-        cell = np.r_[np.arange(tile.n_single), tile.repeats]
+        assert tile.tokens.start == done
+        done = tile.tokens.stop
+        assert 0 < done - tile.tokens.start <= size
         np.testing.assert_array_equal(
-            tile.documents[cell] + tile.first, documents[tile.tokens]
+            tile.documents[tile.cells] + tile.first, documents[tile.tokens]
         )
-        np.testing.assert_array_equal(tile.words[cell], words[tile.tokens])
+        np.testing.assert_array_equal(tile.words[tile.cells], words[tile.tokens])
         assert (documents[tile.tokens] < tile.last).all()
         sampler.draw(tile, counts, rng)
+    assert done == n
     _, fresh = counted(rng, documents, words, counts.topics, n_topics)
     assert (topics != before).any()
     np.testing.assert_array_equal(counts.documents, fresh.documents)
@@ -126,7 +125,6 @@ def test_small_corpora_are_drawn_one_token_at_a_time():
 RUN = TokenRun(
     4,
     7,
-    np.arange(60_000, dtype=np.int32),
     np.repeat([0, 1, 2], [20_000, 10_000, 30_000]).astype(np.int32),
 )
 
@@ -199,7 +197,7 @@ def test_the_token_itself_does_not_accept():
     """The only token of its word has no reason but the prior to keep its topic."""
     rng = np.random.default_rng(3)
     n = 20_000
-    run = TokenRun(0, n, np.arange(n), np.arange(n, dtype=np.int32))
+    run = TokenRun(0, n, np.arange(n, dtype=np.int32))
     topics = np.zeros(n, dtype=np.int32)
     counts = np.zeros((n, 2), dtype=np.int32)
     counts[:, 0] = 1
@@ -218,15 +216,16 @@ def test_the_token_itself_does_not_accept():
 
 def test_runs_are_of_whole_owners():
     owners = np.repeat([0, 2, 3, 9], [30_000, 10, 9000, 5])
-    tokens = np.arange(len(owners))[::-1]
-    runs = cut_runs(owners, tokens, 12, 100)
-    assert [(run.first, run.last) for run in runs] == [(0, 1), (1, 12)]
-    np.testing.assert_array_equal(np.concatenate([r.tokens for r in runs]), tokens)
-    for run in runs:
-        part = owners[len(owners) - 1 - run.tokens]
-        np.testing.assert_array_equal(run.owners + run.first, part)
-    assert len(cut_runs(owners, tokens, 12, 200_000)) == 4  # two owners at a time
-    assert cut_runs(owners[:0], tokens[:0], 12, 100) == []
+    starts = np.searchsorted(owners, np.arange(13))
+    runs = cut_runs(starts, 100)
+    assert runs == [(0, 1), (1, 12)]
+    for first, last in runs:
+        run = TokenRun.between(first, last, starts)
+        assert (run.first, run.last) == (first, last)
+        part = owners[starts[first] : starts[last]]
+        np.testing.assert_array_equal(run.owners + first, part)
+    assert len(cut_runs(starts, 200_000)) == 4  # two owners at a time
+    assert cut_runs(0 * starts, 100) == []
 
 
 def test_columns_are_drawn_by_the_weights_of_the_row():

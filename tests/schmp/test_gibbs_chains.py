@@ -6,29 +6,38 @@ import numpy as np
 import pytest
 from scipy import special
 
+from dask_ma.data import Room
 from dask_ma.kernels import polya_sum
 from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._moves import ExactMoves, Priors
 
 
 def chain_of(tokens, n_words, topics, alpha, beta):
-    """Documents and their sampler, with counts of the words."""
+    """A sampler whose tokens have these topics, with counts of the words."""
     lengths = [len(words) for words in tokens]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     words = np.concatenate(tokens).astype(np.int32)
-    documents = Documents(
-        np.arange(len(tokens)), starts, words, topics, len(tokens), len(words)
-    )
-    moves = ExactMoves(documents, len(alpha))
-    order = np.argsort(words, kind="stable")
-    moves.add_block(0, order.astype(np.int32), words[order])
+    keys = np.arange(len(tokens))
+    documents = Documents(keys, starts, words, len(tokens), len(words))
+    moves = ExactMoves(documents, len(alpha), Room())
+    [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
+    moves.add_block(0, block)
+    moves.topics[0][:] = topics[moves.tokens[0]]
     counts = np.zeros((n_words, len(alpha)), dtype=np.int32)
     np.add.at(counts, (words, topics), 1)
     totals = counts.sum(axis=0).astype(np.int64)
     full = np.broadcast_to(beta, (n_words, len(alpha))).astype(np.float32)
     priors = Priors(alpha, full, full.sum(axis=0, dtype=np.float64))
     moves.begin_rotation(priors, totals, np.random.default_rng(0))
-    return documents, moves, counts, totals, priors
+    return moves, counts, totals, priors
+
+
+def topics_of(moves):
+    """Topics of the tokens, in the order of the documents."""
+    topics = np.empty(len(moves.tokens[0]), dtype=np.int32)
+    topics[moves.tokens[0]] = moves.topics[0]
+    return topics
 
 
 def joint(tokens, n_words, topics, alpha, beta):
@@ -58,12 +67,12 @@ def test_the_posterior_of_a_tiny_corpus():
     states = np.array(list(product(range(2), repeat=5)), dtype=np.int32)
     logs = np.array([joint(TINY, 3, state, ALPHA, beta) for state in states])
     exact = np.exp(logs - special.logsumexp(logs))
-    topics, rng = states[0].copy(), np.random.default_rng(1)
-    _, moves, counts, totals, priors = chain_of(TINY, 3, topics, ALPHA, beta)
+    rng = np.random.default_rng(1)
+    moves, counts, totals, priors = chain_of(TINY, 3, states[0], ALPHA, beta)
     found = np.zeros(32)
     for _ in range(n_draws):
         moves.visit(0, counts, priors, totals, rng)
-        found[topics @ (2 ** np.arange(4, -1, -1))] += 1
+        found[topics_of(moves) @ (2 ** np.arange(4, -1, -1))] += 1
     assert np.abs(found / n_draws - exact).sum() / 2 < 0.02
 
 
@@ -73,12 +82,13 @@ def test_counts_are_exact_however_large(others):
     rng = np.random.default_rng(0)
     tokens = [np.sort(rng.integers(0, 5, 30)) for _ in range(8)]
     topics = rng.integers(0, 2, 240).astype(np.int32)
-    _, moves, counts, totals, priors = chain_of(tokens, 5, topics, ALPHA, 0.37)
+    moves, counts, totals, priors = chain_of(tokens, 5, topics, ALPHA, 0.37)
     counts += np.int32(others)
     totals += 5 * others
     for _ in range(20):
-        before, last = totals.copy(), topics.copy()
+        before, last = totals.copy(), topics_of(moves)
         change, n_changed = moves.visit(0, counts, priors, totals, rng)
+        topics = topics_of(moves)
         own = np.zeros((5, 2), dtype=int)
         np.add.at(own, (np.concatenate(tokens), topics), 1)
         np.testing.assert_array_equal(counts, own + others)
@@ -130,8 +140,9 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior():
         )
         topics, words = topics[order].copy(), words[order]
         parts = np.split(words, np.cumsum(lengths)[:-1])
-        _, moves, counts, totals, priors = chain_of(parts, n_words, topics, ALPHA, beta)
+        moves, counts, totals, priors = chain_of(parts, n_words, topics, ALPHA, beta)
         moves.visit(0, counts, priors, totals, rng)
+        topics = topics_of(moves)
         chain.append(statistics(words, topics))
     forward, chain = np.array(forward, float), np.array(chain, float)
     batches = chain.reshape(40, -1, chain.shape[1]).mean(axis=1)
@@ -170,11 +181,10 @@ def test_tiles_reach_what_a_plain_sampler_reaches():
                 values.append(joint(tokens, n_words, z, alpha, beta))
         return np.mean(values)
 
-    z = starts.copy()
-    _, moves, counts, totals, priors = chain_of(tokens, n_words, z, alpha, beta)
+    moves, counts, totals, priors = chain_of(tokens, n_words, starts, alpha, beta)
     values = []
     for sweep in range(120):
         moves.visit(0, counts, priors, totals, rng)
         if sweep >= 20:
-            values.append(joint(tokens, n_words, z, alpha, beta))
+            values.append(joint(tokens, n_words, topics_of(moves), alpha, beta))
     assert np.mean(values) == pytest.approx(plain(60), abs=0.03 * 600)

@@ -66,8 +66,8 @@ def test_counts_are_those_of_the_tokens_after_every_rotation(
     original, seen = RotationEngine.measure, []
 
     def measure(engine):
-        tokens = engine.local.documents
-        cells = tokens.words.astype(int) * K + tokens.topics
+        words, topics = engine.local.tokens(engine.parameters)
+        cells = words.astype(int) * K + topics
         own = np.bincount(cells, minlength=V * K).reshape(V, K)
         blocks = {
             tuple(block.parameters): block.values["counts"].copy()

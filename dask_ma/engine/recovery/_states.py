@@ -134,6 +134,11 @@ class StateStore:
         """Whether states are kept in memory or in files."""
         return self._fit_info.keeps or self._fit_info.checkpoint is not None
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether states are kept in files."""
+        return self._fit_info.checkpoint is not None
+
     def blaming(self) -> AbstractContextManager[None]:
         """Have errors that a checkpoint leads to say so."""
         return blaming(lambda: self._source)
@@ -313,12 +318,14 @@ class StateStore:
         *,
         whole: bool,
         settled: bool,
+        in_memory: bool,
         done: bool,
         leave: Callable[[], None] | None,
     ) -> None:
         """Keep the state after a round; a collective call."""
         self._source = None
-        self._remember(n_rounds, shared, own, whole=whole)
+        if in_memory:
+            self._remember(n_rounds, shared, own, whole=whole)
         regroup = not done and self._agree_to_regroup()
         self._saver.finish_parts(at_once=False)
         if self._series is not None and n_rounds > self._saved_round:

@@ -60,14 +60,18 @@ class TopicRounds(Rounds):
 
     def state_dict(self) -> Snapshot:
         """Blocks, and the tokens of this rank."""
+        local = self.engine.local
+        if local.room.on_disk and not self.context.is_checkpointed:
+            # Copies, and those of a neighbour, would need the memory that is short.
+            return Snapshot(self.engine.state_dict(), None, in_memory=False)
         snapshot = super().state_dict()
-        own = {**(snapshot.own or {}), **self.engine.local.state_dict()}
-        return snapshot._replace(own=own)
+        own = {**(snapshot.own or {}), **local.moves.state_dict()}
+        return snapshot._replace(own=own, in_memory=not local.room.on_disk)
 
     def load_state_dict(self, state: State) -> None:
         """Take both over; a collective call."""
         super().load_state_dict(state)
-        self.engine.local.load(self.context.group, state)
+        self.engine.local.moves.load(self.context.group, state)
 
 
 def train(context: RankContext, arguments: Any, params: GibbsParams) -> GibbsResult:
@@ -92,7 +96,8 @@ def train(context: RankContext, arguments: Any, params: GibbsParams) -> GibbsRes
     fit_rounds(context, rounds, state)
     fitted: dict[str, Any] = {"part": rounds.engine.part()}
     if params.keep_tokens:
-        fitted["tokens"] = rounds.engine.local.documents.gather(context.group)
+        engine = rounds.engine
+        fitted["tokens"] = engine.local.gather(context.group, engine.parameters)
     return GibbsResult(fitted, context.history, context.timeline())
 
 

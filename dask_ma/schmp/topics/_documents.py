@@ -1,4 +1,4 @@
-"""The documents of a rank as tokens, each with its topic."""
+"""The documents of a rank as tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather, allreduce, gather
-from dask_ma.data import Block, Shard, hand_back
+from dask_ma.data import Block, Room, Shard, hand_back
 from dask_ma.engine import State
 
-_COUNTS = 2**15  # elements of documents x topics at a time
+_PART = 2**16  # tokens that are read together
 _MOST_TOKENS = np.iinfo(np.int32).max  # of a rank
-_KEYS, _STARTS, _TOPICS = "tokens/keys", "tokens/starts", "tokens/topics"
+#: Names of what is kept of all documents of a rank.
+KEYS, STARTS = "tokens/keys", "tokens/starts"
 
 
 class TokenTopics(NamedTuple):
@@ -42,10 +43,9 @@ class Documents:
         Which rows of the input they are: increasing in the order of the input.
     starts : ndarray of int64 of shape (n_documents + 1,)
         Where the tokens of each begin.
-    words : ndarray of int32 of shape (n_tokens,)
-        Word of each token, in increasing order within a document.
-    topics : ndarray of int32 of shape (n_tokens,)
-        Topic of each; what it is before it has one does not matter.
+    words : ndarray of int32 of shape (n_tokens,) or (0,)
+        Word of each token, in increasing order within a document; empty before they
+        are read, and once they are laid out for the blocks.
     n_total, n_all_tokens : int
         Documents, and tokens, of all ranks.
     """
@@ -53,13 +53,12 @@ class Documents:
     keys: np.ndarray
     starts: np.ndarray
     words: np.ndarray
-    topics: np.ndarray
     n_total: int = 0
     n_all_tokens: int = 0
 
     @classmethod
     def of_shard(cls, shard: Shard, group: Group, *, fractions: str) -> Documents:
-        """Read the rows of a rank; a collective call.
+        """Look at the rows of a rank, and count their tokens; a collective call.
 
         Parameters
         ----------
@@ -73,6 +72,7 @@ class Documents:
         Returns
         -------
         documents : Documents
+            Without their words.
 
         Raises
         ------
@@ -82,10 +82,10 @@ class Documents:
         """
         found, error = None, None
         try:
-            found = _read(shard, fractions)
+            found = _measure(shard, fractions)
         except ValueError as raised:
             error = raised.with_traceback(None)  # which would keep the shard alive
-        n_own = 0 if found is None else len(found.words)
+        n_own = 0 if found is None else found.n_tokens
         known: list[Any] = allgather(group, (error, shard.n_rows, n_own))
         for other, _, _ in known:
             if other is not None:
@@ -105,38 +105,41 @@ class Documents:
         return len(self.keys)
 
     @property
+    def n_tokens(self) -> int:
+        """Tokens of this rank."""
+        return int(self.starts[-1])
+
+    @property
     def lengths(self) -> np.ndarray:
         """Tokens of each document."""
         return np.diff(self.starts)
 
-    def owners(self) -> np.ndarray:
-        """Document of each token, int32 of shape (n_tokens,)."""
-        return np.repeat(np.arange(len(self), dtype=np.int32), self.lengths)
+    def read(self, shard: Shard, room: Room, *, fractions: str) -> None:
+        """Fetch the words of the tokens.
 
-    def counts(self, n_topics: int) -> Iterator[np.ndarray]:
-        """Tokens of each topic, some documents at a time.
-
-        Yields
-        ------
-        counts : ndarray of int64 of shape (n, n_topics)
+        Parameters
+        ----------
+        shard : Shard
+            The same rows as before.
+        room : Room
+            Where they are to lie.
+        fractions : {"raise", "round"}
+            What becomes of counts that are no whole numbers.
         """
-        step = max(1, _COUNTS // n_topics)
-        for first in range(0, len(self), step):
-            last = min(first + step, len(self))
-            part = slice(self.starts[first], self.starts[last])
-            rows = np.repeat(np.arange(last - first), self.lengths[first:last])
-            cells = rows * n_topics + self.topics[part]
-            counts = np.bincount(cells, minlength=(last - first) * n_topics)
-            yield counts.reshape(-1, n_topics)
+        self.words = room.empty(self.n_tokens, np.int32)
+        for block in shard.blocks:
+            X = _counts(block, fractions)
+            rows = np.searchsorted(self.keys, _keys(block, X.shape[0]))
+            starts, lengths = self.starts[rows], self.lengths[rows]
+            for part in _parts(lengths):
+                cells = slice(X.indptr[part.start], X.indptr[part.stop])
+                counts = X.data[cells].astype(np.int64)
+                tokens = _ranges(starts[part], lengths[part])
+                self.words[tokens] = np.repeat(X.indices[cells], counts)
+            hand_back(block.X)
 
-    def state_dict(self, others: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What is to be kept of the topics, and of others: copies of what changes."""
-        changing = {_TOPICS: self.topics, **others}
-        copies = {name: array.copy() for name, array in changing.items()}
-        return {_KEYS: self.keys, _STARTS: self.starts, **copies}
-
-    def load(self, group: Group, state: State, others: dict[str, np.ndarray]) -> None:
-        """Take the topics over from what ranks have kept; a collective call.
+    def load(self, group: Group, state: State, into: dict[str, np.ndarray]) -> None:
+        """Take over what ranks have kept of their tokens; a collective call.
 
         Parameters
         ----------
@@ -144,19 +147,19 @@ class Documents:
             This rank.
         state : State
             Of ranks that had the same documents, perhaps shared out otherwise.
-        others : dict of str to ndarray of shape (..., n_tokens)
-            Other arrays that were kept under these names; changed in place.
+        into : dict of str to ndarray of shape (..., n_tokens)
+            Arrays that were kept under these names, in the order of the documents;
+            changed in place.
 
         Raises
         ------
         ValueError
             If documents are missing.
         """
-        into = {_TOPICS: self.topics, **others}
         left = np.ones(len(self), dtype=bool)
         for piece in self._pieces(group, state):
-            own, had = np.intersect1d(self.keys, piece[_KEYS], return_indices=True)[1:]
-            starts = np.asarray(piece[_STARTS])
+            own, had = np.intersect1d(self.keys, piece[KEYS], return_indices=True)[1:]
+            starts = np.asarray(piece[STARTS])
             lengths = self.lengths[own]
             if not np.array_equal(lengths, np.diff(starts)[had]):
                 raise ValueError(
@@ -173,10 +176,23 @@ class Documents:
                 f"the state that was saved lacks {left.sum()} of {len(self)} documents"
             )
 
-    def gather(self, group: Group) -> TokenTopics | None:
-        """Topics of all tokens, on rank 0; a collective call."""
-        own = self.keys, self.lengths, self.words, self.topics
-        parts = gather(group, own)
+    def gather(
+        self, group: Group, words: np.ndarray, topics: np.ndarray
+    ) -> TokenTopics | None:
+        """Tokens of all ranks, on rank 0; a collective call.
+
+        Parameters
+        ----------
+        group : Group
+            This rank.
+        words, topics : ndarray of int32 of shape (n_tokens,)
+            Of its tokens, in the order of the documents.
+
+        Returns
+        -------
+        tokens : TokenTopics or None
+        """
+        parts = gather(group, (self.keys, self.lengths, words, topics))
         if parts is None:
             return None
         keys, lengths, words, topics = (
@@ -191,36 +207,47 @@ class Documents:
     def _pieces(self, group: Group, state: State) -> Any:
         """What this rank had, if that is enough for every rank, else what all had."""
         own = state.own
-        enough = own is not None and np.isin(self.keys, own[_KEYS]).all()
+        enough = own is not None and np.isin(self.keys, own[KEYS]).all()
         if allreduce(group, np.array(enough, dtype=np.int8), "min"):
             return [own]
         return state.pieces(group)
 
 
-def _read(shard: Shard, fractions: str) -> Documents:
-    """Rows of counts as tokens."""
-    keys, lengths, words = [], [], []
+def _measure(shard: Shard, fractions: str) -> Documents:
+    """Documents of rows of counts, without words."""
+    keys, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for block in shard.blocks:
         X = _counts(block, fractions)
-        n_rows = X.shape[0]
-        # Where the first row is unknown, blocks are whole, and have their numbers.
-        first = block.index << 32 if block.start is None else block.start
-        keys.append(first + np.arange(n_rows, dtype=np.int64))
-        counts = X.data.astype(np.int64)
-        totals = np.concatenate([[0], np.cumsum(counts)])[X.indptr]
-        lengths.append(np.diff(totals))
-        words.append(np.repeat(X.indices.astype(np.int32), counts))
+        keys.append(_keys(block, X.shape[0]))
+        lengths.append(np.asarray(X.sum(axis=1)).astype(np.int64))
         hand_back(block.X)
-    sizes = np.concatenate([np.empty(0, np.int64), *lengths])
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    found = np.concatenate([np.empty(0, np.int32), *words])
-    places = np.concatenate([np.empty(0, np.int64), *keys])
+    places = np.concatenate(keys)
     order = np.argsort(places, kind="stable")
-    if not np.array_equal(order, np.arange(len(order))):
-        found = found[_ranges(starts[:-1][order], sizes[order])]
-        places, sizes = places[order], sizes[order]
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-    return Documents(places, starts, found, np.zeros(len(found), dtype=np.int32))
+    sizes = np.concatenate(lengths)[order]
+    n_tokens = int(sizes.sum())
+    if n_tokens > _MOST_TOKENS:
+        raise ValueError(
+            f"the counts in X add up to {n_tokens:.3g} tokens on a rank, each of which "
+            f"has a topic; a rank can have {_MOST_TOKENS} at most: take more ranks"
+        )
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return Documents(places[order], starts, np.empty(0, np.int32))
+
+
+def _parts(lengths: np.ndarray) -> Iterator[slice]:
+    """Documents one after the other, as many as have some tokens together."""
+    ends = np.cumsum(lengths)
+    wanted = np.arange(_PART, ends[-1] if len(ends) else 0, _PART)
+    cuts = np.unique([0, *np.searchsorted(ends, wanted) + 1, len(lengths)])
+    for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+        yield slice(first, last)
+
+
+def _keys(block: Block, n_rows: int) -> np.ndarray:
+    """Which rows of the input those of a block are."""
+    # Where the first row is unknown, blocks are whole, and have their numbers.
+    first = block.index << 32 if block.start is None else block.start
+    return first + np.arange(n_rows, dtype=np.int64)
 
 
 def _counts(block: Block, fractions: str) -> Any:

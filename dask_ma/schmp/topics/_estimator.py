@@ -12,10 +12,12 @@ from sklearn.decomposition import LatentDirichletAllocation
 from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import InputInfo
+from dask_ma.data import InputInfo, RoomSettings
 from dask_ma.schmp.topics._agent import join_results, train
 from dask_ma.schmp.topics._fitted import FittedGibbs
+from dask_ma.schmp.topics._moves import topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
+from dask_ma.schmp.topics._room import MOST_COPIES, bytes_per_token
 from dask_ma.topics._priors import (
     check_components,
     check_doc_topic_prior,
@@ -333,7 +335,13 @@ class SchMPLDA(FittedGibbs):
     @property
     def _copies(self) -> float:
         """Bytes for each token over 12 of a count, which is one token or more."""
-        return 6.0 if self._sampler() == "exact" else 9.0
+        size = topic_dtype(self.n_components).itemsize
+        laid_out, kept = bytes_per_token(self._sampler(), size, self.n_proposals)
+        return (laid_out + MOST_COPIES * kept) / 12
+
+    @property
+    def _spills(self) -> bool:
+        return True
 
     @property
     def _may_end_early(self) -> bool:
@@ -398,6 +406,7 @@ class SchMPLDA(FittedGibbs):
             "topic_word_prior": of_words.T,
             "learn_word_prior": is_auto(self.topic_word_prior),
             "start": self._first_topics(),
+            "room": RoomSettings.configured(),
             **changes,
         }
         is_number = len(of_documents) == 1

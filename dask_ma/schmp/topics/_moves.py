@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma.comm import Group
+from dask_ma.data import Room
+from dask_ma.engine import State
 from dask_ma.kernels import (
-    DocumentWeights,
-    TermWeights,
     Tile,
     TileSampler,
-    TokenRun,
     TopicCounts,
-    accept_topics,
-    cut_runs,
     cut_tiles,
     document_groups,
     draw_by_rows,
-    offer_of_documents,
-    offer_of_words,
     tokens_of_tile,
-    without_itself,
 )
-from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
+from dask_ma.schmp.topics._layout import BlockTokens, by_document
 
 _ONE = np.int32(1)  # one of another type than the counts takes ten times as long
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
-_OFFERED, _WITHOUT = "tokens/offered", "tokens/without"
+_COUNTS = 2**15  # elements of documents x topics at a time
+_TOPICS = "tokens/topics"
 
 
 class Priors(NamedTuple):
@@ -58,33 +56,41 @@ class Moves(ABC):
     documents : Documents
         Tokens of this rank.
     n_topics : int
+    room : Room
+        Where what there is of each token lies.
 
     Attributes
     ----------
     unreported : ndarray of int64 of shape (n_topics,)
         Changes of the topics' totals that blocks have not been told yet.
+    tokens : dict of int to ndarray of int32 of shape (n,)
+        Of each block its tokens, as places in the order of the documents. They lie in
+        the order in which the sampler goes through them.
+    topics : dict of int to ndarray of int of shape (n,)
+        Topics of these.
     """
 
-    def __init__(self, documents: Documents, n_topics: int) -> None:
+    def __init__(self, documents: Documents, n_topics: int, room: Room) -> None:
         self.unreported = np.zeros(n_topics, dtype=np.int64)
+        self.tokens: dict[int, np.ndarray] = {}
+        self.topics: dict[int, np.ndarray] = {}
         self._documents = documents
         self._n_topics = n_topics
-        self._tokens: dict[int, np.ndarray] = {}
-        self._words: dict[int, np.ndarray] = {}
+        self._room = room
+        self._ends: dict[int, np.ndarray] = {}  # of the words of each block
+        self._dtype = topic_dtype(n_topics)
 
-    def add_block(self, number: int, tokens: np.ndarray, words: np.ndarray) -> None:
+    @abstractmethod
+    def add_block(self, number: int, block: BlockTokens) -> None:
         """Lay the tokens of a block out.
 
         Parameters
         ----------
         number : int
             Which block this is.
-        tokens : ndarray of int32 of shape (n,)
-            Its tokens, one word after the other.
-        words : ndarray of int32 of shape (n,)
-            Their words, counted within the block.
+        block : BlockTokens
+            Its tokens.
         """
-        self._tokens[number], self._words[number] = tokens, words
 
     def place(
         self, number: int, counts: np.ndarray, weights: Any, rng: np.random.Generator
@@ -107,14 +113,32 @@ class Moves(ABC):
         change : ndarray of int64 of shape (n_topics,)
             Of the topics' totals.
         """
-        words = self._words[number]
+        lengths = np.diff(self._ends[number])
+        words = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         if weights is None:
             topics = rng.integers(0, self._n_topics, len(words), dtype=np.int32)
         else:
             topics = draw_by_rows(words, weights, rng)
-        self._documents.topics[self._tokens[number]] = topics
+        self._place_by_word(number, topics)
         np.add.at(counts.reshape(-1), words * np.intp(self._n_topics) + topics, _ONE)
         return np.bincount(topics, minlength=self._n_topics)
+
+    @abstractmethod
+    def _place_by_word(self, number: int, topics: np.ndarray) -> None:
+        """Give the tokens of a block topics, one word after the other."""
+
+    @abstractmethod
+    def words(self, number: int) -> np.ndarray:
+        """Words of the tokens of a block, int32 of shape (n,), counted within it."""
+
+    @abstractmethod
+    def document_counts(self) -> Iterator[np.ndarray]:
+        """Tokens of each topic, some documents at a time.
+
+        Yields
+        ------
+        counts : ndarray of int64 of shape (n_documents, n_topics)
+        """
 
     @abstractmethod
     def begin_rotation(
@@ -154,9 +178,38 @@ class Moves(ABC):
             Tokens that have another topic than before the rotation.
         """
 
-    def kept(self) -> dict[str, np.ndarray]:
-        """Arrays of shape (..., n_tokens) to be kept beside the topics."""
-        return {}
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What is to be kept of the tokens, in the order of the documents: copies."""
+        documents = self._documents
+        kept = {
+            name: by_document(self.tokens, arrays, documents.n_tokens, self._room)
+            for name, arrays in self._kept().items()
+        }
+        return {KEYS: documents.keys, STARTS: documents.starts, **kept}
+
+    def load(self, group: Group, state: State) -> None:
+        """Take over what :meth:`state_dict` has given; a collective call.
+
+        Parameters
+        ----------
+        group : Group
+            This rank.
+        state : State
+            Of ranks that had the same documents, perhaps shared out otherwise.
+        """
+        kept, n_tokens = self._kept(), self._documents.n_tokens
+        into = {}
+        for name, arrays in kept.items():
+            one = next(iter(arrays.values()))
+            into[name] = self._room.empty((*one.shape[:-1], n_tokens), one.dtype)
+        self._documents.load(group, state, into)
+        for name, arrays in kept.items():
+            for number, array in arrays.items():
+                array[:] = into[name][..., self.tokens[number]]
+
+    def _kept(self) -> dict[str, dict[int, np.ndarray]]:
+        """What is to be kept, of each block."""
+        return {_TOPICS: self.topics}
 
     def _move(
         self,
@@ -179,31 +232,57 @@ class Moves(ABC):
 class ExactMoves(Moves):
     """Tokens are drawn from their conditional distributions, a tile at a time."""
 
-    def __init__(self, documents: Documents, n_topics: int) -> None:
-        super().__init__(documents, n_topics)
+    def __init__(self, documents: Documents, n_topics: int, room: Room) -> None:
+        super().__init__(documents, n_topics, room)
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
         self._bounds = document_groups(documents.lengths, self._size)
-        self._owners = documents.owners()
         self._tiles: dict[int, list[Tile]] = {}
+        self._order: dict[int, np.ndarray] = {}  # until tokens have topics
         self._counts: np.ndarray | None = None
 
-    def add_block(self, number: int, tokens: np.ndarray, words: np.ndarray) -> None:
-        super().add_block(number, tokens, words)
-        self._tiles[number] = cut_tiles(
-            self._owners[tokens], words, tokens, self._bounds, self._size
+    def add_block(self, number: int, block: BlockTokens) -> None:
+        tiles, order = cut_tiles(
+            block.owners[block.by_word], block.words, self._bounds, self._size
         )
+        self._ends[number] = block.ends
+        [self._order[number]] = self._room.pack([order], np.int32)
+        [self.tokens[number]] = self._room.pack(
+            [block.tokens[block.by_word[order]]], np.int32
+        )
+        self.topics[number] = self._room.empty(len(order), self._dtype)
+        names = ("documents", "words", "repeats")
+        columns = [
+            self._room.pack([getattr(tile, name) for tile in tiles], np.int32)
+            for name in names
+        ]
+        self._tiles[number] = [
+            tile._replace(**dict(zip(names, arrays, strict=True)))
+            for tile, *arrays in zip(tiles, *columns, strict=True)
+        ]
+
+    def _place_by_word(self, number: int, topics: np.ndarray) -> None:
+        self.topics[number][:] = topics.take(self._order.pop(number))
+
+    def words(self, number: int) -> np.ndarray:
+        of_tiles = [tile.words.take(tile.cells) for tile in self._tiles[number]]
+        return np.concatenate([np.empty(0, dtype=np.int32), *of_tiles])
+
+    def document_counts(self) -> Iterator[np.ndarray]:
+        counts, step = self._document_table(), max(1, _COUNTS // self._n_topics)
+        for first in range(0, len(counts), step):
+            part = counts[first : first + step, : self._n_topics]
+            yield np.rint(part).astype(np.int64)
+
+    def load(self, group: Group, state: State) -> None:
+        super().load(group, state)
+        self._counts = None
+        self._order.clear()
 
     def begin_rotation(
         self, priors: Priors, totals: np.ndarray, rng: np.random.Generator
     ) -> None:
-        if self._counts is None:  # before, tokens had no topics
-            width = self._sampler.width
-            self._counts = np.zeros((len(self._documents), width), dtype=np.float32)
-            first = 0
-            for part in self._documents.counts(self._n_topics):
-                self._counts[first : first + len(part), : self._n_topics] = part
-                first += len(part)
+        """Nothing: documents are looked at as blocks come."""
 
     def visit(
         self,
@@ -214,128 +293,42 @@ class ExactMoves(Moves):
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
         n, width = self._n_topics, self._sampler.width
-        topics, tokens = self._documents.topics, self._tokens[number]
+        topics = self.topics[number]
         prior = priors.words if priors.words.ndim == 2 else priors.words[:, np.newaxis]
         words = np.zeros((len(counts), width), dtype=np.float32)
         words[:, :n] = counts
         words[:, :n] += prior
         of_document = np.zeros(width, dtype=np.float32)
         of_document[:n] = priors.document
-        assert self._counts is not None  # made by begin_rotation
         known = TopicCounts(
-            topics, self._counts, words, totals, of_document, priors.sums
+            topics, self._document_table(), words, totals, of_document, priors.sums
         )
         totals_before = totals.copy()
-        most = float(words.max(initial=0)) + len(tokens)
-        before = topics[tokens] if most > _MOST_COUNTED else None
+        most = float(words.max(initial=0)) + len(topics)
+        before = topics.copy() if most > _MOST_COUNTED else None
         n_changed = sum(self._sampler.draw(t, known, rng) for t in self._tiles[number])
         if before is None:
             # Counts plus prior, with the changes: faster than to make these again.
             np.rint(words[:, :n] - prior, out=counts, casting="unsafe")
         else:
-            self._move(counts, self._words[number], before, topics[tokens])
+            self._move(counts, self.words(number), before, topics)
         return totals - totals_before, n_changed
 
+    def _document_table(self) -> np.ndarray:
+        """Tokens of each document and topic, once all tokens have topics."""
+        if self._counts is None:
+            width = self._sampler.width
+            table = np.zeros((len(self._documents), width), dtype=np.float32)
+            flat, one = table.reshape(-1), np.float32(1)
+            for number, tiles in self._tiles.items():
+                for tile in tiles:
+                    rows = tile.documents.take(tile.cells) + np.intp(tile.first)
+                    topics = self.topics[number][tile.tokens]
+                    np.add.at(flat, rows * width + topics, one)
+            self._counts = table
+        return self._counts
 
-class MetropolisMoves(Moves):
-    """Tokens are offered topics, by the words and by the documents in turns.
 
-    Documents look at what the words have offered when a rotation begins, words at what
-    the documents have offered while a block is here. So topics are what the counts of
-    the blocks say at the end of a rotation.
-    """
-
-    def __init__(self, documents: Documents, n_topics: int, n_proposals: int) -> None:
-        super().__init__(documents, n_topics)
-        tokens = np.arange(len(documents.words), dtype=np.int32)
-        owners = documents.owners()
-        self._runs: dict[int, list[TokenRun]] = {}
-        self._of_documents = cut_runs(owners, tokens, len(documents), n_topics)
-        self._offered = np.zeros((n_proposals, len(tokens)), dtype=np.int32)
-        self._without = np.ones(len(tokens), dtype=np.float32)
-        self._moved = documents.topics  # what blocks have not been told yet
-
-    def add_block(self, number: int, tokens: np.ndarray, words: np.ndarray) -> None:
-        super().add_block(number, tokens, words)
-        n_words = int(words[-1]) + 1 if len(words) else 0
-        self._runs[number] = cut_runs(words, tokens, n_words, self._n_topics)
-
-    def place(
-        self, number: int, counts: np.ndarray, weights: Any, rng: np.random.Generator
-    ) -> np.ndarray:
-        change = super().place(number, counts, weights, rng)
-        tokens = self._tokens[number]
-        # Offers that change nothing: counts are not complete yet.
-        self._offered[:, tokens] = self._documents.topics[tokens]
-        return change
-
-    def begin_rotation(
-        self, priors: Priors, totals: np.ndarray, rng: np.random.Generator
-    ) -> None:
-        n, topics = self._n_topics, self._documents.topics
-        self._moved = topics.copy()
-        inverse = (1 / (totals + priors.sums)).astype(np.float32)
-        alpha = priors.document.astype(np.float32)
-        for run in self._of_documents:
-            part = slice(run.tokens[0], run.tokens[-1] + 1)
-            own = topics[part]
-            cells = run.owners * np.intp(n) + own
-            counts = np.bincount(cells, minlength=(run.last - run.first) * n)
-            weights = DocumentWeights(run, counts.reshape(-1, n), alpha, inverse)
-            moved = accept_topics(
-                own, self._offered[:, part], self._without[part], weights, rng
-            )
-            np.subtract.at(counts, cells, 1)
-            np.add.at(counts, run.owners * np.intp(n) + moved, 1)
-            self._without[part] = without_itself(weights.share(moved))
-            self._offered[:, part] = offer_of_documents(
-                run, moved, priors.document, len(self._offered), rng
-            )
-            self._moved[part] = moved
-        self.unreported = self._totals(self._moved) - self._totals(topics)
-        totals += self.unreported
-
-    def visit(
-        self,
-        number: int,
-        counts: np.ndarray,
-        priors: Priors,
-        totals: np.ndarray,
-        rng: np.random.Generator,
-    ) -> tuple[np.ndarray, int]:
-        topics, n_changed = self._documents.topics, 0
-        change = np.zeros(self._n_topics, dtype=np.int64)
-        for run in self._runs[number]:
-            words = slice(run.first, run.last)
-            tokens = run.tokens.astype(np.intp)
-            own, before = counts[words], topics.take(tokens)
-            now = self._moved.take(tokens)
-            told, _ = self._move(own, run.owners, before, now)
-            inverse = (1 / (totals + priors.sums)).astype(np.float32)
-            prior = priors.words[words]
-            weights = TermWeights(run, own, prior, inverse)
-            after = accept_topics(
-                now,
-                self._offered.take(tokens, axis=1),
-                self._without.take(tokens),
-                weights,
-                rng,
-            )
-            moved, _ = self._move(own, run.owners, now, after)
-            self._without[tokens] = without_itself(weights.share(after))
-            offers = offer_of_words(run, after, own, prior, len(self._offered), rng)
-            for row, offer in zip(self._offered, offers, strict=True):
-                row[tokens] = offer
-            topics[tokens] = after
-            totals += moved
-            self.unreported -= told
-            change += told + moved
-            n_changed += int((after != before).sum())
-        return change, n_changed
-
-    def kept(self) -> dict[str, np.ndarray]:
-        return {_OFFERED: self._offered, _WITHOUT: self._without}
-
-    def _totals(self, topics: np.ndarray) -> np.ndarray:
-        """Tokens of each topic."""
-        return np.bincount(topics, minlength=self._n_topics)
+def topic_dtype(n_topics: int) -> np.dtype:
+    """The smallest type for the number of a topic."""
+    return np.min_scalar_type(max(0, n_topics - 1))

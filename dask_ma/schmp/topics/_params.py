@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dask_ma.data import RoomSettings
+
 
 @dataclass(frozen=True, kw_only=True)
 class GibbsParams:
@@ -23,6 +25,8 @@ class GibbsParams:
         Whether the priors are learned.
     topic_word_prior : ndarray of shape (), (n_features,) or (n_features, n_components)
         Prior to begin with.
+    room : RoomSettings
+        Whether tokens are in memory or on disks.
     start : ndarray of shape (n_features, n_components) or None
         Weights by which the first topics of tokens are drawn; None stands for the
         prior of the words.
@@ -46,6 +50,7 @@ class GibbsParams:
     fractions: str
     synchronize: str
     keep_tokens: bool
+    room: RoomSettings
 
     @property
     def n_rotations(self) -> int:

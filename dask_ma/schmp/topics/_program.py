@@ -12,21 +12,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dask_ma.comm import Group
-from dask_ma.data import Shard
-from dask_ma.engine import State
+from dask_ma.data import Room, Shard
 from dask_ma.kernels import polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
-from dask_ma.schmp.topics._documents import Documents
-from dask_ma.schmp.topics._moves import ExactMoves, MetropolisMoves, Moves, Priors
+from dask_ma.schmp.topics._documents import Documents, TokenTopics
+from dask_ma.schmp.topics._layout import by_document, tokens_of_blocks
+from dask_ma.schmp.topics._metropolis import MetropolisMoves
+from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors, topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
+from dask_ma.schmp.topics._room import (
+    LAYOUT,
+    TABLES,
+    Needs,
+    bytes_per_token,
+    kept_copies,
+    open_room,
+    rows_in_memory,
+)
 
 _PER_BLOCK = 100_000  # tokens of a rank and block that are worth a message
 _MOST_BLOCKS = 4  # of a rank, for the sake of overlap
+_MOST_TOKENS = 4_000_000  # of a rank and block, which are laid out in memory
 _LOWEST_PRIOR, _HIGHEST_PRIOR = 1e-5, 1e5
 
 
@@ -37,9 +47,11 @@ class LocalTopics:
     Attributes
     ----------
     documents : Documents
-        Tokens and their topics.
+        What is known of them.
     moves : Moves
         The sampler, with the tokens laid out for the blocks.
+    room : Room
+        Where these lie.
     totals : ndarray of int64 of shape (n_topics,)
         Tokens of each topic, with this rank's own changes.
     known : ndarray
@@ -50,17 +62,37 @@ class LocalTopics:
 
     documents: Documents
     moves: Moves
+    room: Room
     totals: np.ndarray
     known: np.ndarray | None = None
     rotation: int = 0
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """What only this rank knows: copies."""
-        return self.documents.state_dict(self.moves.kept())
+    def tokens(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Words and topics of all tokens, in the order of the documents.
 
-    def load(self, group: Group, state: State) -> None:
-        """Take over what :meth:`state_dict` has given; a collective call."""
-        self.documents.load(group, state, self.moves.kept())
+        Parameters
+        ----------
+        blocks : list of ndarray of int
+            Words of each block.
+
+        Returns
+        -------
+        words, topics : ndarray of int32 of shape (n_tokens,)
+        """
+        moves, n_tokens = self.moves, self.documents.n_tokens
+        words = {
+            number: blocks[number].astype(np.int32).take(moves.words(number))
+            for number in moves.tokens
+        }
+        columns = (words, moves.topics)
+        of_words, topics = (
+            by_document(moves.tokens, column, n_tokens, self.room) for column in columns
+        )
+        return of_words, topics.astype(np.int32)
+
+    def gather(self, group: Group, blocks: list[np.ndarray]) -> TokenTopics | None:
+        """Tokens of all ranks, on rank 0; a collective call."""
+        return self.documents.gather(group, *self.tokens(blocks))
 
 
 class GibbsTopics(RotationProgram):
@@ -82,12 +114,16 @@ class GibbsTopics(RotationProgram):
         """Read the rows as tokens; a collective call."""
         p = self.params
         documents = Documents.of_shard(shard, group, fractions=p.fractions)
+        shape = documents.n_total, documents.n_all_tokens
+        room = open_room(self._needs(documents, shard, group), p.room, group, shape)
+        documents.read(shard, room, fractions=p.fractions)
         moves: Moves
         if p.sampler == "exact":
-            moves = ExactMoves(documents, p.n_components)
+            moves = ExactMoves(documents, p.n_components, room)
         else:
-            moves = MetropolisMoves(documents, p.n_components, p.n_proposals)
-        return LocalTopics(documents, moves, np.zeros(p.n_components, dtype=np.int64))
+            moves = MetropolisMoves(documents, p.n_components, room, p.n_proposals)
+        totals = np.zeros(p.n_components, dtype=np.int64)
+        return LocalTopics(documents, moves, room, totals)
 
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
@@ -95,33 +131,17 @@ class GibbsTopics(RotationProgram):
 
     def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
         """Blocks of about the same number of tokens; few where there are few tokens."""
-        wanted = int(work.sum()) // (n_ranks**2 * _PER_BLOCK)
-        n_blocks = min(max(wanted, 1), _MOST_BLOCKS)
+        n_blocks = _blocks_of_a_rank(int(work.sum()), n_ranks)
         return Rotation(n_blocks).blocks(work, n_ranks)
 
     def arrange(
         self, local: LocalTopics, blocks: list[np.ndarray], group: Group
     ) -> LocalTopics:
         """Sort the tokens by the blocks of their words."""
-        n_features, documents = self.params.n_features, local.documents
-        place_of = np.empty(n_features, dtype=np.int32)
-        place_of[np.concatenate(blocks)] = np.arange(n_features, dtype=np.int32)
-        # By columns, a matrix of the tokens has them word by word, and is made by
-        # counting: sorting takes several times as long, and twice the memory.
-        tokens = np.arange(len(documents.words), dtype=np.int32)
-        starts = documents.starts.astype(np.int32)
-        turned = sparse.csr_array(
-            (tokens, place_of[documents.words], starts), (len(documents), n_features)
-        ).tocsc()
-        tokens, ends = turned.data, turned.indptr
-        del turned  # the documents of all tokens
-        first = 0
-        for number, parameters in enumerate(blocks):
-            last = first + len(parameters)
-            lengths = np.diff(ends[first : last + 1])
-            words = np.repeat(np.arange(len(parameters), dtype=np.int32), lengths)
-            local.moves.add_block(number, tokens[ends[first] : ends[last]], words)
-            first = last
+        tokens = tokens_of_blocks(local.documents, blocks, self.params.n_features)
+        for number, block in enumerate(tokens):
+            local.moves.add_block(number, block)
+        local.documents.words = np.empty(0, dtype=np.int32)  # the blocks have them
         return local
 
     def initial_block(
@@ -219,7 +239,7 @@ class GibbsTopics(RotationProgram):
             return np.array([np.nan])
         alpha, lengths = shared["doc_topic_prior"], local.documents.lengths
         value = -polya_sum(lengths, alpha.sum())
-        for counts in local.documents.counts(p.n_components):
+        for counts in local.moves.document_counts():
             value += polya_sum(counts, alpha)
         for block in home:
             prior = self._priors(block.parameters, shared).words
@@ -237,6 +257,19 @@ class GibbsTopics(RotationProgram):
             "objective": -value,
             "changed": float(shared["changed"]) / n_tokens,
         }
+
+    def _needs(self, documents: Documents, shard: Shard, group: Group) -> Needs:
+        """What this rank is going to take."""
+        p, n_tokens = self.params, documents.n_tokens
+        laid_out, kept = bytes_per_token(
+            p.sampler, topic_dtype(p.n_components).itemsize, p.n_proposals
+        )
+        n_blocks = group.size * _blocks_of_a_rank(documents.n_all_tokens, group.size)
+        others = rows_in_memory(shard) + LAYOUT * n_tokens // n_blocks
+        others += TABLES * 4 * p.n_features * p.n_components // group.size
+        if p.sampler == "exact":
+            others += 4 * len(documents) * p.n_components
+        return Needs(n_tokens * laid_out, n_tokens * kept * kept_copies(group), others)
 
     def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
         """Weights by which first topics are drawn."""
@@ -266,7 +299,7 @@ class GibbsTopics(RotationProgram):
         p, alpha = self.params, shared["doc_topic_prior"]
         slopes = np.zeros(p.n_components + 2)
         if p.learn_doc_prior:
-            for counts in local.documents.counts(p.n_components):
+            for counts in local.moves.document_counts():
                 slopes[:-2] += polya_slopes(counts, alpha)
             lengths = local.documents.lengths[:, np.newaxis]
             slopes[-2] = polya_slopes(lengths, alpha.sum())[0]
@@ -295,3 +328,10 @@ class GibbsTopics(RotationProgram):
                 np.asarray(beta * slopes[-1] / below), _LOWEST_PRIOR, _HIGHEST_PRIOR
             )
         return learned
+
+
+def _blocks_of_a_rank(n_tokens: int, n_ranks: int) -> int:
+    """Blocks of each rank: few for few tokens, more where these would be large."""
+    of_block = n_ranks**2
+    wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), _MOST_BLOCKS)
+    return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))

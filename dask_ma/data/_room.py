@@ -1,0 +1,121 @@
+"""Room for what a rank keeps beside its rows: in memory, or in files of a disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import get_worker
+from distributed.system import MEMORY_LIMIT
+
+from dask_ma import _config
+from dask_ma.data._mapped import mapped_room
+from dask_ma.data._stream import persists
+
+__all__ = ["Room", "RoomSettings", "memory_here"]
+
+
+@dataclass(frozen=True)
+class RoomSettings:
+    """What is configured about memory and disks, as the client reads it.
+
+    Attributes
+    ----------
+    persists : bool or None
+        Whether everything stays in memory; None where that depends on its size.
+    fraction : float
+        Part of the memory limit above which it does not.
+    folder : str or None
+        For files; None for that of the worker, or of temporary files.
+    """
+
+    persists: bool | None
+    fraction: float
+    folder: str | None
+
+    @classmethod
+    def configured(cls) -> RoomSettings:
+        """The settings of this process."""
+        fraction = float(_config.get("data.memory-fraction"))
+        return cls(persists(), fraction, _config.get("data.cache"))
+
+
+class Room:
+    """Where the arrays of a rank lie.
+
+    Parameters
+    ----------
+    folder : str or None, default=None
+        For files; None for that of the worker, or of temporary files.
+    on_disk : bool, default=False
+        Whether arrays are files that are mapped into memory. The system reads what is
+        looked at, and the process hands it back once there is much of it; arrays should
+        be gone through in order.
+    """
+
+    def __init__(self, folder: str | None = None, *, on_disk: bool = False) -> None:
+        self._folder = folder
+        self.on_disk = on_disk
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array of any content.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype
+
+        Returns
+        -------
+        array : ndarray
+            It has its room as long as it is used.
+
+        Raises
+        ------
+        OSError
+            If the disk has no room for it.
+        """
+        shape = (shape,) if isinstance(shape, int) else shape
+        if not self.on_disk or not all(shape):
+            return np.empty(shape, dtype)
+        return mapped_room(self._place(), shape, dtype)
+
+    def pack(self, arrays: Sequence[np.ndarray], dtype: Any) -> list[np.ndarray]:
+        """Copies of arrays of one dimension, which lie behind one another.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray of shape (n,)
+        dtype : dtype
+
+        Returns
+        -------
+        copies : list of ndarray of shape (n,)
+        """
+        ends = np.cumsum([0, *map(len, arrays)]).tolist()
+        whole = self.empty(ends[-1], dtype)
+        if arrays:
+            np.concatenate(arrays, out=whole, casting="same_kind")
+        return [whole[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+    def _place(self) -> Path:
+        """Folder of the files."""
+        if self._folder is not None:
+            return Path(self._folder)
+        try:
+            return Path(get_worker().local_directory)
+        except ValueError:  # no worker
+            return Path(tempfile.gettempdir())
+
+
+def memory_here() -> int:
+    """Bytes that this process may take: the limit of its worker, else the machine's."""
+    try:
+        limit = get_worker().memory_manager.memory_limit
+    except ValueError:  # no worker
+        limit = None
+    return int(limit or MEMORY_LIMIT)

@@ -1,0 +1,158 @@
+"""SchMPLDA whose tokens are on disks: the same bits, in less memory."""
+
+import logging
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+
+from dask_ma import SchMPLDA
+from dask_ma.data import _room as rooms
+from dask_ma.exceptions import InsufficientMemoryError
+from dask_ma.kernels import _gibbs_proposals
+from dask_ma.schmp.topics import _documents, _program
+from dask_ma.schmp.topics import _room as topic_rooms
+from dask_ma.schmp.topics._program import GibbsTopics
+
+RNG = np.random.default_rng(0)
+X = sparse.csr_array(RNG.poisson(0.4, size=(90, 60)).astype(float))
+N_TOKENS = int(X.sum())
+SAMPLERS = ["exact", "metropolis"]
+
+
+def make(**params):
+    options = {"max_iter": 4, "keep_tokens": True, "random_state": 0, **params}
+    return SchMPLDA(5, **options)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Several blocks of each rank."""
+    monkeypatch.setattr(_program, "_PER_BLOCK", 100)
+
+
+@pytest.fixture
+def on_disks(configured, tmp_path):
+    values = {"dask-ma.data.persist": False, "dask-ma.data.cache": str(tmp_path)}
+    with configured(values):
+        yield tmp_path
+
+
+@pytest.fixture
+def mapped(monkeypatch):
+    """Bytes of each array that has gone to a disk."""
+    seen, original = [], rooms.mapped_room
+
+    def noted(folder, shape, dtype):
+        array = original(folder, shape, dtype)
+        seen.append(array.nbytes)
+        return array
+
+    monkeypatch.setattr(rooms, "mapped_room", noted)
+    return seen
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_same_bits_as_in_memory(
+    sampler, n_ranks, small_blocks, on_disks, mapped, configured
+):
+    model = make(sampler=sampler, n_ranks=n_ranks).fit(X)
+    assert sum(mapped) > 12 * N_TOKENS
+    assert not list(on_disks.iterdir())
+    written = len(mapped)
+    with configured({"dask-ma.data.persist": True}):
+        expected = clone(model).fit(X)
+    assert len(mapped) == written
+    np.testing.assert_array_equal(model.components_, expected.components_)
+    np.testing.assert_array_equal(
+        model.token_topics_.topics, expected.token_topics_.topics
+    )
+    assert model.history_[-1]["changed"] == expected.history_[-1]["changed"]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "most"), [("exact", (40, 22)), ("metropolis", (48, 22))]
+)
+def test_memory_of_a_token(
+    sampler, most, configured, tmp_path, monkeypatch, record_property
+):
+    """At its peak, traced, beside the rows; blocks are small beside the whole."""
+    monkeypatch.setattr(_program, "_MOST_TOKENS", 4_000)
+    monkeypatch.setattr(_documents, "_PART", 1_000)
+    monkeypatch.setattr(_gibbs_proposals, "_RUN_TOKENS", 1_000)
+    rng = np.random.default_rng(1)
+    counts = sparse.csr_array(rng.poisson(1.5, size=(500, 120)).astype(float))
+    n_tokens, peaks = int(counts.sum()), []
+    for persists in (True, False):
+        values = {"dask-ma.data.persist": persists, "dask-ma.data.cache": str(tmp_path)}
+        with configured(values):
+            tracemalloc.start()
+            try:
+                before = tracemalloc.get_traced_memory()[0]
+                SchMPLDA(3, sampler=sampler, max_iter=1, n_ranks=1).fit(counts)
+                peaks.append((tracemalloc.get_traced_memory()[1] - before) / n_tokens)
+            finally:
+                tracemalloc.stop()
+    record_property("bytes_per_token", [round(peak, 1) for peak in peaks])
+    assert peaks[0] < most[0]
+    assert peaks[1] < most[1]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_fit_on_disks_goes_on_from_its_checkpoint(
+    sampler, small_blocks, on_disks, configured, interrupted, tmp_path_factory
+):
+    model = make(sampler=sampler, n_ranks=2, max_iter=6)
+    whole = clone(model).fit(X)
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with configured({"dask-ma.checkpoint.path": str(folder)}):
+        with interrupted(4):
+            clone(model).fit(X)
+        again = clone(model).fit(X)
+    np.testing.assert_array_equal(again.components_, whole.components_)
+    assert not list(on_disks.iterdir())
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """``limited(n)``: processes that may take so many bytes."""
+
+    def limit(n_bytes):
+        monkeypatch.setattr(topic_rooms, "memory_here", lambda: n_bytes)
+
+    return limit
+
+
+def test_where_tokens_lie_follows_from_what_they_take(
+    limited, mapped, configured, caplog, tmp_path, small_blocks
+):
+    with configured({"dask-ma.data.cache": str(tmp_path)}):
+        with caplog.at_level(logging.INFO, "dask_ma.schmp"):
+            limited(2**30)
+            expected = make(n_ranks=2).fit(X)
+            assert not mapped
+            assert "tokens stay in memory" in caplog.text
+            limited(200_000)
+            model = make(n_ranks=2).fit(X)
+            assert mapped
+            assert "of 195.31 kiB of memory: tokens go to local disks" in caplog.text
+    np.testing.assert_array_equal(model.components_, expected.components_)
+
+
+def test_what_cannot_be_done_is_refused_before_it_begins(
+    limited, configured, monkeypatch
+):
+    def update(*_):
+        raise AssertionError("a topic has been drawn")
+
+    monkeypatch.setattr(GibbsTopics, "update", update)
+    limited(20_000)
+    text = rf"X has 90 documents with {N_TOKENS} tokens.*19.53 kiB; take more or larger"
+    with pytest.raises(InsufficientMemoryError, match=text + ".*'metropolis'"):
+        make(n_ranks=2).fit(X)
+    with configured({"dask-ma.data.persist": True}):
+        with pytest.raises(InsufficientMemoryError, match=r"data\.persist 'auto'"):
+            make(n_ranks=2).fit(X)
