@@ -61,12 +61,13 @@ class RowBatch(NamedTuple):
     ----------
     rows : ndarray of intp of shape (b,)
         Different rows.
-    columns : ndarray of intp of shape (b, length)
+    columns : ndarray of int of shape (b, length)
         Columns of their elements; 0 behind the end of a row.
     values, curvatures, pulls : ndarray of shape (b, length)
         An element stands for ``pull * (value - prediction) ** 2``, of which the square
         of the prediction has the weight `curvature`; both weights are 0 behind the end
-        of a row. They differ where all elements that are not stored count, too.
+        of a row. They differ where all elements that are not stored count, too, and are
+        one array where they do not.
     """
 
     rows: np.ndarray
@@ -108,15 +109,13 @@ def row_batches(
         places = np.arange(lengths[rows[-1]])
         inside = places < lengths[rows][:, np.newaxis]
         elements = np.where(inside, matrix.indptr[rows][:, np.newaxis] + places, 0)
-        batches.append(
-            RowBatch(
-                rows.astype(np.intp),
-                np.where(inside, matrix.indices[elements], 0).astype(np.intp),
-                matrix.data[elements],
-                np.where(inside, curvatures[elements], 0).astype(matrix.dtype),
-                np.where(inside, pulls[elements], 0).astype(matrix.dtype),
-            )
-        )
+        columns, values = matrix.indices[elements], matrix.data[elements]
+        columns[~inside] = 0
+        bent = np.where(inside, curvatures[elements], 0).astype(values.dtype)
+        pulled = bent
+        if pulls is not curvatures:
+            pulled = np.where(inside, pulls[elements], 0).astype(values.dtype)
+        batches.append(RowBatch(rows.astype(np.intp), columns, values, bent, pulled))
         start = stop
     return batches
 

@@ -31,6 +31,7 @@ class SGDFactorization(Factorization):
         """Send the ratings to their users, and deal them out over batches."""
         rank_of, block_of = self.place(local, blocks, group)
         here = local.ratings.sent_to(group, rank_of[local.ratings.users])
+        local.ratings = here.take(slice(0))
         dtype = np.dtype(self.params.dtype)
         pairs = by_pairs(here, block_of[here.users], block_of[here.items])
         for (home, visiting), found in pairs.items():
@@ -38,8 +39,8 @@ class SGDFactorization(Factorization):
             local.batches[home, visiting] = step_batches(
                 np.searchsorted(rows, found.users),
                 np.searchsorted(columns, found.items),
-                self.standardized(found.values, local).astype(dtype),
-                found.weights.astype(dtype),
+                self.standardized(found.values.astype(np.float64), local).astype(dtype),
+                found.all_weights().astype(dtype),
                 (len(rows), len(columns)),
                 self.params.batch_size,
                 np.random.default_rng([self.params.seed, home, visiting]),
