@@ -16,6 +16,7 @@ from scipy import linalg, sparse
 _CAPACITY = 4000  # elements of a batch of rows: their factors fit into the cache
 _LONGER = 1.25  # how much longer the longest row of a batch is than the shortest
 _SHORT = 8  # rows up to this length go together in any case
+_ROWS_TOGETHER = 4096  # whose steps follow each other: their factors fit into the cache
 _TINY = 1e-30
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_MORE = np.uint64(0x94D049BB133111EB)
@@ -287,7 +288,7 @@ def step_batches(
     size: int,
     rng: np.random.Generator,
 ) -> list[StepBatch]:
-    """Deal elements out over batches at random.
+    """Deal elements out over batches at random, those of some thousand rows together.
 
     Parameters
     ----------
@@ -305,6 +306,8 @@ def step_batches(
     batches : list of StepBatch
     """
     order = rng.permutation(len(values))
+    if shape[0] > _ROWS_TOGETHER:
+        order = order[np.argsort(rows[order] // _ROWS_TOGETHER, kind="stable")]
     batches = []
     for start in range(0, len(order), size):
         picked = order[start : start + size]

@@ -180,7 +180,7 @@ class Factorization(RotationProgram):
         Raises
         ------
         ValueError
-            If the factors have become infinite.
+            If the factors have become infinite, or predict worse than the mean.
         """
         step = int(shared["step"])
         if self.params.is_evaluation(step):
@@ -200,12 +200,12 @@ class Factorization(RotationProgram):
     def trained(
         self, change: dict[str, np.ndarray], shared: dict[str, Any], step: int
     ) -> dict[str, Any]:
-        """What becomes of a rotation that trains; NaN for what is infinite."""
+        """What becomes of a rotation that trains; NaN where all is lost."""
 
     @property
     @abstractmethod
     def cure(self) -> str:
-        """What to do about factors that are infinite."""
+        """What to do about factors that have diverged."""
 
     def ridges(self, parameters: np.ndarray, local: LocalRatings) -> np.ndarray:
         """Penalty of each user or item."""

@@ -21,6 +21,8 @@ from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import Turn
 from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
 
+_LOST = 2.0  # times the errors of the mean: beyond, steps only make them larger
+
 
 class SGDFactorization(Factorization):
     """Steps on batches of ratings, with a rate for each user and item."""
@@ -54,6 +56,17 @@ class SGDFactorization(Factorization):
         squares = np.ones(len(parameters), dtype=self.params.dtype)
         return {**super().initial_block(parameters, local, rng), "squares": squares}
 
+    def initial_shared(
+        self, local: LocalRatings, group: Group
+    ) -> dict[str, np.ndarray]:
+        """The errors of the mean alone, too, or of 0 without biases."""
+        deviation = local.totals.deviation(self.center(local)) / self.scale(local)
+        of_the_mean = local.totals.weights.sum() / 2 * deviation**2
+        return {
+            **super().initial_shared(local, group),
+            "of_the_mean": np.array(of_the_mean),
+        }
+
     def schedule(self, request: RotationRequest) -> list[list[int]]:
         """Blocks of items travel."""
         return self.rotating(request, is_item=True)
@@ -83,7 +96,11 @@ class SGDFactorization(Factorization):
     ) -> dict[str, Any]:
         """The errors that the steps of the rotation have met."""
         found = change["objective"]
-        return {**shared, "objective": np.where(np.isfinite(found), found, np.nan)}
+        # In the first rotation steps may be long until the rates have fallen.
+        is_lost = step > 0 and found > _LOST * shared["of_the_mean"]
+        if is_lost or not np.isfinite(found):
+            found = np.array(np.nan)
+        return {**shared, "objective": found}
 
     @property
     def cure(self) -> str:
