@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.data import describe, is_dask_collection, row_blocks
+from dask_ma.data import (
+    describe,
+    is_dask_collection,
+    is_foreign_sparse,
+    is_sparse,
+    row_blocks,
+    to_csr,
+)
 from dask_ma.schmp.factorization._ids import (
     as_column,
     find_ids,
@@ -75,6 +82,7 @@ def encode(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     """
     if is_dask_collection(X):
         return _encode_dask(X, y, dtype, adds_up=adds_up)
+    X = as_scipy(X)
     triples = triples_of(X, y)
     users, items = (
         (np.arange(X.shape[0]), np.arange(X.shape[1]))
@@ -87,6 +95,19 @@ def encode(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     return Encoded(table, users, items, len(table), seen)
 
 
+def as_scipy(X: Any) -> Any:
+    """A sparse array of any package as one of SciPy; other inputs as they are."""
+    return to_csr(X) if is_foreign_sparse(X) else X
+
+
+def pairs_and_ratings(X: Any, y: Any) -> tuple[Any, Any]:
+    """Pairs and ratings, which are the third column of a frame with three of them."""
+    columns = getattr(X, "columns", None)
+    if y is not None or columns is None or len(columns) != 3:
+        return X, y
+    return X[list(columns[:2])], X[columns[2]]
+
+
 def triples_of(X: Any, y: Any) -> Triples:
     """Ratings of an input in memory.
 
@@ -95,6 +116,7 @@ def triples_of(X: Any, y: Any) -> Triples:
     ValueError
         If it is none of the forms, or has ratings that are no finite numbers.
     """
+    X = as_scipy(X)
     if sparse.issparse(X):
         if y is not None:
             raise ValueError(
@@ -143,6 +165,8 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _checked(values: Any, n: int) -> np.ndarray:
     """Ratings as numbers."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError("y is a masked array; leave missing ratings out")
     values = np.asarray(values)
     if values.dtype.kind == "c":
         raise ValueError(f"y has the type {values.dtype}, expected real numbers")
@@ -273,7 +297,7 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
 
 def _is_matrix(X: Any) -> bool:
     """Whether a Dask array is users x items, and not pairs."""
-    return hasattr(X, "chunks") and (sparse.issparse(X._meta) or X.shape[1] != 2)
+    return hasattr(X, "chunks") and (is_sparse(X._meta) or X.shape[1] != 2)
 
 
 def _pair_blocks(X: Any, y: Any) -> list[Any]:
@@ -309,7 +333,7 @@ def _triples_of_block(X: Any, y: Any = None) -> Triples:
 
 def _triples_of_matrix(X: Any, first_user: int, first_item: int) -> Triples:
     """Ratings of a block of a matrix."""
-    if not sparse.issparse(X):
+    if not is_sparse(X):
         raise ValueError(
             "the blocks of a users x items array must be sparse, so that zeros can be "
             "told from missing ratings"
