@@ -27,6 +27,7 @@ from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
 SIDES = "users", "items"
 #: In the place of a visiting block: all of its side.
 ALL = -1
+_IN_DOUBLE = 2**14  # rows at a time
 
 
 class AlternatingFactorization(Factorization):
@@ -241,6 +242,9 @@ def _added_up(ratings: Ratings, group: Group, rank_of: np.ndarray) -> Ratings:
 
 
 def gram_of(factors: np.ndarray) -> np.ndarray:
-    """Gram matrix in double precision."""
-    double = factors.astype(np.float64)
-    return double.T @ double
+    """Gram matrix in double precision, which some rows at a time are brought to."""
+    gram = np.zeros((factors.shape[1], factors.shape[1]))
+    for start in range(0, len(factors), _IN_DOUBLE):
+        double = factors[start : start + _IN_DOUBLE].astype(np.float64)
+        gram += double.T @ double
+    return gram

@@ -98,6 +98,8 @@ class SGDFactorization(Factorization):
         found = change["objective"]
         # In the first rotation steps may be long until the rates have fallen.
         is_lost = step > 0 and found > _LOST * shared["of_the_mean"]
+        if self.params.early_stopping:
+            is_lost = False  # the best of the rounds is kept
         if is_lost or not np.isfinite(found):
             found = np.array(np.nan)
         return {**shared, "objective": found}
