@@ -7,6 +7,7 @@ them ready for the kernels. X never passes through the client.
 from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
+from dask_ma.data._blocks import is_foreign_sparse, is_sparse, to_csr
 from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import (
     ShardDigest,
@@ -63,7 +64,9 @@ __all__ = [
     "encode_labels",
     "hand_back",
     "is_dask_collection",
+    "is_foreign_sparse",
     "is_on_disk",
+    "is_sparse",
     "join_groups",
     "join_shard",
     "memory_here",
@@ -73,6 +76,7 @@ __all__ = [
     "refuse_unfinished",
     "row_blocks",
     "rows_of",
+    "to_csr",
     "unique_labels_of",
     "weight_per_row",
 ]

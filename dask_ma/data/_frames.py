@@ -98,7 +98,7 @@ def row_blocks(X: Any, y: Any = None) -> tuple[list[Any], list[Any] | None]:
     Raises
     ------
     ValueError
-        If X and y have other numbers of rows, or of blocks whose rows are not known.
+        If X and y have other numbers of rows.
     """
     if is_dask_frame(X) and is_dask_frame(y) and _are_partitioned_alike(X, y):
         pairs = _side_by_side(X, y)
@@ -110,21 +110,19 @@ def row_blocks(X: Any, y: Any = None) -> tuple[list[Any], list[Any] | None]:
         return blocks, _cut_like(y, X, blocks)
     if not is_dask_frame(X) and not is_dask_frame(y):
         y = align_blocks(y, "y", X)
-    columns = _delayed_blocks(y)
-    if len(columns) != len(blocks):
-        raise ValueError(
-            f"y has {len(columns)} blocks and X has {len(blocks)}, whose rows are not "
-            "known, so y cannot be cut like X; take both from one DataFrame, or call "
-            "compute_chunk_sizes() of both arrays"
-        )
-    return blocks, columns
+        if y.npartitions == len(blocks):
+            return blocks, _delayed_blocks(y)
+    return blocks, _cut_blocks_like(y, blocks)
 
 
 def _are_partitioned_alike(X: Any, y: Any) -> bool:
-    """Whether two frames have the same number of partitions, also when lowered."""
+    """Whether two frames have the same partitions, as far as they say, also lowered."""
     with partitions_kept():
         keep = _keeps_partitions(X) and _keeps_partitions(y)
-    return keep and bool(X.npartitions == y.npartitions)
+    known = X.known_divisions and y.known_divisions
+    # Other labels of as many rows are alike, too: then the rows have to be counted.
+    differ = known and X.divisions != y.divisions
+    return keep and not differ and bool(X.npartitions == y.npartitions)
 
 
 def _side_by_side(*frames: Any) -> list[Any]:
@@ -159,6 +157,33 @@ def _cut_like(y: Any, X: Any, blocks: Sequence[Any]) -> list[Any]:
         lengths = dask.compute(*(dask.delayed(len)(block) for block in blocks))
     check_length("y", len(y), sum(lengths))
     return [dask.delayed(part) for part in np.split(y, np.cumsum(lengths)[:-1])]
+
+
+def _cut_blocks_like(y: Any, blocks: Sequence[Any]) -> list[Any]:
+    """Parts of a lazy column as long as some blocks, whose rows are counted."""
+    import dask
+    import dask.array as da
+
+    columns = _delayed_blocks(y)
+    counted = dask.compute(*(dask.delayed(len)(part) for part in [*blocks, *columns]))
+    lengths, own = counted[: len(blocks)], counted[len(blocks) :]
+    check_length("y", sum(own), sum(lengths))
+    if lengths == own:
+        return columns
+    meta = frame_to_array(y._meta) if is_dask_frame(y) else y._meta
+    flat: Any = dask.delayed(_flat)
+    whole = da.concatenate(
+        [
+            da.from_delayed(flat(part), (n,), dtype=meta.dtype)
+            for part, n in zip(columns, own, strict=True)
+        ]
+    )
+    return list(whole.rechunk((tuple(lengths),)).to_delayed())
+
+
+def _flat(column: Any) -> np.ndarray:
+    """A column, also one of shape (n, 1), as an array (runs on a worker)."""
+    return np.asarray(column).reshape(-1)
 
 
 def as_array(collection: Any) -> Any:

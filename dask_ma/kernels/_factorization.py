@@ -16,6 +16,7 @@ from scipy import linalg, sparse
 _CAPACITY = 4000  # elements of a batch of rows: their factors fit into the cache
 _LONGER = 1.25  # how much longer the longest row of a batch is than the shortest
 _SHORT = 8  # rows up to this length go together in any case
+_ROWS_TOGETHER = 4096  # whose steps follow each other: their factors fit into the cache
 _TINY = 1e-30
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_MORE = np.uint64(0x94D049BB133111EB)
@@ -61,12 +62,13 @@ class RowBatch(NamedTuple):
     ----------
     rows : ndarray of intp of shape (b,)
         Different rows.
-    columns : ndarray of intp of shape (b, length)
+    columns : ndarray of int of shape (b, length)
         Columns of their elements; 0 behind the end of a row.
     values, curvatures, pulls : ndarray of shape (b, length)
         An element stands for ``pull * (value - prediction) ** 2``, of which the square
         of the prediction has the weight `curvature`; both weights are 0 behind the end
-        of a row. They differ where all elements that are not stored count, too.
+        of a row. They differ where all elements that are not stored count, too, and are
+        one array where they do not.
     """
 
     rows: np.ndarray
@@ -108,15 +110,13 @@ def row_batches(
         places = np.arange(lengths[rows[-1]])
         inside = places < lengths[rows][:, np.newaxis]
         elements = np.where(inside, matrix.indptr[rows][:, np.newaxis] + places, 0)
-        batches.append(
-            RowBatch(
-                rows.astype(np.intp),
-                np.where(inside, matrix.indices[elements], 0).astype(np.intp),
-                matrix.data[elements],
-                np.where(inside, curvatures[elements], 0).astype(matrix.dtype),
-                np.where(inside, pulls[elements], 0).astype(matrix.dtype),
-            )
-        )
+        columns, values = matrix.indices[elements], matrix.data[elements]
+        columns[~inside] = 0
+        bent = np.where(inside, curvatures[elements], 0).astype(values.dtype)
+        pulled = bent
+        if pulls is not curvatures:
+            pulled = np.where(inside, pulls[elements], 0).astype(values.dtype)
+        batches.append(RowBatch(rows.astype(np.intp), columns, values, bent, pulled))
         start = stop
     return batches
 
@@ -288,7 +288,7 @@ def step_batches(
     size: int,
     rng: np.random.Generator,
 ) -> list[StepBatch]:
-    """Deal elements out over batches at random.
+    """Deal elements out over batches at random, those of some thousand rows together.
 
     Parameters
     ----------
@@ -306,6 +306,8 @@ def step_batches(
     batches : list of StepBatch
     """
     order = rng.permutation(len(values))
+    if shape[0] > _ROWS_TOGETHER:
+        order = order[np.argsort(rows[order] // _ROWS_TOGETHER, kind="stable")]
     batches = []
     for start in range(0, len(order), size):
         picked = order[start : start + size]

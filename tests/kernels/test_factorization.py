@@ -134,6 +134,19 @@ def test_a_step_is_that_of_the_gradient(dtype):
     np.testing.assert_allclose(left[1], squares[0], **tolerance)
 
 
+def test_steps_of_many_rows_are_on_some_of_them():
+    """Factors of the rows of a batch are close to each other in memory."""
+    n, n_rows = 5000, 50_000
+    rows, columns = RNG.integers(0, n_rows, n), RNG.integers(0, 10, n)
+    ones = np.ones(n)
+    batches = step_batches(
+        rows, columns, np.arange(n) + 0.0, ones, (n_rows, 10), 100, RNG
+    )
+    found = np.concatenate([batch.values for batch in batches])
+    np.testing.assert_array_equal(np.sort(found), np.arange(n))
+    assert max(np.ptp(batch.rows) for batch in batches) < n_rows / 4
+
+
 @pytest.mark.parametrize(("n_columns", "n"), [(5, 10), (300, 3), (1000, 1), (777, 20)])
 @pytest.mark.parametrize("kinds", [3, 10**6])
 def test_the_best_columns(n_columns, n, kinds):

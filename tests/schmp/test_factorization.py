@@ -3,6 +3,7 @@
 import pickle
 from functools import partial
 
+import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -296,9 +297,11 @@ def test_parameters_act(changed):
     assert np.abs(before.predict(PAIRS) - after.predict(PAIRS)).max() > 1e-4
 
 
-def test_steps_that_are_too_long():
+@pytest.mark.parametrize("eta0", [1e20, 50.0])
+def test_steps_that_are_too_long(eta0):
+    """Factors that are infinite, or finite and worse than the mean."""
     model = SchMPMatrixFactorization(
-        3, solver="sgd", eta0=1e20, max_iter=50, random_state=0
+        3, solver="sgd", eta0=eta0, max_iter=50, random_state=0
     )
     with pytest.raises(ValueError, match="smaller eta0"):
         model.fit(PAIRS, RATINGS)
@@ -382,6 +385,41 @@ def test_columns_of_another_order():
     assert not hasattr(model, "feature_names_in_")
 
 
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_a_frame_of_users_items_and_ratings(is_lazy):
+    frame = pd.DataFrame({"user": USERS, "item": ITEMS, "stars": RATINGS})
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(frame[["user", "item"]], frame["stars"])
+    X = frame
+    if is_lazy:
+        dd = pytest.importorskip("dask.dataframe")
+        X = dd.from_pandas(frame, npartitions=3)
+    found = clone(model).fit(X)
+    np.testing.assert_allclose(found.user_factors_, expected.user_factors_, atol=1e-8)
+    assert found.feature_names_in_.tolist() == ["user", "item"]
+    assert found.score(X) == pytest.approx(expected.score(PAIRS, RATINGS))
+    new = pd.DataFrame({"user": [99], "item": [1], "stars": [2.0]})
+    assert 99 in found.partial_fit(new).user_ids_
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_matrices_of_another_package(is_lazy):
+    foreign = pytest.importorskip("sparse")
+
+    def block(stop):
+        own = USERS < stop
+        return foreign.COO(PAIRS[own].T, RATINGS[own], (stop, N_ITEMS))
+
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(PAIRS, RATINGS)
+    X = block(N_USERS)
+    if is_lazy:
+        shape, meta = (N_USERS, N_ITEMS), block(0)
+        X = da.from_delayed(dask.delayed(block)(N_USERS), shape, meta=meta)
+    found = clone(model).fit(X)
+    np.testing.assert_allclose(found.user_factors_, expected.user_factors_, atol=1e-8)
+
+
 def test_zeros_that_are_stored_are_ratings():
     X = sparse.csr_array(([0.0, 4, 2], ([0, 0, 1], [0, 1, 1])), shape=(2, 2))
     model = SchMPMatrixFactorization(1, random_state=0).fit(X)
@@ -429,7 +467,7 @@ def test_pairs_that_are_rated_twice():
         ),
         (PAIRS, RATINGS[:-1], "one rating for each"),
         (PAIRS[:, :1], RATINGS, "must have two columns, user and item, got 1"),
-        (TRUTH, None, "X must have two columns|explicit feedback requires y"),
+        (TRUTH, None, "X must have two columns, user and item, got 20"),
         (PAIRS, None, "explicit feedback requires y"),
         (sparse.csr_array(TRUTH), RATINGS, "y must be None where X is a users x items"),
         ([("a", 1.0), (None, 2.0)], [1, 2], "users has no id in row 1"),
@@ -440,6 +478,12 @@ def test_pairs_that_are_rated_twice():
 def test_what_are_no_ratings(X, y, match):
     with pytest.raises(ValueError, match=match):
         SchMPMatrixFactorization(2).fit(X, y)
+
+
+def test_masked_ratings_are_no_ratings():
+    masked = np.ma.masked_array(RATINGS, np.arange(len(RATINGS)) == 3)
+    with pytest.raises(TypeError, match="y is a masked array"):
+        SchMPMatrixFactorization(2).fit(PAIRS, masked)
 
 
 def test_ids_that_cannot_be_compared():
@@ -815,6 +859,27 @@ def test_files_without_some_of_their_rows(column, bound, stored, cluster):
         )
 
 
+@pytest.mark.parametrize("form", ["frame", "array", "few"])
+def test_ratings_in_other_partitions_than_pairs(form):
+    """As many partitions with other divisions, too."""
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"user": USERS, "item": ITEMS, "r": RATINGS})
+    X = dd.from_pandas(frame[["user", "item"]], npartitions=3)
+    y = {
+        "frame": dd.from_pandas(frame["r"], npartitions=2).repartition(
+            divisions=(0, 5, 9, len(frame) - 1)
+        ),
+        "array": da.from_array(RATINGS, 40),
+        "few": dd.from_pandas(frame["r"], npartitions=2),
+    }[form]
+    model = SchMPMatrixFactorization(**EXACT, max_iter=3)
+    expected = clone(model).fit(PAIRS, RATINGS)
+    found = clone(model).fit(X, y)
+    np.testing.assert_allclose(found.user_factors_, expected.user_factors_, atol=1e-8)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        clone(model).fit(X, dd.from_pandas(frame["r"][1:], npartitions=2))
+
+
 def test_ratings_in_other_chunks_than_pairs(cluster):
     model = SchMPMatrixFactorization(**EXACT, max_iter=3)
     expected = clone(model).fit(PAIRS, RATINGS)
@@ -825,7 +890,7 @@ def test_ratings_in_other_chunks_than_pairs(cluster):
             found.user_factors_, expected.user_factors_, atol=1e-8
         )
     unknown = y[y > -np.inf]
-    with pytest.raises(ValueError, match=r"y has \d+ blocks and X has \d+, whose rows"):
-        model.fit(X, unknown)
+    found = clone(model).fit(X, unknown)
+    np.testing.assert_allclose(found.user_factors_, expected.user_factors_, atol=1e-8)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.fit(X, RATINGS[1:])

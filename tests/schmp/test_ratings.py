@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dask_ma.schmp.factorization._ids import find_ids, unique_ids
+from dask_ma.schmp.factorization._inputs import encode
 from dask_ma.schmp.factorization._ratings import Ratings, counted_order, to_csr
 
 RNG = np.random.default_rng(0)
@@ -24,6 +25,25 @@ def test_sorted_ratings_do_not_depend_on_how_they_came():
         found = ratings.take(came).sorted()
         for ours, expected in zip(found, ratings.take(order), strict=True):
             np.testing.assert_array_equal(ours, expected)
+
+
+def test_ratings_without_weights_are_sorted_by_value():
+    users, items = RNG.integers(0, 6, 200), RNG.integers(6, 12, 200)
+    ratings = Ratings(users, items, RNG.integers(0, 3, 200) / 2, None)
+    order = np.lexsort((ratings.values, items, users))
+    found = ratings.sorted()
+    assert found.weights is None
+    assert found.total_weight() == 200
+    np.testing.assert_array_equal(found.values, ratings.values[order])
+    again = found.sorted()
+    assert again.values is found.values  # what is sorted already is not copied
+
+
+@pytest.mark.parametrize(("values", "dtype"), [([0.5, 4], "f4"), ([0.1, 4], "f8")])
+def test_rows_are_in_single_precision_where_it_is_exact(values, dtype):
+    encoded = encode(np.array([[3, 1], [1, 1]]), values, "float32", adds_up=False)
+    assert encoded.table.dtype == dtype
+    np.testing.assert_array_equal(encoded.table, [[1, 0, values[0]], [0, 0, values[1]]])
 
 
 @pytest.mark.parametrize("by", ["users", "items"])

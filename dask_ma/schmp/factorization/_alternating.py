@@ -27,6 +27,7 @@ from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
 SIDES = "users", "items"
 #: In the place of a visiting block: all of its side.
 ALL = -1
+_IN_DOUBLE = 2**14  # rows at a time
 
 
 class AlternatingFactorization(Factorization):
@@ -43,14 +44,14 @@ class AlternatingFactorization(Factorization):
     ) -> LocalRatings:
         """Send the ratings to their users, and once more to their items."""
         rank_of, block_of = self.place(local, blocks, group)
-        ratings = local.ratings
+        here, local.ratings = local.ratings, local.ratings.take(slice(0))
         if self.params.feedback == "implicit":
-            ratings = _added_up(ratings, group, rank_of)
+            here = _added_up(here, group, rank_of)
         for side, name in enumerate(SIDES):
-            here = ratings.sent_to(group, rank_of[ratings[side]])
-            own, other = block_of[here[side]], block_of[here[1 - side]]
-            if self.is_whole(local, side):
-                other = np.full_like(other, ALL)
+            here = here.sent_to(group, rank_of[here[side]])
+            own, other = block_of[here[side]], np.broadcast_to(ALL, len(here.users))
+            if not self.is_whole(local, side):
+                other = block_of[here[1 - side]]
             for (home, visiting), found in by_pairs(here, own, other).items():
                 columns = (
                     self._side_of(1 - side) if visiting == ALL else blocks[visiting]
@@ -99,10 +100,10 @@ class AlternatingFactorization(Factorization):
         if not self.is_whole(local, side):
             self.gather(block, local, turn)
         elif self.is_solved_in(side, place):
+            p, first = self.params, 0 if side else self.params.n_users
             if local.collected is None:
-                shape = len(self._side_of(1 - side)), self.params.n_columns
-                local.collected = np.zeros(shape, dtype=self.params.dtype)
-            first = self._side_of(1 - side)[0]
+                shape = p.n_users if side else p.n_items, p.n_columns
+                local.collected = np.zeros(shape, dtype=p.dtype)
             local.collected[block.parameters - first] = block.values["factors"]
 
     def is_whole(self, local: LocalRatings, side: int) -> bool:
@@ -236,11 +237,14 @@ def _added_up(ratings: Ratings, group: Group, rank_of: np.ndarray) -> Ratings:
         return here
     differs = (np.diff(here.users) != 0) | (np.diff(here.items) != 0)
     starts = np.r_[0, np.flatnonzero(differs) + 1]
-    values = np.add.reduceat(here.values * here.weights, starts)
-    return Ratings(here.users[starts], here.items[starts], values, np.ones(len(starts)))
+    values = np.add.reduceat(here.values * here.all_weights(), starts)
+    return Ratings(here.users[starts], here.items[starts], values, None)
 
 
 def gram_of(factors: np.ndarray) -> np.ndarray:
-    """Gram matrix in double precision."""
-    double = factors.astype(np.float64)
-    return double.T @ double
+    """Gram matrix in double precision, which some rows at a time are brought to."""
+    gram = np.zeros((factors.shape[1], factors.shape[1]))
+    for start in range(0, len(factors), _IN_DOUBLE):
+        double = factors[start : start + _IN_DOUBLE].astype(np.float64)
+        gram += double.T @ double
+    return gram

@@ -80,16 +80,16 @@ class ConjugateGradientFactorization(AlternatingFactorization):
         if self.is_whole(local, side):
             if not is_last:
                 return None  # all is here, and done in the last rotation
-            descent, constants = self._descended(block, local, side, ridges, gram)
+            found, loss = self._descended(block, local, side, ridges, gram)
         else:
             rows = self._stepped(block, local, turn, ridges, gram)
             if not is_last:
                 return None
             assert rows.descent is not None
-            descent, constants = rows.descent, rows.constants
+            found = rows.descent.factors
+            loss = losses_of_descent(rows.descent, rows.constants, ridges).sum()
             del local.sums[block.number]
-        loss = losses_of_descent(descent, constants, ridges).sum()
-        return float(loss), self.put(block, descent.factors, ridges, side)
+        return float(loss), self.put(block, found, ridges, side)
 
     def _descended(
         self,
@@ -98,22 +98,20 @@ class ConjugateGradientFactorization(AlternatingFactorization):
         side: int,
         ridges: np.ndarray,
         gram: np.ndarray | None,
-    ) -> tuple[RowDescent, np.ndarray]:
-        """All steps of a block, where all elements of its rows are here."""
-        own = block.values["factors"][:, self.columns(side)]
-        zeros = np.zeros_like(own)
-        whole = RowDescent(own.copy(), zeros, zeros.copy(), zeros.copy())
-        constants = np.zeros(len(own))
+    ) -> tuple[np.ndarray, float]:
+        """Factors and loss after all steps, where all elements of the rows are here."""
+        found = block.values["factors"][:, self.columns(side)]
         assert local.collected is not None
         near = self.solved_columns(local.collected, side)
         offsets = self.offsets(local.collected, side)
+        loss = 0.0
         for batch in local.batches.get((block.number, ALL), ()):
-            found, constants[batch.rows] = descend_batch(
-                batch, near, own, ridges, self.params.cg_steps, gram, offsets
+            descent, constants = descend_batch(
+                batch, near, found, ridges, self.params.cg_steps, gram, offsets
             )
-            for all_rows, part in zip(whole, found, strict=True):
-                all_rows[batch.rows] = part
-        return whole, constants
+            loss += losses_of_descent(descent, constants, ridges[batch.rows]).sum()
+            found[batch.rows] = descent.factors
+        return found, loss
 
     def _stepped(
         self,

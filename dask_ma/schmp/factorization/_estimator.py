@@ -9,7 +9,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -20,6 +19,7 @@ from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import (
     describe,
     is_dask_collection,
+    is_sparse,
     refuse_unfinished,
     weight_per_row,
 )
@@ -33,6 +33,8 @@ from dask_ma.schmp.factorization._inputs import (
     NO_RATINGS,
     Encoded,
     encode,
+    pairs_and_ratings,
+    pairs_of,
     triples_of,
 )
 from dask_ma.schmp.factorization._params import FactorizationParams
@@ -293,11 +295,11 @@ class SchMPMatrixFactorization(FittedFactorization):
             Pairs of user and item, whose ids may be numbers, texts, dates or integers
             of any size. Or all ratings as a matrix, whose rows are users and whose
             columns are items, numbered from 0: stored zeros are ratings, what is not
-            stored is missing.
+            stored is missing. Or a frame of users, items and ratings, without `y`.
         y : array-like or Dask column of shape (n,), default=None
-            Ratings of the pairs; None for a matrix, and for pairs that have happened
-            once. A pair that is rated twice has two ratings; with implicit feedback
-            they are added up.
+            Ratings of the pairs; None for a matrix, for a frame with a column of
+            ratings, and for pairs that have happened once. A pair that is rated twice
+            has two ratings; with implicit feedback they are added up.
         sample_weight : array-like or Dask column of shape (n,), default=None
             Weights of the ratings, not negative; not with a matrix.
 
@@ -310,9 +312,12 @@ class SchMPMatrixFactorization(FittedFactorization):
         ValueError
             For ratings that are not finite, ids that are missing, no ratings at all, or
             steps of "sgd" that diverge.
+        TypeError
+            For masked ratings, and ids that cannot be compared.
         """
         self._check_parameters(is_partial=False)
         refuse_unfinished(X, "X")
+        X, y = pairs_and_ratings(X, y)
         with self._keep_fitted_state():
             is_matrix = y is None and not _are_pairs(X)
             if is_matrix and sample_weight is not None:
@@ -321,6 +326,8 @@ class SchMPMatrixFactorization(FittedFactorization):
                     "pairs and ratings"
                 )
             if y is None and not is_matrix and self.feedback == "explicit":
+                if not is_dask_collection(X):
+                    pairs_of(X)  # says what else is wrong
                 raise ValueError(
                     "explicit feedback requires y to be passed, the ratings of the "
                     "pairs in X; set feedback='implicit' for pairs that have happened"
@@ -372,6 +379,7 @@ class SchMPMatrixFactorization(FittedFactorization):
             return self.fit(X, y, sample_weight)
         if is_dask_collection(X) or not _are_pairs(X):
             raise ValueError("partial_fit takes pairs of user and item in memory")
+        X, y = pairs_and_ratings(X, y)
         self._check_names(X)
         triples = triples_of(X, y)
         weights = np.ones(len(triples.values))
@@ -476,8 +484,8 @@ class SchMPMatrixFactorization(FittedFactorization):
 
 def _are_pairs(X: Any) -> bool:
     """Whether an input is rows of user and item, and not a matrix."""
-    if sparse.issparse(X):
+    if is_sparse(X):
         return False
     if hasattr(X, "chunks"):
-        return not sparse.issparse(X._meta) and X.shape[1] == 2
+        return not is_sparse(X._meta) and X.shape[1] == 2
     return True

@@ -14,7 +14,12 @@ from dask_ma.base import DistributedEstimator
 from dask_ma.data import is_dask_collection, refuse_unfinished, row_blocks
 from dask_ma.schmp.factorization._folding import Explanation, contributions, fold_in
 from dask_ma.schmp.factorization._ids import find_ids
-from dask_ma.schmp.factorization._inputs import pairs_of, triples_of
+from dask_ma.schmp.factorization._inputs import (
+    as_scipy,
+    pairs_and_ratings,
+    pairs_of,
+    triples_of,
+)
 from dask_ma.schmp.factorization._model import FactorModel, Recommendations, ids_or_none
 from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._ranking import ranking_scores
@@ -193,6 +198,7 @@ class FittedFactorization(DistributedEstimator):
             Zeros for users without ratings.
         """
         check_is_fitted(self)
+        X = as_scipy(X)
         if not sparse.issparse(X) or X.shape[1] != len(self.item_ids_):
             raise ValueError(
                 f"X must be a sparse matrix with a column for each of the "
@@ -223,6 +229,7 @@ class FittedFactorization(DistributedEstimator):
             recommendations, see :meth:`ranking_metrics`.
         """
         check_is_fitted(self)
+        X, y = pairs_and_ratings(X, y)
         self._check_names(X)
         if self.feedback == "implicit":
             return self.ranking_metrics(X, y)["ndcg"]
@@ -258,6 +265,7 @@ class FittedFactorization(DistributedEstimator):
         """
         check_is_fitted(self)
         _check_number(k)
+        X, y = pairs_and_ratings(X, y)
         self._check_names(X)
         users, items, values = self._numbered(X, y)
         taken = (users >= 0) & (items >= 0) & (values > 0)

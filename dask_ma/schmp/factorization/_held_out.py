@@ -44,8 +44,9 @@ def split_ratings(
     Which these are depends on the seed and on the pair alone.
     """
     if not params.early_stopping:
-        return ratings, ratings.take(np.arange(0))
-    pairs = ratings.users * params.n_items + (ratings.items - params.n_users)
+        return ratings, ratings.take(slice(0))
+    pairs = ratings.users.astype(np.int64) * params.n_items
+    pairs += ratings.items - params.n_users
     numbers = hashed_uniform(params.seed + _OTHER_NUMBERS, pairs, 1)[:, 0]
     is_out = (numbers + 1) / 2 < params.validation_fraction
     return ratings.take(np.flatnonzero(~is_out)), ratings.take(np.flatnonzero(is_out))

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.data import describe, is_dask_collection, row_blocks
+from dask_ma.data import (
+    describe,
+    is_dask_collection,
+    is_foreign_sparse,
+    is_sparse,
+    row_blocks,
+    to_csr,
+)
 from dask_ma.schmp.factorization._ids import (
     as_column,
     find_ids,
@@ -38,8 +45,9 @@ class Encoded(NamedTuple):
 
     Attributes
     ----------
-    table : ndarray or dask.array of float64 of shape (n, 3)
-        Number of the user, number of the item, rating.
+    table : ndarray or dask.array of shape (n, 3)
+        Number of the user, number of the item, rating; of float32 where that holds all
+        of them exactly, else of float64.
     user_ids, item_ids : ndarray
         Sorted ids.
     n_ratings : int
@@ -74,16 +82,30 @@ def encode(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     """
     if is_dask_collection(X):
         return _encode_dask(X, y, dtype, adds_up=adds_up)
+    X = as_scipy(X)
     triples = triples_of(X, y)
     users, items = (
         (np.arange(X.shape[0]), np.arange(X.shape[1]))
         if sparse.issparse(X)
         else (unique_ids(triples.users, "users"), unique_ids(triples.items, "items"))
     )
-    table = _table(triples, users, items)
-    shape = len(users), len(items)
-    seen = rated(_columns(table, dtype), shape, adds_up=adds_up)
+    numbers, shape = _numbered(triples, users, items), (len(users), len(items))
+    table = _table(numbers, _smallest_float(shape, [_is_single(numbers)]))
+    seen = rated(_columns(numbers, dtype), shape, adds_up=adds_up)
     return Encoded(table, users, items, len(table), seen)
+
+
+def as_scipy(X: Any) -> Any:
+    """A sparse array of any package as one of SciPy; other inputs as they are."""
+    return to_csr(X) if is_foreign_sparse(X) else X
+
+
+def pairs_and_ratings(X: Any, y: Any) -> tuple[Any, Any]:
+    """Pairs and ratings, which are the third column of a frame with three of them."""
+    columns = getattr(X, "columns", None)
+    if y is not None or columns is None or len(columns) != 3:
+        return X, y
+    return X[list(columns[:2])], X[columns[2]]
 
 
 def triples_of(X: Any, y: Any) -> Triples:
@@ -94,6 +116,7 @@ def triples_of(X: Any, y: Any) -> Triples:
     ValueError
         If it is none of the forms, or has ratings that are no finite numbers.
     """
+    X = as_scipy(X)
     if sparse.issparse(X):
         if y is not None:
             raise ValueError(
@@ -142,10 +165,12 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _checked(values: Any, n: int) -> np.ndarray:
     """Ratings as numbers."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError("y is a masked array; leave missing ratings out")
     values = np.asarray(values)
     if values.dtype.kind == "c":
         raise ValueError(f"y has the type {values.dtype}, expected real numbers")
-    values = values.astype(np.float64)
+    values = values.astype(np.float64, copy=False)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.shape != (n,):
@@ -162,15 +187,33 @@ def _checked(values: Any, n: int) -> np.ndarray:
     return values
 
 
-def _table(triples: Triples, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Numbers of users and items, and ratings."""
-    return np.column_stack(
-        [
-            find_ids(users, triples.users, "users"),
-            find_ids(items, triples.items, "items"),
-            triples.values,
-        ]
-    ).astype(np.float64)
+def _numbered(triples: Triples, users: np.ndarray, items: np.ndarray) -> Triples:
+    """Ratings by the numbers of users and items."""
+    sides = (users, triples.users, "users"), (items, triples.items, "items")
+    numbers = [
+        find_ids(known, ids, name).astype(np.int32 if len(known) < 2**31 else np.int64)
+        for known, ids, name in sides
+    ]
+    return Triples(numbers[0], numbers[1], triples.values)
+
+
+def _table(numbers: Triples, dtype: Any) -> np.ndarray:
+    """Ratings as rows."""
+    table = np.empty((len(numbers.values), 3), dtype=dtype)
+    for place, column in enumerate(numbers):
+        table[:, place] = column
+    return table
+
+
+def _is_single(numbers: Triples) -> bool:
+    """Whether ratings are the same in single precision."""
+    with np.errstate(over="ignore"):
+        return bool((numbers.values.astype(np.float32) == numbers.values).all())
+
+
+def _smallest_float(shape: tuple[int, int], is_single: Sequence[bool]) -> Any:
+    """Type that holds numbers of users and items, and the ratings of all parts."""
+    return np.float32 if max(shape) <= 2**24 and all(is_single) else np.float64
 
 
 def rated(
@@ -201,10 +244,14 @@ def rated(
     return matrix
 
 
-def _columns(table: np.ndarray, dtype: Any) -> tuple[np.ndarray, ...]:
+def _columns(numbers: Triples, dtype: Any) -> tuple[np.ndarray, ...]:
     """Users, items and ratings, in little memory."""
-    users, items = (table[:, side].astype(np.int32) for side in (0, 1))
-    return users, items, table[:, 2].astype(dtype)
+    return numbers.users, numbers.items, numbers.values.astype(dtype)
+
+
+def _sent(numbers: Triples, dtype: Any) -> tuple[Any, ...]:
+    """What the client gets of a block."""
+    return *_columns(numbers, dtype), _is_single(numbers)
 
 
 # Dask -------------------------------------------------------------------------------
@@ -227,26 +274,30 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
             merged_ids([part[side] for part in found], name)
             for side, name in enumerate(("users", "items"))
         )
-    tables = [dask.delayed(_table)(block, users, items) for block in blocks]
-    parts = dask.compute(*(dask.delayed(_columns)(table, dtype) for table in tables))
+    shape = len(users), len(items)
+    ids = [dask.delayed(one) for one in (users, items)]  # sent once, not to each block
+    numbers = [dask.delayed(_numbered)(block, *ids) for block in blocks]
+    parts = dask.compute(*(dask.delayed(_sent)(one, dtype) for one in numbers))
     sizes = [len(part[0]) for part in parts]
     if not any(sizes):
         raise ValueError(NO_RATINGS)
+    kind = _smallest_float(shape, [part[3] for part in parts])
     table = da.concatenate(
         [
-            da.from_delayed(one, (n, 3), dtype=np.float64)
-            for one, n in zip(tables, sizes, strict=True)
+            da.from_delayed(dask.delayed(_table)(one, kind), (n, 3), dtype=kind)
+            for one, n in zip(numbers, sizes, strict=True)
             if n
         ]
     )
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    seen = rated(columns, (len(users), len(items)), adds_up=adds_up)
+    columns = [np.concatenate(column) for column in list(zip(*parts, strict=True))[:3]]
+    del parts
+    seen = rated(columns, shape, adds_up=adds_up)
     return Encoded(table, users, items, sum(sizes), seen)
 
 
 def _is_matrix(X: Any) -> bool:
     """Whether a Dask array is users x items, and not pairs."""
-    return hasattr(X, "chunks") and (sparse.issparse(X._meta) or X.shape[1] != 2)
+    return hasattr(X, "chunks") and (is_sparse(X._meta) or X.shape[1] != 2)
 
 
 def _pair_blocks(X: Any, y: Any) -> list[Any]:
@@ -282,7 +333,7 @@ def _triples_of_block(X: Any, y: Any = None) -> Triples:
 
 def _triples_of_matrix(X: Any, first_user: int, first_item: int) -> Triples:
     """Ratings of a block of a matrix."""
-    if not sparse.issparse(X):
+    if not is_sparse(X):
         raise ValueError(
             "the blocks of a users x items array must be sparse, so that zeros can be "
             "told from missing ratings"

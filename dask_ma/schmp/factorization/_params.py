@@ -11,6 +11,7 @@ from dask_ma.kernels import hashed_uniform
 
 _MOST_SUMS = 2**30  # bytes of normal equations at a time, over all ranks
 _MOST_COLLECTED = 2**26  # bytes of a side that a rank may hold as a whole
+_DRAWN = 2**14  # factors to begin with that are drawn at a time
 # Nanoseconds, of one core, by which the way to solve is chosen.
 _GEMM = 0.06  # a rating and two components, of the product of its factors
 _ROW, _FACTORIZE = 8_000, 0.02  # a row, and three components of its factorization
@@ -191,10 +192,12 @@ class FactorizationParams:
         """
         size = 0.1 * np.sqrt(3 / self.n_components)
         factors = np.zeros((len(parameters), self.n_columns), dtype=self.dtype)
-        drawn = hashed_uniform(self.seed, parameters, self.n_components) * size
-        if self.positive:
-            drawn = np.abs(drawn)
-        factors[:, self.first_factor :] = np.where(n_rated[:, np.newaxis] > 0, drawn, 0)
+        for start in range(0, len(parameters), _DRAWN):  # in double precision
+            rows = slice(start, start + _DRAWN)
+            drawn = hashed_uniform(self.seed, parameters[rows], self.n_components)
+            drawn = np.where(n_rated[rows, np.newaxis] > 0, drawn * size, 0)
+            drawn = np.abs(drawn) if self.positive else drawn
+            factors[rows, self.first_factor :] = drawn
         if self.has_bias:
             is_item = parameters >= self.n_users
             factors[:, 0], factors[:, 1] = is_item, ~is_item

@@ -21,7 +21,7 @@ from dask_ma.schmp.factorization._held_out import (
     split_ratings,
 )
 from dask_ma.schmp.factorization._params import FactorizationParams
-from dask_ma.schmp.factorization._ratings import Ratings, Totals
+from dask_ma.schmp.factorization._ratings import Ratings, Totals, counted_order
 from dask_ma.schmp.runtime._balance import balanced_parts
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
@@ -38,7 +38,8 @@ class LocalRatings:
     Attributes
     ----------
     ratings, held_out : Ratings
-        As the rows came: those to train on, and those not.
+        As the rows came: those to train on, and those not. Empty once they have been
+        laid out for the blocks.
     totals : Totals
         What all ranks know.
     parameters : list of ndarray
@@ -89,7 +90,7 @@ class Factorization(RotationProgram):
     def prepare(self, shard: Shard, group: Group) -> LocalRatings:
         """Read the rows; a collective call."""
         p = self.params
-        all_of = Ratings.of_shard(shard, p.n_users)
+        all_of = Ratings.of_shard(shard, p.n_users, p.n_items)
         ratings, held_out = split_ratings(all_of, p)
         totals = Totals.of(ratings, p.n_users + p.n_items, group)
         self._check_range(totals)
@@ -179,7 +180,7 @@ class Factorization(RotationProgram):
         Raises
         ------
         ValueError
-            If the factors have become infinite.
+            If the factors have become infinite, or predict worse than the mean.
         """
         step = int(shared["step"])
         if self.params.is_evaluation(step):
@@ -199,12 +200,12 @@ class Factorization(RotationProgram):
     def trained(
         self, change: dict[str, np.ndarray], shared: dict[str, Any], step: int
     ) -> dict[str, Any]:
-        """What becomes of a rotation that trains; NaN for what is infinite."""
+        """What becomes of a rotation that trains; NaN where all is lost."""
 
     @property
     @abstractmethod
     def cure(self) -> str:
-        """What to do about factors that are infinite."""
+        """What to do about factors that have diverged."""
 
     def ridges(self, parameters: np.ndarray, local: LocalRatings) -> np.ndarray:
         """Penalty of each user or item."""
@@ -270,11 +271,12 @@ class Factorization(RotationProgram):
                 (own, other): HeldOut(
                     np.searchsorted(blocks[own], found.users),
                     np.searchsorted(blocks[other], found.items),
-                    self.standardized(found.values, local),
-                    found.weights,
+                    self.standardized(found.values.astype(np.float64), local),
+                    found.all_weights(),
                 )
                 for (own, other), found in pairs.items()
             }
+        local.held_out = local.held_out.take(slice(0))
         return rank_of, block_of
 
     def standardized(self, values: np.ndarray, local: LocalRatings) -> np.ndarray:
@@ -298,8 +300,8 @@ class Factorization(RotationProgram):
 
     def _check_split(self, local: LocalRatings, group: Group) -> None:
         """Refuse to train on nothing, or to stop by nothing; a collective call."""
-        own = np.array([local.ratings.weights.sum(), local.held_out.weights.sum()])
-        weights = allreduce(group, own)
+        own = [each.total_weight() for each in (local.ratings, local.held_out)]
+        weights = allreduce(group, np.array(own))
         if not (weights > 0).all():
             raise ValueError(
                 "early_stopping holds out "
@@ -349,13 +351,15 @@ def by_pairs(
     """
     if not len(own):
         return {}
-    keys = np.stack([own, other], axis=1)
-    if (keys == keys[0]).all():
-        return {(int(own[0]), int(other[0])): ratings}
-    order = np.lexsort((other, own))
-    keys = keys[order]
-    starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
+    first = int(own[0]), int(other[0])
+    if (own == first[0]).all() and (other == first[1]).all():
+        return {first: ratings}
+    low, n_others = int(other.min()), int(other.max()) - int(other.min()) + 1
+    keys = own.astype(np.int64) * n_others + (other - low)
+    order, counts = counted_order(keys), np.bincount(keys)
+    found = np.flatnonzero(counts)
+    parts = np.split(order, np.cumsum(counts[found])[:-1])
     return {
-        (int(keys[start][0]), int(keys[start][1])): ratings.take(part)
-        for start, part in zip(starts, np.split(order, starts[1:]), strict=True)
+        (int(key) // n_others, int(key) % n_others + low): ratings.take(part)
+        for key, part in zip(found, parts, strict=True)
     }

@@ -21,6 +21,8 @@ from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import Turn
 from dask_ma.schmp.runtime._rotation_schedule import RotationRequest
 
+_LOST = 2.0  # times the errors of the mean: beyond, steps only make them larger
+
 
 class SGDFactorization(Factorization):
     """Steps on batches of ratings, with a rate for each user and item."""
@@ -31,6 +33,7 @@ class SGDFactorization(Factorization):
         """Send the ratings to their users, and deal them out over batches."""
         rank_of, block_of = self.place(local, blocks, group)
         here = local.ratings.sent_to(group, rank_of[local.ratings.users])
+        local.ratings = here.take(slice(0))
         dtype = np.dtype(self.params.dtype)
         pairs = by_pairs(here, block_of[here.users], block_of[here.items])
         for (home, visiting), found in pairs.items():
@@ -38,8 +41,8 @@ class SGDFactorization(Factorization):
             local.batches[home, visiting] = step_batches(
                 np.searchsorted(rows, found.users),
                 np.searchsorted(columns, found.items),
-                self.standardized(found.values, local).astype(dtype),
-                found.weights.astype(dtype),
+                self.standardized(found.values.astype(np.float64), local).astype(dtype),
+                found.all_weights().astype(dtype),
                 (len(rows), len(columns)),
                 self.params.batch_size,
                 np.random.default_rng([self.params.seed, home, visiting]),
@@ -52,6 +55,17 @@ class SGDFactorization(Factorization):
         """Factors, and sums of squared gradients."""
         squares = np.ones(len(parameters), dtype=self.params.dtype)
         return {**super().initial_block(parameters, local, rng), "squares": squares}
+
+    def initial_shared(
+        self, local: LocalRatings, group: Group
+    ) -> dict[str, np.ndarray]:
+        """The errors of the mean alone, too, or of 0 without biases."""
+        deviation = local.totals.deviation(self.center(local)) / self.scale(local)
+        of_the_mean = local.totals.weights.sum() / 2 * deviation**2
+        return {
+            **super().initial_shared(local, group),
+            "of_the_mean": np.array(of_the_mean),
+        }
 
     def schedule(self, request: RotationRequest) -> list[list[int]]:
         """Blocks of items travel."""
@@ -82,7 +96,13 @@ class SGDFactorization(Factorization):
     ) -> dict[str, Any]:
         """The errors that the steps of the rotation have met."""
         found = change["objective"]
-        return {**shared, "objective": np.where(np.isfinite(found), found, np.nan)}
+        # In the first rotation steps may be long until the rates have fallen.
+        is_lost = step > 0 and found > _LOST * shared["of_the_mean"]
+        if self.params.early_stopping:
+            is_lost = False  # the best of the rounds is kept
+        if is_lost or not np.isfinite(found):
+            found = np.array(np.nan)
+        return {**shared, "objective": found}
 
     @property
     def cure(self) -> str:
