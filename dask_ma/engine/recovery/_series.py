@@ -134,9 +134,9 @@ class _Choosing:
         is_first = series.name == self._identity.series(self._data)
         if not self._settings.resume or (self._identity.is_random and not is_first):
             return Choice(series)  # fits that are meant to differ share no rounds
-        return self._go_on_from_other(series, found)
+        return self._resume_from_other(series, found)
 
-    def _go_on_from_other(self, series: Series, found: dict[str, list[int]]) -> Choice:
+    def _resume_from_other(self, series: Series, found: dict[str, list[int]]) -> Choice:
         """Choose the fit to go on from, or none."""
         while (other := self._find_other(found)) is not None:
             try:
