@@ -46,6 +46,34 @@ def blockwise_accuracy(predicted: Any, y: Any, sample_weight: Any) -> float:
     return float(right / total)
 
 
+def accuracy_of_places(
+    predicted: Any, y: Any, sample_weight: Any, *, no_code: int | None = None
+) -> float:
+    """Weighted fraction of right values, of all rows or of rows that are all right.
+
+    Parameters
+    ----------
+    predicted, y : ndarray or dask.array of shape (n_rows, n_places)
+    sample_weight : array-like, dask.array or None
+    no_code : int or None, default=None
+        Value of y in places that do not count; None counts rows of which all is right.
+
+    Returns
+    -------
+    accuracy : float
+    """
+    if no_code is None:
+        return blockwise_accuracy(predicted, y, sample_weight)
+    predicted, y, weight = _columns(predicted, y, sample_weight)
+    counts = y != no_code
+    right = ((predicted == y) & counts).sum(axis=1)
+    right, total = dask.compute(
+        (right * weight).sum(), (counts.sum(axis=1) * weight).sum()
+    )
+    _check_total(total)
+    return float(right / total)
+
+
 def blockwise_r2(predicted: Any, y: Any, sample_weight: Any) -> float:
     """Weighted coefficient of determination, worked out block by block.
 

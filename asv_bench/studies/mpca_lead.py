@@ -1,58 +1,83 @@
 """How far ahead is "mpca" of other strategies, by task and by link?
 
-Networks are trained by the workers of a cluster, on links of several rates, by every
-strategy and with every combination of a grid that is the same for all. Ranks hold a
-tenth of the images out and score the joint model after each epoch; the time is that
-until the accuracy reaches the target of the task, as in ``mpca_strategies.py``. Each
-strategy is shown at its best setting, beside "mpca" at its best.
+Networks of PyTorch are trained by the workers of a cluster by every strategy, and by
+``torch.distributed`` on the same workers: DistributedDataParallel over gloo, and
+post-local SGD. Each has every combination of a grid that is the same for all. Ranks
+hold a tenth of the images out and score the joint model after each epoch; the time is
+that until the accuracy reaches the target of the task, as in ``mpca_strategies.py``.
+Each strategy is shown at its best setting, beside "mpca" by default.
 
-    python mpca_lead.py --data FOLDER
-    python mpca_lead.py --data FOLDER --tasks perceptron --bandwidths 12.5MB 0
-    python mpca_lead.py --data FOLDER --scheduler tcp://host:8786 --bandwidths 0
+    python shaped_hosts.py --rate 100mbit mpca_lead.py --data FOLDER --link 100mbit
+    python mpca_lead.py --data FOLDER --tasks perceptron --pause 0.01
 
 The folder (or ``$DASK_MA_DATA``) holds ``fashion_mnist``, and ``cifar10_subset`` for
-the residual network. Bandwidths are those of each worker in a second; 0 is no limit.
-Workers behind links of their own come by ``--scheduler``. "gradients" does what
-DistributedDataParallel does: each step is made with the gradients of all ranks.
+the residual network. Where several hosts share the processors of one machine, ranks
+that wait leave theirs to the others, as they could not on hosts of their own.
+``--pause`` makes up for it: each step of training sleeps so long, whoever makes it.
+``--write`` adds the best settings to a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
+import torch
+import torch_peers
+from dask.distributed import wait
 from mpca_strategies import (
     Course,
     Images,
     add_common,
     connect,
-    limit_rate,
     load_images,
     medians,
     parse,
+    reached,
     run,
     spread,
-    warm_up,
 )
+from torch import nn
 
 from dask_ma import MPCAClassifier
 from dask_ma.mpca import Torch, strategies
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet110"
-_STRATEGIES: dict[str, list[Any]] = {
-    "mpca": ["mpca", strategies.MPCA(extrapolation=1.5)],
-    "synchronous": [strategies.Synchronous(period) for period in (5, 10, 20, 40)],
-    "easgd": [strategies.ElasticAveraging(period) for period in (5, 10, 20, 40)],
-    "gradients": ["gradients"],
-    "parameter_server": ["parameter_server"],
-}
 _RATES = (1e-3, 2e-3)
+_PERIODS = (5, 10, 20, 40)
+_DDP, _POST_LOCAL = "ddp", "post_local"
+_OF_TORCH = (_DDP, _POST_LOCAL)
+
+
+def kinds(periods: Sequence[int]) -> dict[str, list[Any]]:
+    """What is tried of each strategy; of those of torch, the period."""
+    compressed = [strategies.MPCA(compression=name) for name in ("bf16", "int8")]
+    means = partial(strategies.Synchronous, compression="int8")
+    return {
+        "mpca": ["mpca"],
+        "mpca_1.5": [strategies.MPCA(extrapolation=1.5)],
+        "mpca_bf16": compressed[:1],
+        "mpca_int8": compressed[1:],
+        "synchronous": [strategies.Synchronous(period) for period in periods],
+        "synchronous_int8": [means(period) for period in periods],
+        "easgd": [strategies.ElasticAveraging(period) for period in periods],
+        "gradients": ["gradients"],
+        "parameter_server": ["parameter_server"],
+        _DDP: [None],
+        _POST_LOCAL: list(periods),
+    }
+
+
+_STRATEGIES = tuple(kinds(_PERIODS))
 
 
 class Task(NamedTuple):
@@ -65,14 +90,14 @@ class Task(NamedTuple):
     shape : tuple of int
         Of an image as the network takes it; empty for a row.
     network : callable
-        Gives the parameters of the estimator that make the network.
+        Makes it.
     target : float
         Accuracy on the images held out.
     """
 
     load: Callable[[Path, int | None], Images]
     shape: tuple[int, ...]
-    network: Callable[[], dict[str, Any]]
+    network: Callable[[], Any]
     target: float
 
 
@@ -80,7 +105,7 @@ class Row(NamedTuple):
     """What a setting of a strategy has come to on a link."""
 
     task: str
-    bandwidth: str
+    link: str
     strategy: str
     setting: str
     course: Course
@@ -88,8 +113,6 @@ class Row(NamedTuple):
 
 def convolutions() -> Any:
     """Two layers of convolutions and two of units, for images of 28 x 28 pixels."""
-    from torch import nn
-
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -125,85 +148,140 @@ def load_colours(folder: Path, n_rows: int | None) -> Images:
     return Images(*found)
 
 
-def perceptron() -> dict[str, Any]:
-    """The built-in network of 256 and 128 units."""
-    return {"hidden_layer_sizes": (256, 128)}
+def perceptron() -> Any:
+    """Layers of 256 and 128 units."""
+    return nn.Sequential(
+        nn.Linear(784, 256),
+        nn.ReLU(),
+        nn.Linear(256, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
-def module_of(make: Callable[[], Any]) -> dict[str, Any]:
-    """A network of PyTorch."""
-    return {"module": Torch(make)}
+class Slow(nn.Module):
+    """A network whose steps of training take longer."""
+
+    def __init__(self, make: Callable[[], Any], seconds: float) -> None:
+        super().__init__()
+        self.network, self.seconds = make(), seconds
+
+    def forward(self, X: Any) -> Any:
+        if self.training:
+            time.sleep(self.seconds)
+        return self.network(X)
 
 
 TASKS = {
-    "perceptron": Task(load_images, (), perceptron, 0.87),
-    "convolutions": Task(
-        load_images, (1, 28, 28), partial(module_of, convolutions), 0.88
-    ),
-    "resnet20": Task(load_colours, (3, 32, 32), partial(module_of, residual), 0.5),
+    "perceptron": Task(load_images, (), perceptron, 0.86),
+    "convolutions": Task(load_images, (1, 28, 28), convolutions, 0.86),
+    "resnet20": Task(load_colours, (3, 32, 32), residual, 0.4),
 }
 
 
-def measure(
-    name: str, bandwidth: str, client: Any, args: argparse.Namespace
-) -> list[Row]:
-    """All settings of all strategies on a link, in turn, several times."""
+def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
+    """All settings of all strategies, in turn, several times."""
     task = TASKS[name]
     images = task.load(args.data, args.rows)
-    X, y = spread(images, client)
+    data = spread(images, client)
+    # Futures of the same blocks, for what knows nothing of dask.array.
+    X, y = (client.compute(list(each.to_delayed().ravel())) for each in data)
+    blocks = list(zip(X, y, strict=True))
     if task.shape:
-        X = X.reshape(-1, *task.shape)
+        data = data[0].reshape(-1, *task.shape), data[1]
         test = images.X_test.reshape(-1, *task.shape)
         images = images._replace(X_test=test)
-    limit_rate(client, bandwidth)
+    known = kinds(args.periods)
     settings = [
         (strategy, kind, rate)
         for strategy in args.strategies
-        for kind, rate in product(_STRATEGIES[strategy], args.rates)
+        for kind, rate in product(known[strategy], args.rates)
     ]
     courses: list[list[Course]] = [[] for _ in settings]
+    network = partial(Slow, task.network, args.pause)
+    target = args.target or task.target
     for seed in range(args.repeats):
-        for own, (_, kind, rate) in zip(courses, settings, strict=True):
-            model = MPCAClassifier(
-                **task.network(),
-                strategy=kind,
-                batch_size=args.batch,
-                learning_rate_init=rate,
-                max_iter=args.epochs,
-                tol=None,
-                early_stopping=True,
-                random_state=seed,
-            )
-            own.append(run(model, (X, y), images, args.target or task.target))
-            print(name, bandwidth, kind, rate, own[-1], file=sys.stderr, flush=True)
-    limit_rate(client, "0")
+        for own, (strategy, kind, rate) in zip(courses, settings, strict=True):
+            if strategy in _OF_TORCH:
+                plan = torch_peers.Plan(
+                    network, task.shape, rate, args.batch, args.epochs, seed, target,
+                    period=kind,
+                )  # fmt: skip
+                own.append(
+                    course_of(torch_peers.train(client, blocks, plan), plan, images)
+                )
+            else:
+                model = MPCAClassifier(
+                    module=Torch(network, device="cpu"),
+                    strategy=kind,
+                    batch_size=args.batch,
+                    learning_rate_init=rate,
+                    max_iter=args.epochs,
+                    tol=None,
+                    early_stopping=True,
+                    random_state=seed,
+                )
+                own.append(run(model, data, images, target))
+            found = name, args.link, strategy, kind, rate, own[-1]
+            print(*found, file=sys.stderr, flush=True)
     return [
-        Row(name, bandwidth, strategy, f"{kind}, rate {rate:g}", medians(own))
+        Row(name, args.link, strategy, f"{kind or ''}, rate {rate:g}", medians(own))
         for own, (strategy, kind, rate) in zip(courses, settings, strict=True)
     ]
 
 
-def print_lead(rows: list[Row]) -> None:
-    """The best setting of each strategy on each link, and how long it takes by mpca."""
-    print(
-        f"{'task':<14}{'link':<10}{'strategy':<18}{'best setting':<44}{'seconds':>9}"
-        f"{'epochs':>8}{'computing':>11}{'test':>8}{'by mpca':>9}"
-    )
-    for task, bandwidth in dict.fromkeys(row[:2] for row in rows):
-        here = [row for row in rows if row[:2] == (task, bandwidth)]
-        best: dict[str, Row] = {}
-        for row in here:
-            known = best.get(row.strategy)
-            if known is None or row.course.seconds < known.course.seconds:
-                best[row.strategy] = row
-        ours = best["mpca"].course.seconds if "mpca" in best else np.nan
-        for row in best.values():
-            course = row.course
-            print(
-                f"{task:<14}{bandwidth:<10}{row.strategy:<18}{row.setting:<44}"
-                f"{course.seconds:>9.1f}{course.epochs:>8.2f}{course.computing:>11.0%}"
-                f"{course.accuracy:>8.4f}{course.seconds / ours:>8.2f}x"
-            )
+def load_torch() -> None:
+    """Have a worker load it."""
+    import torch.distributed.algorithms.model_averaging.averagers
+    import torch.optim  # noqa: F401
+
+
+def warm_up(args: argparse.Namespace, client: Any) -> None:
+    """Make a few steps: optimisers of torch load most of it with their first one."""
+    X, y = spread(load_images(args.data, 1000), client)
+    for strategy in ("mpca", "synchronous"):
+        MPCAClassifier(
+            module=Torch(perceptron, device="cpu"),
+            strategy=strategy,
+            max_iter=1,
+            tol=None,
+            early_stopping=True,
+        ).fit(X, y)
+
+
+def course_of(outcome: Any, plan: Any, images: Images) -> Course:
+    """What ranks of torch have come to; of their messages it does not tell."""
+    module = plan.network().eval()
+    module.load_state_dict({k: torch.tensor(v) for k, v in outcome.state.items()})
+    with torch.no_grad():
+        codes = module(torch.tensor(images.X_test)).argmax(1).numpy()
+    seconds, epochs = reached(outcome.history, plan.target)
+    accuracy = float((codes == images.y_test).mean())
+    return Course(seconds, epochs, np.nan, np.nan, np.nan, accuracy)
+
+
+def best_of(rows: list[Row]) -> list[Row]:
+    """The best setting of each strategy, by task."""
+    best: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = row.task, row.strategy
+        if key not in best or row.course.seconds < best[key].course.seconds:
+            best[key] = row
+    return list(best.values())
+
+
+def table(rows: list[Row]) -> list[list[str]]:
+    """The best setting of each strategy, and how long it takes by "mpca"."""
+    ours = {row.task: row.course.seconds for row in rows if row.strategy == "mpca"}
+    head = ["task", "link", "strategy", "setting", "seconds", "epochs", "computing"]
+    lines = [[*head, "steps between exchanges", "test accuracy", "by mpca"]]
+    for row in best_of(rows):
+        course, base = row.course, ours.get(row.task, np.nan)
+        values = [f"{course.seconds:.1f}", f"{course.epochs:.2f}"]
+        values += [f"{course.computing:.2f}", f"{course.tau:.1f}"]
+        values += [f"{course.accuracy:.4f}", f"{course.seconds / base:.2f}"]
+        lines.append([row.task, row.link, row.strategy, row.setting, *values])
+    return lines
 
 
 def main() -> None:
@@ -216,16 +294,30 @@ def main() -> None:
     add = parser.add_argument
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     add("--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES))
-    add("--bandwidths", nargs="+", default=["12.5MB", "125MB", "0"])
+    add("--link", default="", help="name of what workers send through")
     add("--rates", type=float, nargs="+", default=_RATES, help="step sizes")
+    add("--periods", type=int, nargs="+", default=_PERIODS, help="steps")
+    add("--pause", type=float, default=0.0, help="seconds, of each step")
     add("--target", type=float, help="accuracy, in place of the task's own")
+    add("--write", type=Path, help="file of comma-separated values to add to")
     args = parse(parser)
+    # Workers cannot import it.
+    cloudpickle.register_pickle_by_value(torch_peers)
     rows: list[Row] = []
     with connect(args) as client:
-        warm_up(load_images(args.data, 1000), args.strategies)
-        for name, bandwidth in product(args.tasks, args.bandwidths):
-            rows += measure(name, bandwidth, client, args)
-    print_lead(rows)
+        client.wait_for_workers(args.workers, timeout=60)
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        # The import takes long, and fits count the time from the first step on.
+        wait([client.submit(load_torch, workers=[w], pure=False) for w in workers])
+        warm_up(args, client)
+        for name in args.tasks:
+            rows += measure(name, client, args)
+    lines = table(rows)
+    csv.writer(sys.stdout).writerows(lines)
+    if args.write is not None:
+        is_new = not args.write.exists()
+        with args.write.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines[not is_new :])
 
 
 if __name__ == "__main__":

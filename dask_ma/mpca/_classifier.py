@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from sklearn.utils.validation import check_is_fitted
+
 from dask_ma._callbacks import with_callbacks
+from dask_ma._scores import accuracy_of_places
 from dask_ma._sklearn import StrOptions, fit_context
 from dask_ma.base import DistributedClassifierMixin
+from dask_ma.data import weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator
 from dask_ma.mpca._probabilities import ProbabilityMixin
-from dask_ma.mpca.inputs._rows import n_targets_of, refuse_tuples
+from dask_ma.mpca.inputs._rows import flat_rows, n_targets_of, refuse_tuples
+from dask_ma.mpca.inputs._sources import targets_of
 
 
 class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
@@ -129,7 +134,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         All values of the module, end to end. Only with `module`; see
         :meth:`to_module`.
     classes_ : ndarray of shape (n_classes,)
-        Sorted labels; numbers of the columns where y has several.
+        Sorted labels; numbers of the columns where y has several, or of the module's
+        classes where y holds such a number in each place.
     n_targets_ : int or None
         Columns of y; None for a y of one dimension.
     n_iter_ : int
@@ -294,18 +300,23 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
                 (n_samples, n_targets)
             Labels: int, bool or str. Several columns hold 1 for the labels that a row
             has, and 0 for the others; a list of tuples is refused. With `module` there
-            may be more dimensions, of which each row is flattened where it is scored.
+            may be more dimensions, and numbers of classes from 0 on, as of the pixels
+            of a segmentation, where the module's output has a dimension more than y,
+            the second, as CrossEntropyLoss and NLLLoss take it.
             None where the items of a Dataset or Bag have their labels with them.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
             multiplies the loss of the row; 0 counts like no row.
 
-        X_val, y_val : array-like, default=None
-            Rows in memory to score models on in place of rows held out, with
-            `early_stopping`. They go to every rank along with the parameters, and of P
-            ranks each scores every P-th.
-        sample_weight_val : array-like of shape (n_val,), default=None
+        X_val, y_val : array-like, Dask collection, Dataset or Bag, default=None
+            Rows to score models on in place of rows held out, with `early_stopping`, in
+            any form that X and y may have; y_val is None where items have their targets
+            with them. Dask collections and items of an IterableDataset are brought to
+            the client. All go to every rank along with the parameters, and of P ranks
+            each scores every P-th.
+        sample_weight_val : array-like or Dask collection of shape (n_val,), \
+                default=None
             Weights of these rows.
 
         Returns
@@ -354,3 +365,35 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         if n_targets_of(y) is None:
             changes["classes"] = classes
         return self._fit(X, y, sample_weight, is_partial=True, **changes)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy on the rows given.
+
+        Parameters
+        ----------
+        X : array-like, sparse or Dask collection of shape (n_samples, n_features)
+            Rows, in the shape that they had in :meth:`fit`.
+        y : array-like or Dask collection of shape (n_samples,) or (n_samples, ...)
+            True labels; None where the items of a Dataset or Bag have them with them.
+        sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
+                default=None
+            Weights of the rows; a number weights all alike.
+
+        Returns
+        -------
+        accuracy : float
+            Part of the rows of which all labels are right, or of the places of all rows
+            where y holds the number of a class in each; those of the criterion's
+            ``ignore_index`` do not count. For Dask input it is worked out where the
+            rows are.
+        """
+        check_is_fitted(self)
+        y = targets_of(X) if y is None else y
+        shape = getattr(self, "target_shape_", None)
+        if self.module is None or (self._n_codes is None and shape is None):
+            return super().score(X, y, sample_weight)
+        predicted, y = (flat_rows(each)[0] for each in (self.predict(X), y))
+        no_code = None if self._n_codes is None else self._make_torch_spec().no_code
+        return accuracy_of_places(
+            predicted, y, weight_per_row(sample_weight), no_code=no_code
+        )

@@ -32,7 +32,12 @@ from dask_ma.mpca._combinations import (
 )
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca.inputs._rows import flat_rows, n_targets_of
-from dask_ma.mpca.inputs._sources import is_stream
+from dask_ma.mpca.inputs._sources import (
+    as_source,
+    has_items,
+    is_stream,
+    validation_rows,
+)
 from dask_ma.mpca.networks._mlp import MLPSpec, fitted_sklearn, pack
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY
@@ -134,14 +139,22 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     def _make_params(self, info: InputInfo, **changes: Any) -> MPCAParams:
         check_class_weight(self)
         self._check_module()
+        self._find_codes(info)
+        given = changes.get("validation")
+        spec = self._training_spec(has_validation=given is not None)
+        if given is not None:
+            changes["validation"] = self._check_validation(*given)
+        if self._dataset is not None:
+            held_out, self._dataset = self._dataset, None
+            spec = replace(spec, held_out=held_out)
         chosen = {
             "n_targets": self.n_targets_,
-            "spec": self._training_spec(),
+            "n_codes": spec.n_codes,
+            "no_code": spec.no_code,
+            "spec": spec,
             "random_state": deepcopy(check_random_state(self.random_state)),
             "join_limit": _config.get_bytes("data.join-limit"),
         }
-        if changes.get("validation") is not None:
-            changes["validation"] = self._check_validation(*changes["validation"])
         return self._params_of(MPCAParams, **{**chosen, **changes})
 
     def _take_over(self, result: MPCAResult, params: MPCAParams) -> None:
@@ -204,24 +217,17 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                 "X_val and y_val have no effect with early_stopping=False; set it to "
                 "True, or to the name of a score"
             )
-        if X is None or y is None:
+        if X is None or (y is None and not has_items(X)):
             raise ValueError("X_val and y_val belong together; give both, or none")
-        for name, rows in (("X_val", X), ("y_val", y)):
-            if is_dask_collection(rows):
-                raise TypeError(
-                    f"{name} is a Dask collection, expected rows in memory: they go to "
-                    f"every rank along with the parameters; pass {name}.compute()"
-                )
-        if self._has_items:
-            raise TypeError(
-                "X_val cannot be used with a Dataset: some of its items are held out, "
-                "or score epochs by dask_ma.mpca.EpochScoring"
-            )
+        X, y = validation_rows(X, y, as_items=self._has_items)
+        y = as_source(X, y).y if y is None else y
         if n_targets_of(flat_rows(y)[0]) != self.n_targets_:
             raise ValueError("y_val must have as many columns as y")
         X, y, _ = self._validate_rows(X, y, reset=False)
         X = X if hasattr(X, "indptr") else np.asarray(X)
         weight = None
+        if is_dask_collection(sample_weight):
+            sample_weight = sample_weight.compute()
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         return ValidationRows(X, np.asarray(y), weight)
@@ -236,15 +242,15 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             )
         return identity
 
-    def _training_spec(self) -> NetworkSpec:
+    def _training_spec(self, *, has_validation: bool) -> Any:
         """What the network of a fit is built from, with what it reads rows from."""
         if self.module is None:
             return self._make_spec()
         dataset, self._dataset = self._dataset, None
-        if self.early_stopping and is_stream(dataset):
+        if self.early_stopping and is_stream(dataset) and not has_validation:
             raise ValueError(
                 "early_stopping holds rows out, which an IterableDataset has none of; "
-                "set it to False, and score epochs by dask_ma.mpca.EpochScoring"
+                "give X_val and y_val, or set it to False"
             )
         return replace(self._make_torch_spec(), dataset=dataset)
 
@@ -352,11 +358,14 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                 setattr(peer, name, copy(getattr(self, name)))
         return peer
 
-    def _forward_rows(self, X: Any, function: Any, **options: Any) -> Any:
+    def _forward_rows(
+        self, X: Any, function: Any, *, by_class: bool = False, **options: Any
+    ) -> Any:
         """Apply the network to rows, lazily where they are a Dask collection."""
         check_is_fitted(self)
         refuse_unfinished(X, "X")
         if self.module is None:
             return self._apply(X, function, **options)
         X, model = self._rows_to_predict(X)
-        return self._in_target_shape(self._apply(X, function, model=model, **options))
+        predicted = self._apply(X, function, model=model, **options)
+        return self._in_target_shape(predicted, by_class=by_class)

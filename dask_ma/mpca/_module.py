@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma._settings import SettingsMixin
+from dask_ma.data import InputInfo
 from dask_ma.engine import Identity, as_text
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
 from dask_ma.mpca.inputs._sources import as_source, rows_as_items
@@ -36,6 +38,8 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
     _parameter_constraints: ClassVar[dict[str, Any]] = {"module": "no_validation"}
     module: Any
     vector_: Any
+    n_targets_: int | None
+    n_codes_: int | None
 
     _dataset: Any = None  # what the rows of the fit that begins are numbers of
     _has_items: bool = False  # whether rows are items of a data set
@@ -76,9 +80,11 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         spec = replace(spec, dataset=source.dataset)
         return source.rows, self._predictor(spec)  # type: ignore[attr-defined]
 
-    def _in_target_shape(self, predicted: Any) -> Any:
-        """Predictions in the shape that rows of y had."""
+    def _in_target_shape(self, predicted: Any, *, by_class: bool = False) -> Any:
+        """Predictions in the shape that rows of y had, maybe for each class."""
         shape = getattr(self, "target_shape_", None)
+        if by_class and self._n_codes is not None:
+            shape = (self._n_codes, *(shape or (self.n_targets_,)))
         if shape is None:
             return predicted
         if isinstance(predicted, np.ndarray):
@@ -123,7 +129,25 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
             fields=getattr(self, "input_fields_", None),
             target_shape=getattr(self, "target_shape_", None),
             n_targets=getattr(self, "n_targets_", None),
+            n_codes=getattr(self, "n_codes_", None),
         )
+
+    @property
+    def _n_codes(self) -> int | None:
+        """Classes of which y held numbers, column by column; None for none."""
+        return getattr(self, "n_codes_", None) if self.module is not None else None
+
+    def _find_codes(self, info: InputInfo) -> None:
+        """Note of how many classes y holds numbers, column by column; None for none."""
+        if self.module is None:
+            return
+        self.n_codes_ = None
+        if not is_classifier(self):
+            return
+        spec = replace(self._make_torch_spec(), dataset=self._dataset)
+        # A byte, a word or an item of number 0 is as good as any.
+        rows = np.zeros((1, info.n_features or 0), info.dtype)
+        self.n_codes_ = spec.find_codes(rows)
 
     @available_if(has_module)
     def to_module(self) -> Any:

@@ -14,6 +14,7 @@ from dask_ma.base import DistributedRegressorMixin
 from dask_ma.data import is_dask_collection, weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator, Predictor
 from dask_ma.mpca.inputs._rows import flat_rows
+from dask_ma.mpca.inputs._sources import targets_of
 
 
 class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
@@ -291,11 +292,14 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             Weights of the rows, not negative; a number weights all alike. A weight
             multiplies the loss of the row; 0 counts like no row.
 
-        X_val, y_val : array-like, default=None
-            Rows in memory to score models on in place of rows held out, with
-            `early_stopping`. They go to every rank along with the parameters, and of P
-            ranks each scores every P-th.
-        sample_weight_val : array-like of shape (n_val,), default=None
+        X_val, y_val : array-like, Dask collection, Dataset or Bag, default=None
+            Rows to score models on in place of rows held out, with `early_stopping`, in
+            any form that X and y may have; y_val is None where items have their targets
+            with them. Dask collections and items of an IterableDataset are brought to
+            the client. All go to every rank along with the parameters, and of P ranks
+            each scores every P-th.
+        sample_weight_val : array-like or Dask collection of shape (n_val,), \
+                default=None
             Weights of these rows.
 
         Returns
@@ -357,7 +361,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             dtype=self._float_dtype(),
         )
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Coefficient of determination on the rows given.
 
         Parameters
@@ -365,7 +369,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         X : array-like, sparse or Dask collection of shape (n_samples, n_features)
             Rows, in the shape that they had in :meth:`fit`.
         y : array-like or Dask collection of shape (n_samples,) or (n_samples, ...)
-            True values; of several, the mean over them.
+            True values; of several, the mean over them. None where the items of a
+            Dataset or Bag have them with them.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows; a number weights all alike.
@@ -376,6 +381,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
             For Dask input it is worked out where the rows are.
         """
         check_is_fitted(self)
+        y = targets_of(X) if y is None else y
         if getattr(self, "target_shape_", None) is None:
             return super().score(X, y, sample_weight)
         values = [flat_rows(each)[0] for each in (y, self.predict(X))]

@@ -23,12 +23,19 @@ class ProblemParams:
     n_targets : int or None
         Columns of y; None for a y of one dimension. Those of a classifier tell whether
         a row has each of so many labels, by 1 or 0.
+    n_codes : int or None
+        Columns of a classifier hold numbers of so many classes in place of 1 and 0;
+        None if they do not.
+    no_code : int
+        What columns hold where no class counts, then.
     """
 
     is_classifier: bool
     class_weight: Any = None
     classes: np.ndarray | None = None
     n_targets: int | None = None
+    n_codes: int | None = None
+    no_code: int = -100
 
     @property
     def has_classes(self) -> bool:

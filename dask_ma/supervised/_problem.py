@@ -192,9 +192,12 @@ def _inspect(
             weights = _label_weights(shard, labels)
         else:
             shard = replace(shard, blocks=[_float_target(b) for b in shard.blocks])
+            if params.n_codes is not None:
+                blocks = [_with_codes(block, params) for block in shard.blocks]
+                shard = replace(shard, blocks=blocks)
             for block in shard.blocks:
                 check_size(block.y, "y", block.index, "y")
-                if params.is_classifier:
+                if params.is_classifier and params.n_codes is None:
                     _check_indicators(block)
     except (ValueError, TypeError) as error:
         # The traceback would keep the shard alive on its way to the other ranks.
@@ -293,9 +296,24 @@ def _check_indicators(block: Block) -> None:
         raise ValueError(
             "Unknown label type: y has several columns, which must hold 0 and 1 to "
             f"tell the labels of each row, but one of block {block.index} holds {found}"
-            "; for one class of several in each place, as in a segmentation, give a "
-            "column of 0 and 1 for each class and criterion='CrossEntropyLoss'"
+            "; for one class of several in each place, as in a segmentation, the "
+            "module needs outputs of a dimension more than y: (n, n_classes, ...)"
         )
+
+
+def _with_codes(block: Block, params: ProblemParams) -> Block:
+    """A block with whole numbers in y; refuses those of classes that there are not."""
+    y, n_codes, no_code = block.y, params.n_codes or 0, params.no_code
+    is_code = ((y >= 0) & (y < n_codes) & (y == np.floor(y))) | (y == no_code)
+    if not is_code.all():
+        row = int(np.flatnonzero(~is_code.all(axis=1))[0])
+        wrong = y[row][~is_code[row]][0]
+        raise ValueError(
+            f"y must hold whole numbers from 0 to {n_codes - 1}, as the module has "
+            f"outputs for {n_codes} classes, or the criterion's ignore_index={no_code} "
+            f"where none counts, but a row of block {block.index} holds {wrong:g}"
+        )
+    return block._replace(y=y.astype(np.int32))
 
 
 def _check_kinds(summaries: list[Summary]) -> None:
@@ -414,7 +432,10 @@ def _scale(
         y = block.y if classes is None else encode_labels(block.y, classes)
         weight = None
         if weighted:
-            weight = np.full(len(y), scale, dtype=shard.dtype)
+            # Rows may be of integers, as pixels and numbers of tokens are.
+            is_float = shard.dtype.kind == "f"
+            kind = shard.dtype if is_float else np.dtype(np.float32)
+            weight = np.full(len(y), scale, dtype=kind)
             if block.sample_weight is not None:
                 weight *= block.sample_weight
             if factors is not None:

@@ -75,6 +75,7 @@ def score_sums(
     *,
     is_classifier: bool,
     spread: Spread | None = None,
+    no_code: int | None = None,
 ) -> np.ndarray:
     """Weighted sums from which the score over all ranks follows.
 
@@ -90,6 +91,9 @@ def score_sums(
         Whether y holds class codes, or labels in several columns.
     spread : Spread or None, default=None
         Of the targets, where there are several and they are no labels.
+    no_code : int or None, default=None
+        Where columns of y hold numbers of classes, and outputs do: what they hold in
+        places that do not count. Each of the other places counts then, not rows.
 
     Returns
     -------
@@ -105,7 +109,10 @@ def score_sums(
         for rows, outputs in predict(block.X):
             y, weight = block.y[rows], weights[rows]
             total = weight.sum()
-            if is_classifier:
+            if no_code is not None:
+                right = (weight @ ((outputs == y) & (y != no_code))).sum()
+                sums += (weight @ (y != no_code)).sum(), right, 0.0, 0.0
+            elif is_classifier:
                 sums += total, weight @ _hits(outputs, y), 0.0, 0.0
             elif spread is None:
                 squares = (outputs - y) ** 2

@@ -42,7 +42,8 @@ def linear(n_outputs=3):
 def fitted(X, y=None, cls=MPCAClassifier, module=linear, **params):
     """A model of a module; what a rank does is the same each time."""
     network = Torch(module, device="cpu", **params.pop("torch", {}))
-    return cls(module=network, **{**EVEN, **params}).fit(X, y)
+    weight = params.pop("weight", None)
+    return cls(module=network, **{**EVEN, **params}).fit(X, y, weight)
 
 
 # Types --------------------------------------------------------------------------------
@@ -227,6 +228,116 @@ def test_segmentation(n_ranks):
     assert probabilities.shape == y.shape
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
     assert (probabilities.argmax(1) == classes).mean() > 0.85
+    expected = (model.predict(X) == y).reshape(60, -1).all(axis=1).mean()
+    assert model.score(X, y) == pytest.approx(expected)
+
+
+# Maps of class numbers ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def maps():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2, 4, 4)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+
+
+def by_pixel():
+    return nn.Sequential(nn.Conv2d(2, 12, 1), nn.ReLU(), nn.Conv2d(12, 3, 1))
+
+
+LEARNING = {"max_iter": 20, "learning_rate_init": 0.03}
+
+
+@pytest.mark.parametrize("source", ["arrays", "lazy", "items"])
+@pytest.mark.parametrize(
+    "criterion",
+    ["auto", nn.functional.cross_entropy, nn.NLLLoss],
+    ids=["auto", "function", "NLLLoss"],
+)
+def test_maps_of_class_numbers(maps, source, criterion):
+    X, y = given, target = maps
+    if source == "lazy":
+        given = da.from_array(X, chunks=(20, 1, 4, 4))
+        target = da.from_array(y, chunks=(20, 4, 4))
+    if source == "items":
+        given, target = TensorDataset(torch.tensor(X), torch.tensor(y)), None
+
+    def network():
+        last = [nn.LogSoftmax(1)] if criterion is nn.NLLLoss else []
+        return nn.Sequential(by_pixel(), *last)
+
+    model = fitted(
+        given, target, module=network, torch={"criterion": criterion}, n_ranks=2,
+        **LEARNING,
+    )  # fmt: skip
+    assert model.classes_.tolist() == [0, 1, 2]
+    probabilities = np.asarray(model.predict_proba(given))
+    assert probabilities.shape == (60, 3, 4, 4)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    predicted = model.predict(given)
+    assert predicted.shape == y.shape
+    np.testing.assert_array_equal(predicted, probabilities.argmax(1))
+    right = (np.asarray(predicted) == y).mean()
+    assert model.score(given, y if target is None else target) == pytest.approx(right)
+    assert right > 0.9
+
+
+def test_a_class_for_each_token():
+    tokens = np.random.default_rng(0).integers(9, size=(80, 5))
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Embedding(9, 3)
+
+        def forward(self, X):
+            return self.layer(X).transpose(1, 2)
+
+    y = tokens % 3
+    model = fitted(tokens, y, module=Tagger, max_iter=40, learning_rate_init=0.1)
+    assert model.score(tokens, y) == 1
+    assert model.predict_proba(tokens).shape == (80, 3, 5)
+
+
+def test_places_that_do_not_count(maps):
+    """Whatever is in the images there; as many as one likes, also with weights."""
+    X, y = maps
+    known = y.copy()
+    known[:, :2] = 255
+    criterion = nn.CrossEntropyLoss(ignore_index=255)
+    network = {"module": by_pixel, "torch": {"criterion": criterion}, **LEARNING}
+    model = fitted(X, known, **network, n_ranks=2)
+    small = fitted(X[:, :, 2:], y[:, 2:], module=by_pixel, n_ranks=2, **LEARNING)
+    np.testing.assert_allclose(model.vector_, small.vector_, rtol=1e-3, atol=1e-4)
+    right = (model.predict(X) == y)[:, 2:].mean()
+    assert model.score(X, known) == pytest.approx(right)
+    weight = np.ones(60)
+    weighted = fitted(X, known, **network, n_ranks=2, weight=weight)
+    np.testing.assert_allclose(weighted.vector_, model.vector_, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_maps_that_are_held_out(maps, n_ranks):
+    X, y = maps
+    model = fitted(
+        X, y, module=by_pixel, n_ranks=n_ranks, early_stopping=True, **LEARNING
+    )
+    assert model.validation_scores_[-1] > 0.8
+    network = Torch(by_pixel, device="cpu")
+    own = MPCAClassifier(module=network, early_stopping=True, **{**EVEN, **LEARNING})
+    own.fit(X[:40], y[:40], X_val=X[40:], y_val=y[40:])
+    assert own.score(X[40:], y[40:]) == pytest.approx(own.best_validation_score_)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(1, "from 0 to 2, as the module has outputs for 3 classes, .* block .* holds 3"),
+     (-1, "must hold whole numbers from 0 to 2, .* holds -1")],
+)  # fmt: skip
+def test_classes_that_the_module_has_not(maps, change, message):
+    with pytest.raises(ValueError, match=message):
+        fitted(maps[0], maps[1] + change, module=by_pixel)
 
 
 # Transforms ---------------------------------------------------------------------------
@@ -284,9 +395,36 @@ def test_a_data_set_is_its_rows(rows, n_ranks):
         np.testing.assert_array_equal(model.vector_, expected.vector_)
         for given in (dataset, X):
             np.testing.assert_array_equal(model.predict(given), expected.predict(X))
-    assert model.score(tensors, y) == expected.score(X, y)
+    assert model.score(tensors, y) == expected.score(X, y) == model.score(tensors)
+    with pytest.raises(ValueError, match="y is None, which only a Dataset or a Bag"):
+        model.score(X)
     with pytest.raises(TypeError, match="trained on a Dataset"):
         model.predict(da.from_array(X))
+
+
+def test_items_have_weights(rows):
+    """Those of classes and of rows; numbers of items are integers, and weights not."""
+    X, y = rows
+    weight = np.random.default_rng(0).random(len(y))
+    for options in ({"class_weight": "balanced"}, {"weight": weight}):
+        ours, theirs = (fitted(g, y, n_ranks=2, **options) for g in (Pairs(X, y), X))
+        np.testing.assert_array_equal(ours.vector_, theirs.vector_)
+        assert not np.allclose(ours.vector_, fitted(X, y, n_ranks=2).vector_)
+
+
+def test_pixels_have_weights(rows):
+    pixels = np.random.default_rng(0).integers(255, size=(96, 6)).astype(np.uint8)
+    weight = np.random.default_rng(0).random(96)
+    how = {"train_transform": scaled, "eval_transform": scaled}
+    ours = fitted(pixels, rows[1], weight=weight, torch=how)
+    theirs = fitted((pixels / 255).astype(np.float32), rows[1], weight=weight)
+    np.testing.assert_allclose(ours.vector_, theirs.vector_, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loader_of_batches_is_refused(rows):
+    loader = torch.utils.data.DataLoader(Pairs(*rows))
+    with pytest.raises(TypeError, match="DataLoader, expected .* give its `dataset`"):
+        fitted(loader)
 
 
 def test_items_may_be_dicts_and_be_held_out(rows):
@@ -358,6 +496,42 @@ def test_a_stream_is_learnt_from(rows):
     """Its targets come with its items."""
     model = fitted(Stream(*rows), n_ranks=2, max_iter=30, learning_rate_init=0.03)
     assert model.score(rows[0], rows[1]) > 0.8
+
+
+def scored_on(rows, given, X_val, y_val=None):
+    """Scores of a fit to something, on something else."""
+    network = Torch(linear, device="cpu")
+    model = MPCAClassifier(module=network, early_stopping=True, n_ranks=2, **EVEN)
+    return model.fit(*given, X_val=X_val, y_val=y_val).validation_scores_
+
+
+def test_validation_rows_in_any_form(rows):
+    """Whatever the fit is to, and whatever the rows are in: the scores are the same."""
+    X, y = rows
+    train, rest = (X[:64], y[:64]), (X[64:], y[64:])
+    expected = scored_on(rows, train, *rest)
+    assert len(expected) == 2
+    forms = [
+        (Pairs(*rest), None),
+        (TensorDataset(torch.tensor(rest[0])), rest[1]),
+        (Stream(*rest), None),
+        (db.from_sequence(list(zip(*rest, strict=True)), npartitions=2), None),
+        (da.from_array(rest[0], chunks=(20, 6)), da.from_array(rest[1], chunks=9)),
+    ]
+    for form in (*forms, rest):
+        assert scored_on(rows, train, *form) == expected
+        assert scored_on(rows, (Pairs(*train),), *form) == expected
+    of_stream = scored_on(rows, (Stream(*train),), *forms[0])
+    assert of_stream == scored_on(rows, (Stream(*train),), *rest)
+
+
+def test_another_set_of_validation_items_is_another_fit(rows, tmp_path):
+    X, y = rows
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        first = scored_on(rows, (Pairs(X, y),), Pairs(X, y))
+        second = scored_on(rows, (Pairs(X, y),), Pairs(X, (y + 1) % 3))
+    assert first != second
+    assert second == scored_on(rows, (Pairs(X, y),), Pairs(X, (y + 1) % 3))
 
 
 def test_what_a_stream_cannot_do(rows):
@@ -557,8 +731,17 @@ def test_what_is_exported_takes_any_number_of_rows(rows, monkeypatch, tmp_path):
     torch.testing.assert_close(output, expected)
 
 
+# The exporter of torch warns of what it uses of its own.
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_a_file_for_other_runtimes(rows, tmp_path):
     pytest.importorskip("onnx", reason="files for other runtimes need onnx")
     pytest.importorskip("onnxscript", reason="files for other runtimes need onnxscript")
-    fitted(*rows).save_onnx(tmp_path / "network.onnx", rows[0][:3])
-    assert (tmp_path / "network.onnx").stat().st_size > 0
+    runtime = pytest.importorskip("onnxruntime", reason="the file is read by it")
+    model, path = fitted(*rows), tmp_path / "network.onnx"
+    model.save_onnx(path, rows[0][:3])
+    assert list(tmp_path.iterdir()) == [path]
+    session = runtime.InferenceSession(path)
+    (output,) = session.run(None, {session.get_inputs()[0].name: rows[0]})
+    with torch.no_grad():
+        expected = model.to_module()(torch.tensor(rows[0])).numpy()
+    np.testing.assert_allclose(output, expected, atol=1e-5)

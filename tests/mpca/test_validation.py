@@ -37,6 +37,24 @@ def test_the_score_is_that_on_the_rows_given(classes, n_ranks):
     assert rows >= 4 * len(X)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "frames", "unknown lengths"])
+def test_validation_rows_may_be_lazy(classes, kind):
+    X, y, X_val, y_val = classes
+    model = MPCAClassifier(
+        early_stopping=True, n_ranks=2, strategy="synchronous", **QUICK
+    )
+    expected = model.fit(X, y, X_val=X_val, y_val=y_val).validation_scores_
+    lazy = da.from_array(X_val, chunks=(40, 3)), da.from_array(y_val, chunks=70)
+    if kind == "frames":
+        lazy = (each.rechunk(50).to_dask_dataframe() for each in lazy)
+    if kind == "unknown lengths":
+        lazy = lazy[0][lazy[0][:, 0] > -np.inf], lazy[1]
+    X_lazy, y_lazy = lazy
+    weight = da.ones(len(y_val), chunks=30)
+    model.fit(X, y, X_val=X_lazy, y_val=y_lazy, sample_weight_val=weight)
+    assert model.validation_scores_ == expected
+
+
 def test_weights_of_validation_rows(classes):
     X, y, X_val, y_val = classes
     weight = np.random.default_rng(0).random(len(y_val))
@@ -122,8 +140,6 @@ def test_what_cannot_be_used_is_refused(classes):
         MPCAClassifier(**QUICK).fit(X, y, **val)
     with pytest.raises(ValueError, match="X_val and y_val belong together"):
         model.fit(X, y, X_val=X_val)
-    with pytest.raises(TypeError, match="X_val is a Dask collection.*compute"):
-        model.fit(X, y, X_val=da.from_array(X_val), y_val=y_val)
     with pytest.raises(ValueError, match="5 features"):
         model.fit(X, y, X_val=X_val[:, :4], y_val=y_val)
     with pytest.raises(ValueError, match="not in"):

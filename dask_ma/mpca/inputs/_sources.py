@@ -73,6 +73,7 @@ def as_source(X: Any, y: Any, *, needs_target: bool = True) -> Source:
         For items without a target.
     """
     refuse_unfinished(X, "X")
+    _refuse_loader(X)
     if isinstance(X, Mapping):
         rows, fields = pack_rows(X)
         return Source(rows, y, fields=fields)
@@ -93,6 +94,37 @@ def is_dataset(X: Any) -> bool:
     )
 
 
+def targets_of(X: Any) -> Any:
+    """Targets that the items of a data set or a bag have with them.
+
+    Raises
+    ------
+    ValueError
+        If `X` is neither.
+    """
+    if not has_items(X):
+        raise ValueError(
+            "y is None, which only a Dataset or a Bag of pairs makes up for, "
+            f"got {type(X).__name__} as X; give y"
+        )
+    return as_source(X, None).y
+
+
+def has_items(X: Any) -> bool:
+    """Whether rows of `X` may have their targets with them."""
+    return is_dataset(X) or _is_bag(X)
+
+
+def _refuse_loader(X: Any) -> None:
+    """Refuse what makes batches by itself."""
+    module = sys.modules.get("torch.utils.data")
+    if module is not None and isinstance(X, module.DataLoader):
+        raise TypeError(
+            "X is a DataLoader, expected what it reads: give its `dataset`, and "
+            "batch_size and shuffle to the estimator"
+        )
+
+
 def is_stream(dataset: Any) -> bool:
     """Whether items of a data set come in an order of its own."""
     module = sys.modules.get("torch.utils.data")
@@ -109,12 +141,55 @@ def rows_as_items(X: Any) -> Any:
     """
     if is_dataset(X):
         return X
+    if isinstance(X, Mapping):
+        raise TypeError("the module was trained on a Dataset: give one, not a dict")
     if is_dask_collection(X):
         raise TypeError(
             "the module was trained on a Dataset: predict one, or rows in memory, and "
             "take to_module() to the blocks of a Dask collection"
         )
     return Items(X if hasattr(X, "shape") else np.asarray(X))
+
+
+def validation_rows(X: Any, y: Any, *, as_items: bool) -> tuple[Any, Any]:
+    """Rows in memory, or a data set that is read by number, to score models on.
+
+    Parameters
+    ----------
+    X : array-like, Dask collection, mapping, Dataset, IterableDataset or Bag
+        As :func:`as_source` takes it. Dask collections are computed.
+    y : array-like, Dask collection or None
+        Targets; None takes those of the items.
+    as_items : bool
+        Whether a data set is wanted, as the model is trained on one.
+
+    Returns
+    -------
+    X : array-like, mapping or Dataset
+    y : array-like or None
+    """
+    if is_dask_collection(X) or is_dask_collection(y):
+        import dask
+
+        is_bag = _is_bag(X)
+        X, y = dask.compute(X, y)
+        if is_bag:
+            X, y = _columns_of(X, y)
+    if is_dataset(X) and (is_stream(X) or not as_items):
+        items = list(X) if is_stream(X) else [X[i] for i in range(len(X))]
+        X, y = _columns_of(items, y)
+    return (rows_as_items(X) if as_items else X), y
+
+
+def _columns_of(items: list[Any], y: Any) -> tuple[Any, Any]:
+    """Arrays of the inputs of items, and of their targets where none are given."""
+    if y is None:
+        y = np.stack(list(_targets(iter(items))))
+    is_pair = isinstance(items[0], tuple | list) and len(items[0]) > 1
+    inputs = [item[0] if is_pair else item for item in items]
+    if isinstance(inputs[0], Mapping):
+        return {n: np.stack([np.asarray(i[n]) for i in inputs]) for n in inputs[0]}, y
+    return np.stack([np.asarray(each) for each in inputs]), y
 
 
 def _of_dataset(dataset: Any, y: Any, needs_target: bool) -> Source:

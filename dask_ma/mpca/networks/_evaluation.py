@@ -23,6 +23,7 @@ def score_sums(
     *,
     is_classifier: bool,
     spread: Spread | None = None,
+    no_code: int | None = None,
 ) -> np.ndarray:
     """Weighted sums from which the score over all ranks follows.
 
@@ -38,6 +39,9 @@ def score_sums(
         Whether y holds class codes, or labels in several columns.
     spread : Spread or None, default=None
         Of the targets, where there are several and they are no labels.
+    no_code : int or None, default=None
+        Where y holds numbers of classes in several columns: what it holds in places
+        that do not count.
 
     Returns
     -------
@@ -52,6 +56,7 @@ def score_sums(
             lambda X: _outputs(network, X),
             is_classifier=is_classifier,
             spread=spread,
+            no_code=no_code,
         )
     finally:
         network.write(0, own)

@@ -201,7 +201,8 @@ class Network(ABC):
         outputs : ndarray of shape (n_rows,) or (n_rows, n_outputs)
             For a classifier, larger for the likelier class; a vector, above 0 for the
             second class, where two classes share a unit; above 0 for the labels that a
-            row has, where y has several columns. For a regressor, predictions.
+            row has, where y has several columns, or the number of the likeliest class
+            where these hold such numbers. For a regressor, predictions.
         """
 
     def prepare(self, X: Any) -> Any:
@@ -289,6 +290,11 @@ class NetworkSpec(ABC):
     n_targets : int or None
         Columns of y; None for a y of one dimension. With `n_classes` they tell which
         labels a row has, of as many as there are columns.
+    n_codes : int or None
+        Where y has several columns: they hold numbers of so many classes; None if they
+        tell which labels a row has.
+    no_code : int
+        What they hold where no class counts, then.
     has_center : bool
         Whether the networks can work on rows minus a center.
     """
@@ -297,6 +303,8 @@ class NetworkSpec(ABC):
     prefetch: int = 0
     has_center: ClassVar[bool] = False
     n_targets: int | None
+    n_codes: int | None = None
+    no_code: int = -100
 
     @abstractmethod
     def build(
@@ -341,7 +349,9 @@ class NetworkSpec(ABC):
         -------
         predictions : ndarray of shape (n_rows, n_classes), (n_rows, n_targets) or \
                 (n_rows,)
-            Probabilities of the classes or of the labels, or predicted values.
+            Probabilities of the classes or of the labels, or predicted values. Where
+            `n_codes` is not None, of shape (n_rows, n_codes * n_targets): all places of
+            the first class, then those of the next.
         """
 
     @abstractmethod

@@ -61,6 +61,8 @@ class Inputs:
         Names, types and shapes of what lies packed in a row.
     dataset : Dataset or None, default=None
         What the rows are numbers of the items of.
+    held_out : Dataset or None, default=None
+        The same of rows that no step is made with, where it is another one.
     train_transform, eval_transform : callable or None, default=None
         What is done to batches in steps, and in predictions.
     transform_scope : {"batch", "sample"}, default="batch"
@@ -70,6 +72,7 @@ class Inputs:
     shape: tuple[int, ...] | None = None
     fields: Fields | None = None
     dataset: Any = None
+    held_out: Any = None
     train_transform: Callable[[Any], Any] | None = None
     eval_transform: Callable[[Any], Any] | None = None
     transform_scope: str = "batch"
@@ -96,7 +99,8 @@ class Inputs:
             Floating-point numbers, and uint8 after the transform, as float32; other
             integers as int64.
         """
-        value, target = self._value(X)
+        is_apart = self.held_out is not None and not training
+        value, target = self._value(X, self.held_out if is_apart else self.dataset)
         transform = self.train_transform if training else self.eval_transform
         if transform is not None and self.transform_scope == "sample":
             rows = (_row_of(value, number) for number in range(X.shape[0]))
@@ -105,14 +109,14 @@ class Inputs:
             value = transform(value)
         return Loaded(_map(_for_module, value), target, X.shape[0])
 
-    def _value(self, X: Any) -> tuple[Value, np.ndarray | None]:
+    def _value(self, X: Any, dataset: Any) -> tuple[Value, np.ndarray | None]:
         """The batch as it lies in the rows, and what belongs to it in a stream."""
-        if isinstance(self.dataset, Stream):
-            items = self.dataset.take(X.shape[0])
+        if isinstance(dataset, Stream):
+            items = dataset.take(X.shape[0])
             targets = np.stack([np.asarray(item[1]) for item in items])
             return default_collate([item[0] for item in items]), targets
-        if self.dataset is not None:
-            items = [input_of(self.dataset[int(i)]) for i in X[:, 0]]
+        if dataset is not None:
+            items = [input_of(dataset[int(i)]) for i in X[:, 0]]
             return default_collate(items), None
         if self.fields is not None:
             parts = unpack_rows(X, self.fields).items()

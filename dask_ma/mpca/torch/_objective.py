@@ -30,6 +30,9 @@ class Objective:
         Columns of y; None for a y of one dimension.
     target_shape : tuple of int or None, default=None
         Shape of a row of y, and of outputs, where it is not that of the columns.
+    n_codes : int or None, default=None
+        Classes of which y holds a number in each place, where the output has as many
+        values for each; None if y holds none.
 
     Raises
     ------
@@ -44,6 +47,7 @@ class Objective:
         device: torch.device,
         n_targets: int | None = None,
         target_shape: tuple[int, ...] | None = None,
+        n_codes: int | None = None,
     ) -> None:
         self._name = getattr(criterion, "__name__", type(criterion).__name__)
         self._criterion = criterion
@@ -51,6 +55,8 @@ class Objective:
         self._device = device
         self._n_targets = n_targets
         self._target_shape = target_shape
+        self._n_codes = n_codes
+        self._has_codes = n_targets is None or n_codes is not None
         if isinstance(criterion, nn.Module):
             # A copy, as ranks in threads share what they were given.
             self._criterion = copy.deepcopy(criterion).float().to(device)
@@ -141,20 +147,20 @@ class Objective:
         """What the mean over some rows divides by."""
         if not isinstance(self._criterion, nn.CrossEntropyLoss | nn.NLLLoss):
             return float(counts.sum())
-        if self._n_classes is None or self._n_targets is not None:
+        if self._n_classes is None or not self._has_codes:
             return float(counts.sum())
         codes = torch.as_tensor(y.astype(np.int64), device=self._device)
-        weight = self._class_weights(codes)
-        counted = (codes != self._criterion.ignore_index).double() * weight
-        each = counted.reshape(len(y), -1).mean(1).cpu().numpy()
-        return float(counts @ each)
+        each = self._class_weights(codes).double().reshape(len(y), -1).mean(1)
+        return float(counts @ each.cpu().numpy())
 
     def check(self, output: Any, n_rows: int) -> None:
         """Raise a ValueError unless an output has the shape that the task asks for."""
         found = tuple(output.shape) if torch.is_tensor(output) else None
         expected: list[tuple[int, ...]]
         if self._n_targets is not None:
-            expected = [(n_rows, *(self._target_shape or (self._n_targets,)))]
+            codes = () if self._n_codes is None else (self._n_codes,)
+            places = self._target_shape or (self._n_targets,)
+            expected = [(n_rows, *codes, *places)]
         elif self._n_classes is None or self._has_one_unit:
             expected = [(n_rows,), (n_rows, 1)]
         else:
@@ -177,6 +183,8 @@ class Objective:
 
     def outputs(self, output: torch.Tensor) -> torch.Tensor:
         """What :meth:`Network.outputs` returns for what the module returned."""
+        if self._n_codes is not None:
+            return output.argmax(1).reshape(len(output), -1)
         if self._n_targets is not None:
             output = output.reshape(len(output), -1)
             is_probability = self._n_classes and isinstance(self._criterion, nn.BCELoss)
@@ -193,6 +201,9 @@ class Objective:
         Scores of a criterion that is not known become probabilities by a softmax, which
         keeps their order.
         """
+        if self._n_codes is not None:
+            is_log = isinstance(self._criterion, nn.NLLLoss)
+            return output.exp() if is_log else output.softmax(1)
         if self._n_targets is not None:
             if self._n_classes and isinstance(self._criterion, nn.CrossEntropyLoss):
                 return output.softmax(1)
@@ -209,11 +220,14 @@ class Objective:
         return torch.stack([1 - second, second], dim=1)
 
     def _target(self, output: torch.Tensor, y: np.ndarray) -> torch.Tensor:
-        is_float = self._n_classes is None or self._n_targets is not None
+        is_float = self._n_classes is None or not self._has_codes
         if is_float or self._has_one_unit:
             target = torch.tensor(y, dtype=torch.float32, device=self._device)
             return target.reshape(output.shape)
-        return torch.tensor(y, dtype=torch.int64, device=self._device)
+        codes = torch.tensor(y, dtype=torch.int64, device=self._device)
+        if self._n_codes is None:
+            return codes
+        return codes.reshape(len(output), *output.shape[2:])
 
     def _weighted(
         self, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
@@ -233,16 +247,24 @@ class Objective:
                 "`reduction='none'`, which sample weights need: it returned shape "
                 f"{tuple(losses.shape)} for {len(weight)} rows"
             )
-        total = weight @ losses.reshape(len(weight), -1).mean(1)
+        losses = losses.reshape(len(weight), -1)
         if self._criterion.reduction == "sum":
-            return total
-        scale = (weight * self._class_weights(target)).sum()
+            return weight @ (losses.mean(1) if self._n_codes is None else losses.sum(1))
+        total = weight @ losses.mean(1)
+        if torch.is_floating_point(target):
+            scale = weight.sum()
+        else:
+            counts = self._class_weights(target).reshape(len(weight), -1)
+            scale = weight @ counts.mean(1)
         # Rows that do not count at all neither move the network nor spoil its values.
         return total / torch.where(scale == 0, 1.0, scale)
 
-    def _class_weights(self, target: torch.Tensor) -> torch.Tensor | float:
-        """What the criterion's own mean divides by, row by row."""
-        if isinstance(self._criterion, nn.CrossEntropyLoss | nn.NLLLoss):
-            if self._criterion.weight is not None:
-                return self._criterion.weight[target]
-        return 1.0
+    def _class_weights(self, codes: torch.Tensor) -> torch.Tensor:
+        """What the criterion's own mean divides by, place by place."""
+        ones = torch.ones(codes.shape, device=codes.device)
+        if not isinstance(self._criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            return ones
+        counts = codes != self._criterion.ignore_index
+        weight = self._criterion.weight
+        of_class = ones if weight is None else weight[torch.where(counts, codes, 0)]
+        return torch.where(counts, of_class, 0.0)

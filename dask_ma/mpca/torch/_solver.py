@@ -269,7 +269,9 @@ class TorchNetwork(Network):
         loaded = X if isinstance(X, Loaded) else self.prepare(X)
         y = y if loaded.target is None else loaded.target
         parts = self._options.parts(len(y))
-        shares = self._objective.shares(y, sample_weight, parts)
+        shares = [1.0]
+        if len(parts) > 1:
+            shares = self._objective.shares(y, sample_weight, parts)
         total = torch.zeros((), device=self._device)
         for rows, share in zip(parts, shares, strict=True):
             weight = None if sample_weight is None else sample_weight[rows]

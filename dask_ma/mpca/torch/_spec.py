@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,9 @@ from torch import nn
 from dask_ma.mpca.inputs._fields import Fields
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.torch._export import export_onnx
 from dask_ma.mpca.torch._gradients import StepOptions
-from dask_ma.mpca.torch._inputs import Inputs
+from dask_ma.mpca.torch._inputs import Inputs, call
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
 from dask_ma.mpca.torch._names import find_class
 from dask_ma.mpca.torch._objective import Objective
@@ -54,8 +54,8 @@ class TorchSpec(NetworkSpec):
         Arguments of the class or function.
     criterion : type, callable or str, default="auto"
         Class, instance or name in `torch.nn`; "auto" for CrossEntropyLoss, or MSELoss
-        in a regression, or BCEWithLogitsLoss for labels in several columns. Parameters
-        that it has are not trained.
+        in a regression, or BCEWithLogitsLoss for labels in several columns that are no
+        numbers of classes. Parameters that it has are not trained.
     criterion_params : dict or None, default=None
         Arguments of the criterion's class.
     optimizer : type, callable or str, default="auto"
@@ -75,12 +75,16 @@ class TorchSpec(NetworkSpec):
         What lies packed in a row, where the module gets several inputs.
     dataset : Dataset or None, default=None
         What the rows are numbers of the items of.
+    held_out : Dataset or None, default=None
+        The same of rows that models are scored on, where it is another one.
     learning_rate_init : float, default=0.001
         The `learning_rate` at which steps have the size that `lr` tells.
     n_targets : int or None, default=None
         Columns of y; None for a y of one dimension.
     target_shape : tuple of int or None, default=None
         Shape of a row of y for the criterion; None for that which it has.
+    n_codes : int or None, default=None
+        Classes of which y holds a number in each place; None if it does not.
 
     Notes
     -----
@@ -117,9 +121,11 @@ class TorchSpec(NetworkSpec):
     input_shape: tuple[int, ...] | None = None
     fields: Fields | None = None
     dataset: Any = None
+    held_out: Any = None
     learning_rate_init: float = 0.001
     n_targets: int | None = None
     target_shape: tuple[int, ...] | None = None
+    n_codes: int | None = None
 
     def __getstate__(self) -> dict[str, bytes]:
         return {name: packed(name, value) for name, value in self.__dict__.items()}
@@ -139,19 +145,22 @@ class TorchSpec(NetworkSpec):
         pack_module(self.module, self.module_params)
 
     def digest_dataset(self) -> str:
-        """What tells a data set from others.
+        """What tells data sets from others.
 
         Returns
         -------
         digest : str
-            Of its pickled form.
+            Of their pickled forms.
 
         Raises
         ------
         TypeError
             If it cannot be pickled.
         """
-        return hashlib.sha256(packed("dataset", self.dataset)).hexdigest()
+        digest = hashlib.sha256(packed("dataset", self.dataset))
+        if self.held_out is not None:
+            digest.update(packed("X_val", self.held_out))
+        return digest.hexdigest()
 
     def check(self, n_features: int, n_classes: int | None) -> None:
         """Find out whether a network can be built and sent, before anything is.
@@ -221,11 +230,44 @@ class TorchSpec(NetworkSpec):
         module = self.load(vector).to(device)
         objective = self._objective(n_classes, device)
         width = n_classes if self.n_targets is None else self.n_targets
+        if self.n_codes is not None and width is not None:
+            width *= self.n_codes
         none = np.empty((0,) if width is None else (0, width), np.float32)
         outputs = run(module, objective, X, self._inputs(), device)
         parts = [to_array(objective.predictions(output)) for output in outputs]
         flat = [part.reshape(len(part), *none.shape[1:]) for part in parts]
         return np.concatenate([none, *flat])
+
+    def find_codes(self, X: np.ndarray) -> int | None:
+        """Classes of the places of y, where the module has an output for each of them.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features)
+            Rows that the module is tried with, one or more; their values do not matter.
+
+        Returns
+        -------
+        n_codes : int or None
+            None unless outputs have a dimension more than y, which no criterion that
+            compares values one by one could do anything with.
+        """
+        if self.n_targets is None:
+            return None
+        module = make_module(self.module, self.module_params, seed=0).eval()
+        value = self._inputs().for_rank(0, 1).load(X, training=False).value
+        with torch.no_grad():
+            output = call(module, value)
+        shape = tuple(output.shape) if torch.is_tensor(output) else ()
+        places = self.target_shape or (self.n_targets,)
+        has_classes = len(shape) == len(places) + 2 and shape[1] > 1
+        return shape[1] if has_classes else None
+
+    @property
+    def no_code(self) -> int:  # type: ignore[override]
+        """What y holds in places that no class counts in."""
+        criterion = None if self.n_codes is None else self._criterion(self.n_targets)
+        return int(getattr(criterion, "ignore_index", NetworkSpec.no_code))
 
     def attributes(
         self, vector: np.ndarray, n_features: int, n_classes: int | None
@@ -310,23 +352,8 @@ class TorchSpec(NetworkSpec):
         ImportError
             If onnx or onnxscript is not installed.
         """
-        for name in ("onnx", "onnxscript"):
-            if importlib.util.find_spec(name) is None:
-                raise ImportError(
-                    f"the format needs {name}, which is not installed: "
-                    "pip install onnx onnxscript"
-                )
         value = self._inputs().load(np.asarray(X), training=False).value
-        by_name = isinstance(value, Mapping)
-        several = value if isinstance(value, list) else [value]
-        torch.onnx.export(
-            self.load(vector),
-            () if by_name else tuple(several),
-            os.fspath(path),
-            kwargs=dict(value) if by_name else None,
-            dynamo=True,
-            dynamic_shapes=_free_rows(value),
-        )
+        export_onnx(self.load(vector), value, path)
 
     def _network(
         self,
@@ -361,6 +388,7 @@ class TorchSpec(NetworkSpec):
             self.input_shape,
             self.fields,
             self.dataset,
+            self.held_out,
             self.train_transform,
             self.eval_transform,
             self.transform_scope,
@@ -398,12 +426,18 @@ class TorchSpec(NetworkSpec):
     def _objective(self, n_classes: int | None, device: torch.device) -> Objective:
         criterion = self._criterion(n_classes)
         return Objective(
-            criterion, n_classes, device, self.n_targets, self.target_shape
+            criterion,
+            n_classes,
+            device,
+            self.n_targets,
+            self.target_shape,
+            self.n_codes,
         )
 
     def _criterion(self, n_classes: int | None) -> Any:
         default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
-        if n_classes is not None and self.n_targets is not None:
+        has_labels = n_classes is not None and self.n_targets is not None
+        if has_labels and self.n_codes is None:
             default = "BCEWithLogitsLoss"
         chosen = default if _is_auto(self.criterion) else self.criterion
         found = find_class(chosen, nn, "criterion", "torch.nn")
@@ -429,14 +463,6 @@ class TorchSpec(NetworkSpec):
         return lambda parameters: found(
             group_parameters(parameters, names, groups), **params
         )
-
-
-def _free_rows(value: Any) -> Any:
-    """That there may be any number of rows, in the words of ``torch.export``."""
-    free = {0: torch.export.Dim("rows")}
-    if isinstance(value, Mapping):
-        return dict.fromkeys(value, free)
-    return [free] * (len(value) if isinstance(value, list) else 1)
 
 
 def _is_auto(value: Any) -> bool:

@@ -189,8 +189,7 @@ class Trainer:
         state = None
         if params.keep_optimizer:
             steps = float(self._counters.n_steps)
-            own_state = self._network.optimizer_state()
-            state = mean_state(context.group, own_state, steps)
+            state = mean_state(context.group, self._network.optimizer_state(), steps)
         timeline = context.timeline()
         context.group.flush()
         # Nobody leaves while parts of models are still on their way to it.
@@ -274,6 +273,7 @@ class Trainer:
             rows,
             is_classifier=params.is_classifier,
             spread=self._spread,
+            no_code=None if params.n_codes is None else params.no_code,
         )
 
     def _is_to_keep(self, update: Decision) -> bool:
@@ -466,7 +466,7 @@ class Trainer:
     def _find_targets(self) -> Targets:
         """Targets of all ranks, where there are no classes; a collective call then."""
         problem, params = self._problem, self._params
-        if params.has_classes:
+        if params.has_classes or params.n_codes is not None:
             return Targets(np.zeros(0), 0.0, None)
         return agree_on_targets(self._context.group, problem.shard, params.n_targets)
 
@@ -480,10 +480,10 @@ class Trainer:
         return agree_on_center(self._context.group, self._problem.shard)
 
     def _classes(self) -> np.ndarray | None:
-        """Sorted labels; the numbers of its columns where y has several."""
-        n_targets = self._params.n_targets
-        if self._params.is_classifier and n_targets is not None:
-            return np.arange(n_targets)
+        """Sorted labels; the numbers of its columns where y has several labels."""
+        params = self._params
+        if params.is_classifier and params.n_targets is not None:
+            return np.arange(params.n_codes or params.n_targets)
         return self._problem.classes
 
     def _describe(self, vector: np.ndarray) -> dict[str, Any]:

@@ -100,6 +100,8 @@ class RankClassifier(ClassifierMixin, RankModel):
     def predict(self, X: Any) -> np.ndarray:
         """Labels of the likeliest classes, or whether rows have each label."""
         probabilities = self._forward(X)
+        if self.spec.n_codes is not None:
+            return codes_of(probabilities, self.spec.n_codes)
         if self.spec.n_targets is not None:
             return (probabilities > 0.5).astype(int)
         labels: np.ndarray = np.asarray(self.classes_)[probabilities.argmax(axis=1)]
@@ -108,6 +110,26 @@ class RankClassifier(ClassifierMixin, RankModel):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities."""
         return self._forward(X)
+
+
+def codes_of(probabilities: np.ndarray, n_codes: int) -> np.ndarray:
+    """Numbers of the likeliest classes, place by place.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n_rows, n_codes * n_places)
+        As :meth:`NetworkSpec.forward` gives them.
+    n_codes : int
+        Number of classes.
+
+    Returns
+    -------
+    codes : ndarray of int, shape (n_rows, n_places)
+    """
+    codes: np.ndarray = probabilities.reshape(
+        len(probabilities), n_codes, probabilities.shape[1] // n_codes
+    ).argmax(axis=1)
+    return codes
 
 
 class RankRegressor(RegressorMixin, RankModel):
