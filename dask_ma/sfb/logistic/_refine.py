@@ -165,11 +165,9 @@ class Refinement:
         )
 
     def _certify(self, plan: Any, hessian: np.ndarray | None) -> None:
-        """Bound the minimum by the second derivatives where it is near; collective.
-
-        What rounding leaves of the gradient is divided by the units of features in the
-        dual objective, and may be large there.
-        """
+        """Bound the minimum by the second derivatives where it is near; collective."""
+        # In the dual objective, what rounding leaves of the gradient is divided by the
+        # units of features, and may be large.
         is_whole = plan is not None and len(plan[0]) == len(self._l1) and plan[3] == 1
         if not is_whole or self._l1.any():
             return
