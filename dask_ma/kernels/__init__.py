@@ -145,6 +145,7 @@ from dask_ma.kernels._rows import chunked_predictions, row_slice, with_columns
 from dask_ma.kernels._second_order import (
     CompactMemory,
     model_point,
+    newton_excess,
     newton_point,
     penalty_of,
 )
@@ -267,6 +268,7 @@ __all__ = [
     "model_point",
     "moment_sums",
     "neighbour_hits",
+    "newton_excess",
     "newton_point",
     "offer_of_documents",
     "offer_of_words",

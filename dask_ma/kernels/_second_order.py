@@ -128,7 +128,12 @@ def newton_point(
     """
     if not l1.any():
         system = hessian + np.diag(l2)
-        return point - linalg.solve(system, gradient + l2 * point, assume_a="sym")
+        # Penalties differ by the squares of the units of columns.
+        units = np.sqrt(np.diagonal(system))
+        units[units == 0] = 1.0
+        system = system / units / units[:, np.newaxis]
+        slopes = (gradient + l2 * point) / units
+        return point - linalg.solve(system, slopes, assume_a="sym") / units
     # In these units the second derivatives by single variables are 1.
     units = np.sqrt(np.diagonal(hessian))
     scaled = hessian / units / units[:, np.newaxis]
@@ -141,6 +146,43 @@ def newton_point(
         tol=tol,
     )
     return x / units
+
+
+def newton_excess(
+    hessian: np.ndarray, decrement: float, largest_square: float
+) -> float:
+    """How far a logistic objective is above its minimum at most, near it.
+
+    Along any `u` the third derivative is at most ``R ||u||`` times the second one, with
+    ``R^2 = 2 largest_square``. With the smallest eigenvalue `m` of the second
+    derivatives and the square of Newton's decrement, ``D = g' H^-1 g``, the objective
+    is less than `D` above its minimum where ``D R^2 <= m / 4``: the lower bound of
+    proposition 1 of F. Bach, "Self-concordant analysis for logistic regression", 2010,
+    minimised over the length of `u`.
+
+    Parameters
+    ----------
+    hessian : ndarray of shape (n, n)
+        Second derivatives of the whole objective, symmetric.
+    decrement : float
+        `D`, not negative.
+    largest_square : float
+        Largest squared length of a row, with a 1 for the intercept if there is one, in
+        the units of the variables.
+
+    Returns
+    -------
+    excess : float
+        Twice `D`, since that is known but for rounding; infinite farther away.
+    """
+    units = np.sqrt(np.diagonal(hessian))
+    if not (np.isfinite(units).all() and units.all()):
+        return np.inf
+    scaled = hessian / units / units[:, np.newaxis]
+    least = float(linalg.eigvalsh(scaled, subset_by_index=(0, 0))[0])
+    # Variables in other units have other lengths: those of the rows are no larger then.
+    square = largest_square / min(1.0, float(units.min()) ** 2)
+    return 2 * decrement if 8 * decrement * square <= least else np.inf
 
 
 def model_point(

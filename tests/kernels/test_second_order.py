@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dask_ma.kernels import CompactMemory, model_point, newton_point, penalty_of
+from dask_ma.kernels import (
+    CompactMemory,
+    model_point,
+    newton_excess,
+    newton_point,
+    penalty_of,
+)
 
 
 def make_problem(seed, n=12):
@@ -110,3 +116,43 @@ def test_pairs_without_curvature_are_passed_over():
 def test_penalty_of():
     x, l1, l2 = np.array([1.0, -2, 0]), np.array([3.0, 1, 9]), np.array([0.0, 5, 9])
     assert penalty_of(x, l1, l2) == 3 + 2 + 10
+
+
+@pytest.mark.parametrize("away", [1e-6, 1e-3, 0.3])
+@pytest.mark.parametrize("unit", [1.0, 1e3])
+def test_the_excess_of_a_logistic_objective(unit, away):
+    """Newton's decrement bounds it near the minimum, and says nothing farther away."""
+    rng = np.random.default_rng(0)
+    X, y, l2 = rng.normal(size=(60, 4)), rng.choice([-1.0, 1], 60), 0.01
+    X[:, 1] *= unit
+
+    def derivatives(w):
+        p = 1 / (1 + np.exp(y * (X @ w)))
+        value = np.logaddexp(0, -y * (X @ w)).mean() + l2 / 2 * w @ w
+        hessian = (X.T * (p * (1 - p))) @ X / 60 + l2 * np.eye(4)
+        return value, -X.T @ (y * p) / 60 + l2 * w, hessian
+
+    w = np.zeros(4)
+    for _ in range(30):
+        least, gradient, hessian = derivatives(w)
+        w -= np.linalg.solve(hessian, gradient)
+    value, gradient, hessian = derivatives(w + away * np.array([1, 1 / unit, -1, 0]))
+    decrement = gradient @ np.linalg.solve(hessian, gradient)
+    square = (X**2).sum(axis=1).max()
+    excess = newton_excess(hessian, decrement, square)
+    if away == 0.3 or unit > 1 and away == 1e-3:
+        assert excess == np.inf
+    else:
+        assert value - least <= excess <= 8 * (value - least)
+    hessian[2, 2] = 0
+    assert newton_excess(hessian, decrement, square) == np.inf
+
+
+def test_the_newton_point_of_columns_in_all_units():
+    """No warning of an ill-conditioned matrix, and the minimum."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(30, 5))
+    g, v, l2 = rng.normal(size=5), np.zeros(5), np.logspace(-20, 20, 5)
+    x = newton_point(A.T @ A, g, v, np.zeros(5), l2)
+    slopes = A.T @ A @ x + l2 * x + g
+    assert np.abs(slopes).max() < 1e-9

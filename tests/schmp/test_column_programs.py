@@ -1,5 +1,6 @@
 """Coordinate descent with columns shared out, against rows and scikit-learn."""
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
@@ -216,6 +217,62 @@ def test_the_default_schedule_by_columns_does_not_diverge(copies, priority):
     objectives = [record["objective"] for record in lasso.history_]
     assert max(objectives) < y.var() / 2
     assert objectives[-1] < 0.3 * y.var() / 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "n_ranks"), [("columns", 1), ("columns", 3), ("columns", 8), ("rows", 2)]
+)
+def test_the_default_schedule_on_few_rows_does_not_diverge(layout, n_ranks, tmp_path):
+    """No two columns depend on each other, but many small correlations add up."""
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=(70, 20)) @ rng.normal(size=(20, 600)) / 20**0.5
+    X = common + 0.5 * rng.normal(size=(70, 600))
+    y = X[:, :10] @ rng.normal(size=10) + 0.1 * rng.normal(size=70)
+    alpha = np.abs((X - X.mean(axis=0)).T @ (y - y.mean())).max() / 70 / 20
+    lasso = SchMPLasso(
+        alpha,
+        schedule=schedules.Dynamic(pipeline_depth=1 if layout == "rows" else "auto"),
+        layout=layout,
+        polish=False,
+        max_iter=6,
+        random_state=0,
+        n_ranks=n_ranks,
+    )
+    with pytest.warns(ConvergenceWarning):
+        lasso.fit(X, y)
+    objectives = [y.var() / 2, *(record["objective"] for record in lasso.history_)]
+    assert np.diff(objectives).max() < 0
+    assert objectives[-1] < 0.75 * objectives[0]
+    lasso.set_params(max_iter=3)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with pytest.warns(ConvergenceWarning):
+            lasso.fit(X, y)
+        with pytest.warns(ConvergenceWarning):
+            lasso.set_params(max_iter=6).fit(X, y)
+    resumed = [record["objective"] for record in lasso.history_]
+    assert resumed == objectives[1:]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 4])
+def test_one_update_at_a_time_where_weights_leave_few_rows(n_ranks):
+    """The schedule compares columns on all rows, the loss on those that count."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 400))
+    weight = np.where(np.arange(200) < 12, 1.0, 1e-6)
+    y = X[:, :3] @ [1.0, -1, 2] + 0.1 * rng.normal(size=200)
+    lasso = SchMPLasso(
+        0.05,
+        schedule=schedules.Dynamic(),
+        layout="columns",
+        polish=False,
+        max_iter=6,
+        random_state=0,
+        n_ranks=n_ranks,
+    )
+    with pytest.warns(ConvergenceWarning):
+        lasso.fit(X, y, weight)
+    objectives = [record["objective"] for record in lasso.history_]
+    assert np.diff(objectives).max() < 0
 
 
 @pytest.mark.parametrize("positive", [False, True])

@@ -10,6 +10,8 @@ from dask_ma.schmp.schedules._dependencies import (
     ColumnSample,
     gather_sample,
     independent_set,
+    safe_prefix,
+    shrunk,
 )
 from dask_ma.schmp.schedules._sampling import PrioritySampler, distinct, probabilities
 
@@ -330,6 +332,68 @@ def test_the_threshold_is_above_chance(run_ranks, n_rows, threshold):
     )
     job = schedule(MODEL, make_request(400))
     assert len(job) >= (55 if n_rows < 512 else 15)
+
+
+def largest_eigenvalue(X):
+    return np.linalg.eigvalsh(np.corrcoef(X.T))[-1]
+
+
+@pytest.mark.parametrize("floor", [0.0, 1.0], ids=["tight", "loose"])
+def test_many_small_correlations_add_up(run_ranks, floor):
+    """No two of the columns depend on each other, but all of them together do."""
+    X = np.random.default_rng(0).normal(size=(70, 300))
+    schedule = prepared(run_ranks, schedules.Dynamic(48, 0.8, floor=floor), X)
+    job = schedule(MODEL, make_request(300))
+    assert len(job) == 48
+    assert largest_eigenvalue(X[:, job]) > 2.5
+    assert schedule.restrain()
+    restrained = schedule(MODEL, make_request(300))
+    assert restrained.tolist() == job[: len(restrained)].tolist()
+    job = restrained
+    assert 8 <= len(job) < 20
+    assert largest_eigenvalue(X[:, job]) < 2
+    for n_pending in (3, 6, 40):
+        pending = np.setdiff1d(np.arange(300), job)[:n_pending]
+        beside = schedule(MODEL, make_request(300, pending=pending))
+        both = np.append(pending, beside)
+        if n_pending == 40:  # more than there should be
+            assert not len(beside)
+        else:
+            assert 0 < len(beside) < len(job)
+            assert largest_eigenvalue(X[:, both]) < 2
+    assert schedule.restrain()
+    assert not schedule.restrain()
+    assert schedule(MODEL, make_request(300)).tolist() == job[:1].tolist()
+    assert not len(schedule(MODEL, make_request(300, pending=pending[:1])))
+
+
+def test_correlations_by_chance_add_up_to_nothing(run_ranks):
+    """On a sample of so many rows, columns look more alike than they are."""
+    X = np.random.default_rng(0).normal(size=(5000, 300))
+    schedule = schedules.Dynamic(200, 0.5, floor=0.0, n_rows=256)
+    schedule.restrain()
+    job = prepared(run_ranks, schedule, X)(MODEL, make_request(300))
+    assert len(job) == 200
+    X += 0.5 * X[:, :1]  # all correlations are a fifth
+    job = prepared(run_ranks, schedule, X)(MODEL, make_request(300))
+    assert 1 < len(job) < 20
+
+
+def test_a_prefix_below_an_eigenvalue():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 30))
+    alike = np.corrcoef(X.T)
+    largest = [np.linalg.eigvalsh(alike[:k, :k])[-1] for k in range(1, 31)]
+    for most in (1.2, 1.5, 1.9, 2.4, 9.0):
+        n = np.searchsorted(largest, most)
+        assert safe_prefix(alike, 0, most) == n
+        assert safe_prefix(alike, 3, most) == max(0, n - 3)
+    np.testing.assert_allclose(shrunk(alike, 0.0), alike)
+    # The mean square of chance is that of all there is.
+    np.testing.assert_allclose(shrunk(alike, 1.0), np.eye(30))
+    off = alike[np.triu_indices(30, 1)]
+    half = shrunk(alike, (off**2).mean() / 2)
+    np.testing.assert_allclose(half[np.triu_indices(30, 1)], off / 2)
 
 
 @pytest.mark.parametrize(("new", "n_new"), [(0.0, 1), (0.5, 2), (1.0, 4)])

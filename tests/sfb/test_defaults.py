@@ -3,6 +3,7 @@
 import warnings
 from functools import cache
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -170,6 +171,47 @@ def test_rows_of_float32():
     assert model.coef_.dtype == np.float32
     found, *_ = objective(model.coef_.T, model.intercept_, X, y, 1e-3, 0.0)
     assert found <= 1.01 * optimum("wine", 1e-3, "l2")
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_rows_of_float32_in_units_of_their_own(kind, interrupted, tmp_path):
+    """Single precision leaves something to gain, and a state keeps double precision."""
+    X, y = data("wine raw")
+    rows = kind(X.astype("f4"))
+    make = SFBLogisticRegression(
+        alpha=1e-5, random_state=0, n_ranks=2, communication=Exchange("factors")
+    ).fit
+    model = make(rows, y)
+    assert model.coef_.dtype == np.float32
+    found, *_ = objective(model.coef_.T, model.intercept_, X, y, 1e-5, 0.0)
+    assert found <= 1.001 * optimum("wine raw", 1e-5, "l2")
+    whole, n_iter = model.coef_, model.n_iter_
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(n_iter - 1):
+            make(rows, y)
+        resumed = make(rows, y)
+    assert resumed.n_iter_ == n_iter
+    np.testing.assert_array_equal(resumed.coef_, whole)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_in_units_far_apart(dtype):
+    """The gap of the dual is rounding there; second derivatives bound the excess."""
+    rng = np.random.default_rng(0)
+    Z, units = rng.normal(size=(300, 8)), np.logspace(-12, 12, 8)
+    y = (Z @ rng.normal(size=8) + rng.normal(size=300) > 0).astype(int)
+    X = (Z * units).astype(dtype).astype(np.float64)
+    scale = np.sqrt(0.25 * units**2 + 1e-3)
+
+    def value(z):
+        w = (z[:8] / scale)[:, np.newaxis]
+        found, gradient, slope = objective(w, z[8:], X, y, 1e-3, 0.0)
+        return found, np.append(gradient[:, 0] / scale, slope)
+
+    least = minimize(value, np.zeros(9), jac=True, tol=1e-12).fun
+    model = SFBLogisticRegression(alpha=1e-3, random_state=0).fit(X.astype(dtype), y)
+    found, *_ = objective(model.coef_.T, model.intercept_, X, y, 1e-3, 0.0)
+    assert found - least <= model.dual_gap_ + 1e-7 <= 1e-6
 
 
 def test_many_coefficients_are_left_to_bfgs(monkeypatch):

@@ -157,6 +157,10 @@ class CoordinateDescent(Program):
             self._data, group, schedulers, centered=self.fit_intercept
         )
 
+    def restrain(self) -> bool:
+        """Have the schedule choose less at once; whether that changes anything."""
+        return self._schedule.restrain()
+
     def initial_model(self, local: LocalRows, group: Group) -> np.ndarray:
         """Model to begin with."""
         shape = self._rows.model_shape(local.design.n_features)

@@ -44,7 +44,8 @@ class Descent(Solver):
     stands in for the one after it. So the objective is no higher after a slow round
     than before, and only what the schedule has chosen comes into the model. A model of
     more coefficients than working sets may have (dask-ma.schmp.max-working-set) is left
-    as it is.
+    as it is. With ``polish=False``, a round after which the objective is higher is
+    undone and made anew with fewer updates at once, if the schedule knows how to.
 
     Parameters
     ----------
@@ -91,6 +92,9 @@ class Descent(Solver):
             log=log,
             state=state,
         )
+        self._n_restraints = 0
+        for _ in range(0 if state is None else int(state["n_restraints"])):
+            self._restrain()
         wanted = -(-objective.design.n_features // n_candidates)
         self._n_iterations = min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
         if objective.loss.is_quadratic:
@@ -103,8 +107,7 @@ class Descent(Solver):
         """Make a round, and solve for its coefficients if it was slow; collective."""
         self.polished = False
         if not self._polishes:
-            self._descend()
-            self._take_over()
+            self._descend_safely()
             return
         before, certificate = Sparse(**self.model.state_dict()), self._certificate
         changes = self._next_changes()
@@ -138,13 +141,30 @@ class Descent(Solver):
         return self._design.n_touched + self._engine.n_touched
 
     def state_dict(self) -> dict[str, Any]:
-        return self._engine.state_dict()
+        return {**self._engine.state_dict(), "n_restraints": self._n_restraints}
 
     def shown_intercept(self) -> np.ndarray:
         objective = self.objective
         if objective.loss.is_quadratic and objective.penalty.l1.all():
             return np.array([self._program.intercept(self._engine.model)])
         return super().shown_intercept()
+
+    def _descend_safely(self) -> None:
+        """Make a round, anew with fewer updates at once if it leads up; collective."""
+        highest = self._certificate.objective + self._target
+        state = self._engine.state_dict()
+        self._descend()
+        self._take_over()
+        while self.check().objective > highest and self._restrain():
+            self._engine.load_state_dict(state)
+            self._descend()
+            self._take_over()
+
+    def _restrain(self) -> bool:
+        """Have the schedule choose less at once; whether that changes anything."""
+        is_restrained = self._program.restrain()
+        self._n_restraints += is_restrained
+        return is_restrained
 
     def _descend(self) -> None:
         """Make the iterations of a round, or fewer if they diverge; collective."""

@@ -133,6 +133,18 @@ class Schedule(ABC):
         """
         return None  # most need nothing
 
+    def restrain(self) -> bool:
+        """Choose fewer parameters at once, since they have gone too far together.
+
+        Called on all ranks between two runs of the engine.
+
+        Returns
+        -------
+        is_restrained : bool
+            Whether that changes anything; the same on all ranks.
+        """
+        return False
+
     def announces(self) -> bool:
         """Whether other ranks have to know of a job while it is under way.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg import lapack
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
@@ -27,12 +28,22 @@ class ColumnSample:
         Rows, with the columns of `columns` only.
     columns : range
         Columns of the whole input that these are.
+    total : int, default=None
+        Rows of the whole input; None if these are all.
+
+    Attributes
+    ----------
+    chance : float
+        Variance of the correlation on the sample of columns that have none on all rows.
     """
 
-    def __init__(self, blocks: list[Any], columns: range) -> None:
+    def __init__(
+        self, blocks: list[Any], columns: range, total: int | None = None
+    ) -> None:
         self.columns = columns
         self.is_sparse = bool(blocks) and sparse.issparse(blocks[0])
-        self.n_rows = sum(block.shape[0] for block in blocks)
+        self.n_rows = n_rows = sum(block.shape[0] for block in blocks)
+        self.chance = 0.0 if total is None else 1 / max(1, n_rows) - 1 / max(1, total)
         # Columns lie one after the other, in single precision: 512 rows cannot tell
         # correlations better apart.
         if self.is_sparse:
@@ -141,7 +152,7 @@ def gather_sample(
         columns = _with_column(partition_here, shard.n_features)
         messages = [m for r in range(group.size) for m in group.recv(r, _TAG)]
         blocks = [_from_message(message, columns) for message in messages]
-        sample = ColumnSample(blocks, columns)
+        sample = ColumnSample(blocks, columns, sum(counts))
     group.flush()
     return sample
 
@@ -166,7 +177,7 @@ def sample_columns(columns: ColumnShard, seed: int, n_rows: int) -> ColumnSample
     X = columns.X
     if columns.n_rows > n_rows:
         X = X[_drawn(columns.n_rows, n_rows, seed)]
-    return ColumnSample([X], range(columns.start, columns.stop))
+    return ColumnSample([X], range(columns.start, columns.stop), columns.n_rows)
 
 
 def independent_set(adjacency: np.ndarray) -> np.ndarray:
@@ -190,6 +201,63 @@ def independent_set(adjacency: np.ndarray) -> np.ndarray:
             chosen.append(node)
             blocked |= adjacency[node]
     return np.array(chosen, dtype=np.int64)
+
+
+def shrunk(products: np.ndarray, chance: float) -> np.ndarray:
+    """Correlations without what they have by chance, as far as that can be told.
+
+    They are drawn towards 0 by the share of their squares that chance has (O. Ledoit,
+    M. Wolf, "A well-conditioned estimator for large-dimensional covariance matrices",
+    2004, with the identity as the target).
+
+    Parameters
+    ----------
+    products : ndarray of shape (k, k)
+        Correlations on a sample, with 1 or 0 on the diagonal.
+    chance : float
+        Variance of each by chance, not negative.
+
+    Returns
+    -------
+    shrunk : ndarray of float64 of shape (k, k)
+        With the same diagonal.
+    """
+    products = np.asarray(products, dtype=np.float64)
+    diagonal = np.diag(products)
+    squares = float((products**2).sum() - (diagonal**2).sum())
+    n_pairs = diagonal.sum() ** 2 - (diagonal**2).sum()
+    kept = 1 - min(1.0, chance * n_pairs / squares) if squares > 0 else 0.0
+    result = kept * products
+    np.fill_diagonal(result, diagonal)
+    return result
+
+
+def safe_prefix(products: np.ndarray, n_fixed: int, most: float) -> int:
+    """How many columns may be updated beside others.
+
+    Steps along some coordinates at once, each the best alone, do not raise the
+    objective if the largest eigenvalue of the columns' correlations is below 2 (J. K.
+    Bradley, A. Kyrola, D. Bickson, C. Guestrin, "Parallel coordinate descent for
+    L1-regularized loss minimization", 2011, theorem 3.2 and its proof).
+
+    Parameters
+    ----------
+    products : ndarray of shape (k, k)
+        Correlations, first of those columns that are under way already.
+    n_fixed : int
+        How many these are.
+    most : float
+        Largest eigenvalue allowed, above 1.
+
+    Returns
+    -------
+    n_safe : int
+        How many of the columns behind them, from the first on, stay below.
+    """
+    difference = most * np.eye(len(products)) - products
+    # Elimination ends at the first leading part that is not positive definite.
+    _, order = lapack.dpotrf(difference, lower=1)
+    return max(0, (order - 1 if order else len(products)) - n_fixed)
 
 
 def _drawn(total: int, n_rows: int, seed: int) -> np.ndarray:

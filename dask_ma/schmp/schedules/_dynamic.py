@@ -16,13 +16,20 @@ from dask_ma.schmp.schedules._dependencies import (
     ColumnSample,
     gather_sample,
     independent_set,
+    safe_prefix,
     sample_columns,
+    shrunk,
 )
 from dask_ma.schmp.schedules._sampling import DueQueue, distinct
 from dask_ma.schmp.schedules._schedules import Priority, inside
 
 _LEAST_THRESHOLD = 0.1
 _CHANCE = 4.0  # standard deviations of a correlation by chance
+# Largest eigenvalue of the correlations of what is updated at once: with 2 steps along
+# all of them may undo each other. Beside steps that were worked out earlier, a little
+# less, which also leaves room for what does not look at pending ones.
+_MOST, _MOST_BESIDE = 1.95, 1.8
+_MOST_RESTRAINT = 2
 _LOOSE = 3  # that part of the candidates, where what is under way is not looked at
 
 
@@ -33,6 +40,15 @@ class Dynamic(Priority):
     of rows is above a threshold; one that depends on another of higher priority, or on
     a pending parameter, is left out (Algorithm 2 of [1]_). Parameter `j` of the model
     belongs to column `j` of X.
+
+    Small correlations of many columns add up: on few rows, steps that are made at once
+    may go too far together although no two of them depend on each other. Below 2, the
+    largest eigenvalue of the correlations of all that is under way keeps steps at once
+    from raising the objective [2]_; of ``n`` rows, independent columns come to
+    ``(1 + sqrt(columns / n))**2``. That is seldom needed, since few coefficients move
+    at a time. So :class:`~dask_ma.SchMPLasso` and
+    :class:`~dask_ma.SchMPLogisticRegression` without ``polish`` call :meth:`restrain`
+    after a round that has raised the objective, and make it anew.
 
     With ``priority="change"`` candidates are drawn as by :class:`Priority`: this is the
     rule of the paper. With "due" a program may say how much the others have to change
@@ -90,6 +106,8 @@ class Dynamic(Priority):
     .. [1] J. K. Kim, Q. Ho, S. Lee, X. Zheng, W. Dai, G. A. Gibson, E. P. Xing,
        "STRADS: A distributed framework for scheduled model parallel machine learning",
        EuroSys 2016.
+    .. [2] J. K. Bradley, A. Kyrola, D. Bickson, C. Guestrin, "Parallel coordinate
+       descent for L1-regularized loss minimization", ICML 2011.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -131,6 +149,7 @@ class Dynamic(Priority):
         self.n_rows = n_rows
         self.centered = centered
         self.check_pending = check_pending
+        self._restraint = 0  # how often :meth:`restrain` was called
         self._is_centered = bool(centered)
         self._sample: ColumnSample | None = None
         self._queue: DueQueue | None = None
@@ -185,15 +204,30 @@ class Dynamic(Priority):
             candidates = request.rng.permutation(candidates)
             if len(pending) or others:
                 candidates = candidates[: -(-len(candidates) // _LOOSE)]
-        if self._is_loose or not self.check_pending:
+        if not self.check_pending:
             pending, others = pending[:0], []
-        edges = self._edges(candidates, pending, others)
-        free = ~edges[:, len(candidates) :].any(axis=1)
-        chosen = independent_set(edges[np.ix_(free, np.flatnonzero(free))])
-        job = candidates[free][chosen]
+        job = self._independent(candidates, pending, others)
         if self._is_loose:
             self._loose = job
         return job
+
+    def restrain(self) -> bool:
+        """Update less at once: what is safe together, and after that one at a time.
+
+        The first call keeps the largest eigenvalue of the correlations of all that is
+        under way, as far as this scheduler knows of it, below 2, by taking only the
+        first of the independent parameters. The second leaves a single parameter under
+        way.
+
+        Returns
+        -------
+        is_restrained : bool
+            False from the third call on.
+        """
+        if self._restraint == _MOST_RESTRAINT:
+            return False
+        self._restraint += 1
+        return True
 
     def announces(self) -> bool:
         """Whether other ranks have to know of a job while it is under way."""
@@ -251,16 +285,33 @@ class Dynamic(Priority):
         )
         return self._queue
 
-    def _edges(
+    def _independent(
         self, candidates: np.ndarray, pending: np.ndarray, others: list[np.ndarray]
     ) -> np.ndarray:
-        """Which candidates depend on each other, pending ones, and those elsewhere."""
+        """Those that may be updated at once, beside those under way."""
         assert self._sample is not None
+        n = len(candidates)
         index = np.concatenate([candidates, pending])
         here = self._sample.directions(index, centered=self._is_centered)
-        all_ = np.concatenate([here, *(o.astype(np.float32) for o in others)])
-        alike = here[: len(candidates)] @ all_.T
-        return np.asarray(np.abs(alike) > self._limit())
+        fixed = np.concatenate([here[n:], *(o.astype(np.float32) for o in others)])
+        limit, free = self._limit(), np.arange(n)
+        if not self._is_loose:
+            free = free[~(np.abs(here[:n] @ fixed.T) > limit).any(axis=1)]
+        edges = np.abs(here[free] @ here[free].T) > limit
+        chosen = free[independent_set(edges)]
+        return candidates[chosen[: self._n_safe(fixed, here[chosen])]]
+
+    def _n_safe(self, fixed: np.ndarray, chosen: np.ndarray) -> int:
+        """How many of the chosen directions are taken beside those under way."""
+        assert self._sample is not None
+        if self._restraint == 0:
+            return len(chosen)
+        if self._restraint == _MOST_RESTRAINT:
+            return 0 if len(fixed) else 1
+        directions = np.concatenate([fixed, chosen])
+        alike = shrunk(directions @ directions.T, self._sample.chance)
+        is_beside = len(fixed) and not self._is_loose
+        return safe_prefix(alike, len(fixed), _MOST_BESIDE if is_beside else _MOST)
 
     def _limit(self) -> float:
         """Correlation above which two parameters depend on each other."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
-from dask_ma.comm import Group, allreduce, broadcast, reduce
+from dask_ma.comm import Group, allgather, allreduce, broadcast, reduce
 from dask_ma.kernels import (
     FeasibleMix,
     entropy_sum,
@@ -165,6 +166,29 @@ class Objective:
         weights = float(allreduce(self._group, np.array(weights)))
         found = reduce(self._group, total)
         return None if found is None else found / weights
+
+    def largest_square(self, scales: np.ndarray) -> float:
+        """Largest squared length of a row, with a 1 for the intercept; collective.
+
+        Parameters
+        ----------
+        scales : ndarray of shape (n_features,)
+            What features are divided by, above 0.
+
+        Returns
+        -------
+        largest : float
+            The same on all ranks.
+        """
+        largest = 0.0
+        for _, batch in row_batches(self._problem.shard, self._problem.n_problems):
+            X = self._totals.centred(batch.X)
+            if sparse.issparse(X):
+                squares = X.multiply(X) @ scales**-2.0
+            else:
+                squares = ((X / scales) ** 2).sum(axis=1)
+            largest = max(largest, float(squares.max(initial=0.0)))
+        return 1.0 + max(allgather(self._group, largest))
 
     def _bound(
         self,

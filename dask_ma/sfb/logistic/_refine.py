@@ -5,6 +5,9 @@ are alike or rows few. The rest is done by proximal Newton steps on the whole gr
 with the second derivatives by all coefficients that matter, where these are few, and
 with limited-memory BFGS where they are many. Rank 0 finds the steps; a step sends a
 matrix from each rank to rank 0, and one back.
+
+Where single precision leaves nothing to gain, the steps go on in double precision, with
+a matrix of their own, whose rounded values the fit gets.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ import numpy as np
 
 from dask_ma.comm import broadcast
 from dask_ma.engine import RankContext, RoundLog
-from dask_ma.kernels import CompactMemory, model_point, newton_point, penalty_of
+from dask_ma.kernels import (
+    CompactMemory,
+    model_point,
+    newton_excess,
+    newton_point,
+    penalty_of,
+)
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
@@ -96,6 +105,7 @@ class Refinement:
         scales = np.repeat(totals.feature_scales / 2, n_outputs)
         has_intercept = matrix.intercept is not None
         self._scales = np.append(scales, np.full(n_outputs * has_intercept, 0.5))
+        self._trial = self._started(kept)
         self._l1 = np.append(penalty.l1 / scales, np.zeros(n_outputs * has_intercept))
         self._l2 = np.append(
             penalty.l2 / scales**2, np.zeros(n_outputs * has_intercept)
@@ -108,8 +118,9 @@ class Refinement:
         for step, change in zip(*_pairs(kept), strict=True):
             self._memory.add(step, change)
         self.is_stuck, self.decrease = False, np.inf
+        self._decrement = np.inf  # of the last step, on rank 0
         with log.computing():
-            self.now = objective.evaluate(matrix)
+            self.now = objective.evaluate(self._trial)
             self._place = self._found(self.now)
 
     def run_round(self) -> None:
@@ -118,15 +129,71 @@ class Refinement:
             plan = broadcast(self._group, self._plan())
             hessian = None
             if plan is not None:
-                hessian = self._objective.hessian(self._matrix, *plan[1:])
+                hessian = self._objective.hessian(self._trial, *plan[1:])
             self._search(plan, hessian)
+            if self.is_stuck and self._trial.dtype != np.float64:
+                self._sharpen()
+            elif self.is_stuck and np.isfinite(self.now.bound):
+                self._certify(plan, hessian)
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on from here."""
-        memory = self._memory
-        if not memory.steps:
-            return {}
-        return {"steps": np.array(memory.steps), "changes": np.array(memory.changes)}
+        memory, trial, kept = self._memory, self._trial, {}
+        if memory.steps:
+            kept["steps"] = np.array(memory.steps)
+            kept["changes"] = np.array(memory.changes)
+        if self._place is not None and trial is not self._matrix:  # on rank 0
+            kept["values"] = trial.whole().copy()
+            if trial.intercept is not None:
+                kept["intercept"] = trial.intercept.copy()
+        return kept
+
+    def _started(self, kept: dict[str, Any] | None) -> ParameterMatrix:
+        """The matrix to begin with; a collective call."""
+        found = None
+        if kept and "values" in kept:  # on rank 0
+            found = kept["values"], kept.get("intercept")
+        found = broadcast(self._group, found)
+        return self._matrix if found is None else self._exact(*found)
+
+    def _exact(self, values: np.ndarray, intercept: Any) -> ParameterMatrix:
+        """A matrix of double precision."""
+        if intercept is not None:
+            intercept = intercept.astype(np.float64)
+        return ParameterMatrix(
+            values.T.astype(np.float64), intercept, self._matrix.prox
+        )
+
+    def _certify(self, plan: Any, hessian: np.ndarray | None) -> None:
+        """Bound the minimum by the second derivatives where it is near; collective."""
+        # In the dual objective, what rounding leaves of the gradient is divided by the
+        # units of features, and may be large.
+        is_whole = plan is not None and len(plan[0]) == len(self._l1) and plan[3] == 1
+        if not is_whole or self._l1.any():
+            return
+        n_features = self._matrix.shape[1]
+        scales = self._scales[: n_features * self._matrix.shape[0]]
+        largest = self._objective.largest_square(scales[:: self._matrix.shape[0]])
+        bound = self.now.bound
+        if hessian is not None and self._place is not None:  # on rank 0
+            system = hessian / self._scales / self._scales[:, np.newaxis]
+            system[np.diag_indices_from(system)] += self._l2
+            n_outputs = self._matrix.shape[0]
+            if self._matrix.intercept is not None and n_outputs > 1:
+                # The loss does not depend on the mean intercept: nothing is lost there.
+                system[-n_outputs:, -n_outputs:] += 1.0
+            decrement = max(self._decrement, _ROUNDING * abs(self.now.objective))
+            # The intercept has been divided by its own unit, a half.
+            excess = newton_excess(system, decrement, 4 * largest)
+            bound = max(bound, self.now.objective - excess)
+        self.now = self.now._replace(bound=float(broadcast(self._group, bound)))
+
+    def _sharpen(self) -> None:
+        """Go on from here in double precision; a collective call."""
+        self._trial = self._exact(self._matrix.whole(), self._matrix.intercept)
+        self.now = self._objective.evaluate(self._trial)
+        self._place = self._found(self.now)
+        self.is_stuck = False
 
     def _plan(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
         """On rank 0, which variables have their second derivatives looked at."""
@@ -160,15 +227,27 @@ class Refinement:
         target[picked] = newton_point(hessian, *parts)
         return target
 
+    def _without_drift(self, direction: np.ndarray) -> np.ndarray:
+        """A step that leaves the mean intercept of several outputs where it is."""
+        n_outputs = self._matrix.shape[0]
+        if self._matrix.intercept is not None and n_outputs > 1:
+            # The loss does not depend on it: what rounding makes of its slope, divided
+            # by no more than the damping, would soon outweigh the margins.
+            direction[-n_outputs:] -= direction[-n_outputs:].mean()
+        return direction
+
     def _search(self, plan: Any, hessian: np.ndarray | None) -> None:
         """Go towards the least point of the model as far as the objective falls."""
         before, start = self.now, self._place
         slope, share, direction = 0.0, 1.0, np.zeros(0)
         if start is not None:  # on rank 0, which decides for all
             target = self._target(start, plan, hessian)
-            direction = target - start.point
+            direction = self._without_drift(target - start.point)
+            target = start.point + direction
             slope = float(start.gradient @ direction)
             slope += self._penalty(target) - self._penalty(start.point)
+            # Newton's decrement is at most twice what the model says is to be gained.
+            self._decrement = -2 * slope
         for _ in range(_MOST_TRIALS):
             candidate = None
             # What rounding hides is no progress.
@@ -176,16 +255,23 @@ class Refinement:
                 candidate = start.point + share * direction
             if not self._move(candidate):
                 break
-            found = self._objective.evaluate(self._matrix)
+            found = self._objective.evaluate(self._trial)
             is_lower = found.objective <= before.objective + _SUFFICIENT * share * slope
             if broadcast(self._group, is_lower):
                 self._accept(found, start, plan)
                 self.decrease = float(broadcast(self._group, -slope))
+                self.is_stuck = self._is_noise(before.objective - found.objective)
                 return
             share *= _shorter(found.objective - before.objective, slope * share)
         self._move(None if start is None else start.point)
         # What the memory holds may be of another place.
         self.is_stuck = bool(broadcast(self._group, not self._forget(plan)))
+
+    def _is_noise(self, gain: float) -> bool:
+        """Whether what a step has gained is what single precision rounds off."""
+        dtype = self._trial.dtype
+        least = np.finfo(dtype).eps * abs(self.now.objective)
+        return bool(dtype != np.float64 and gain <= least)
 
     def _accept(self, found: Evaluation, start: Place | None, plan: Any) -> None:
         """Take a point over."""
@@ -212,31 +298,33 @@ class Refinement:
         """The point and its gradient, on rank 0."""
         if found.gradient is None:
             return None
-        parts = [self._matrix.whole().ravel()], [found.gradient.ravel()]
-        if self._matrix.intercept is not None:
-            parts[0].append(self._matrix.intercept)
+        parts = [self._trial.whole().ravel()], [found.gradient.ravel()]
+        if self._trial.intercept is not None:
+            parts[0].append(self._trial.intercept)
             parts[1].append(found.slopes)
         point, gradient = (np.concatenate(p).astype(np.float64) for p in parts)
         return Place(point * self._scales, gradient / self._scales)
 
     def _move(self, point: np.ndarray | None) -> bool:
         """Let all ranks take rank 0's point; return whether it has one."""
-        matrix, found = self._matrix, None
-        n_values = matrix.values.size
+        trial, found = self._trial, None
+        n_values = trial.values.size
         if point is not None:
-            plain = (point / self._scales).astype(matrix.dtype)
-            found = plain[:n_values].reshape(matrix.values.shape), plain[n_values:]
+            plain = (point / self._scales).astype(trial.dtype)
+            found = plain[:n_values].reshape(trial.values.shape), plain[n_values:]
         found = broadcast(self._group, found)
         if found is None:
             return False
         values, intercept = found
-        matrix.replace(values, None if matrix.intercept is None else intercept)
+        # The matrix of the fit takes them rounded.
+        for matrix in (trial,) if trial is self._matrix else (trial, self._matrix):
+            matrix.replace(values, None if matrix.intercept is None else intercept)
         return True
 
 
 def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:
     """Pairs of the memory that were kept."""
-    if not kept:
+    if not kept or "steps" not in kept:
         return [], []
     return kept["steps"], kept["changes"]
 
