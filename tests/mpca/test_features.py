@@ -2,6 +2,7 @@
 
 import pickle
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
@@ -188,6 +189,16 @@ def test_a_fit_goes_on_from_a_model(rows):
     before = model.predict(X)
     model.set_params(max_iter=1, learning_rate_init=1e-9).fit(X, y)
     np.testing.assert_allclose(model.predict(X), before, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_resumed_fit_scales_as_before(rows, tmp_path, check_same, n_ranks):
+    X, labels = rows[0] * [1.0, 1.0, 30.0, 1.0, 1.0], (rows[1] > 0).astype(int)
+    params = {"cls": MPCAClassifier, "n_ranks": n_ranks, "strategy": "synchronous"}
+    whole = fit((X, labels), **params, max_iter=6)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit((X, labels), **params, max_iter=3)
+        check_same(fit((X, labels), **params, max_iter=6), whole)
 
 
 def test_held_out_rows_are_scored_by_the_same_network(rows):
