@@ -191,6 +191,12 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     learns when depends on the clock, and so does the result. "gradients", "synchronous"
     and "local" give the same result for the same seed, blocks and ranks.
 
+    Where the mean of a feature is more than five standard deviations from zero, or its
+    standard deviation above 10, `fit` centres all features and divides those whose
+    standard deviation is above 1 by it. `coefs_` and `intercepts_` are those for the
+    rows as they are, and so is the penalty. A `module` gets the rows as they are, and
+    so does `partial_fit`.
+
     References
     ----------
     M. Langer, A. Hall, Z. He, W. Rahayu. "MPCA SGD: a method for distributed training

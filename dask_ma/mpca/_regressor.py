@@ -185,6 +185,10 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     learns when depends on the clock, and so does the result. "gradients", "synchronous"
     and "local" give the same result for the same seed, blocks and ranks.
 
+    `fit` centres features whose mean is more than five standard deviations from zero.
+    `coefs_` and `intercepts_` are those for the rows as they are. A `module` gets the
+    rows as they are, and so does `partial_fit`.
+
     References
     ----------
     M. Langer, A. Hall, Z. He, W. Rahayu. "MPCA SGD: a method for distributed training

@@ -1,16 +1,19 @@
-"""Features far from zero: which they are, and that networks learn from them."""
+"""Features far from zero or of large scale: which, and that networks learn of them."""
 
 import pickle
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPRegressor
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.data import Block, Shard
-from dask_ma.mpca.training._features import agree_on_center
+from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.networks._network import Scaling
+from dask_ma.mpca.training._features import agree_on_scaling
 
 N_ROWS, SHIFT = 240, np.array([0.0, 300.0, -2000.0, 4.0, 60.0])
 
@@ -35,7 +38,7 @@ def peer(**params):
     return MLPRegressor(hidden_layer_sizes=(16,), random_state=0, **params)
 
 
-def center_of(rows, weight, n_ranks, run_ranks):
+def scaling_of(rows, weight, n_ranks, run_ranks, is_classifier=False):
     """What ranks with a part of the rows each agree on."""
     parts = np.array_split(np.arange(rows.shape[0]), n_ranks)
 
@@ -44,11 +47,11 @@ def center_of(rows, weight, n_ranks, run_ranks):
         given = None if weight is None else weight[mine]
         blocks = [Block(rows[mine], np.zeros(len(mine)), given, 0, None)]
         shard = Shard(blocks, rows.shape[1], rows.dtype)
-        return agree_on_center(group, shard)
+        return agree_on_scaling(group, shard, is_classifier=is_classifier)
 
     first, *others = run_ranks(program, n_ranks)
     for other in others:
-        np.testing.assert_array_equal(other, first)
+        np.testing.assert_array_equal(np.array(other), np.array(first))
     return first
 
 
@@ -58,16 +61,37 @@ def center_of(rows, weight, n_ranks, run_ranks):
 def test_means_of_what_is_far(rows, run_ranks, n_ranks, container, weighted):
     X = rows[0]
     weight = np.random.default_rng(0).uniform(0, 2, N_ROWS) if weighted else None
-    center = center_of(container(X), weight, n_ranks, run_ranks)
+    found = scaling_of(container(X), weight, n_ranks, run_ranks)
     mean = np.average(X, axis=0, weights=weight)
-    np.testing.assert_allclose(center, np.where([0, 1, 1, 0, 1], mean, 0), rtol=1e-12)
+    far = np.where([0, 1, 1, 0, 1], mean, 0)
+    np.testing.assert_allclose(found.center, far, rtol=1e-12)
+    assert (found.scale == 1).all()
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("factor", [20.0, 1e-3])
+def test_scales_of_a_classifier(rows, run_ranks, n_ranks, container, weighted, factor):
+    """One large feature, or a far one, and all are centred; small ones stay small."""
+    X = rows[0] - np.where(factor > 1, SHIFT, 0)
+    X = X * [1.0, 1.0, 1.0, factor, 1.0]
+    weight = np.random.default_rng(0).uniform(0, 2, N_ROWS) if weighted else None
+    found = scaling_of(container(X), weight, n_ranks, run_ranks, is_classifier=True)
+    mean = np.average(X, axis=0, weights=weight)
+    scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
+    np.testing.assert_allclose(found.center, mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.scale, np.maximum(scale, 1), rtol=1e-6)
 
 
 def test_nothing_is_far(rows, run_ranks):
     X = rows[0] - SHIFT
-    assert center_of(X, None, 2, run_ranks) is None
-    # Nor is what cannot be told.
-    assert center_of(X * 1e200, None, 2, run_ranks) is None
+    large = X * [1.0, 1.0, 11.0, 1.0, 1.0]
+    assert scaling_of(large, None, 2, run_ranks) is None
+    for is_classifier in (False, True):
+        # Nor is what cannot be told.
+        for factor in (1.0, 1e200):
+            assert scaling_of(X * factor, None, 2, run_ranks, is_classifier) is None
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -82,6 +106,66 @@ def test_a_network_learns_from_what_is_far(rows, n_ranks, container):
     labels = (y > 0).astype(int)
     classifier = fit((container(X), labels), MPCAClassifier, n_ranks=n_ranks)
     assert classifier.score(X, labels) > 0.9
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_a_large_feature_does_not_drown_the_others(rows, n_ranks, container):
+    X, y = rows[0] - SHIFT, rows[1]
+    X = X * [1.0, 1.0, 1.0, 3000.0, 1.0]
+    labels = (y > 0).astype(int)
+    theirs = MLPClassifier((16,), random_state=0, max_iter=40, learning_rate_init=0.01)
+    with pytest.warns(ConvergenceWarning):
+        assert theirs.fit(X, labels).score(X, labels) < 0.9
+    model = fit((container(X), labels), MPCAClassifier, n_ranks=n_ranks)
+    assert model.score(X, labels) > 0.95
+
+
+@pytest.mark.parametrize("solver", ["adam", "sgd"])
+def test_it_is_the_network_of_scaled_rows(rows, solver):
+    """But for the penalty, which is that of the weights as they are told."""
+    X, labels = rows[0] * [1.0, 1.0, 30.0, 1.0, 1.0], (rows[1] > 0).astype(int)
+    scale = np.maximum(X.std(axis=0), 1)
+    Z = (X - X.mean(axis=0)) / scale
+    params = {"cls": MPCAClassifier, "solver": solver, "alpha": 0.0}
+    model, scaled = fit((X, labels), **params), fit((Z, labels), **params)
+    np.testing.assert_allclose(
+        model.coefs_[0] * scale[:, np.newaxis], scaled.coefs_[0], rtol=1e-5, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        model.predict_proba(X), scaled.predict_proba(Z), rtol=1e-5, atol=1e-8
+    )
+    np.testing.assert_allclose(
+        model.to_sklearn().predict_proba(X), model.predict_proba(X), rtol=1e-10
+    )
+    model.set_params(warm_start=True, max_iter=1, learning_rate_init=1e-9)
+    before = model.predict_proba(X)
+    np.testing.assert_allclose(model.fit(X, labels).predict_proba(X), before, atol=1e-6)
+
+
+def test_the_penalty_is_that_of_the_weights_as_they_are_told(rows):
+    """The gradient next to differences of loss and penalty of unscaled weights."""
+    X, labels = rows[0] * [1.0, 1.0, 30.0, 1.0, 1.0], (rows[1] > 0).astype(int)
+    spec, random_state = MLPSpec((3,), "tanh", alpha=50.0), np.random.RandomState(0)
+    network = spec.build(5, 2, np.dtype(float), random_state)
+    scaling = Scaling(X.mean(axis=0), np.maximum(X.std(axis=0), 1))
+    network.scale_inputs(scaling)
+    start = network.read(0, network.n_values)
+    gradient = network.gradient(X, labels, None)[1].copy()
+
+    def value(vector):
+        told = network.unscaled(vector)
+        attributes = spec.attributes(told, 5, 2)
+        squares = sum((coef**2).sum() for coef in attributes["coefs_"])
+        chances = spec.forward(told, X, 2)[np.arange(N_ROWS), labels]
+        return -np.log(chances).mean() + 50.0 / 2 * squares / N_ROWS
+
+    np.testing.assert_allclose(network.unscaled(network.unscaled(start), -1), start)
+    for at in range(0, len(start), 3):
+        step = np.zeros_like(start)
+        step[at] = 1e-6
+        slope = (value(start + step) - value(start - step)) / 2e-6
+        assert slope == pytest.approx(gradient[at], rel=1e-5, abs=1e-7)
 
 
 def test_it_is_the_network_of_centred_rows(rows):
@@ -105,6 +189,16 @@ def test_a_fit_goes_on_from_a_model(rows):
     before = model.predict(X)
     model.set_params(max_iter=1, learning_rate_init=1e-9).fit(X, y)
     np.testing.assert_allclose(model.predict(X), before, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_resumed_fit_scales_as_before(rows, tmp_path, check_same, n_ranks):
+    X, labels = rows[0] * [1.0, 1.0, 30.0, 1.0, 1.0], (rows[1] > 0).astype(int)
+    params = {"cls": MPCAClassifier, "n_ranks": n_ranks, "strategy": "synchronous"}
+    whole = fit((X, labels), **params, max_iter=6)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit((X, labels), **params, max_iter=3)
+        check_same(fit((X, labels), **params, max_iter=6), whole)
 
 
 def test_held_out_rows_are_scored_by_the_same_network(rows):

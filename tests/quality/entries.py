@@ -1,4 +1,4 @@
-"""Everything that is judged: linear models, networks, topics, distances, atoms."""
+"""Everything that is judged: linear models, paths, networks, topics, factors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .factors import (
     judge_distances,
 )
 from .networks import NETWORKS, every_network_cell, judge_network
+from .paths import Paths, every_path_cell, judge_paths
 from .rule import Result, judge
 from .topics import Topics, every_topic_cell, judge_topics
 
@@ -28,7 +29,7 @@ class Entry:
 
     Attributes
     ----------
-    contestant : Contestant, Network, Topics, Distances or Atoms
+    contestant : Contestant, Paths, Network, Topics, Distances or Atoms
     cells : list of Cell
     judge : callable
         Fits a cell, and returns a `Result`.
@@ -54,6 +55,7 @@ def _entry(who: Any, cells: list[Cell], judge_one: Any) -> Entry:
 
 ENTRIES = [
     *(_entry(one, every_cell(one.task), judge) for one in CONTESTANTS),
+    _entry(Paths(), every_path_cell(), judge_paths),
     *(_entry(one, every_network_cell(one), judge_network) for one in NETWORKS),
     _entry(Topics(), every_topic_cell(), judge_topics),
     _entry(Distances(), every_distance_cell(), judge_distances),

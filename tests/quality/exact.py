@@ -22,6 +22,7 @@ from .objectives import Objective, Problem
 
 _PRECISION = 1e-8  # of an optimum, relative
 _AIM = 1e-10
+_ROUNDING = 1e-24  # of the objective without a model, as of targets that are all alike
 _MAX_STEPS = 300
 _LEAST_STEP = 1e-10
 _CORRECTIONS = 4  # of the solution of linear equations
@@ -63,7 +64,7 @@ class InexactError(ArithmeticError):
 
 
 def solve(objective: Objective) -> float:
-    """The least value of an objective.
+    """The least value of an objective; 0 where nothing but rounding is left of it.
 
     Raises
     ------
@@ -72,6 +73,8 @@ def solve(objective: Objective) -> float:
     """
     optima = [minimize(problem) for problem in objective.problems]
     value = float(np.mean([optimum.value for optimum in optima]))
+    if value <= _ROUNDING * objective.untrained:
+        return 0.0
     gap = float(np.mean([optimum.gap for optimum in optima]))
     if not gap <= _PRECISION * value:
         raise InexactError(f"the least value is {value:.6g}, or less by {gap:.1e}")

@@ -74,6 +74,17 @@ class Objective:
 
     problems: Sequence[Problem]
 
+    @property
+    def untrained(self) -> float:
+        """The objective without coefficients and intercepts."""
+        values = [
+            one.value(
+                np.zeros((one.n_outputs, one.X.shape[1])), np.zeros(one.n_outputs)
+            )
+            for one in self.problems
+        ]
+        return float(np.mean(values))
+
     def value(self, coef: Any, intercept: Any) -> float:
         """Objective at what a fitted estimator calls `coef_` and `intercept_`."""
         coef, intercept = np.atleast_2d(coef), np.atleast_1d(intercept)

@@ -25,6 +25,7 @@ from .objectives import Objective, make_objective
 from .sets import load
 
 WITHIN = 0.01  # of the optimum
+_ROUNDING = 1e-12  # of the objective without a model
 _DATA = r"standardi[sz]e|scale|shuffle|sorted|separat"
 
 
@@ -35,6 +36,16 @@ class Reference:
     objective: Objective
     optimum: float
     peer: float
+
+    def excess(self, value: float) -> float:
+        """How far a value is above the optimum, relative to it.
+
+        Where the optimum is 0, what is as small as rounding reaches it, and nothing
+        else is near.
+        """
+        if self.optimum > 0:
+            return value / self.optimum - 1
+        return 0.0 if value <= _ROUNDING * self.objective.untrained else np.inf
 
 
 @dataclass(frozen=True)
@@ -88,11 +99,11 @@ def judge(contestant: Contestant, cell: Cell) -> Result:
         except Exception as error:  # any kind of it is a failed cell
             text = f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - start
-    behind = reference.peer / reference.optimum - 1
+    behind = reference.excess(reference.peer)
     if text:
         return Result(contestant, cell, "failed", excess, behind, seconds, text)
     value = reference.objective.value(model.coef_, model.intercept_)
-    excess = value / reference.optimum - 1
+    excess = reference.excess(value)
     said = [
         str(one.message)
         for one in caught

@@ -101,6 +101,16 @@ def test_a_row_of_weight_two_is_two_rows(loss):
     assert weighted == pytest.approx(plain, rel=1e-8)
 
 
+@pytest.mark.parametrize("value", [0.0, 3.5, -1e6])
+@pytest.mark.parametrize("ratio", [0, 0.3, 1])
+def test_targets_that_are_all_alike(value, ratio):
+    """The intercept is the model, and nothing is left of the objective."""
+    rows = load("regression", "linear")
+    y = np.full(len(rows.y), value)
+    objective = make_objective(rows.X, y, None, "squared_error", 0.1, ratio)
+    assert solve(objective) == 0.0
+
+
 def test_a_gap_that_stays_open_is_an_error(monkeypatch):
     _, _, objective = objective_of("iris", "log_loss", 0.3)
     monkeypatch.setattr("quality.exact._MAX_STEPS", 3)

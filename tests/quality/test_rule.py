@@ -12,7 +12,7 @@ from scipy import sparse
 from quality.cells import LAYOUTS, RANKS, Cell, arrange, every_cell, spread
 from quality.contestants import CONTESTANTS
 from quality.objectives import make_objective
-from quality.rule import Result, classify, judge, says_what_to_change
+from quality.rule import Reference, Result, classify, judge, says_what_to_change
 from quality.runs import judge_task, tasks_of, with_names
 from quality.sets import SETS, load
 from quality.table import HEADS, Row, summarise, write
@@ -50,6 +50,15 @@ def test_verdicts(excess, peer, said, verdict):
 )
 def test_help(text, helps):
     assert says_what_to_change(text, NAMES) == helps
+
+
+def test_an_optimum_of_zero_is_reached_but_for_rounding():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    objective = make_objective(X, np.full(50, 2.0), None, "squared_error", 0.1, 1.0)
+    reference = Reference(objective, 0.0, np.inf)
+    assert reference.excess(objective.value(np.zeros(3), 2.0 + 1e-9)) == 0
+    assert reference.excess(objective.value(np.zeros(3), 2.001)) == np.inf
+    assert replace(reference, optimum=2.0).excess(3.0) == 0.5
 
 
 def test_there_is_enough_to_judge():
@@ -146,7 +155,7 @@ def test_a_table_keeps_the_rows_of_others(tmp_path):
 
 def test_all_cells_are_asked_for_once():
     """In groups that have their rows, and so their optimum, in common."""
-    tasks = list(tasks_of("SchMPLasso", None))
+    tasks = list(tasks_of("SchMPLasso ", None))
     assert sum(len(cells) for _, cells in tasks) == 2 * len(every_cell("regression"))
     assert all(len({cell.rows for cell in cells}) == 1 for _, cells in tasks)
     few = list(tasks_of("SchMPLasso l1", 2))

@@ -31,6 +31,7 @@ from dask_ma.mpca.networks._network import (
     Network,
     NetworkSpec,
     Pull,
+    Scaling,
 )
 
 #: scikit-learn's names of what the output units compute, by loss.
@@ -68,7 +69,7 @@ class MLPSpec(NetworkSpec):
         Columns of y; None for a y of one dimension.
     """
 
-    has_center: ClassVar[bool] = True
+    has_scaling: ClassVar[bool] = True
 
     hidden_layer_sizes: tuple[int, ...] = (100,)
     activation: str = "relu"
@@ -212,7 +213,7 @@ class MLPNetwork(Network):
     """
 
     def __init__(self, spec: MLPSpec, layout: MLPLayout, values: np.ndarray) -> None:
-        self._center: np.ndarray | None = None
+        self._scaling: Scaling | None = None
         self.n_values = self.n_parameters = len(values)
         self.dtype = values.dtype
         self._spec = spec
@@ -281,7 +282,7 @@ class MLPNetwork(Network):
 
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
-            outputs = mlp_outputs(self._layout, self._values, X, self._center)
+            outputs = mlp_outputs(self._layout, self._divided(), X, self._center)
         return (
             outputs if self._spec.n_targets or outputs.shape[1] > 1 else outputs[:, 0]
         )
@@ -290,13 +291,16 @@ class MLPNetwork(Network):
         _, intercepts = mlp_unpack(self._layout, self._values)
         intercepts[-1] += shift.astype(self.dtype)
 
-    def center_inputs(self, center: np.ndarray) -> None:
-        self._center = center.astype(self.dtype)
+    def scale_inputs(self, scaling: Scaling) -> None:
+        self._scaling = Scaling(*(part.astype(self.dtype) for part in scaling))
 
-    def uncentred(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
-        if self._center is None:
+    def unscaled(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
+        if self._scaling is None:
             return vector
-        return mlp_uncentred(self._layout, vector, sign * self._center)
+        center, scale = self._scaling
+        if sign > 0:
+            return mlp_uncentred(self._layout, self._divide(vector, scale), center)
+        return self._divide(mlp_uncentred(self._layout, vector, -center), 1 / scale)
 
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)
@@ -315,9 +319,9 @@ class MLPNetwork(Network):
         n_ranks: float = 1,
     ) -> float:
         """Loss of a batch; its gradient lies in the network's own array."""
-        return mlp_loss_and_gradient(
+        loss = mlp_loss_and_gradient(
             self._layout,
-            self._values,
+            self._divided(),
             X,
             y,
             sample_weight,
@@ -326,6 +330,30 @@ class MLPNetwork(Network):
             alpha=self._spec.alpha / n_ranks,
             center=self._center,
         )
+        if self._scaling is not None:
+            self._first(self._gradient)[...] /= self._scaling.scale[:, np.newaxis]
+        return loss
+
+    @property
+    def _center(self) -> np.ndarray | None:
+        """What is taken from each row."""
+        return None if self._scaling is None else self._scaling.center
+
+    def _divided(self) -> np.ndarray:
+        """The vector for rows that are centred, and not scaled."""
+        if self._scaling is None:
+            return self._values
+        return self._divide(self._values, self._scaling.scale)
+
+    def _divide(self, vector: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """A copy whose weights of each feature are divided by its scale."""
+        vector = vector.copy()
+        self._first(vector)[...] /= scale[:, np.newaxis]
+        return vector
+
+    def _first(self, vector: np.ndarray) -> np.ndarray:
+        """View of the weights of the first layer, of shape (n_features, n_units)."""
+        return mlp_unpack(self._layout, vector)[0][0]
 
     def _drawn(
         self, pulls: Sequence[Pull]

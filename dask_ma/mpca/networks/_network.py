@@ -46,6 +46,20 @@ class GradientPart(NamedTuple):
     weight: float
 
 
+class Scaling(NamedTuple):
+    """What rows become in a network: ``(x - center) / scale``.
+
+    Attributes
+    ----------
+    center : ndarray of shape (n_features,)
+    scale : ndarray of shape (n_features,)
+        Above 0.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+
+
 class FitOutlook(NamedTuple):
     """What a network may know of the fit that it is part of.
 
@@ -250,18 +264,18 @@ class Network(ABC):
             What is added to the value of each output unit.
         """
 
-    def center_inputs(self, center: np.ndarray) -> None:
-        """Take `center` from each row from here on, without changing the rows.
+    def scale_inputs(self, scaling: Scaling) -> None:
+        """Centre and scale each row from here on, without changing the rows.
 
-        The vector belongs to centred rows then. Only where the spec's `has_center` is.
+        The vector belongs to scaled rows then. Only where the spec's `has_scaling` is.
 
         Parameters
         ----------
-        center : ndarray of float64, shape (n_features,)
+        scaling : Scaling
         """
         raise NotImplementedError(f"{type(self).__name__} takes rows as they are")
 
-    def uncentred(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
+    def unscaled(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
         """The vector of the same network for rows as they are; back with -1."""
         return vector
 
@@ -295,13 +309,13 @@ class NetworkSpec(ABC):
         tell which labels a row has.
     no_code : int
         What they hold where no class counts, then.
-    has_center : bool
-        Whether the networks can work on rows minus a center.
+    has_scaling : bool
+        Whether the networks can centre and scale rows.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
     prefetch: int = 0
-    has_center: ClassVar[bool] = False
+    has_scaling: ClassVar[bool] = False
     n_targets: int | None
     n_codes: int | None = None
     no_code: int = -100

@@ -14,7 +14,7 @@ from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
-from dask_ma.mpca.networks._network import FitOutlook, Network
+from dask_ma.mpca.networks._network import FitOutlook, Network, Scaling
 from dask_ma.mpca.strategies._base import Strategy
 from dask_ma.mpca.strategies._making import make_strategy
 from dask_ma.mpca.strategies._parameters import (
@@ -27,7 +27,7 @@ from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounter
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
-from dask_ma.mpca.training._features import agree_on_center
+from dask_ma.mpca.training._features import agree_on_scaling, kept_scaling
 from dask_ma.mpca.training._notes import tell_of_divergence
 from dask_ma.mpca.training._params import MPCAParams, MPCAResult
 from dask_ma.mpca.training._prefetch import Prefetcher
@@ -130,7 +130,7 @@ class Trainer:
         self._scorer = make_scorer(params.early_stopping)
         group = context.group
         self._targets = self._find_targets()
-        self._center = self._find_center(kept)
+        self._scaling = self._find_scaling(kept)
         random_state = np.random.RandomState()
         random_state.set_state(params.random_state.get_state())
         self._network = self._build(random_state)
@@ -264,7 +264,7 @@ class Trainer:
         params = self._params
         if self._scorer is not None:
             kind = RankClassifier if params.is_classifier else RankRegressor
-            vector = self._network.uncentred(self._scored)
+            vector = self._network.unscaled(self._scored)
             model = kind(params.spec, vector, self._classes())
             return score_of_rank(model, rows, self._scorer)
         return score_sums(
@@ -302,8 +302,8 @@ class Trainer:
             "cycles": self._strategy.cycles(),
             "converged": self.is_done and self._end.converged,
         }
-        if self._center is not None:
-            shared["center"] = self._center
+        if self._scaling is not None:
+            shared |= self._scaling._asdict()
         trajectory = self._strategy.trajectory()
         if trajectory is not None:
             shared["trajectory"] = trajectory.copy()
@@ -327,8 +327,8 @@ class Trainer:
         network = params.spec.build(
             problem.shard.n_features, n_classes, problem.dtype, random_state
         )
-        if self._center is not None:
-            network.center_inputs(self._center)
+        if self._scaling is not None:
+            network.scale_inputs(self._scaling)
         if params.vector is None and not params.is_classifier:
             network.shift_outputs(self._targets.mean)
         if params.vector is not None:
@@ -338,7 +338,7 @@ class Trainer:
                     f"expected {network.n_values} for these data and parameters"
                 )
             start = params.vector.astype(network.dtype, copy=False)
-            network.write(0, network.uncentred(start, -1))
+            network.write(0, network.unscaled(start, -1))
         if params.optimizer_state is not None:
             network.set_optimizer_state(params.optimizer_state)
         return network
@@ -378,7 +378,7 @@ class Trainer:
         # scikit-learn ends after one epoch more than the parameter says.
         rule = StopRule(params.tol, params.n_iter_no_change + 1, maximize=by_score)
         is_free = isinstance(self._chosen, (MPCA, *_SERVED))
-        is_known = is_free and params.spec.has_center  # a network of ours
+        is_known = is_free and params.spec.has_scaling  # a network of ours
         return FitProgress(
             self._problem.total_rows,
             self._context.group.size,
@@ -470,14 +470,15 @@ class Trainer:
             return Targets(np.zeros(0), 0.0, None)
         return agree_on_targets(self._context.group, problem.shard, params.n_targets)
 
-    def _find_center(self, kept: State | None) -> np.ndarray | None:
-        """What the network takes from each row; a collective call."""
+    def _find_scaling(self, kept: State | None) -> Scaling | None:
+        """How the network scales its rows; a collective call."""
         if kept is not None:
-            return kept.shared.get("center")
+            return kept_scaling(kept.shared)
         # The parts that `partial_fit` gets tell too little about the features.
-        if not self._params.spec.has_center or self._params.keep_optimizer:
+        group, params, shard = self._context.group, self._params, self._problem.shard
+        if not params.spec.has_scaling or params.keep_optimizer:
             return None
-        return agree_on_center(self._context.group, self._problem.shard)
+        return agree_on_scaling(group, shard, is_classifier=params.is_classifier)
 
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several labels."""
@@ -489,7 +490,7 @@ class Trainer:
     def _describe(self, vector: np.ndarray) -> dict[str, Any]:
         """A model, with what else a fitted estimator has."""
         return {
-            "vector": self._network.uncentred(vector),
+            "vector": self._network.unscaled(vector),
             "classes": self._classes(),
             "n_features": self._problem.shard.n_features,
             "n_iter": self._state["epoch"],

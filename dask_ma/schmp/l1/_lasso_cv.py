@@ -48,9 +48,10 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         Whether coefficients must not be negative. It needs an L1 penalty on each.
     max_iter : int, default=1000
         Most rounds of each model.
-    tol : float, default=1e-4
+    tol : float, default=1e-6
         A model is done when its duality gap is at most this fraction of the objective
-        without coefficients.
+        without coefficients. Models of small `alpha` leave little of that, and which of
+        them is the best is seen only between models that are nearly exact.
     feature_weights : array-like of shape (n_features,), default=None
         Weight of each feature in the penalty, not negative; None weights all alike.
     cv : int, cross-validation generator, iterable or None, default=None
@@ -147,7 +148,7 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         fit_intercept: bool = True,
         positive: bool = False,
         max_iter: int = 1000,
-        tol: float = 1e-4,
+        tol: float = 1e-6,
         feature_weights: Any = None,
         cv: Any = None,
         layout: str = "auto",
