@@ -123,21 +123,21 @@ def _mapped(path: Path) -> tuple[np.ndarray, Pages | None]:
     return np.frombuffer(pages, dtype, size, start).reshape(shape), pages
 
 
-def mapped_room(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of any content in a file that nobody else sees, nor has to remove.
+def mapped_room(folder: Path, size: int) -> Pages:
+    """A file of any content that nobody else sees, nor has to remove.
 
     Parameters
     ----------
     folder : Path
         On the disk that is meant; made if it is not there.
-    shape : tuple of int
-        With at least one element.
-    dtype : dtype
+    size : int
+        Bytes, at least 1.
 
     Returns
     -------
-    array : ndarray
-        Its file has no name, and goes when the array does.
+    pages : Pages
+        The file has no name, and goes when they do. They are looked after until then,
+        or until ``residency.leave``.
 
     Raises
     ------
@@ -145,7 +145,6 @@ def mapped_room(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         If there is no room for it. All of it is taken at once: a disk that becomes
         full while an array is written to would end the process.
     """
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -160,7 +159,7 @@ def mapped_room(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
             "choose another disk by dask-ma.data.cache"
         ) from error
     residency.add(pages, folder / "unnamed")
-    return np.frombuffer(pages, dtype).reshape(shape)
+    return pages
 
 
 def hand_back(X: Any) -> None:
@@ -232,6 +231,11 @@ class _Residency:
             for pages, path in list(self._maps.items()):
                 if folder in path.parents:
                     del self._maps[pages]
+
+    def leave(self, pages: Pages) -> None:
+        """Look no more after a map."""
+        with self._lock:
+            self._maps.pop(pages, None)
 
     def _watch(self) -> None:
         others = _mapped_bytes() or 0  # such as libraries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from distributed import get_worker
 from distributed.system import MEMORY_LIMIT
 
 from dask_ma import _config
-from dask_ma.data._mapped import mapped_room
+from dask_ma.data._mapped import Pages, mapped_room, residency
 from dask_ma.data._stream import persists
 
 __all__ = ["Room", "RoomSettings", "memory_here"]
@@ -60,6 +61,15 @@ class Room:
     def __init__(self, folder: str | None = None, *, on_disk: bool = False) -> None:
         self._folder = folder
         self.on_disk = on_disk
+        self._mapped: list[weakref.ref[Pages]] = []
+
+    def close(self) -> None:
+        """Look no more after files, which go when their arrays do."""
+        # Something may keep these for a while, such as the traceback of an error.
+        for reference in self._mapped:
+            if (pages := reference()) is not None:
+                residency.leave(pages)
+        self._mapped.clear()
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array of any content.
@@ -82,7 +92,10 @@ class Room:
         shape = (shape,) if isinstance(shape, int) else shape
         if not self.on_disk or not all(shape):
             return np.empty(shape, dtype)
-        return mapped_room(self._place(), shape, dtype)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        pages = mapped_room(self._place(), size)
+        self._mapped.append(weakref.ref(pages))
+        return np.frombuffer(pages, dtype).reshape(shape)
 
     def pack(self, arrays: Sequence[np.ndarray], dtype: Any) -> list[np.ndarray]:
         """Copies of arrays of one dimension, which lie behind one another.

@@ -1,6 +1,9 @@
 """Room in memory and on disks: what is written stays, and leaves nothing behind."""
 
 import os
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,3 +78,19 @@ def test_settings(configured, inproc_client):
     assert memory_here() > 2**20
     limits = inproc_client.run(memory_here)
     assert set(limits.values()) == {memory_here()}  # no limit of their own
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells of maps")
+def test_nothing_looks_after_a_room_that_is_closed(tmp_path):
+    room = Room(str(tmp_path), on_disk=True)
+    array = room.empty((3, 2), np.int64)
+    array[:] = 7
+    kept = array[1:]
+    del array
+    assert any(t.name == "dask_ma-pages" for t in threading.enumerate())
+    room.close()
+    deadline = time.monotonic() + 10
+    while any(t.name == "dask_ma-pages" for t in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert (kept == 7).all()

@@ -73,6 +73,11 @@ class TopicRounds(Rounds):
         super().load_state_dict(state)
         self.engine.local.moves.load(self.context.group, state)
 
+    def close(self) -> None:
+        """Look no more after files of tokens."""
+        if hasattr(self, "engine"):
+            self.engine.local.room.close()
+
 
 def train(context: RankContext, arguments: Any, params: GibbsParams) -> GibbsResult:
     """Agent: as many rotations as were asked for.
@@ -93,11 +98,14 @@ def train(context: RankContext, arguments: Any, params: GibbsParams) -> GibbsRes
     """
     state = context.restore_state(whole=True)
     rounds = TopicRounds(context, arguments, params)
-    fit_rounds(context, rounds, state)
-    fitted: dict[str, Any] = {"part": rounds.engine.part()}
-    if params.keep_tokens:
+    try:
+        fit_rounds(context, rounds, state)
         engine = rounds.engine
-        fitted["tokens"] = engine.local.gather(context.group, engine.parameters)
+        fitted: dict[str, Any] = {"part": engine.part()}
+        if params.keep_tokens:
+            fitted["tokens"] = engine.local.gather(context.group, engine.parameters)
+    finally:
+        rounds.close()
     return GibbsResult(fitted, context.history, context.timeline())
 
 

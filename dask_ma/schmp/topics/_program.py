@@ -116,14 +116,21 @@ class GibbsTopics(RotationProgram):
         documents = Documents.of_shard(shard, group, fractions=p.fractions)
         shape = documents.n_total, documents.n_all_tokens
         room = open_room(self._needs(documents, shard, group), p.room, group, shape)
-        documents.read(shard, room, fractions=p.fractions)
-        moves: Moves
-        if p.sampler == "exact":
-            moves = ExactMoves(documents, p.n_components, room)
-        else:
-            moves = MetropolisMoves(documents, p.n_components, room, p.n_proposals)
+        try:
+            documents.read(shard, room, fractions=p.fractions)
+            moves = self._lay_out(documents, room)
+        except BaseException:
+            room.close()
+            raise
         totals = np.zeros(p.n_components, dtype=np.int64)
         return LocalTopics(documents, moves, room, totals)
+
+    def _lay_out(self, documents: Documents, room: Room) -> Moves:
+        """The tokens as the sampler wants them."""
+        p = self.params
+        if p.sampler == "exact":
+            return ExactMoves(documents, p.n_components, room)
+        return MetropolisMoves(documents, p.n_components, room, p.n_proposals)
 
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
