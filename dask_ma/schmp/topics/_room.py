@@ -1,4 +1,4 @@
-"""Where the tokens of a fit lie: what they take is known before any topic is drawn."""
+"""Memory or disks for the tokens of a fit, chosen before any topic is drawn."""
 
 from __future__ import annotations
 
