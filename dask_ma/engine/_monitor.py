@@ -316,6 +316,8 @@ class RunMonitor:
 
     def _raise_if_held_up(self, workers: dict[str, dict[str, Any]]) -> None:
         """Raise if workers that were paused meanwhile start no rank, and others may."""
+        if self._run.fit_info is None:
+            return  # nobody would start the ranks on others
         running = {a for a, info in workers.items() if is_running(info)}
         paused = {a for a in self._run.addresses if a in workers} - running
         held_up = self._not_started(paused - set(self._leaving)) if running else []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
 
-from dask_ma import ButterflySGDClassifier, MASGDClassifier
+from dask_ma import ButterflySGDClassifier, MASGDClassifier, run_spmd
 from dask_ma.engine._client import place_ranks
 from dask_ma.engine._launch import launch
 from dask_ma.engine._liveness import scheduler_workers
@@ -656,6 +656,32 @@ def test_ranks_that_never_start_are_given_up(client, rows, paused_worker, monkey
         MASGDClassifier(**PARAMS).fit(X, y)
     assert "gave up after 1 losses" in "".join(raised.value.__notes__)
     assert len(reached) == 2
+
+
+def test_a_function_waits_for_a_worker_that_is_paused(
+    client, paused_worker, monkeypatch
+):
+    """Its ranks cannot go elsewhere."""
+    go_on = threading.Timer(1.0, lambda: client.run(set_running, workers=[address]))
+    address = sorted(client.nthreads())[0]
+
+    def set_running(dask_worker):
+        from distributed import Status
+
+        dask_worker.status = Status.running
+
+    def pause_and_launch(*args, **kwargs):
+        paused_worker()
+        go_on.start()
+        return launch(*args, **kwargs)
+
+    monkeypatch.setattr("dask_ma.engine._spmd.launch", pause_and_launch)
+    start = time.monotonic()
+    with dask.config.set(IMPATIENT):
+        found = run_spmd(lambda group: group.rank, client=client, n_ranks=N_WORKERS)
+    go_on.join()
+    assert found == list(range(N_WORKERS))
+    assert time.monotonic() - start > 1
 
 
 def test_a_worker_paused_in_a_fit_that_loses_another(
