@@ -596,7 +596,11 @@ def test_a_paused_worker_that_holds_blocks(
     assert model.history_[-1]["n_samples"] == 2000
 
 
-IMPATIENT = {"dask-ma.recovery.wait": 0, "dask-ma.launch.heartbeat-interval": "200 ms"}
+IMPATIENT = {
+    "dask-ma.recovery.wait": 0,
+    "dask-ma.launch.heartbeat-interval": "200 ms",
+    "dask-ma.launch.poll-interval": "100 ms",
+}
 
 
 @pytest.mark.parametrize(
