@@ -34,6 +34,7 @@ from dask_ma.data import (
     describe,
     is_dask_collection,
     refuse_unfinished,
+    rows_like,
     weight_per_row,
 )
 from dask_ma.engine import Identity, Job, as_plain, as_text, fit_client, run_fit
@@ -265,7 +266,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             return X, y, describe(X)
         _check_two_dimensional(X)
         info = describe(X)
-        validate_data(self, _stand_in(info), reset=reset, skip_check_array=True)
+        validate_data(self, rows_like(info), reset=reset, skip_check_array=True)
         return X, y, info
 
     def _validate_memory(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
@@ -482,20 +483,6 @@ def _check_two_dimensional(X: Any) -> None:
             f"Expected 2D array, got {X.ndim}D array instead: X must have the shape "
             "(n_samples, n_features); reshape it"
         )
-
-
-def _stand_in(info: InputInfo) -> Any:
-    """Something without rows that has the columns of a Dask collection."""
-    if info.feature_names is not None:
-        import pandas as pd  # a Dask DataFrame cannot be without it
-
-        return pd.DataFrame(columns=info.feature_names)
-    if info.n_features is None:
-        raise ValueError(
-            "X has an unknown number of columns, expected a known one; give its shape, "
-            "e.g. with dask.array.from_delayed(..., shape=(np.nan, n_features))"
-        )
-    return np.empty((0, info.n_features))
 
 
 def _float_dtype(rows: Any, model: Any) -> np.dtype:

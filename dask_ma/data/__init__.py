@@ -15,7 +15,7 @@ from dask_ma.data._fingerprint import (
     digest_shard,
 )
 from dask_ma.data._frames import as_arrays, row_blocks
-from dask_ma.data._inputs import InputInfo, describe, is_dask_collection
+from dask_ma.data._inputs import InputInfo, describe, is_dask_collection, rows_like
 from dask_ma.data._labels import (
     check_memory_labels,
     encode_labels,
@@ -75,6 +75,7 @@ __all__ = [
     "recover_shards",
     "refuse_unfinished",
     "row_blocks",
+    "rows_like",
     "rows_of",
     "to_csr",
     "unique_labels_of",

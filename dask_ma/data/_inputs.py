@@ -15,7 +15,7 @@ from sklearn.utils.validation import column_or_1d
 
 from dask_ma.data._blocks import common_dtype
 
-__all__ = ["InputInfo", "describe", "is_dask_collection"]
+__all__ = ["InputInfo", "describe", "is_dask_collection", "rows_like"]
 
 Kind = Literal["array", "frame", "memory"]
 
@@ -353,3 +353,31 @@ def to_memory(X: Any) -> Any:
     if type(X).__module__.partition(".")[0] == "sparse":
         return X.to_scipy_sparse().tocsr()
     return np.asarray(X)
+
+
+def rows_like(info: InputInfo) -> Any:
+    """Something without rows that has the columns of a Dask collection.
+
+    Parameters
+    ----------
+    info : InputInfo
+
+    Returns
+    -------
+    rows : ndarray of shape (0, n_features) or DataFrame
+
+    Raises
+    ------
+    ValueError
+        If nobody knows how many columns it has.
+    """
+    if info.feature_names is not None:
+        import pandas as pd  # a Dask DataFrame cannot be without it
+
+        return pd.DataFrame(columns=info.feature_names)
+    if info.n_features is None:
+        raise ValueError(
+            "X has an unknown number of columns, expected a known one; give its shape, "
+            "e.g. with dask.array.from_delayed(..., shape=(np.nan, n_features))"
+        )
+    return np.empty((0, info.n_features))

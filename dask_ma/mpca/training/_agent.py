@@ -71,9 +71,8 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
         The same on every rank, but for the history, which rank 0 keeps.
     """
     kept, params = restore_state(context, params)
-    problem = agree_on_problem(
-        context.group, arguments, params, dtypes=params.spec.dtypes
-    )
+    dtypes = params.spec.dtypes
+    problem = agree_on_problem(context.group, arguments, params, dtypes=dtypes)
     if params.validation is None:
         problem, validation = hold_out(context, problem, params)
     else:

@@ -490,18 +490,3 @@ class Program(ABC):
             sparse rows, with the mean number of stored elements.
         """
         return None
-
-
-def from_schedules(program: Any, name: str) -> Any:
-    """An attribute of the schedules that a program keeps, all of which must agree."""
-    kept = [value for value in vars(program).values() if isinstance(value, Schedule)]
-    found = {getattr(schedule, name) for schedule in kept}
-    if not found:
-        return getattr(Schedule, name)
-    if len(found) > 1:
-        shown = ", ".join(sorted(map(repr, found)))
-        raise ValueError(
-            f"the schedules of {type(program).__name__} differ in {name}: {shown}; "
-            f"give {name} to run"
-        )
-    return found.pop()

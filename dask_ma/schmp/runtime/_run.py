@@ -27,7 +27,7 @@ from dask_ma.engine import (
 )
 from dask_ma.schmp.runtime._block_states import join_parts
 from dask_ma.schmp.runtime._dynamic import Counts, DynamicEngine
-from dask_ma.schmp.runtime._program import Program, from_schedules
+from dask_ma.schmp.runtime._program import Program, Schedule
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._rotation_program import RotationProgram
 
@@ -214,9 +214,9 @@ def run(
     _check_program(program)
     _check_pipeline(program, pipeline_depth, n_schedulers)
     if pipeline_depth is None:
-        pipeline_depth = from_schedules(program, "pipeline_depth")
+        pipeline_depth = _from_schedules(program, "pipeline_depth")
     if n_schedulers is None:
-        n_schedulers = from_schedules(program, "n_schedulers")
+        n_schedulers = _from_schedules(program, "n_schedulers")
     if report_every is None:
         report_every = _default_rounds(program)
     check_counts(
@@ -405,3 +405,18 @@ def _check_pipeline(program: Any, pipeline_depth: Any, n_schedulers: Any) -> Non
 def _default_rounds(program: Any) -> int:
     """Iterations of a round."""
     return next(n for kind, n in _REPORT_EVERY.items() if isinstance(program, kind))
+
+
+def _from_schedules(program: Any, name: str) -> Any:
+    """An attribute of the schedules that a program keeps, all of which must agree."""
+    kept = [value for value in vars(program).values() if isinstance(value, Schedule)]
+    found = {getattr(schedule, name) for schedule in kept}
+    if not found:
+        return getattr(Schedule, name)
+    if len(found) > 1:
+        shown = ", ".join(sorted(map(repr, found)))
+        raise ValueError(
+            f"the schedules of {type(program).__name__} differ in {name}: {shown}; "
+            f"give {name} to run"
+        )
+    return found.pop()
