@@ -28,6 +28,7 @@ from dask_ma.schmp.factorization._fitted import (
     FittedFactorization,
     merged_ratings,
 )
+from dask_ma.schmp.factorization._held_out import shortfall_of
 from dask_ma.schmp.factorization._ids import find_ids
 from dask_ma.schmp.factorization._inputs import (
     NO_RATINGS,
@@ -106,8 +107,9 @@ class SchMPMatrixFactorization(FittedFactorization):
         The fit ends when the objective falls by less than this part of itself.
     early_stopping : bool, default=False
         Whether to hold ratings out and to end when their error does not fall any more
-        by the part `tol`. The factors are then those of the round with the least error.
-        For ratings only.
+        by the part `tol`, but not while they are predicted no better than by a
+        constant. The factors are then those of the round with the least error. For
+        ratings only.
     validation_fraction : float, default=0.1
         Part of the ratings that is held out, above 0 and below 1. Which ones depends on
         `random_state` and on the pairs alone.
@@ -152,7 +154,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         Rounds made.
     history_ : list of dict
         One record for each round, with the `objective`, bytes, times and `imbalance`,
-        and with `early_stopping` the `validation_rmse`.
+        and with `early_stopping` the `validation_rmse` and, beside the error of a
+        constant for all ratings, the `validation_r2`.
         With "sgd" the objective is the sum of squared errors that the steps have met.
     timeline_ : ndarray
         What each rank has done when.
@@ -345,14 +348,9 @@ class SchMPMatrixFactorization(FittedFactorization):
             self.seen_ = encoded.seen
             self.history_, self.timeline_ = result.history, result.timeline
             self.n_iter_ = len(result.history)
-        if not result.converged:
-            warnings.warn(
-                f"the maximum of {self.max_iter} rounds was reached while the "
-                f"{'held-out error' if self.early_stopping else 'objective'} still "
-                f"fell by more than tol={self.tol} of itself; raise max_iter or tol",
-                ConvergenceWarning,
-                stacklevel=2 + N_WRAPPERS,
-            )
+        shortfall = shortfall_of(self, result.converged)
+        if shortfall is not None:
+            warnings.warn(shortfall, ConvergenceWarning, stacklevel=2 + N_WRAPPERS)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
