@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 from dask_ma._settings import Settings
-from dask_ma._sklearn import Interval, StrOptions
+from dask_ma._sklearn import HasMethods, Interval, StrOptions
 
 # Each with a dict of arguments.
 _MADE = ("module", "criterion", "optimizer", "lr_scheduler")
@@ -48,14 +48,17 @@ class Torch(AddressFreeRepr, Settings):
         pattern and a dict: parameters whose names fit the pattern, as in
         ``("*.bias", {"weight_decay": 0})``, have these arguments; the first pattern
         that fits counts, and each has to fit some.
-    lr_scheduler : class, callable or str, default=None
+    lr_scheduler : class, callable, str or scheduler, default=None
         What changes the step sizes: a class or a name in `torch.optim.lr_scheduler`, or
-        a function that makes a scheduler for an optimiser. None leaves them to the
-        estimator's `learning_rate`. ReduceLROnPlateau looks at the mean loss of epochs.
+        a function that makes a scheduler for an optimiser. An object is copied to the
+        optimiser of each rank, at the step at which it is; that optimiser has to be
+        like its own. None leaves the step sizes to the estimator's `learning_rate`.
+        ReduceLROnPlateau looks at the mean loss of epochs.
     lr_scheduler_params : dict or None, default=None
         Arguments of the scheduler's class. The value "auto", as in
         ``{"T_max": "auto"}``, stands for the steps that the scheduler makes in a fit of
-        `max_iter` epochs.
+        `max_iter` epochs. ``"schedulers"``, of SequentialLR and ChainedScheduler, holds
+        classes, names or functions, such as ``partial(LinearLR, total_iters=5)``.
     lr_scheduler_step : {"epoch", "batch"}, default="epoch"
         When the scheduler makes a step: after each epoch of all ranks together, or
         after each step of the rank.
@@ -123,7 +126,7 @@ class Torch(AddressFreeRepr, Settings):
         "criterion_params": [dict, None],
         "optimizer": [str, callable],
         "optimizer_params": [dict, None],
-        "lr_scheduler": [str, callable, None],
+        "lr_scheduler": [str, callable, HasMethods("step"), None],
         "lr_scheduler_params": [dict, None],
         "lr_scheduler_step": [StrOptions({"epoch", "batch"})],
         "clip_grad_norm": [Interval(Real, 0, None, closed="neither"), None],

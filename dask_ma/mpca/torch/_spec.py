@@ -27,6 +27,7 @@ from torch import nn
 from dask_ma.mpca.inputs._fields import Fields
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.torch._bound import is_scheduler, without_parameters
 from dask_ma.mpca.torch._export import export_onnx
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs, call
@@ -128,7 +129,10 @@ class TorchSpec(NetworkSpec):
     n_codes: int | None = None
 
     def __getstate__(self) -> dict[str, bytes]:
-        return {name: packed(name, value) for name, value in self.__dict__.items()}
+        state = dict(self.__dict__)
+        if is_scheduler(self.lr_scheduler):
+            state["lr_scheduler"] = without_parameters(self.lr_scheduler)
+        return {name: packed(name, value) for name, value in state.items()}
 
     def __setstate__(self, state: dict[str, bytes]) -> None:
         # The dataclass is frozen, its dictionary is not.
