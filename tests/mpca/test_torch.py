@@ -206,7 +206,7 @@ def test_images_reach_the_module_in_their_shape():
 def test_threads_of_torch_follow_the_argument():
     before = torch.get_num_threads()
     try:
-        build(spec_of(), n_threads=2)
+        build(spec_of(n_threads=2))
         assert torch.get_num_threads() == 2
         build(spec_of())
         assert torch.get_num_threads() == 1

@@ -35,7 +35,7 @@ def without_parameters(scheduler: Any) -> Any:
         Of an optimiser of the same class, with the same options.
     """
     theirs = scheduler.optimizer
-    light = type(theirs).__new__(type(theirs))
+    light = object.__new__(type(theirs))
     groups = [{**group, "params": []} for group in theirs.param_groups]
     light.__setstate__({**theirs.__getstate__(), "state": {}, "param_groups": groups})
     return _moved(scheduler, light)

@@ -93,7 +93,12 @@ class Torch(AddressFreeRepr, Settings):
         Batches that a thread of the rank reads, transforms and, for a GPU, pins in
         advance, at least 0; 0 leaves that to the rank itself, between steps.
     device : str or torch.device, default="auto"
-        Where the module is trained; "auto" is a GPU where there is one.
+        Where the module is trained. "cuda" gives each rank a GPU of its own, of those
+        that its process sees, and "auto" does so where there are any. A number, as in
+        "cuda:1", is that of a GPU in the process of each rank, whoever else uses it.
+    ranks_per_gpu : int, default=1
+        Most ranks that share a GPU, at least 1, where there are not enough; more ranks
+        than that are refused.
 
     Notes
     -----
@@ -140,6 +145,7 @@ class Torch(AddressFreeRepr, Settings):
         "transform_scope": [StrOptions({"batch", "sample"})],
         "prefetch": [Interval(Integral, 0, None, closed="left")],
         "device": "no_validation",  # only torch knows
+        "ranks_per_gpu": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -165,6 +171,7 @@ class Torch(AddressFreeRepr, Settings):
         transform_scope: str = "batch",
         prefetch: int = 0,
         device: Any = "auto",
+        ranks_per_gpu: int = 1,
     ) -> None:
         self.module = module
         self.module_params = module_params
@@ -186,6 +193,7 @@ class Torch(AddressFreeRepr, Settings):
         self.transform_scope = transform_scope
         self.prefetch = prefetch
         self.device = device
+        self.ranks_per_gpu = ranks_per_gpu
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name.
