@@ -8,6 +8,8 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ConstantLR, CyclicLR, LRScheduler, OneCycleLR
 
+from dask_ma.mpca.torch._optimizer import OWN_KERNELS
+
 _FORM = (
     "or give a function that makes the scheduler, as in "
     "lr_scheduler=lambda optimizer: StepLR(optimizer, 30)"
@@ -66,7 +68,8 @@ def bind(scheduler: Any, optimizer: Any) -> Any:
     # Schedulers have optimisers count their steps, and warn where one does not.
     ConstantLR(optimizer, factor=1.0, total_iters=0)
     for group, theirs in groups:
-        group.update({k: v for k, v in theirs.items() if k != "params"})
+        left = OWN_KERNELS | {"params"}
+        group.update({k: v for k, v in theirs.items() if k not in left})
     return _moved(scheduler, optimizer)
 
 
@@ -107,7 +110,7 @@ def _check_alike(scheduler: Any, optimizer: Any) -> None:
 
 def _driven(scheduler: Any) -> set[str]:
     """Options that an optimiser may have otherwise than it was made with."""
-    driven = {"params", "param_names", *_NOTES}
+    driven = {"params", "param_names", *_NOTES, *OWN_KERNELS}
     for part in _parts(scheduler):
         if isinstance(part, (OneCycleLR, CyclicLR)):
             driven |= {"lr", *_MOMENTA}

@@ -41,7 +41,8 @@ class Torch(AddressFreeRepr, Settings):
     criterion_params : dict or None, default=None
         Arguments of the criterion's class.
     optimizer : class, callable or str, default="auto"
-        Optimiser: a class or a name in `torch.optim`. "auto" is Adam.
+        Optimiser: a class or a name in `torch.optim`. "auto" is Adam with its fused
+        kernel.
     optimizer_params : dict or None, default=None
         Arguments of the optimiser's class. Without ``lr``, the step size is the
         estimator's `learning_rate_init`. ``param_groups`` is a list of pairs of a

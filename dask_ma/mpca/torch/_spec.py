@@ -41,7 +41,11 @@ from dask_ma.mpca.torch._inputs import Inputs, call
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
 from dask_ma.mpca.torch._names import find_class
 from dask_ma.mpca.torch._objective import Objective
-from dask_ma.mpca.torch._optimizer import OptimizerBuilder, group_parameters
+from dask_ma.mpca.torch._optimizer import (
+    OWN_KERNELS,
+    OptimizerBuilder,
+    group_parameters,
+)
 from dask_ma.mpca.torch._schedule import ScheduleSpec
 from dask_ma.mpca.torch._solver import TorchNetwork, run, to_array
 from dask_ma.mpca.torch._values import fill
@@ -481,6 +485,8 @@ class TorchSpec(NetworkSpec):
         if not callable(found):
             raise TypeError(f"optimizer={found!r} must be a class, or a name")
         params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
+        if _is_auto(self.optimizer) and not {*params} & OWN_KERNELS:
+            params["fused"] = True  # the same steps in a quarter of the time
         groups = params.pop("param_groups", None)
         if groups is None:
             return lambda parameters: found(parameters, **params)
