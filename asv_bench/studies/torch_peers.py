@@ -161,7 +161,7 @@ def train_in_group(
     torch.manual_seed(plan.seed)
     module = plan.network()
     network = DistributedDataParallel(module)
-    optimizer = torch.optim.Adam(module.parameters(), plan.rate)
+    optimizer = torch.optim.Adam(module.parameters(), plan.rate, fused=True)
     averager = None
     if plan.period is not None:
         # The first epoch adds up gradients.

@@ -56,3 +56,28 @@ def _free_rows(value: Value) -> Any:
     if isinstance(value, Mapping):
         return dict.fromkeys(value, free)
     return [free] * (len(value) if isinstance(value, list) else 1)
+
+
+def export_safetensors(module: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the values of a module under its own names.
+
+    Parameters
+    ----------
+    module : nn.Module
+        On the CPU.
+    path : str or path-like
+        File to write; ``safetensors.torch.load_model`` reads it.
+
+    Raises
+    ------
+    ImportError
+        If safetensors is not installed.
+    """
+    try:
+        from safetensors.torch import save_model
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "the format needs safetensors, which is not installed: pip install "
+            'safetensors, or pip install ".[torch]" in the sources of dask_ma'
+        ) from error
+    save_model(module, os.fspath(path))

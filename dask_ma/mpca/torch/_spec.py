@@ -35,7 +35,7 @@ from dask_ma.mpca.torch._devices import (
     look_around,
     share_out,
 )
-from dask_ma.mpca.torch._export import export_onnx
+from dask_ma.mpca.torch._export import export_onnx, export_safetensors
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs, call
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
@@ -353,14 +353,7 @@ class TorchSpec(NetworkSpec):
         ImportError
             If safetensors is not installed.
         """
-        try:
-            from safetensors.torch import save_model
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "the format needs safetensors, which is not installed: pip install "
-                'safetensors, or pip install ".[torch]" in the sources of dask_ma'
-            ) from error
-        save_model(self.load(vector), os.fspath(path))
+        export_safetensors(self.load(vector), path)
 
     def save_onnx(
         self, vector: np.ndarray, path: str | os.PathLike[str], X: np.ndarray
