@@ -15,6 +15,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +99,11 @@ def simulate(
             setting.batch_size,
         )
     scale = n_steps * setting.n_ranks / len(y)
-    rule = StepRule(setting.loss, 0.1, setting.alpha, True, scale)
+    # All that a step reads of a fit's parameters.
+    params: Any = SimpleNamespace(
+        loss=setting.loss, alpha=setting.alpha, epsilon=0.1, fit_intercept=True
+    )
+    rule = StepRule(params, scale)
     weights = [np.zeros((X.shape[1] + 1, 1)) for _ in parts]
     due = {n_steps * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)}
     step = 0
