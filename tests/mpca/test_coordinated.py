@@ -8,6 +8,7 @@ import pytest
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies import _coordinated
+from dask_ma.mpca.strategies._base import Trainee
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._joint import Cut
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
@@ -75,6 +76,9 @@ class Rank:
             is_mean=True,
         )
         self.strategy = Coordinated(
+            Trainee(
+                group, self.network, self.counters, self.progress, elapsed=lambda: 0.0
+            ),
             n_phases,
             changes.pop("schedule", SCHEDULE),
             weighting,
@@ -82,11 +86,6 @@ class Rank:
             changes.pop("most_steps", 0),
             most_lead=changes.pop("most_lead", 0),
             compression=changes.pop("compression", None),
-            group=group,
-            network=self.network,
-            counters=self.counters,
-            progress=self.progress,
-            elapsed=lambda: 0.0,
         )
         # What follows is sent.
         self.network.reads.clear()

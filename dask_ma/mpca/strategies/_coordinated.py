@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.mpca.networks._network import Pull
-from dask_ma.mpca.strategies._base import Strategy
+from dask_ma.mpca.strategies._base import Strategy, Trainee
 from dask_ma.mpca.strategies._compression import Difference, DifferenceCoder
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
 from dask_ma.mpca.strategies._messages import CoalescedMessages, ExchangeBudget
@@ -39,6 +39,8 @@ class Coordinated(Strategy):
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank, whose network holds the joint model to begin with.
     n_phases : int
         Number of shards, which are exchanged in turn: 1, 2 or 3.
     schedule : CycleSchedule
@@ -62,13 +64,11 @@ class Coordinated(Strategy):
     compression : {"bf16", "int8"} or None, default=None
         What models are sent in, as differences to the joint model; None for their own
         type.
-    **common
-        As for :class:`~dask_ma.mpca.strategies._base.Strategy`. The network holds the
-        joint model to begin with.
     """
 
     def __init__(
         self,
+        trainee: Trainee,
         n_phases: int,
         schedule: CycleSchedule,
         weighting: str,
@@ -79,9 +79,8 @@ class Coordinated(Strategy):
         *,
         penalty_form: str = "shift",
         compression: str | None = None,
-        **common: Any,
     ) -> None:
-        super().__init__(**common)
+        super().__init__(trainee)
         self.form = penalty_form
         self._most_steps = most_steps
         self._most_lead = most_lead
