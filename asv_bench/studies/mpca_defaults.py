@@ -126,7 +126,7 @@ class Rank:
             LearningRate("constant", RATE, 0.5),
             max_iter=rows.n_epochs,
             by_score=False,
-            is_classifier=True,
+            is_mean=True,
         )
         self.strategy = Coordinated(
             1,

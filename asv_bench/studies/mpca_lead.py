@@ -9,6 +9,10 @@ Each strategy is shown at its best setting, beside "mpca" by default.
 
     python shaped_hosts.py --rate 100mbit mpca_lead.py --data FOLDER --link 100mbit
     python mpca_lead.py --data FOLDER --tasks perceptron --pause 0.01
+    python mpca_lead.py --data FOLDER --tasks resnet20_narrow --brief
+
+``--brief`` has one step size, one period and one repetition, and leaves out the forms
+of strategies with fewer bits.
 
 The folder (or ``$DASK_MA_DATA``) holds ``fashion_mnist``, and ``cifar10_subset`` for
 the residual network. Where several hosts share the processors of one machine, ranks
@@ -78,6 +82,7 @@ def kinds(periods: Sequence[int]) -> dict[str, list[Any]]:
 
 
 _STRATEGIES = tuple(kinds(_PERIODS))
+_BRIEF = "mpca", "synchronous", "easgd", "parameter_server", *_OF_TORCH
 
 
 class Task(NamedTuple):
@@ -93,12 +98,21 @@ class Task(NamedTuple):
         Makes it.
     target : float
         Accuracy on the images held out.
+    n_rows : int or None
+        Images to train on, the first ones; None for all.
+    n_epochs : int
+        Most of them.
+    batch : int
+        Images of a step of a rank.
     """
 
     load: Callable[[Path, int | None], Images]
     shape: tuple[int, ...]
     network: Callable[[], Any]
     target: float
+    n_rows: int | None = None
+    n_epochs: int = 10
+    batch: int = 64
 
 
 class Row(NamedTuple):
@@ -127,12 +141,12 @@ def convolutions() -> Any:
     )
 
 
-def residual() -> Any:
+def residual(width: int = 16) -> Any:
     """The network of 20 layers of the example."""
     sys.path.insert(0, str(_EXAMPLE))
     from resnet import ResNet
 
-    return ResNet(depth=20)
+    return ResNet(depth=20, width=width)
 
 
 def load_colours(folder: Path, n_rows: int | None) -> Images:
@@ -159,6 +173,28 @@ def perceptron() -> Any:
     )
 
 
+class Limit:
+    """Ends a fit after the epoch in which its time is up, as a callback."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.start = 0.0
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Begin to count."""
+        self.start = time.monotonic()
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, **known: Any) -> None:
+        """Nothing before an epoch."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        """Whether the time is up; asked for no model, ranks need not collect it."""
+        return time.monotonic() - self.start > self.seconds
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Nothing to end with."""
+
+
 class Slow(nn.Module):
     """A network whose steps of training take longer."""
 
@@ -174,15 +210,22 @@ class Slow(nn.Module):
 
 TASKS = {
     "perceptron": Task(load_images, (), perceptron, 0.86),
-    "convolutions": Task(load_images, (1, 28, 28), convolutions, 0.86),
-    "resnet20": Task(load_colours, (3, 32, 32), residual, 0.4),
+    "convolutions": Task(
+        load_images, (1, 28, 28), convolutions, 0.84, n_rows=20_000, n_epochs=6
+    ),
+    "resnet20": Task(load_colours, (3, 32, 32), residual, 0.4, batch=32),
+    # A quarter of the work, for machines with fewer processors than hosts.
+    "resnet20_narrow": Task(
+        load_colours, (3, 32, 32), partial(residual, width=8), 0.4, batch=32
+    ),
 }
 
 
 def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
     """All settings of all strategies, in turn, several times."""
     task = TASKS[name]
-    images = task.load(args.data, args.rows)
+    images = task.load(args.data, args.rows or task.n_rows)
+    batch, n_epochs = args.batch or task.batch, args.epochs or task.n_epochs
     data = spread(images, client)
     # Futures of the same blocks, for what knows nothing of dask.array.
     X, y = (client.compute(list(each.to_delayed().ravel())) for each in data)
@@ -204,8 +247,8 @@ def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
         for own, (strategy, kind, rate) in zip(courses, settings, strict=True):
             if strategy in _OF_TORCH:
                 plan = torch_peers.Plan(
-                    network, task.shape, rate, args.batch, args.epochs, seed, target,
-                    period=kind,
+                    network, task.shape, rate, batch, n_epochs, seed, target,
+                    period=kind, limit=args.limit,
                 )  # fmt: skip
                 own.append(
                     course_of(torch_peers.train(client, blocks, plan), plan, images)
@@ -214,13 +257,14 @@ def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
                 model = MPCAClassifier(
                     module=Torch(network, device="cpu"),
                     strategy=kind,
-                    batch_size=args.batch,
+                    batch_size=batch,
                     learning_rate_init=rate,
-                    max_iter=args.epochs,
+                    max_iter=n_epochs,
                     tol=None,
                     early_stopping=True,
                     random_state=seed,
                 )
+                model.set_callbacks(Limit(args.limit))
                 own.append(run(model, data, images, target))
             found = name, args.link, strategy, kind, rate, own[-1]
             print(*found, file=sys.stderr, flush=True)
@@ -292,7 +336,7 @@ def main() -> None:
     )
     add_common(parser)
     add = parser.add_argument
-    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    add("--tasks", nargs="+", choices=TASKS, default=["perceptron"])
     add("--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES))
     add("--link", default="", help="name of what workers send through")
     add("--rates", type=float, nargs="+", default=_RATES, help="step sizes")
@@ -300,7 +344,13 @@ def main() -> None:
     add("--pause", type=float, default=0.0, help="seconds, of each step")
     add("--target", type=float, help="accuracy, in place of the task's own")
     add("--write", type=Path, help="file of comma-separated values to add to")
+    add("--limit", type=float, default=120.0, help="seconds, of a fit")
+    add("--brief", action="store_true", help="one setting of each strategy")
+    parser.set_defaults(batch=None, epochs=None)  # those of the tasks
     args = parse(parser)
+    if args.brief:
+        args.rates, args.periods, args.repeats = _RATES[:1], _PERIODS[1:2], 1
+        args.strategies = [n for n in args.strategies if n in _BRIEF]
     # Workers cannot import it.
     cloudpickle.register_pickle_by_value(torch_peers)
     rows: list[Row] = []

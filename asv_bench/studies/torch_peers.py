@@ -38,6 +38,8 @@ class Plan(NamedTuple):
         Accuracy on the rows held out at which training ends.
     period : int or None
         Steps from one mean of the models to the next; None adds up gradients.
+    limit : float
+        Seconds after which training ends with the epoch.
     """
 
     network: Callable[[], Any]
@@ -48,6 +50,7 @@ class Plan(NamedTuple):
     seed: int
     target: float
     period: int | None = None
+    limit: float = float("inf")
 
 
 class Outcome(NamedTuple):
@@ -179,7 +182,9 @@ def train_in_group(
         accuracy = score(module, rows[held_out], labels[held_out])
         record = {"epoch": epoch + 1.0, "validation_score": accuracy}
         history.append({"time": perf_counter() - start, **record})
-        if accuracy >= plan.target:
+        is_over = torch.tensor(float(history[-1]["time"] > plan.limit))
+        dist.all_reduce(is_over, dist.ReduceOp.MAX)
+        if accuracy >= plan.target or is_over:
             break
     state = {name: value.numpy() for name, value in module.state_dict().items()}
     return Outcome(history, state if rank == 0 else {})

@@ -210,7 +210,7 @@ def sum_moments(group: Group, problem: Problem, before: Moments | None) -> Momen
     """
     sums, total = np.zeros((2, problem.shard.n_features)), problem.total_weight
     for block in problem.shard.read():
-        sums += feature_moments(block.X, block.sample_weight)
+        feature_moments(block.X, block.sample_weight, sums)
     sums = allreduce(group, sums)
     if before is not None:
         sums, total = sums + before.sums, total + before.total

@@ -144,6 +144,11 @@ class DaskGroup(Group):
         self._pace = pace_of(worker)
         self._carrier_clock: int | None = None
 
+    @property
+    def n_beside(self) -> int:
+        """Ranks on the worker of this one, itself included."""
+        return self._addresses.count(self._addresses[self.rank])
+
     # Thread of the rank ------------------------------------------------------------
 
     def tell_addresses(self) -> None:

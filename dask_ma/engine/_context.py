@@ -44,6 +44,8 @@ class RankContext:
         Name of the run; None without a cluster.
     arguments : object, default=None
         Data of the rank's shard, which tell a checkpoint of other data.
+    n_threads : int, default=1
+        Threads that the rank may compute with where it computes with several.
 
     Attributes
     ----------
@@ -54,6 +56,8 @@ class RankContext:
         the rank alone.
     history : list of dict
         The records so far.
+    n_threads : int
+        As given.
     notes : list of str
         What the user is to be told after the run; rank 0's are.
     """
@@ -69,11 +73,13 @@ class RankContext:
         fit_info: FitInfo | None = None,
         run_id: str | None = None,
         arguments: Any = None,
+        n_threads: int = 1,
     ) -> None:
         if fit_info is None:
             fit_info = FitInfo(name="", fit_id="")
         self.group = group
         self.set_seed(seed, group.rank)
+        self.n_threads = n_threads
         self.history: list[Record] = []
         self.notes: list[str] = []
         self._states = StateStore(self, fit_info, run_id, arguments)

@@ -214,6 +214,7 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             fit_info=run.fit_info,
             run_id=run.run_id,
             arguments=shard,
+            n_threads=max(1, worker.state.nthreads // group.n_beside),
         )
         with context.blaming_checkpoint():
             params = run.params

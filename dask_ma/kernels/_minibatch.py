@@ -191,8 +191,13 @@ def project(weights: np.ndarray, radius: float) -> None:
         coef *= np.minimum(1, radius / np.maximum(norms, radius))
 
 
-def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
+def feature_moments(
+    X: Any, sample_weight: np.ndarray | None, sums: np.ndarray | None = None
+) -> np.ndarray:
     """How often each feature is not zero, and the sum of its squares.
+
+    Sparse rows are followed by their elements: a block of few rows costs little however
+    many features there are, if `sums` is given.
 
     Parameters
     ----------
@@ -200,38 +205,40 @@ def feature_moments(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         Rows. A zero that is stored is a zero.
     sample_weight : ndarray of shape (n_samples,) or None
         Weights of the rows; None weighs each by 1.
+    sums : ndarray of float64, shape (2, n_features), default=None
+        Moments of other rows, to which these are added in place; None begins at 0.
 
     Returns
     -------
     ndarray of float64, shape (2, n_features)
         Weight of the rows that have the feature; weighted sum of its squares, infinite
-        where it overflows.
+        where it overflows. It is `sums` where that is given.
     """
+    moments = np.zeros((2, X.shape[1])) if sums is None else sums
     weight = np.ones(X.shape[0])
     if sample_weight is not None:
         weight = sample_weight.astype(np.float64)
     with np.errstate(over="ignore"):
         if not sparse.issparse(X):
-            return _dense_moments(X, weight)
-        moments = np.zeros((2, X.shape[1]))
-        for first, last in _runs_of_rows(X.indptr, max(_AT_ONCE, X.shape[1])):
+            _add_dense_moments(moments, X, weight)
+            return moments
+        for first, last in _runs_of_rows(X.indptr, _AT_ONCE):
             part = slice(X.indptr[first], X.indptr[last])
             lengths = np.diff(X.indptr[first : last + 1])
             weights = np.repeat(weight[first:last], lengths)
             values = X.data[part].astype(np.float64)
-            for sums, of in zip(moments, (values != 0, np.square(values)), strict=True):
-                sums += np.bincount(X.indices[part], weights * of, X.shape[1])
-        return moments
+            for moment, of in zip(moments, (values != 0, values**2), strict=True):
+                np.add.at(moment, X.indices[part], weights * of)
+    return moments
 
 
-def _dense_moments(X: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _add_dense_moments(moments: np.ndarray, X: np.ndarray, weight: np.ndarray) -> None:
     """Moments of the features of dense rows, some rows at a time."""
-    moments, step = np.zeros((2, X.shape[1])), max(1, _AT_ONCE // max(1, X.shape[1]))
+    step = max(1, _AT_ONCE // max(1, X.shape[1]))
     for start in range(0, X.shape[0], step):
         part, weights = X[start : start + step], weight[start : start + step]
         moments[0] += weights @ (part != 0)
         moments[1] += np.einsum("i,ij,ij->j", weights, part, part, dtype=np.float64)
-    return moments
 
 
 def _runs_of_rows(indptr: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

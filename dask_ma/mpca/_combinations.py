@@ -163,6 +163,13 @@ def _without_transform(estimator: Any) -> tuple[str, ...]:
     return tuple(f"module__{kind}" for kind in kinds) if has_none else ()
 
 
+def _with_device(estimator: Any) -> tuple[str, ...]:
+    """All ranks train on one device of their processes, which is named."""
+    chosen = as_torch(estimator.module)
+    is_named = chosen is not None and str(chosen.device) not in ("auto", "cuda")
+    return ("module__device",) if is_named else ()
+
+
 def _without_score(estimator: Any) -> tuple[str, ...]:
     """Nothing is scored during the fit."""
     return () if estimator.early_stopping else ("early_stopping",)
@@ -194,6 +201,7 @@ INACTIVE = (
         "name a scheduler",
     ),
     Inactive(("module__transform_scope",), _without_transform, "give it a transform"),
+    Inactive(("module__ranks_per_gpu",), _with_device, "leave the device to ranks"),
     Inactive(("activation",), _without_hidden_layers, "have a hidden layer"),
     Inactive(_OF_SGD, unless("solver", "sgd"), "set solver='sgd'"),
     Inactive(_OF_ADAM, unless("solver", "adam"), "set solver='adam'"),

@@ -107,6 +107,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
                 values = made.state_dict()
                 text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
                 identity.parameters[f"start: {name}"] = text
+        if hasattr(chosen.lr_scheduler, "state_dict"):
+            text = as_text(chosen.lr_scheduler.state_dict())
+            identity.parameters["start: lr_scheduler"] = text
         if params is not None and params.spec.dataset is not None:
             # Its rows are but numbers to the fit.
             identity.parameters["dataset"] = params.spec.digest_dataset()

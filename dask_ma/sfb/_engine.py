@@ -300,14 +300,15 @@ class BroadcastEngine:
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
             if self.optimizer is not None:
-                if self._process.is_owner:
-                    self._descend(total)
+                if total.values is not None:
+                    self._descend(total.values)
                 return
             scale = self._scale(self.iteration)
             if common:
-                square = float(np.vdot(total[:-1], total[:-1]))
-                scale *= common.agree(float(gains), square, total[-1])
-            self.matrix.subtract_matrix(total, scale, self._model.intercept_scale)
+                scale *= common.agree(float(gains), total.square, total.slopes)
+            self.matrix.subtract_matrix(
+                total.values, total.slopes, scale, self._model.intercept_scale
+            )
             self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
@@ -463,10 +464,7 @@ class BroadcastEngine:
     def _descend(self, total: np.ndarray) -> None:
         """Let the optimiser make a step of the sum of the updates of an iteration."""
         assert self.optimizer is not None
-        mean, total = total.dtype.type(self.n_steps / self.n_rows), total[:-1]
-        # What others have sent may be theirs.
-        out = total if total.flags.writeable else None
-        total = np.multiply(total, mean, out=out)
+        total *= total.dtype.type(self.n_steps / self.n_rows)
         step = self._model.step_size(self.iteration)
         self.matrix.descend(self.optimizer, total, step)
         self._model.updated(self.matrix, None, step)

@@ -32,18 +32,22 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A network of ``6 n + 2`` layers: 20, 56 or 110, or 8 to try things out."""
+    """A network of ``6 n + 2`` layers: 20, 56 or 110, or 8 to try things out.
 
-    def __init__(self, depth=110, n_classes=10):
+    The first third of them has `width` channels, the next twice as many, and so on.
+    """
+
+    def __init__(self, depth=110, n_classes=10, width=16):
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
             raise ValueError(f"depth must be 6 n + 2, as 8, 20 or 110, got {depth}")
-        widths = [16, *(w for w in (16, 32, 64) for _ in range((depth - 2) // 6))]
-        self.first = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.norm = nn.BatchNorm2d(16)
+        per_width = (depth - 2) // 6
+        widths = [width, *(width * w for w in (1, 2, 4) for _ in range(per_width))]
+        self.first = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
         pairs = zip(widths[:-1], widths[1:], strict=True)
         self.blocks = nn.Sequential(*(Block(n_in, n_out) for n_in, n_out in pairs))
-        self.last = nn.Linear(64, n_classes)
+        self.last = nn.Linear(4 * width, n_classes)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight)

@@ -243,6 +243,10 @@ def test_moments_of_many_elements(monkeypatch):
     expected = [s @ (dense != 0), s @ dense**2]
     np.testing.assert_allclose(feature_moments(X, s), expected, rtol=1e-13)
     np.testing.assert_allclose(feature_moments(dense, s), expected, rtol=1e-13)
+    for rows in (X, dense):
+        sums = feature_moments(rows[:17], s[:17])
+        assert feature_moments(rows[17:], s[17:], sums) is sums
+        np.testing.assert_allclose(sums, expected, rtol=1e-13)
     empty = feature_moments(sparse.csr_array((4, 6)), None)
     np.testing.assert_array_equal(empty, np.zeros((2, 6)))
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 import threading
+from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -122,11 +123,25 @@ def plain_step(module, optimizer, criterion, X, y):
 
 # Steps
 
+# What "auto" stands for: the steps of Adam to the last few bits.
+FUSED = partial(torch.optim.Adam, fused=True)
+
+
+def test_the_optimiser_by_default_makes_the_steps_of_adam(problem):
+    one, other = (build(spec_of(optimizer=name)) for name in ("auto", "Adam"))
+    for X, y in batches(*problem):
+        for network in (one, other):
+            network.step(X, y, None, learning_rate=RATE)
+    np.testing.assert_allclose(vector_of(one), vector_of(other), rtol=1e-4, atol=1e-6)
+    kept = build(spec_of(optimizer_params={"foreach": True}))
+    groups = [n._optimizer.optimizer.param_groups[0] for n in (one, other, kept)]
+    assert [group["fused"] for group in groups] == [True, None, None]
+
 
 @pytest.mark.parametrize(
     ("optimizer", "params", "kind"),
     [
-        ("auto", {}, torch.optim.Adam),
+        ("auto", {}, FUSED),
         ("SGD", {"momentum": 0.9, "nesterov": True}, torch.optim.SGD),
         (torch.optim.AdamW, {"lr": 0.3, "weight_decay": 0.1}, torch.optim.AdamW),
     ],
@@ -206,7 +221,7 @@ def test_images_reach_the_module_in_their_shape():
 def test_threads_of_torch_follow_the_argument():
     before = torch.get_num_threads()
     try:
-        build(spec_of(), n_threads=2)
+        build(spec_of(n_threads=2))
         assert torch.get_num_threads() == 2
         build(spec_of())
         assert torch.get_num_threads() == 1
@@ -298,7 +313,7 @@ def test_running_means_are_values_after_the_parameters(problem):
     module = plain(Normalised)
     assert network.n_parameters == len(plain_vector(module))
     assert network.n_values == network.n_parameters + 10
-    theirs = torch.optim.Adam(module.parameters(), lr=RATE)
+    theirs = FUSED(module.parameters(), lr=RATE)
     for X, y in batches(*problem):
         network.step(X, y, None, learning_rate=RATE)
         network.outputs(X)  # as a score on other rows would, between two steps
@@ -339,7 +354,7 @@ def test_shared_parameters_come_once_and_frozen_ones_last(problem):
     module = plain(Shared)
     assert network.n_parameters == 16 + 4 + 4 + 4 * N_CLASSES + N_CLASSES
     assert network.n_values == network.n_parameters + 4 * N_FEATURES + 4
-    theirs = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], RATE)
+    theirs = FUSED([p for p in module.parameters() if p.requires_grad], lr=RATE)
     for X, y in batches(*problem):
         loss = network.step(X, y, None, learning_rate=RATE)
         assert loss == plain_step(module, theirs, nn.CrossEntropyLoss(), X, y)

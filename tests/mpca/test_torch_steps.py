@@ -4,6 +4,7 @@ import copy
 import warnings
 from functools import partial
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -114,6 +115,196 @@ def test_steps_follow_the_scheduler(problem, chosen, params, plain):
         plain_step(module, optimizer, *problem)
         scheduler.step()
         np.testing.assert_array_equal(vector_of(network), flat(module))
+
+
+MAKERS = {
+    "step": partial(schedulers.StepLR, step_size=2, gamma=0.3),
+    "one_cycle": partial(schedulers.OneCycleLR, max_lr=0.5, total_steps=12),
+    "cyclic": partial(schedulers.CyclicLR, base_lr=0.01, max_lr=0.2, step_size_up=3),
+    "lambda": partial(schedulers.LambdaLR, lr_lambda=lambda n: 0.5**n),
+    "restarts": partial(schedulers.CosineAnnealingWarmRestarts, T_0=4),
+    "sequential": warmed_up,
+    "chained": lambda optimizer: schedulers.ChainedScheduler(
+        [
+            schedulers.ConstantLR(optimizer, 0.1, total_iters=4),
+            schedulers.ExponentialLR(optimizer, 0.8),
+        ]
+    ),
+}
+
+
+def momentum_of(module):
+    return torch.optim.SGD(module.parameters(), RATE, 0.9)
+
+
+@pytest.mark.parametrize("n_before", [0, 3])
+@pytest.mark.parametrize("name", MAKERS)
+def test_an_object_is_bound_to_the_optimiser_of_the_rank(problem, name, n_before):
+    """Its own optimiser stays as it is, and its steps so far count."""
+    own = momentum_of(Perceptron())
+    given = MAKERS[name](own)
+    for _ in range(n_before):
+        own.step()
+        given.step()
+    params = {
+        "optimizer": "SGD",
+        "optimizer_params": {"lr": RATE, "momentum": 0.9},
+        "lr_scheduler": given,
+        "lr_scheduler_step": "batch",
+    }
+    before = copy.deepcopy(own.param_groups[0]["lr"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = build(n_epochs=3, **params)
+        module = twin_of(network)
+        optimizer = momentum_of(module)
+        scheduler = MAKERS[name](optimizer)
+        for _ in range(n_before):
+            optimizer.step()
+            scheduler.step()
+        for _ in range(8):
+            network.step(*problem, None, learning_rate=123.0)
+            plain_step(module, optimizer, *problem)
+            scheduler.step()
+            np.testing.assert_array_equal(vector_of(network), flat(module))
+    assert own.param_groups[0]["lr"] == before
+    assert given.optimizer is own
+
+
+def test_an_object_takes_no_values_of_its_module_along():
+    module = nn.Linear(1000, 1000)
+    given = schedulers.StepLR(momentum_of(module), 2)
+    spec = TorchSpec(Perceptron, optimizer="SGD", lr_scheduler=given)
+    assert len(cloudpickle.dumps(spec)) < 50_000
+    kept = cloudpickle.loads(cloudpickle.dumps(spec)).lr_scheduler
+    assert kept.state_dict() == given.state_dict()
+    assert kept.optimizer.param_groups[0]["momentum"] == 0.9
+
+
+def test_a_plateau_that_has_been_made_goes_on(problem):
+    own = momentum_of(Perceptron())
+    given = schedulers.ReduceLROnPlateau(own, patience=0)
+    for loss in (1.0, 1.0):
+        given.step(loss)
+    network = build(
+        optimizer="SGD", optimizer_params={"momentum": 0.9}, lr_scheduler=given
+    )
+    (group,) = network._optimizer.optimizer.param_groups
+    assert group["lr"] == pytest.approx(RATE * 0.1)
+    network.end_epoch(1.0)
+    assert group["lr"] == pytest.approx(RATE * 0.01)
+    assert own.param_groups[0]["lr"] == pytest.approx(RATE * 0.1)
+
+
+def adam_step(**params):
+    return schedulers.StepLR(torch.optim.Adam(Perceptron().parameters(), **params), 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "params", "message"),
+    [
+        (
+            schedulers.StepLR(momentum_of(Perceptron()), 2),
+            {},
+            "made for an optimiser SGD, expected one for Adam.*lambda optimizer",
+        ),
+        (
+            adam_step(lr=0.1),
+            {},
+            r"lr=0\.1, expected 0\.05.*optimizer_params={'lr': 0\.1}",
+        ),
+        (adam_step(lr=RATE, betas=(0.5, 0.9)), {}, r"betas=\(0\.5, 0\.9\), expected"),
+        (
+            adam_step(lr=RATE),
+            {"optimizer_params": {"param_groups": [("first.*", {})]}},
+            "with 1 groups of parameters, expected 2",
+        ),
+        (
+            adam_step(lr=RATE),
+            {"lr_scheduler_params": {"gamma": 0.5}},
+            "lr_scheduler_params need a class, a name or a function, not a StepLR",
+        ),
+        (
+            "ChainedScheduler",
+            {"lr_scheduler_params": {"schedulers": [adam_step(lr=RATE)]}},
+            r"'schedulers'\] has a StepLR that has been made.*the whole scheduler",
+        ),
+    ],
+    ids=["kind", "lr", "betas", "groups", "params", "parts"],
+)
+def test_an_object_of_another_optimiser_is_refused(given, params, message):
+    with pytest.raises(ValueError, match=message):
+        build(lr_scheduler=given, **params)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "params"),
+    [
+        ("SequentialLR", {"milestones": [3]}),
+        (schedulers.ChainedScheduler, {}),
+    ],
+    ids=["sequential", "chained"],
+)
+def test_parts_of_a_scheduler_are_made_for_the_same_optimiser(problem, chosen, params):
+    parts = [
+        partial(schedulers.ConstantLR, factor=0.1, total_iters=3),
+        lambda optimizer: schedulers.ExponentialLR(optimizer, 0.8),
+    ]
+    network = build(
+        optimizer="SGD",
+        optimizer_params={"momentum": 0.9},
+        lr_scheduler=chosen,
+        lr_scheduler_params={"schedulers": parts, **params},
+        lr_scheduler_step="batch",
+    )
+    (group,) = network._optimizer.optimizer.param_groups
+    optimizer = momentum_of(Perceptron())
+    made = [
+        schedulers.ConstantLR(optimizer, factor=0.1, total_iters=3),
+        schedulers.ExponentialLR(optimizer, 0.8),
+    ]
+    if chosen == "SequentialLR":
+        plain = schedulers.SequentialLR(optimizer, made, **params)
+    else:
+        plain = schedulers.ChainedScheduler(made)
+    for _ in range(8):
+        network.step(*problem, None, learning_rate=RATE)
+        optimizer.step()
+        plain.step()
+        assert group["lr"] == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+
+
+@pytest.mark.parametrize("interval", ["epoch", "batch"])
+def test_a_scheduler_with_too_few_steps_is_refused_at_once(interval):
+    total = 3 if interval == "epoch" else 11
+    params = {"max_lr": 0.5, "total_steps": total}
+    how = {"lr_scheduler": "OneCycleLR", "lr_scheduler_step": interval}
+    with pytest.raises(ValueError, match=f"total_steps={total}.*{total + 1} or more"):
+        build(lr_scheduler_params=params, **how)
+    build(lr_scheduler_params={**params, "total_steps": total + 1}, **how)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_fit_with_an_object(multi, n_ranks):
+    """It trains as the function that makes it does, and clones."""
+
+    def fitted(scheduler):
+        network = Torch(
+            start,
+            optimizer="SGD",
+            optimizer_params={"lr": RATE, "momentum": 0.9},
+            lr_scheduler=scheduler,
+            device="cpu",
+        )
+        model = MPCAClassifier(
+            module=network, max_iter=3, strategy="synchronous", n_ranks=n_ranks, **QUICK
+        )
+        return clone(model).fit(*multi).vector_
+
+    start = Perceptron()
+    make = partial(schedulers.OneCycleLR, max_lr=0.5, total_steps=4)
+    given = make(momentum_of(start))
+    np.testing.assert_array_equal(fitted(given), fitted(make))
 
 
 def test_no_scheduler_goes_beyond_its_end(problem):

@@ -245,6 +245,55 @@ def test_when_to_stop():
     assert not has_stopped_improving(records, 0, 2)
 
 
+def test_no_stop_before_anything_is_learned():
+    records = [{"validation_rmse": v, "validation_r2": 1 - v**2} for v in (1, 1.1, 1.2)]
+    assert not has_stopped_improving(records, 0, 2)
+    found = {"validation_rmse": 0.9, "validation_r2": 0.19}
+    assert has_stopped_improving([found, *records], 0, 2)
+
+
+def planted():
+    """Pairs and ratings of three factors and a mean, without noise."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(100, 3)), rng.normal(size=(80, 3))
+    cells = rng.permutation(8000)[:3000]
+    users, items = cells // 80, cells % 80
+    return np.c_[users, items], 3 + np.einsum("nf,nf->n", left[users], right[items])
+
+
+def test_errors_that_rise_before_they_fall():
+    """Factors near 0 grow late; the first rounds only fit biases to noise."""
+    pairs, ratings = planted()
+    model = SchMPMatrixFactorization(
+        3, solver="sgd", early_stopping=True, max_iter=40, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match="still fell by more than tol"):
+        model.fit(pairs, ratings)
+    first = [record["validation_rmse"] for record in model.history_[:4]]
+    assert np.diff(first).min() > 0
+    assert model.score(pairs, ratings) > 0.8
+
+
+def test_held_out_ratings_that_are_not_learned():
+    pairs, ratings = planted()
+    model = SchMPMatrixFactorization(
+        3, solver="sgd", early_stopping=True, eta0=100.0, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match="than a constant does .* smaller eta0"):
+        model.fit(pairs, ratings)
+    noise = np.random.default_rng(1).permutation(ratings)
+    with pytest.warns(ConvergenceWarning, match="than a constant .* another alpha, or"):
+        model.set_params(solver="als", eta0=0.1).fit(pairs, noise)
+    found = [record["validation_r2"] for record in model.history_]
+    assert max(found) < 0.02
+
+
+@pytest.mark.parametrize("y", [["a", "b"], [object()] * 2], ids=["text", "object"])
+def test_ratings_that_are_no_numbers(y):
+    with pytest.raises((TypeError, ValueError), match="y has ratings that are no num"):
+        fit([(0, 0), (1, 1)], y)
+
+
 def test_nothing_to_hold_out():
     with pytest.raises(ValueError, match="early_stopping holds out .* of 2 ratings"):
         fit([(0, 0), (1, 1)], [1.0, 2], early_stopping=True, validation_fraction=0.001)

@@ -7,6 +7,7 @@ from sklearn.decomposition import sparse_encode
 
 from dask_ma.sfb.dictionary import _codes
 from dask_ma.sfb.dictionary._codes import ROUGH, Accuracy, UnitAtoms, lasso_codes
+from dask_ma.sfb.dictionary._supports import solve_supports
 
 TIGHT = Accuracy(step=1e-3, gap=1e-10, max_sweeps=2000)
 
@@ -176,3 +177,83 @@ def test_no_rows():
     found = lasso_codes(np.zeros((0, 12)), atoms, 0.3, TIGHT)
     assert found.values.shape == (0, 16)
     assert found.objectives.shape == (0,)
+
+
+def alike(n_groups, n_each, spread, n_rows=40, n_features=30):
+    """Rows, and groups of atoms that are nearly equal."""
+    rng = np.random.default_rng(0)
+    centres = np.repeat(rng.normal(size=(n_groups, n_features)), n_each, axis=0)
+    atoms = centres + spread * rng.normal(size=centres.shape)
+    atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
+    return rng.normal(size=(n_rows, n_groups)) @ centres[::n_each], atoms
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("positive", [False, True])
+def test_atoms_that_are_much_alike(dtype, positive):
+    """Steps alone, thousands of them, do not reach this gap."""
+    X, atoms = alike(5, 4, 1e-3)
+    options = {"positive": positive}
+    found = lasso_codes(
+        X.astype(dtype), atoms, 0.05, Accuracy(1e-2, 1e-6, 20), **options
+    )
+    assert found.n_unsettled == 0
+    values = objectives(X, atoms, found.values.astype(np.float64), 0.05)
+    best = lasso_codes(X, atoms, 0.05, Accuracy(1e-2, 1e-9, 20), **options)
+    assert best.n_unsettled == 0
+    squares = np.einsum("ij,ij->i", X, X)
+    assert (values - best.objectives <= 2e-6 * squares).all()
+
+
+def test_equal_atoms():
+    X, atoms = alike(5, 3, 0.0)
+    found = lasso_codes(X, atoms, 0.05, Accuracy(1e-2, 1e-8, 100))
+    single = lasso_codes(X, atoms[::3], 0.05, Accuracy(1e-2, 1e-8, 100))
+    assert found.n_unsettled == 0
+    np.testing.assert_allclose(found.objectives, single.objectives, 1e-5)
+
+
+def test_the_objective_falls_on_supports_and_signs_stay():
+    X, atoms = alike(6, 3, 0.1)
+    X = X + 0.3 * np.random.default_rng(1).normal(size=X.shape)
+    unit = UnitAtoms.of(atoms, 0.3, X.dtype)
+    before = lasso_codes(X, atoms, 0.3, Accuracy(1e-1, None, 1)).values
+    after = before.copy()
+    rows = np.arange(0, len(X), 2)
+    solve_supports(after, rows, X @ unit.atoms.T, unit)
+    np.testing.assert_array_equal(after[1::2], before[1::2])
+    assert (after * before >= 0).all()
+    assert ((before != 0) | (after == 0)).all()
+    first, last = (objectives(X, atoms, codes, 0.3)[rows] for codes in (before, after))
+    assert (last <= first + 1e-12).all()
+    assert (last < first - 1e-6).sum() > len(rows) / 2
+    # The slopes vanish where atoms are left.
+    slopes = (X - after @ atoms) @ atoms.T - 0.3 * np.sign(after)
+    assert np.abs(slopes[rows][after[rows] != 0]).max() < 1e-6
+
+
+def test_supports_larger_than_the_rows():
+    """No system has one solution: codes stay as they are."""
+    rng = np.random.default_rng(0)
+    X, atoms = rng.normal(size=(3, 4)), rng.normal(size=(9, 4))
+    unit = UnitAtoms.of(atoms, 0.1, X.dtype)
+    codes = rng.normal(size=(3, 9))
+    codes[2] = 0
+    before = codes.copy()
+    solve_supports(codes, np.arange(3), X @ unit.atoms.T, unit)
+    np.testing.assert_array_equal(codes, before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("gap", [None, 1e-5])
+def test_zeros_are_exact(dtype, gap):
+    """Steps there and back leave no rounding, and positive codes no signs."""
+    X, atoms = problem(n_rows=40, n_features=20, n_atoms=24)
+    X, alpha = X.astype(dtype), 0.3
+    accuracy = Accuracy(1e-2, gap, 1000)
+    lengths = np.linalg.norm(X, axis=1)[:, np.newaxis]
+    for positive in (False, True):
+        codes = lasso_codes(X, atoms, alpha, accuracy, positive=positive).values
+        scaled = np.abs(codes) * np.linalg.norm(atoms, axis=1) / lengths
+        assert not ((scaled > 0) & (scaled < 8 * np.finfo(dtype).eps)).any()
+        assert (codes >= 0).all() == positive

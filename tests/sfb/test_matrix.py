@@ -62,8 +62,8 @@ def test_whole_updates(prox):
     W, b = make_start(), np.ones(J)
     matrix = ParameterMatrix(W, b, prox)
     for factors, step in make_updates("dense", 5):
-        total = np.vstack([factors.v.T @ factors.u, factors.u.sum(axis=0)])
-        matrix.subtract_matrix(total, 0.1, 2.0)
+        total, slopes = factors.v.T @ factors.u, factors.u.sum(axis=0)
+        matrix.subtract_matrix(total, slopes, 0.1, 2.0)
         matrix.penalise(step)
         W = prox(W - 0.1 * factors.u.T @ factors.v, step)
         b = b - 0.2 * factors.u.sum(axis=0)

@@ -1,12 +1,17 @@
 """Ranks of a process that have the same matrix at all times have it together."""
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.sfb import Exchange, FactorModel, run
+from dask_ma.comm import LocalGroup
+from dask_ma.sfb import Exchange, FactorModel, ParameterMatrix, run
+from dask_ma.sfb.exchange import _full_matrix
+from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty
 
 J, D = 200, 4000
@@ -44,14 +49,18 @@ def peak(model, X, **options):
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(1e-3), L2(0.1)], ids=repr)
-def test_memory_of_four_ranks(prox, kind):
+@pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])
+def test_memory_of_four_ranks(prox, kind, content):
     X = np.random.default_rng(0).normal(size=(16, D))
     X[np.random.default_rng(1).random(X.shape) < 0.5] = 0
     of_one, of_four = (
-        peak(Large(prox), kind(X), n_ranks=n, communication="factors") for n in (1, 4)
+        peak(Large(prox), kind(X), n_ranks=n, communication=content) for n in (1, 4)
     )
     assert of_four <= 3
-    assert of_four <= of_one + 0.5
+    # A part of the update of each rank, and what it becomes.
+    assert of_four <= of_one + (0.5 if content == "factors" else 0.9)
+    if content != "factors":
+        return
     # Ranks that are apart need more, so what is measured is a peak.
     apart = peak(
         Large(prox), kind(X), n_ranks=4, communication=Exchange("factors", staleness=1)
@@ -155,3 +164,35 @@ def test_each_has_its_own_after_uniting(run_ranks, make_model, make_shards, rows
         return engine
 
     assert len(set(places(run_ranks(program, 3)))) == 3
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("by_server", [False, True])
+@pytest.mark.parametrize("wire_dtype", [None, "float32"])
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_sums_of_updates_in_parts(monkeypatch, kind, by_server, wire_dtype, most):
+    """However many parts there are; only owners keep the sum."""
+    monkeypatch.setattr(_full_matrix, "_MOST_PARTS", most)
+    monkeypatch.setattr(_full_matrix, "_LEAST_BYTES", 1)
+    groups = LocalGroup.create(4, ranks_per_node=2)
+    owner = ParameterMatrix(np.zeros((3, 7)), None, NoPenalty())
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(n, 3)), rng.normal(size=(n, 7))) for n in (2, 0, 5, 1)]
+
+    def total(group):
+        exchange = MatrixExchange(group, by_server=by_server, wire_dtype=wire_dtype)
+        matrix = owner if group.rank % 2 == 0 else owner.share(None)
+        u, v = pairs[group.rank]
+        return exchange.total(Factors(u, kind(v)), matrix)
+
+    with ThreadPoolExecutor(4) as pool:
+        totals = list(pool.map(total, groups))
+    expected = sum(v.T @ u for u, v in pairs)
+    tol = 1e-5 if wire_dtype else 1e-12
+    for rank, found in enumerate(totals):
+        assert (found.values is None) == (rank % 2 == 1)
+        if found.values is not None:
+            np.testing.assert_allclose(found.values, expected, tol, tol)
+        slopes = sum(u.sum(axis=0) for u, _ in pairs)
+        np.testing.assert_allclose(found.slopes, slopes, tol, tol)
+        np.testing.assert_allclose(found.square, (expected**2).sum(), tol)

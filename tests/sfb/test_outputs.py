@@ -1,5 +1,7 @@
 """Outputs shared out over ranks against the slow loop and the other ways."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import dask
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ from scipy import sparse
 from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
+from dask_ma.comm import LocalGroup
 from dask_ma.sfb import Exchange, run
-from dask_ma.sfb.exchange import _choice
+from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, packed, unpacked
 from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model._model import Batch
@@ -118,23 +121,72 @@ def test_the_fastest_way_is_taken(monkeypatch, fastest):
         assert "share_outputs" not in tried
 
 
-def test_batches_as_messages():
+def assert_same(one, other):
+    for name in ("X", "y", "sample_weight", "rows"):
+        left, right = getattr(one, name), getattr(other, name)
+        if left is None:
+            assert right is None
+            continue
+        assert sparse.issparse(left) == sparse.issparse(right)
+        if sparse.issparse(left):
+            left, right = left.toarray(), right.toarray()
+        np.testing.assert_array_equal(left, right)
+
+
+def make_batches(n_rows, kind, targets, weight):
     rng = np.random.default_rng(0)
-    dense = rng.normal(size=(4, 3))
-    for rows in (dense, sparse.csr_array(dense)):
-        for targets in (None, rng.normal(size=(4, 2)), np.arange(4)):
-            for weight in (None, rng.random(4)):
-                batch = Batch(rows, targets, weight, np.arange(4))
-                again = unpacked(packed(batch))
-                assert sparse.issparse(again.X) == sparse.issparse(rows)
-                for name in ("X", "y", "sample_weight", "rows"):
-                    one, other = getattr(batch, name), getattr(again, name)
-                    if one is None:
-                        assert other is None
-                        continue
-                    if sparse.issparse(one):
-                        one, other = one.toarray(), other.toarray()
-                    np.testing.assert_array_equal(one, other)
+    for first, size in zip(np.cumsum([0, *n_rows]), n_rows, strict=False):
+        yield Batch(
+            kind(rng.normal(size=(size, 3))),
+            None if targets is None else rng.normal(size=(size, *targets)),
+            rng.random(size) if weight else None,
+            np.arange(first, first + size),
+        )
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("targets", [None, (), (2,)])
+@pytest.mark.parametrize("weight", [False, True])
+def test_batches_as_messages(kind, targets, weight):
+    batches = list(make_batches((4, 1, 3), kind, targets, weight))
+    again = unpacked(packed(batches))
+    assert len(again) == 3
+    for one, other in zip(batches, again, strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_messages_of_batches_without_rows(kind):
+    """A rank with few rows makes empty batches, which are never sparse."""
+    empty = Batch(np.zeros((0, 3)), None, None, np.zeros(0, dtype=np.int64))
+    full = next(make_batches((2,), kind, (), True))
+    again = unpacked(packed([empty, full, empty]))
+    assert [batch.n_rows for batch in again] == [0, 2, 0]
+    assert_same(again[1], full)
+    assert [batch.n_rows for batch in unpacked(packed([empty, empty]))] == [0, 0]
+
+
+@pytest.mark.parametrize("most", [1, 3, 16])
+def test_streams_of_ranks_with_unequal_batches(monkeypatch, most):
+    """Step by step and by rank, however many travel together, until all have ended."""
+    monkeypatch.setattr(_outputs, "_MOST_TOGETHER", most)
+    sizes = [(1, 2, 3, 4, 5, 1, 1), (2, 2), (3, 1, 1, 1)]
+    groups = LocalGroup.create(3, ranks_per_node=1)
+
+    def rows(group):
+        batches = make_batches(sizes[group.rank], sparse.csr_array, (), False)
+        batches = (b._replace(rows=b.rows + 100 * group.rank) for b in batches)
+        found = OutputShares(group, 3).stream(batches)
+        return [batch.rows.tolist() for batch in found]
+
+    with ThreadPoolExecutor(3) as pool:
+        all_found = list(pool.map(rows, groups))
+    starts = [np.cumsum([0, *each]) + 100 * rank for rank, each in enumerate(sizes)]
+    expected = [
+        [row for s in starts if k + 1 < len(s) for row in range(s[k], s[k + 1])]
+        for k in range(7)
+    ]
+    assert all_found == [expected] * 3
 
 
 @pytest.mark.parametrize(

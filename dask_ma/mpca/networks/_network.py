@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -345,6 +345,26 @@ class NetworkSpec(ABC):
         -------
         network : Network
         """
+
+    def placed(
+        self, gather: Callable[[Any], list[Any]], rank: int, n_threads: int
+    ) -> NetworkSpec:
+        """The same for a rank, on the processors and the device that it has.
+
+        Parameters
+        ----------
+        gather : callable
+            Collective call: from something of this rank to that of all.
+        rank : int
+            This rank.
+        n_threads : int
+            Threads that it may use.
+
+        Returns
+        -------
+        spec : NetworkSpec
+        """
+        return self
 
     @abstractmethod
     def forward(self, vector: np.ndarray, X: Any, n_classes: int | None) -> np.ndarray:

@@ -15,6 +15,8 @@ from dask_ma.kernels import Optimizer
 
 # Makes an optimiser for some parameters, or for groups of them.
 OptimizerBuilder = Callable[[list[Any]], Any]
+#: Options that tell by which kernels of torch an optimiser makes its steps.
+OWN_KERNELS = frozenset({"foreach", "fused", "differentiable"})
 #: Patterns of names, and what is different for the parameters that have such names.
 ParamGroups = Sequence[tuple[str, Mapping[str, Any]]]
 

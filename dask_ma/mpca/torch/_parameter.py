@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 from dask_ma._settings import Settings
-from dask_ma._sklearn import Interval, StrOptions
+from dask_ma._sklearn import HasMethods, Interval, StrOptions
 
 # Each with a dict of arguments.
 _MADE = ("module", "criterion", "optimizer", "lr_scheduler")
@@ -41,21 +41,25 @@ class Torch(AddressFreeRepr, Settings):
     criterion_params : dict or None, default=None
         Arguments of the criterion's class.
     optimizer : class, callable or str, default="auto"
-        Optimiser: a class or a name in `torch.optim`. "auto" is Adam.
+        Optimiser: a class or a name in `torch.optim`. "auto" is Adam with its fused
+        kernel.
     optimizer_params : dict or None, default=None
         Arguments of the optimiser's class. Without ``lr``, the step size is the
         estimator's `learning_rate_init`. ``param_groups`` is a list of pairs of a
         pattern and a dict: parameters whose names fit the pattern, as in
         ``("*.bias", {"weight_decay": 0})``, have these arguments; the first pattern
         that fits counts, and each has to fit some.
-    lr_scheduler : class, callable or str, default=None
+    lr_scheduler : class, callable, str or scheduler, default=None
         What changes the step sizes: a class or a name in `torch.optim.lr_scheduler`, or
-        a function that makes a scheduler for an optimiser. None leaves them to the
-        estimator's `learning_rate`. ReduceLROnPlateau looks at the mean loss of epochs.
+        a function that makes a scheduler for an optimiser. An object is copied to the
+        optimiser of each rank, at the step at which it is; that optimiser has to be
+        like its own. None leaves the step sizes to the estimator's `learning_rate`.
+        ReduceLROnPlateau looks at the mean loss of epochs.
     lr_scheduler_params : dict or None, default=None
         Arguments of the scheduler's class. The value "auto", as in
         ``{"T_max": "auto"}``, stands for the steps that the scheduler makes in a fit of
-        `max_iter` epochs.
+        `max_iter` epochs. ``"schedulers"``, of SequentialLR and ChainedScheduler, holds
+        classes, names or functions, such as ``partial(LinearLR, total_iters=5)``.
     lr_scheduler_step : {"epoch", "batch"}, default="epoch"
         When the scheduler makes a step: after each epoch of all ranks together, or
         after each step of the rank.
@@ -90,7 +94,12 @@ class Torch(AddressFreeRepr, Settings):
         Batches that a thread of the rank reads, transforms and, for a GPU, pins in
         advance, at least 0; 0 leaves that to the rank itself, between steps.
     device : str or torch.device, default="auto"
-        Where the module is trained; "auto" is a GPU where there is one.
+        Where the module is trained. "cuda" gives each rank a GPU of its own, of those
+        that its process sees, and "auto" does so where there are any. A number, as in
+        "cuda:1", is that of a GPU in the process of each rank, whoever else uses it.
+    ranks_per_gpu : int, default=1
+        Most ranks that share a GPU, at least 1, where there are not enough; more ranks
+        than that are refused.
 
     Notes
     -----
@@ -123,7 +132,7 @@ class Torch(AddressFreeRepr, Settings):
         "criterion_params": [dict, None],
         "optimizer": [str, callable],
         "optimizer_params": [dict, None],
-        "lr_scheduler": [str, callable, None],
+        "lr_scheduler": [str, callable, HasMethods("step"), None],
         "lr_scheduler_params": [dict, None],
         "lr_scheduler_step": [StrOptions({"epoch", "batch"})],
         "clip_grad_norm": [Interval(Real, 0, None, closed="neither"), None],
@@ -137,6 +146,7 @@ class Torch(AddressFreeRepr, Settings):
         "transform_scope": [StrOptions({"batch", "sample"})],
         "prefetch": [Interval(Integral, 0, None, closed="left")],
         "device": "no_validation",  # only torch knows
+        "ranks_per_gpu": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -162,6 +172,7 @@ class Torch(AddressFreeRepr, Settings):
         transform_scope: str = "batch",
         prefetch: int = 0,
         device: Any = "auto",
+        ranks_per_gpu: int = 1,
     ) -> None:
         self.module = module
         self.module_params = module_params
@@ -183,6 +194,7 @@ class Torch(AddressFreeRepr, Settings):
         self.transform_scope = transform_scope
         self.prefetch = prefetch
         self.device = device
+        self.ranks_per_gpu = ranks_per_gpu
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name.

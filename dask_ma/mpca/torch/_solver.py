@@ -221,13 +221,14 @@ class TorchNetwork(Network):
     @torch.no_grad()
     def _shift(self, pull: Pull) -> None:
         """Move values towards the joint model (equation 7)."""
-        for part, distance in self._joint.distances(pull.start, pull.stop):
-            self._values.flat[part].sub_(distance, alpha=pull.strength)
+        for part, joint in self._joint.between(pull.start, pull.stop):
+            self._values.flat[part].lerp_(joint, pull.strength)
 
     @torch.no_grad()
     def _tilt(self, pull: Pull) -> None:
         """Add the gradient of a penalty to that of the loss (equation 6)."""
-        for part, distance in self._joint.distances(pull.start, pull.stop):
+        for part, joint in self._joint.between(pull.start, pull.stop):
+            distance = self._values.flat[part] - joint
             self._values.gradient[part].add_(distance, alpha=pull.strength)
 
     def _make_step(self, learning_rate: float) -> None:

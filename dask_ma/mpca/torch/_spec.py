@@ -6,8 +6,8 @@ import copy
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -27,13 +27,25 @@ from torch import nn
 from dask_ma.mpca.inputs._fields import Fields
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES
 from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.torch._bound import is_scheduler, without_parameters
+from dask_ma.mpca.torch._devices import (
+    Sight,
+    find_device,
+    is_shared_out,
+    look_around,
+    share_out,
+)
 from dask_ma.mpca.torch._export import export_onnx
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs, call
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
 from dask_ma.mpca.torch._names import find_class
 from dask_ma.mpca.torch._objective import Objective
-from dask_ma.mpca.torch._optimizer import OptimizerBuilder, group_parameters
+from dask_ma.mpca.torch._optimizer import (
+    OWN_KERNELS,
+    OptimizerBuilder,
+    group_parameters,
+)
 from dask_ma.mpca.torch._schedule import ScheduleSpec
 from dask_ma.mpca.torch._solver import TorchNetwork, run, to_array
 from dask_ma.mpca.torch._values import fill
@@ -65,10 +77,9 @@ class TorchSpec(NetworkSpec):
         for with `learning_rate_init`; without it, the `learning_rate` of each step is.
     lr_scheduler, lr_scheduler_params, lr_scheduler_step, clip_grad_norm, \
             clip_grad_value, precision, microbatch_size, compile, callbacks, \
-            train_transform, eval_transform, transform_scope, prefetch
+            train_transform, eval_transform, transform_scope, prefetch, device, \
+            ranks_per_gpu
         As for :class:`~dask_ma.mpca.Torch`.
-    device : str or torch.device, default="auto"
-        Where the network is trained; "auto" is the GPU where there is one.
     input_shape : tuple of int or None, default=None
         Shape of one row for the module, such as (1, 28, 28); None for rows as they are.
     fields : Fields or None, default=None
@@ -85,6 +96,8 @@ class TorchSpec(NetworkSpec):
         Shape of a row of y for the criterion; None for that which it has.
     n_codes : int or None, default=None
         Classes of which y holds a number in each place; None if it does not.
+    n_threads : int, default=1
+        Threads that torch may use on the processor.
 
     Notes
     -----
@@ -118,6 +131,7 @@ class TorchSpec(NetworkSpec):
     transform_scope: str = "batch"
     prefetch: int = 0
     device: Any = "auto"
+    ranks_per_gpu: int = 1
     input_shape: tuple[int, ...] | None = None
     fields: Fields | None = None
     dataset: Any = None
@@ -126,9 +140,13 @@ class TorchSpec(NetworkSpec):
     n_targets: int | None = None
     target_shape: tuple[int, ...] | None = None
     n_codes: int | None = None
+    n_threads: int = 1
 
     def __getstate__(self) -> dict[str, bytes]:
-        return {name: packed(name, value) for name, value in self.__dict__.items()}
+        state = dict(self.__dict__)
+        if is_scheduler(self.lr_scheduler):
+            state["lr_scheduler"] = without_parameters(self.lr_scheduler)
+        return {name: packed(name, value) for name, value in state.items()}
 
     def __setstate__(self, state: dict[str, bytes]) -> None:
         # The dataclass is frozen, its dictionary is not.
@@ -183,7 +201,19 @@ class TorchSpec(NetworkSpec):
         self.__getstate__()
         random_state = np.random.RandomState(0)
         self._network(n_features, n_classes, random_state, torch.device("cpu"))
-        _device(self.device)
+        find_device(self.device)
+
+    def placed(
+        self, gather: Callable[[Any], list[Any]], rank: int, n_threads: int
+    ) -> TorchSpec:
+        """The same with a GPU of the rank's own; see :meth:`NetworkSpec.placed`."""
+        device = self.device
+        if is_shared_out(device):
+            sights = [Sight(*each) for each in gather(tuple(look_around()))]
+            named = str(device) == "cuda"
+            number = share_out(sights, self.ranks_per_gpu, needs_gpu=named)[rank]
+            device = torch.device("cpu" if number is None else f"cuda:{number}")
+        return replace(self, device=device, n_threads=n_threads)
 
     def build(
         self,
@@ -191,8 +221,6 @@ class TorchSpec(NetworkSpec):
         n_classes: int | None,
         dtype: np.dtype,
         random_state: np.random.RandomState,
-        *,
-        n_threads: int = 1,
     ) -> TorchNetwork:
         """A network with random values; see :meth:`NetworkSpec.build`.
 
@@ -207,9 +235,6 @@ class TorchSpec(NetworkSpec):
         random_state : RandomState
             Gives the seed: values are those after
             ``torch.manual_seed(random_state.randint(2**31 - 1))``.
-        n_threads : int, default=1
-            Threads that torch may use on the processor. This holds for all of the
-            process, as limits of BLAS do, and stays when the network has gone.
 
         Returns
         -------
@@ -220,13 +245,17 @@ class TorchSpec(NetworkSpec):
         TypeError, ValueError
             As :meth:`check`.
         """
-        if torch.get_num_threads() != n_threads:
-            torch.set_num_threads(n_threads)
-        return self._network(n_features, n_classes, random_state, _device(self.device))
+        # For all of the process, as limits of BLAS; it stays when the network has gone.
+        if torch.get_num_threads() != self.n_threads:
+            torch.set_num_threads(self.n_threads)
+        device = find_device(self.device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # of this thread, for modules that ask
+        return self._network(n_features, n_classes, random_state, device)
 
     def forward(self, vector: np.ndarray, X: Any, n_classes: int | None) -> np.ndarray:
         """Predictions of a trained network, of float32."""
-        device = _device(self.device)
+        device = find_device(self.device)
         module = self.load(vector).to(device)
         objective = self._objective(n_classes, device)
         width = n_classes if self.n_targets is None else self.n_targets
@@ -456,6 +485,8 @@ class TorchSpec(NetworkSpec):
         if not callable(found):
             raise TypeError(f"optimizer={found!r} must be a class, or a name")
         params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
+        if _is_auto(self.optimizer) and not {*params} & OWN_KERNELS:
+            params["fused"] = True  # the same steps in a quarter of the time
         groups = params.pop("param_groups", None)
         if groups is None:
             return lambda parameters: found(parameters, **params)
@@ -468,18 +499,3 @@ class TorchSpec(NetworkSpec):
 def _is_auto(value: Any) -> bool:
     """Whether the choice is left to the task."""
     return isinstance(value, str) and value == "auto"
-
-
-def _device(device: Any) -> torch.device:
-    """The device that a parameter names, if this process can use it."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"device={device!r} is unknown to torch, or cannot be used by the process "
-            f"that trains: {error}; device='auto' takes a GPU where there is one"
-        ) from error
-    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
@@ -174,8 +172,8 @@ class JointModel:
         self._values.from_numpy(self._joint, start, values)
         self._known = _joined([*self._known, (start, start + len(values))])
 
-    def distances(self, start: int, stop: int) -> list[tuple[slice, torch.Tensor]]:
-        """Values less those of the joint model, wherever it is known.
+    def between(self, start: int, stop: int) -> list[tuple[slice, torch.Tensor]]:
+        """Values of the joint model, wherever it is known.
 
         Parameters
         ----------
@@ -184,16 +182,14 @@ class JointModel:
 
         Returns
         -------
-        distances : list of (slice, Tensor)
+        values : list of (slice, Tensor)
         """
         stop = min(stop, len(self._values.gradient))
         parts = [(max(a, start), min(b, stop)) for a, b in self._known]
         pulled = [slice(a, b) for a, b in parts if a < b]
-        return [(part, self._values.flat[part] - self._at(part)) for part in pulled]
-
-    def _at(self, part: slice) -> Any:
-        assert self._joint is not None  # some of it is known
-        return self._joint[part]
+        if self._joint is None:
+            return []
+        return [(part, self._joint[part]) for part in pulled]
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

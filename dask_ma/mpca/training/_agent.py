@@ -30,6 +30,7 @@ from dask_ma.mpca.training._choice import choose_strategy, uneven_note
 from dask_ma.mpca.training._features import agree_on_scaling, kept_scaling
 from dask_ma.mpca.training._notes import tell_of_divergence
 from dask_ma.mpca.training._params import MPCAParams, MPCAResult
+from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
 from dask_ma.mpca.training._state import part_of, prefixed
 from dask_ma.mpca.training._targets import Targets, agree_on_targets
@@ -46,7 +47,6 @@ from dask_ma.supervised import (
     StopRule,
     agree_on_problem,
     hold_out,
-    restore_state,
     spread_of,
 )
 
@@ -70,7 +70,7 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
     result : MPCAResult
         The same on every rank, but for the history, which rank 0 keeps.
     """
-    kept, params = restore_state(context, params)
+    kept, params = restore_and_place(context, params)
     dtypes = params.spec.dtypes
     problem = agree_on_problem(context.group, arguments, params, dtypes=dtypes)
     if params.validation is None:

@@ -26,6 +26,7 @@ from dask_ma.schmp.factorization._fitted import (
     FittedFactorization,
     merged_ratings,
 )
+from dask_ma.schmp.factorization._held_out import shortfall_of
 from dask_ma.schmp.factorization._ids import KnownVectors, find_ids
 from dask_ma.schmp.factorization._inputs import (
     NO_RATINGS,
@@ -104,8 +105,9 @@ class SchMPMatrixFactorization(FittedFactorization):
         The fit ends when the objective falls by less than this part of itself.
     early_stopping : bool, default=False
         Whether to hold ratings out and to end when their error does not fall any more
-        by the part `tol`. The factors are then those of the round with the least error.
-        For ratings only.
+        by the part `tol`, but not while they are predicted no better than by a
+        constant. The factors are then those of the round with the least error. For
+        ratings only.
     validation_fraction : float, default=0.1
         Part of the ratings that is held out, above 0 and below 1. Which ones depends on
         `random_state` and on the pairs alone.
@@ -150,7 +152,8 @@ class SchMPMatrixFactorization(FittedFactorization):
         Rounds made.
     history_ : list of dict
         One record for each round, with the `objective`, bytes, times and `imbalance`,
-        and with `early_stopping` the `validation_rmse`.
+        and with `early_stopping` the `validation_rmse` and, beside the error of a
+        constant for all ratings, the `validation_r2`.
         With "sgd" the objective is the sum of squared errors that the steps have met.
     timeline_ : ndarray
         What each rank has done when.
@@ -431,14 +434,9 @@ class SchMPMatrixFactorization(FittedFactorization):
     def _warnings(
         self, result: FactorizationResult, *, is_partial: bool
     ) -> Iterator[tuple[str, type[Warning]]]:
-        if not result.converged:
-            measure = "held-out error" if self.early_stopping else "objective"
-            yield (
-                f"the maximum of {self.max_iter} rounds was reached while the "
-                f"{measure} still fell by more than tol={self.tol} of itself; raise "
-                "max_iter or tol",
-                ConvergenceWarning,
-            )
+        shortfall = shortfall_of(self, result.converged)
+        if shortfall is not None:
+            yield shortfall, ConvergenceWarning
 
     def _check_combinations(self) -> None:
         if self.solver == "sgd" and self.feedback == "implicit":

@@ -11,6 +11,7 @@ from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._ratings import Ratings
 
 _OTHER_NUMBERS = 1  # than those of the factors to begin with
+_LEAST_R2 = 0.02  # below, nothing was learned yet; the first rounds may be so
 
 
 class HeldOut(NamedTuple):
@@ -35,6 +36,10 @@ class HeldOut(NamedTuple):
         found = np.einsum("nf,nf->n", left, right, dtype=np.float64)
         return float(self.weights @ (self.values - found) ** 2)
 
+    def loss_of_constant(self) -> float:
+        """Weighted squared errors of predicting 0, which stands for the mean."""
+        return float(self.weights @ self.values.astype(np.float64) ** 2)
+
 
 def split_ratings(
     ratings: Ratings, params: FactorizationParams
@@ -53,11 +58,39 @@ def split_ratings(
 
 
 def has_stopped_improving(records: list[dict[str, Any]], tol: float, n: int) -> bool:
-    """Whether held-out errors have not fallen by a part `tol` for `n` rounds."""
+    """Whether held-out errors, once better than a constant's, have not fallen further.
+
+    From small random factors steps begin near a saddle: the biases settle, and errors
+    that were held out may rise for some rounds before the factors begin to grow.
+    """
     best, since = np.inf, 0
     for record in records:
         error = record["validation_rmse"]
         is_better = np.isinf(best) or error < best * (1 - tol)
         since = 0 if is_better else since + 1
         best = min(best, error)
-    return since >= n
+    return since >= n and not learned_nothing(records)
+
+
+def learned_nothing(records: list[dict[str, Any]]) -> bool:
+    """Whether no round predicts held-out ratings better than a constant does."""
+    found = [r["validation_r2"] for r in records if "validation_r2" in r]
+    return bool(found) and max(found) < _LEAST_R2
+
+
+def shortfall_of(estimator: Any, has_converged: bool) -> str | None:
+    """What keeps a fit from its optimum, and the cure; None for nothing."""
+    if learned_nothing(estimator.history_):
+        smaller = ", a smaller eta0" if estimator.solver == "sgd" else ""
+        return (
+            "no round predicts the held-out ratings better than a constant does "
+            f"(validation_r2 in history_); try another alpha{smaller}, or a larger "
+            "max_iter"
+        )
+    if has_converged:
+        return None
+    return (
+        f"the maximum of {estimator.max_iter} rounds was reached while the "
+        f"{'held-out error' if estimator.early_stopping else 'objective'} still "
+        f"fell by more than tol={estimator.tol} of itself; raise max_iter or tol"
+    )

@@ -184,7 +184,10 @@ def _checked(values: Any, n: int) -> np.ndarray:
     values = np.asarray(values)
     if values.dtype.kind == "c":
         raise ValueError(f"y has the type {values.dtype}, expected real numbers")
-    values = values.astype(np.float64, copy=False)
+    try:
+        values = values.astype(np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"y has ratings that are no numbers: {error}") from error
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.shape != (n,):

@@ -135,6 +135,7 @@ class Factorization(RotationProgram):
         known |= {"n_users": self.params.n_users, "step": 0}
         if self.params.early_stopping:
             known |= {"held_out": np.inf, "least_held_out": np.inf, "is_best": 0}
+            known |= {"of_constant": np.inf}
         return {name: np.array(value) for name, value in known.items()}
 
     def begin_rotation(
@@ -155,12 +156,14 @@ class Factorization(RotationProgram):
         """Train on the ratings of a visiting block, or look at those held out."""
         if not self.params.is_evaluation(turn.rotation):
             return self.train(block, local, shared, turn)
-        loss, items = 0.0, block.values["factors"]
+        losses, items = np.zeros(2), block.values["factors"]
         for home in turn.home:
             held_out = local.evaluated.get((home.number, block.number))
             if held_out is not None:
-                loss += held_out.loss(home.values["factors"], items)
-        return {"held_out": loss / local.held_out_weight}
+                losses[0] += held_out.loss(home.values["factors"], items)
+                losses[1] += held_out.loss_of_constant()
+        losses /= local.held_out_weight
+        return {"held_out": losses[0], "of_constant": losses[1]}
 
     @abstractmethod
     def train(
@@ -184,7 +187,8 @@ class Factorization(RotationProgram):
         """
         step = int(shared["step"])
         if self.params.is_evaluation(step):
-            after = {**shared, "held_out": np.sqrt(change["held_out"])}
+            found = {key: np.sqrt(change[key]) for key in ("held_out", "of_constant")}
+            after = {**shared, **found}
             is_best = after["held_out"] < shared["least_held_out"]
             least = np.minimum(after["held_out"], shared["least_held_out"])
             after |= {"least_held_out": least, "is_best": np.array(int(is_best))}
@@ -230,7 +234,10 @@ class Factorization(RotationProgram):
         scale = float(shared["scale"])
         found = {"objective": scale**2 * float(shared["objective"])}
         if self.params.early_stopping:
-            found["validation_rmse"] = scale * float(shared["held_out"])
+            error, constant = float(shared["held_out"]), float(shared["of_constant"])
+            found["validation_rmse"] = scale * error
+            if constant > 0:
+                found["validation_r2"] = 1 - (error / constant) ** 2
         return found
 
     def has_converged(self, records: list[dict[str, Any]]) -> bool:

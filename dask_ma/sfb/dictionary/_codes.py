@@ -13,12 +13,14 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels import row_slice
+from dask_ma.sfb.dictionary._supports import solve_supports
 
 # An array of a block of rows; four of them are in use at once.
 _BLOCK_BYTES = 2**18
 _LEAST_ROWS = 32
 _CHECK = 8  # steps from one look at which rows have settled to the next
 _KEPT = 0.8  # part of the rows that may have settled and are carried on
+_ROUNDING = 16  # steps whose rounding adds up
 _SHARPER = 0.1  # what the tolerance of steps is multiplied by where a gap is too wide
 
 
@@ -189,7 +191,11 @@ class _Block:
             limits = np.where(wide, lengths * step, np.inf).astype(lengths.dtype)
             moving = self._descend(limits)
             if accuracy.gap is None:
+                self._round()
                 return int(np.count_nonzero(moving))
+            solve_supports(
+                self._codes, np.flatnonzero(wide), self._products, self._unit
+            )
             # Rounding of many small steps has added up.
             np.matmul(self._codes, self._unit.gram, out=self._residuals)
             np.subtract(self._products, self._residuals, out=self._residuals)
@@ -198,6 +204,7 @@ class _Block:
             wide = is_open & ~stuck
             step *= _SHARPER
             if not wide.any() or step < np.finfo(lengths.dtype).eps:
+                self._round()
                 return int(np.count_nonzero(is_open))
 
     def objectives(self) -> np.ndarray:
@@ -214,6 +221,13 @@ class _Block:
         slack = self._penalty() - scale * np.einsum("ij,ij->i", codes, residuals)
         gaps: np.ndarray = 0.5 * self._rest() * (1 - scale) ** 2 + slack
         return gaps
+
+    def _round(self) -> None:
+        """Make zeros of what is nothing but rounding."""
+        least = _ROUNDING * np.finfo(self._codes.dtype).eps * np.sqrt(self._squares)
+        self._codes[np.abs(self._codes) <= least[:, None]] = 0
+        if self._positive:
+            np.maximum(self._codes, 0, out=self._codes)
 
     def _penalty(self) -> np.ndarray:
         """Sum of the penalties of each row's coefficients."""

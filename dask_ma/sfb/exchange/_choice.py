@@ -61,11 +61,12 @@ def choose_communication(
         The same on all ranks.
     """
     ways = iterations(group, shard, matrix, settings, model.n_exchanges)
-    if can_share:
-        ways["outputs"] = sharing(group, shard, matrix, settings, model)
-    seconds = np.array([fastest(group, way) for way in ways.values()])
-    slowest = allreduce(group, seconds, "max").tolist()
-    return min(zip(slowest, ways, strict=True))[1]
+    seconds = {name: fastest(group, way) for name, way in ways.items()}
+    if can_share:  # made last: it has a matrix of its own
+        way = sharing(group, shard, matrix, settings, model)
+        seconds["outputs"] = fastest(group, way)
+    slowest = allreduce(group, np.array(list(seconds.values())), "max").tolist()
+    return min(zip(slowest, seconds, strict=True))[1]
 
 
 def iterations(
@@ -112,7 +113,8 @@ def iterations(
 
     def add_matrices() -> None:
         find_factors()
-        matrix.subtract_matrix(whole.total(factors, matrix), 1.0)
+        total = whole.total(factors, matrix)
+        matrix.subtract_matrix(total.values, total.slopes, 1.0)
 
     return {"factors": send_factors, "full_matrix": add_matrices}
 

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import Group, allreduce, broadcast_direct, reduce
-from dask_ma.kernels import subtract_product
+from dask_ma.kernels import row_slice, subtract_product
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
+
+# As many parts of a matrix, at most, each of so many bytes at least.
+_MOST_PARTS, _LEAST_BYTES = 32, 2**18
+
+
+class Total(NamedTuple):
+    """Sum of the updates of all ranks.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_features, n_outputs) or None
+        That of the matrix, transposed; None for a rank that does not change it.
+    slopes : ndarray of shape (n_outputs,)
+        That of the intercepts.
+    square : float
+        Squared Frobenius norm of the values.
+    """
+
+    values: np.ndarray | None
+    slopes: np.ndarray
+    square: float
 
 
 class MatrixExchange:
@@ -33,8 +56,11 @@ class MatrixExchange:
         self._by_server = by_server
         self._wire_dtype = wire_dtype
 
-    def total(self, factors: Factors, matrix: ParameterMatrix) -> np.ndarray:
+    def total(self, factors: Factors, matrix: ParameterMatrix) -> Total:
         """Sum of the updates of all ranks; a collective call.
+
+        Some features at a time are added up, so that the ranks of a process, which may
+        have one matrix together, do not make one each.
 
         Parameters
         ----------
@@ -45,26 +71,59 @@ class MatrixExchange:
 
         Returns
         -------
-        total : ndarray of shape (n_features + 1, n_outputs)
-            The last row is for the intercepts.
+        total : Total
         """
-        own = self.product(factors, matrix)
+        n_outputs, n_features = matrix.shape
+        dtype = matrix.dtype if self._wire_dtype is None else self._wire_dtype
+        values = None
+        if matrix.is_owner:
+            values = np.empty((n_features, n_outputs), dtype=dtype)
+        square = 0.0
+        slopes = np.zeros(n_outputs, dtype=dtype)
+        for features, part in self._parts(factors, matrix):
+            found = self._added_up(part.astype(dtype, copy=False))
+            if features.stop == n_features:
+                found, slopes = found[:-1], found[-1]
+            square += float(np.vdot(found, found))
+            if values is not None:
+                values[features] = found
+        return Total(values, slopes, square)
+
+    @staticmethod
+    def product(factors: Factors, matrix: ParameterMatrix) -> np.ndarray:
+        """Update matrix of a rank, transposed."""
+        update = np.zeros(matrix.shape[::-1], dtype=matrix.dtype)
+        subtract_product(update, *factors, -1.0)
+        return update
+
+    def _added_up(self, own: np.ndarray) -> np.ndarray:
+        """Sum over all ranks."""
         group = self._group
-        if self._wire_dtype is not None:
-            own = own.astype(self._wire_dtype, copy=False)
         if group.size == 1:
             return own
         if not self._by_server:
             return allreduce(group, own)
-        total = reduce(group, own)
-        result: np.ndarray = broadcast_direct(group, total)
+        result: np.ndarray = broadcast_direct(group, reduce(group, own))
         return result
 
-    @staticmethod
-    def product(factors: Factors, matrix: ParameterMatrix) -> np.ndarray:
-        """Update matrix of a rank, with the update of the intercepts."""
+    def _parts(
+        self, factors: Factors, matrix: ParameterMatrix
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Rows of this rank's update, some at a time; at last that of intercepts."""
         n_outputs, n_features = matrix.shape
-        update = np.zeros((n_features + 1, n_outputs), dtype=matrix.dtype)
-        subtract_product(update[:-1], *factors, -1.0)
-        update[-1] = factors.u.sum(axis=0)
-        return update
+        nbytes = n_features * n_outputs * matrix.dtype.itemsize
+        n_parts = min(_MOST_PARTS, max(1, nbytes // _LEAST_BYTES))
+        size = max(1, -(-n_features // n_parts))
+        rows = factors.v.T
+        if sparse.issparse(rows):
+            rows = rows.tocsr()
+        for start in range(0, n_features, size):
+            features = slice(start, min(start + size, n_features))
+            if sparse.issparse(rows):
+                part = np.asarray(row_slice(rows, start, features.stop) @ factors.u)
+            else:
+                part = np.zeros((features.stop - start, n_outputs), matrix.dtype)
+                subtract_product(part, factors.u, rows[features].T, -1.0)
+            if features.stop == n_features:
+                part = np.vstack([part, factors.u.sum(axis=0)])
+            yield features, part

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
+from dask_ma.kernels import row_slice
 from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
 from dask_ma.sfb.model._model import Batch, FactorModel
 from dask_ma.sfb.model._source import joined
 
 _TAG = "sfb-rows"
+# A message costs about as much as a copy of so many bytes.
+_MESSAGE_BYTES, _MOST_TOGETHER = 2**18, 16
 #: Penalties that treat each element by itself, so that outputs can be shared out.
 SEPARABLE = (NoPenalty, L1, L2, ElasticNet)
 
@@ -44,7 +48,7 @@ class OutputShares:
     def stream(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Batches of all ranks, joined in the order of ranks; a collective call.
 
-        The rows of a batch are sent while the one before is worked on.
+        The rows of some batches are sent while those before are worked on.
 
         Parameters
         ----------
@@ -56,21 +60,16 @@ class OutputShares:
         batch : Batch
             The same on all ranks.
         """
-        group, own = self._group, deque[Batch | None]()
-        open_ranks = list(range(group.size))
-        while open_ranks:
-            # At first two; none after the last.
-            while len(own) < 2 and group.rank in open_ranks and None not in own:
-                own.append(next(batches, None))
-                self._send(own[-1])
-            parts = {
-                rank: own.popleft()
-                if rank == group.rank
-                else unpacked(group.recv(rank, _TAG))
-                for rank in open_ranks
-            }
-            found = [part for part in parts.values() if part is not None]
-            open_ranks = [rank for rank, part in parts.items() if part is not None]
+        own = self._sent(batches)
+        # Own rows first: others wait for them.
+        ranks = sorted(range(self._group.size), key=lambda r: r != self._group.rank)
+        waiting: dict[int, deque[Batch]] = {rank: deque() for rank in ranks}
+        while waiting:
+            for rank, parts in waiting.items():
+                if not parts:
+                    parts.extend(self._next_parts(rank, own))
+            waiting = {rank: parts for rank, parts in waiting.items() if parts}
+            found = [waiting[rank].popleft() for rank in sorted(waiting)]
             if found:
                 yield joined([part for part in found if part.n_rows] or found[:1])
 
@@ -109,9 +108,28 @@ class OutputShares:
             start += part.shape[-1]
         return whole
 
-    def _send(self, batch: Batch | None) -> None:
-        """Send rows to all others, which need not take them yet."""
-        message = [np.zeros(0, np.int64)] if batch is None else packed(batch)
+    def _sent(self, batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+        """This rank's batches, some at a time, of which the next are under way."""
+        ahead: deque[list[Batch]] = deque()
+        for parts in together(batches):
+            self._send(parts)
+            ahead.append(parts)
+            if len(ahead) > 1:
+                yield ahead.popleft()
+        self._send([])
+        yield from ahead
+
+    def _next_parts(self, rank: int, own: Iterator[list[Batch]]) -> list[Batch]:
+        """The next batches of a rank; none at its end."""
+        if rank == self._group.rank:
+            return next(own, [])
+        return unpacked(self._group.recv(rank, _TAG))
+
+    def _send(self, batches: list[Batch]) -> None:
+        """Send rows to all others, which need not take them yet; none for the end."""
+        if self._group.size == 1:
+            return
+        message = packed(batches) if batches else [np.zeros(0, np.int64)]
         for peer in range(self._group.size):
             if peer != self._group.rank:
                 self._group.push(message, peer, _TAG, copy=False)
@@ -140,24 +158,52 @@ def check_shares(group: Group, model: FactorModel, n_outputs: int) -> None:
         )
 
 
-def packed(batch: Batch) -> list[np.ndarray]:
-    """A batch as a message: a header, rows, and what comes with them."""
+def together(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    """Batches, as many at a time as make a message worth its costs."""
+    parts: list[Batch] = []
+    size = 0
+    for batch in batches:
+        parts.append(batch)
+        X = batch.X
+        size += X.data.nbytes + X.indices.nbytes if sparse.issparse(X) else X.nbytes
+        if size >= _MESSAGE_BYTES or len(parts) == _MOST_TOGETHER:
+            yield parts
+            parts, size = [], 0
+    if parts:
+        yield parts
+
+
+def packed(batches: list[Batch]) -> list[np.ndarray]:
+    """Batches as a message: a header, lengths, rows, and what comes with them."""
+    batch = joined([each for each in batches if each.n_rows] or batches[:1])
     X, y, weight = batch.X, batch.y, batch.sample_weight
     flags = [sparse.issparse(X), y is not None, weight is not None, X.shape[1]]
+    lengths = [(each.X.shape[0], each.n_rows) for each in batches]
     rows = [X.data, X.indices, X.indptr] if flags[0] else [np.ascontiguousarray(X)]
     others = [np.ascontiguousarray(a) for a in (y, weight) if a is not None]
-    return [np.array(flags, dtype=np.int64), batch.rows, *rows, *others]
+    header = [np.array(part, dtype=np.int64) for part in (flags, lengths)]
+    return [*header, batch.rows, *rows, *others]
 
 
-def unpacked(message: list[np.ndarray]) -> Batch | None:
-    """The batch of a message; None for the end."""
+def unpacked(message: list[np.ndarray]) -> list[Batch]:
+    """The batches of a message; none for the end."""
     if not len(message[0]):
-        return None
+        return []
     is_sparse, has_y, has_weight, n_features = message[0].tolist()
-    rows, arrays = message[1], iter(message[2:])
+    rows, arrays = message[2], iter(message[3:])
     X: Any = next(arrays)
     if is_sparse:
         parts = X, next(arrays), next(arrays)
         X = sparse.csr_array(parts, shape=(len(parts[2]) - 1, n_features))
     y = next(arrays) if has_y else None
-    return Batch(X, y, next(arrays) if has_weight else None, rows)
+    weight = next(arrays) if has_weight else None
+    bounds = np.cumsum([(0, 0), *message[1].tolist()], axis=0).tolist()
+    return [
+        Batch(
+            row_slice(X, start, stop),
+            None if y is None else y[first:last],
+            None if weight is None else weight[first:last],
+            rows[first:last],
+        )
+        for (start, first), (stop, last) in pairwise(bounds)
+    ]

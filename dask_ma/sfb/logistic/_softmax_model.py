@@ -119,15 +119,20 @@ class GradientModel(LogisticModel):
         if not np.isfinite(values).all():
             raise OverflowError("the model is not finite")
         largest = values.max(axis=1)
-        sums = np.exp(values - largest[:, np.newaxis]).sum(axis=1)
-        return np.stack([largest, sums], axis=1)
+        exponentials = values - largest[:, np.newaxis]
+        np.exp(exponentials, out=exponentials)
+        # The slopes are made of them.
+        self._exponentials = values, largest, exponentials
+        return np.stack([largest, exponentials.sum(axis=1)], axis=1)
 
     def share_slopes(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> np.ndarray:
         largest, total = _together(sums)
-        u = np.exp(values - largest[:, np.newaxis])
-        u /= total[:, np.newaxis]
+        found, own_largest, u = self._exponentials
+        if found is not values:
+            raise RuntimeError("slopes of other values than the last sums")
+        u *= (np.exp(own_largest - largest) / total)[:, np.newaxis]
         own = np.flatnonzero((batch.y >= outputs.start) & (batch.y < outputs.stop))
         u[own, batch.y[own] - outputs.start] -= 1
         if batch.sample_weight is not None:

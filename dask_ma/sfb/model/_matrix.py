@@ -39,13 +39,15 @@ class ParameterMatrix:
     ----------
     intercept : ndarray of shape (n_outputs,) or None
     prox : Prox
+    is_owner : bool
+        Whether this rank makes the changes of the values; see :meth:`share`.
     """
 
     def __init__(
         self, matrix: np.ndarray, intercept: np.ndarray | None, prox: Prox
     ) -> None:
         self._late = LateValues(np.array(matrix.T, order="C"), prox)
-        self._is_owner = True
+        self.is_owner = True
         self.intercept = None if intercept is None else intercept.copy()
         self.prox = prox
 
@@ -65,7 +67,7 @@ class ParameterMatrix:
         matrix : ParameterMatrix
         """
         other = copy(self)
-        other._is_owner = False
+        other.is_owner = False
         other.intercept = None if intercept is None else intercept.copy()
         return other
 
@@ -121,7 +123,7 @@ class ParameterMatrix:
 
     def settle(self) -> None:
         """Bring all columns up to date, while no other rank looks at them."""
-        if self._is_owner:
+        if self.is_owner:
             self._late.settle()
 
     def product(self, X: Any) -> np.ndarray:
@@ -164,7 +166,7 @@ class ParameterMatrix:
         if self.intercept is not None:
             total = factors.u.sum(axis=0) * (scale * intercept_scale)
             self.intercept -= total.astype(self.dtype, copy=False)
-        if not self._is_owner:
+        if not self.is_owner:
             return
         columns, late = None, self._late
         if factors.is_sparse and late.needs_columns:
@@ -174,23 +176,30 @@ class ParameterMatrix:
         late.note_change(columns)
 
     def subtract_matrix(
-        self, total: np.ndarray, scale: float, intercept_scale: float = 1.0
+        self,
+        total: np.ndarray | None,
+        slopes: np.ndarray,
+        scale: float,
+        intercept_scale: float = 1.0,
     ) -> None:
         """Take a dense update off the matrix.
 
         Parameters
         ----------
-        total : ndarray of shape (n_features + 1, n_outputs)
-            The update; the last row is for the intercepts.
+        total : ndarray of shape (n_features, n_outputs) or None
+            The update; None for a rank that is no owner.
+        slopes : ndarray of shape (n_outputs,)
+            That of the intercepts.
         scale, intercept_scale : float
             As in :meth:`subtract`.
         """
         if self.intercept is not None:
-            self.intercept -= total[-1] * self.dtype.type(scale * intercept_scale)
-        if not self._is_owner:
+            self.intercept -= slopes * self.dtype.type(scale * intercept_scale)
+        if not self.is_owner:
             return
+        assert total is not None
         self._late.refresh(None)
-        subtract_scaled(self.values, total[:-1], scale / self._late.scale)
+        subtract_scaled(self.values, total, scale / self._late.scale)
         self._late.note_change(None)
 
     def descend(self, optimizer: Optimizer, gradient: np.ndarray, step: float) -> None:
@@ -204,7 +213,7 @@ class ParameterMatrix:
         step : float
             Length of the step, above 0.
         """
-        if not self._is_owner:
+        if not self.is_owner:
             return
         self._late.settle()
         optimizer.step(self.values.reshape(-1), gradient.reshape(-1), step)
@@ -218,7 +227,7 @@ class ParameterMatrix:
         step : float
             Length of the step, not negative.
         """
-        if self._is_owner:
+        if self.is_owner:
             self._late.penalise(step)
 
     def replace(self, values: np.ndarray, intercept: np.ndarray | None) -> None:

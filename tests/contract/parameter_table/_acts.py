@@ -422,6 +422,7 @@ def _of_module(n_outputs: int, criterion: str) -> dict[str, Acts]:
         "module__prefetch": acts(2, "threads", **chosen),
         # This machine need not have a second device to see a difference on.
         "module__device": acts("nowhere", "error", **chosen),
+        "module__ranks_per_gpu": acts(2, "gpus", **chosen),
     }
 
 

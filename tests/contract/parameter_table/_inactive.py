@@ -342,7 +342,9 @@ def _of_training(estimators: tuple[str, ...], chosen: dict[str, Any]) -> list[Ca
     bare = chosen["module"]
     chosen = {**chosen, "module": Torch(bare)}
     by_torch = {**chosen, "module": Torch(bare, lr_scheduler="ConstantLR")}
+    placed = {**chosen, "module": Torch(bare, device="cpu")}
     return [
+        raises(estimators, "module__ranks_per_gpu", 2, "module__device", **placed),
         raises(estimators, "learning_rate", "cosine", scheduler, **by_torch),
         raises(estimators, f"{scheduler}_params", {"factor": 1.0}, scheduler, **chosen),
         raises(estimators, f"{scheduler}_step", "batch", scheduler, **chosen),

@@ -137,6 +137,8 @@ class Seen(NamedTuple):
         Whether something was printed.
     threads : set of str
         Names of threads that make batches ready.
+    gpus : set of int
+        Most ranks that were to share a GPU.
     """
 
     model: Any
@@ -146,6 +148,7 @@ class Seen(NamedTuple):
     strategy: Any
     output: bool
     threads: Any
+    gpus: set[int]
 
 
 def changed(before: Seen, after: Seen) -> set[str]:
@@ -194,6 +197,7 @@ def observe(
         stack.enter_context(_counting(sent))
         stack.enter_context(_on_nodes_of_their_own())
         threads = stack.enter_context(_watching_threads())
+        gpus = stack.enter_context(_watching_gpus())
         for _ in range(n_fits):
             getattr(estimator, method)(*rows_of(name), **_classes(name, method))
     return Seen(
@@ -204,6 +208,7 @@ def observe(
         strategy=sorted(told, key=repr),
         output=bool(output.getvalue()),
         threads=threads,
+        gpus=gpus,
     )
 
 
@@ -304,6 +309,25 @@ def _watching_threads() -> Iterator[set[str]]:
 
     with mock.patch.object(Prefetcher, "_work", noted):
         yield names
+
+
+@contextmanager
+def _watching_gpus() -> Iterator[set[int]]:
+    """How many ranks may share a GPU, whether there are any or not."""
+    allowed: set[int] = set()
+    try:
+        from dask_ma.mpca.torch import _spec
+    except ModuleNotFoundError:
+        yield allowed
+        return
+    share_out = _spec.share_out
+
+    def noted(sights: Any, ranks_per_gpu: int, **how: Any) -> Any:
+        allowed.add(ranks_per_gpu)
+        return share_out(sights, ranks_per_gpu, **how)
+
+    with mock.patch.object(_spec, "share_out", noted):
+        yield allowed
 
 
 def _listening(told: list[Any]) -> Any:
