@@ -129,7 +129,7 @@ def test_one_rank_alone_makes_the_steps_of_its_optimiser(solver):
     np.testing.assert_array_equal(rank.strategy.joint(), vector_of(second))
     assert updates[0].record["n_samples"] == 32
     assert rank.strategy.cycles() == []
-    assert rank.strategy.pulls == []
+    assert rank.strategy.proximal_terms == []
 
 
 def test_ranks_alone_give_the_mean_by_steps_after_each_pass(run_ranks):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allreduce, weighted_mean
-from dask_ma.mpca.networks._network import Network, Pull
+from dask_ma.mpca.networks._network import Network, ProximalTerm
 from dask_ma.mpca.strategies._compression import CompressedMean
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 
@@ -71,8 +71,8 @@ class Strategy(ABC):
         self._counters = trainee.counters
         self._progress = trainee.progress
         self._elapsed = trainee.elapsed
-        self.pulls: list[Pull] = []
-        self.form = "shift"  # of the pulls
+        self.proximal_terms: list[ProximalTerm] = []
+        self.form = "shift"  # of the proximal terms
 
     def step(self, batch: Batch, learning_rate: float) -> float:
         """Make a step on a batch and return its loss."""
@@ -81,7 +81,7 @@ class Strategy(ABC):
             batch.y,
             batch.sample_weight,
             learning_rate=learning_rate,
-            pulls=self.pulls,
+            proximal_terms=self.proximal_terms,
             form=self.form,
         )
 

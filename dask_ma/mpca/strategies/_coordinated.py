@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.mpca.networks._network import Pull
+from dask_ma.mpca.networks._network import ProximalTerm
 from dask_ma.mpca.strategies._base import Strategy, Trainee
 from dask_ma.mpca.strategies._compression import Difference, DifferenceCoder
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
@@ -209,7 +209,7 @@ class Coordinated(Strategy):
         start, _ = self._cut.shard(number)
         joint = np.concatenate(parts)
         projected = self._projection.advance(start, joint, self._cycles[number])
-        self._network.aim(start, projected)
+        self._network.set_anchor(start, projected)
         self._cycles[number] += 1
         self._n_received += 1
         self._set_pulls()
@@ -277,10 +277,10 @@ class Coordinated(Strategy):
     def _set_pulls(self) -> None:
         """Draw this rank to what it knows of the joint model."""
         n_parameters = self._network.n_parameters
-        self.pulls = []
+        self.proximal_terms = []
         for number, cycle in enumerate(self._cycles):
             start, stop = self._cut.shard(number)
             stop = min(stop, n_parameters)
             strength = self._schedule.penalty_at(cycle, max(1.0, self._tau[number]))
             if strength > 0 and start < stop:
-                self.pulls.append(Pull(start, stop, strength))
+                self.proximal_terms.append(ProximalTerm(start, stop, strength))
