@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from dask_ma import MPCAClassifier
 from dask_ma.mpca.networks._mlp import MLPSpec
-from dask_ma.mpca.networks._network import Pull
+from dask_ma.mpca.networks._network import ProximalTerm
 
 from . import WithCluster, parameterized
 from ._data import peak_rss, reset_peak_rss
@@ -145,8 +145,8 @@ class Penalty:
         self.limits = threadpool_limits(1)
         self.network = MLPSpec(UNITS).build(784, 10, X.dtype, np.random.RandomState(0))
         n_values = self.network.n_values
-        self.network.aim(0, self.network.read(0, n_values))
-        self.pulls = [Pull(0, n_values, 0.05)]
+        self.network.set_anchor(0, self.network.read(0, n_values))
+        self.terms = [ProximalTerm(0, n_values, 0.05)]
 
     def teardown(self) -> None:
         self.limits.restore_original_limits()
@@ -156,10 +156,20 @@ class Penalty:
 
     def time_shift(self) -> None:
         self.network.step(
-            self.X, self.y, None, learning_rate=RATE, pulls=self.pulls, form="shift"
+            self.X,
+            self.y,
+            None,
+            learning_rate=RATE,
+            proximal_terms=self.terms,
+            form="shift",
         )
 
     def time_loss(self) -> None:
         self.network.step(
-            self.X, self.y, None, learning_rate=RATE, pulls=self.pulls, form="loss"
+            self.X,
+            self.y,
+            None,
+            learning_rate=RATE,
+            proximal_terms=self.terms,
+            form="loss",
         )

@@ -1,8 +1,8 @@
 """The integers in lines of text, read by NumPy once the form of the lines is known.
 
 Lines end with a newline. Numbers have 18 digits at most and no sign. The form is what
-NumPy does not check; the reader of pandas, which takes as long with any blanks between
-numbers, would make text or a missing value of what is no number.
+NumPy does not check. The readers of pandas and pyarrow take as long, and make numbers
+of decimals and quoted text, or a missing value of nothing.
 """
 
 from __future__ import annotations

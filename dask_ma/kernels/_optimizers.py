@@ -34,14 +34,14 @@ def blocks(n_values: int) -> Iterator[slice]:
         yield slice(start, min(start + BLOCK, n_values))
 
 
-def shift_towards(values: np.ndarray, aim: np.ndarray, strength: float) -> None:
-    """Move values a part of the way to an aim, in place: x -= strength * (x - a).
+def shift_towards(values: np.ndarray, anchor: np.ndarray, strength: float) -> None:
+    """Move values a part of the way to an anchor, in place: x -= strength * (x - a).
 
     Parameters
     ----------
     values : ndarray of float32 or float64, shape (n_values,)
         Changed in place.
-    aim : ndarray of shape (n_values,)
+    anchor : ndarray of shape (n_values,)
         Where 1 as `strength` would take them.
     strength : float
         Not negative.
@@ -49,13 +49,13 @@ def shift_towards(values: np.ndarray, aim: np.ndarray, strength: float) -> None:
     scratch = np.empty(min(BLOCK, len(values)), dtype=values.dtype)
     for part in blocks(len(values)):
         change = scratch[: part.stop - part.start]
-        np.subtract(values[part], aim[part], out=change)
+        np.subtract(values[part], anchor[part], out=change)
         change *= float(strength)
         values[part] -= change
 
 
 def add_distance(
-    gradient: np.ndarray, values: np.ndarray, aim: np.ndarray, strength: float
+    gradient: np.ndarray, values: np.ndarray, anchor: np.ndarray, strength: float
 ) -> None:
     """Add the gradient of ``strength / 2 * ||x - a||^2``, in place.
 
@@ -63,7 +63,7 @@ def add_distance(
     ----------
     gradient : ndarray of float32 or float64, shape (n_values,)
         Changed in place.
-    values, aim : ndarray of shape (n_values,)
+    values, anchor : ndarray of shape (n_values,)
         `x` and `a`.
     strength : float
         Not negative.
@@ -71,7 +71,7 @@ def add_distance(
     scratch = np.empty(min(BLOCK, len(values)), dtype=gradient.dtype)
     for part in blocks(len(values)):
         change = scratch[: part.stop - part.start]
-        np.subtract(values[part], aim[part], out=change)
+        np.subtract(values[part], anchor[part], out=change)
         change *= float(strength)
         gradient[part] += change
 

@@ -150,17 +150,17 @@ def test_a_slice_steps_as_the_whole(kind):
 @every_length
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_shift_towards_is_equation_7(n_values, dtype):
-    x, (aim, *_) = gradients(n_values, dtype=dtype)
+    x, (anchor, *_) = gradients(n_values, dtype=dtype)
     values = x.copy()
-    shift_towards(values, aim, np.float64(0.3))
+    shift_towards(values, anchor, np.float64(0.3))
     assert values.dtype == dtype
-    np.testing.assert_allclose(values, x - 0.3 * (x - aim), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(values, x - 0.3 * (x - anchor), rtol=1e-5, atol=1e-6)
 
 
 @every_length
 def test_add_distance_is_the_gradient_in_equation_6(n_values):
-    x, (aim, slope, *_) = gradients(n_values)
+    x, (anchor, slope, *_) = gradients(n_values)
     gradient, values = slope.copy(), x.copy()
-    add_distance(gradient, values, aim, 0.3)
+    add_distance(gradient, values, anchor, 0.3)
     np.testing.assert_array_equal(values, x)
-    np.testing.assert_allclose(gradient, slope + 0.3 * (x - aim), rtol=1e-14)
+    np.testing.assert_allclose(gradient, slope + 0.3 * (x - anchor), rtol=1e-14)

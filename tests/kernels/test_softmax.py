@@ -7,6 +7,7 @@ import pytest
 from scipy import optimize, special
 
 from dask_ma.kernels import (
+    PartOfLogLoss,
     entropy_sum,
     log_loss_sum,
     residuals,
@@ -135,3 +136,22 @@ def test_no_rows(n_columns):
     assert softmax(nothing).shape == (0, n_columns)
     assert log_loss_sum(nothing, y) == 0
     assert entropy_sum(nothing) == 0
+
+
+@every_dtype
+@pytest.mark.parametrize("cuts", [(), (1,), (2, 4)], ids=str)
+def test_parts_of_the_loss_are_that_of_scipy_together(cuts, dtype):
+    margins, y, _ = problem(5, n_rows=40, dtype=dtype)
+    margins[0], margins[1, 3] = margins[0] + 300, 90  # exponentials beyond float32
+    parts = [PartOfLogLoss(part) for part in np.split(margins, cuts, axis=1)]
+    sums = [part.sums for part in parts]
+    firsts = [0, *cuts]
+    values = [p.value(y, a, sums) for p, a in zip(parts, firsts, strict=True)]
+    slopes = [p.slope(y, a, sums) for p, a in zip(parts, firsts, strict=True)]
+    logarithms = special.log_softmax(margins.astype(np.float64), axis=1)
+    rtol = 1e-12 if dtype == np.float64 else 2e-5
+    expected = -logarithms[np.arange(len(y)), y]
+    np.testing.assert_allclose(sum(values), expected, rtol, 300 * rtol)
+    expected = np.exp(logarithms) - np.eye(5)[y]
+    np.testing.assert_allclose(np.hstack(slopes), expected, rtol, rtol)
+    assert slopes[0].dtype == dtype

@@ -8,6 +8,7 @@ import pytest
 from dask_ma.comm import LocalGroup
 from dask_ma.mpca.networks._network import Network
 from dask_ma.mpca.strategies import _coordinated
+from dask_ma.mpca.strategies._base import Trainee
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._joint import Cut
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
@@ -22,7 +23,7 @@ every_weighting = pytest.mark.parametrize("weighting", ["steps", "uniform"])
 
 
 class Values(Network):
-    """A vector that remembers how it has been read and aimed."""
+    """A vector that remembers how it has been read, and its anchors."""
 
     dtype = np.dtype(float)
 
@@ -30,7 +31,7 @@ class Values(Network):
         self.n_values, self.n_parameters = n_values, n_parameters
         self.values = np.arange(float(n_values))
         self.n_steps = 0
-        self.reads, self.aims = [], []
+        self.reads, self.anchors = [], []
 
     def read(self, start, stop):
         self.reads.append((start, stop, self.n_steps, self.values[start:stop].copy()))
@@ -39,15 +40,17 @@ class Values(Network):
     def write(self, start, values):
         raise AssertionError("the exchange writes into no network")
 
-    def aim(self, start, values):
-        self.aims.append((start, values))
+    def set_anchor(self, start, values):
+        self.anchors.append((start, values))
 
     def change(self, change):
         """What a step does."""
         self.n_steps += 1
         self.values += change
 
-    def step(self, X, y, sample_weight, *, learning_rate, pulls=(), form="shift"):
+    def step(
+        self, X, y, sample_weight, *, learning_rate, proximal_terms=(), form="shift"
+    ):
         raise NotImplementedError
 
     gradient = outputs = slice_optimizer = None
@@ -75,6 +78,9 @@ class Rank:
             is_mean=True,
         )
         self.strategy = Coordinated(
+            Trainee(
+                group, self.network, self.counters, self.progress, elapsed=lambda: 0.0
+            ),
             n_phases,
             changes.pop("schedule", SCHEDULE),
             weighting,
@@ -82,11 +88,6 @@ class Rank:
             changes.pop("most_steps", 0),
             most_lead=changes.pop("most_lead", 0),
             compression=changes.pop("compression", None),
-            group=group,
-            network=self.network,
-            counters=self.counters,
-            progress=self.progress,
-            elapsed=lambda: 0.0,
         )
         # What follows is sent.
         self.network.reads.clear()
@@ -105,7 +106,7 @@ class Rank:
     @property
     def n_under_way(self):
         """Exchanges that this rank has begun and not seen the end of."""
-        return len(self.network.reads) - len(self.network.aims)
+        return len(self.network.reads) - len(self.network.anchors)
 
 
 def make_ranks(n_ranks, n_phases, weighting="steps", **changes):
@@ -176,17 +177,17 @@ def test_the_joint_model_is_that_of_the_equations(n_ranks, n_phases, weighting):
     ranks = make_ranks(n_ranks, n_phases, weighting)
     in_turn(ranks, 120, unequal)
     slow = SlowJoint(ranks, n_phases, SCHEDULE, weighting == "steps")
-    n_exchanges = min(len(rank.network.aims) for rank in ranks)
+    n_exchanges = min(len(rank.network.anchors) for rank in ranks)
     assert n_exchanges > 22 * n_phases
     for k in range(n_exchanges):
         expected_start, expected = slow.exchange(k)
         for rank in ranks:
-            start, projected = rank.network.aims[k]
+            start, projected = rank.network.anchors[k]
             assert start == expected_start
             np.testing.assert_allclose(projected, expected, rtol=1e-11, atol=1e-12)
     # Later exchanges may have been seen by some ranks already.
     for rank in ranks:
-        if len(rank.network.aims) == n_exchanges:
+        if len(rank.network.anchors) == n_exchanges:
             joint, trajectory = rank.strategy.joint(), rank.strategy.trajectory()
             np.testing.assert_allclose(joint, slow.x, rtol=1e-11, atol=1e-12)
             expected = slow.v[:N_PARAMETERS]
@@ -280,7 +281,7 @@ def test_the_next_shard_leaves_before_the_last_one_is_back():
             rank.exchange()
         # The second one has added up its part, the first one has not.
         begun[n_phases] = len(second.network.reads)
-        assert len(second.network.aims) == 0
+        assert len(second.network.anchors) == 0
     assert begun == {1: 1, 2: 2, 3: 3}
 
 
@@ -363,7 +364,7 @@ def test_who_is_far_ahead_lets_others_run(monkeypatch, most_lead):
     for _ in range(3):  # the first brings the exchange to an end, and begins another
         first.step()
         first.exchange()
-    assert first.network.aims
+    assert first.network.anchors
     assert len(pauses) == n_pauses
 
 
@@ -389,7 +390,7 @@ def test_pulls_follow_the_cycles_of_each_shard(n_phases):
         for rank in ranks:
             rank.step()
             rank.exchange()
-            n_done = len(rank.network.aims)
+            n_done = len(rank.network.anchors)
             cycles = [(n_done - n + n_phases - 1) // n_phases for n in range(n_phases)]
             assert rank.strategy.cycles() == cycles
             expected = []
@@ -398,8 +399,8 @@ def test_pulls_follow_the_cycles_of_each_shard(n_phases):
                 if SCHEDULE.penalty_at(cycle):
                     stop = min(stop, N_PARAMETERS)
                     expected.append((start, stop, SCHEDULE.penalty_at(cycle)))
-            assert [tuple(pull) for pull in rank.strategy.pulls] == expected
-            strengths += [pull.strength for pull in rank.strategy.pulls]
+            assert [tuple(term) for term in rank.strategy.proximal_terms] == expected
+            strengths += [term.strength for term in rank.strategy.proximal_terms]
     assert max(strengths) == 0.5
     assert min(strengths) == pytest.approx(0.05)
 
@@ -410,7 +411,9 @@ def test_values_after_the_parameters_are_exchanged_but_not_pulled(n_parameters):
     ranks = make_ranks(2, 3, network=network)
     in_turn(ranks, 60)
     for rank in ranks:
-        covered = [range(pull.start, pull.stop) for pull in rank.strategy.pulls]
+        covered = [
+            range(term.start, term.stop) for term in rank.strategy.proximal_terms
+        ]
         assert sum(map(list, covered), []) == list(range(n_parameters))
         assert all(len(values) for values in covered)
         joint = rank.strategy.joint()
@@ -427,8 +430,8 @@ def test_pulls_follow_the_length_of_a_rank_s_own_cycles():
                 actor.step()
             actor.exchange()
             if number > 25:
-                (pull,) = actor.strategy.pulls
-                lengths[rank].append(np.log(0.6) / np.log(1 - pull.strength))
+                (term,) = actor.strategy.proximal_terms
+                lengths[rank].append(np.log(0.6) / np.log(1 - term.strength))
     taus = [np.mean(lengths[rank]) for rank in (0, 1)]
     for rank, tau in enumerate(taus):
         steps = [read[2] for read in ranks[rank].network.reads[-10:]]
@@ -439,17 +442,17 @@ def test_pulls_follow_the_length_of_a_rank_s_own_cycles():
 def test_no_pulls_without_a_penalty():
     ranks = make_ranks(2, 2, schedule=SCHEDULE._replace(penalty=0.0))
     in_turn(ranks, 30)
-    assert len(ranks[0].network.aims) > 10
-    assert ranks[0].strategy.pulls == []
+    assert len(ranks[0].network.anchors) > 10
+    assert ranks[0].strategy.proximal_terms == []
 
 
 def test_aims_do_not_change_afterwards():
     ranks = make_ranks(2, 2)
     in_turn(ranks, 10)
     network = ranks[0].network
-    kept = [values.copy() for _, values in network.aims]
+    kept = [values.copy() for _, values in network.anchors]
     in_turn(ranks, 10)
-    for (_, values), before in zip(network.aims, kept, strict=False):
+    for (_, values), before in zip(network.anchors, kept, strict=False):
         np.testing.assert_array_equal(values, before)
 
 
@@ -460,10 +463,10 @@ def test_cycles_are_gone_on_from():
     rank.step()
     rank.exchange()
     assert rank.strategy.cycles() == [21, 30]
-    assert [pull.strength for pull in rank.strategy.pulls] == [0.05, 0.05]
+    assert [term.strength for term in rank.strategy.proximal_terms] == [0.05, 0.05]
     change = (0.9 * (rank.network.values - before))[: N_VALUES // 2]
     projected = before[: N_VALUES // 2] + (1 + 0.7 * 0.2) * change
-    np.testing.assert_allclose(rank.network.aims[0][1], projected, rtol=1e-12)
+    np.testing.assert_allclose(rank.network.anchors[0][1], projected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("n_values", [1, 2, 4])
@@ -472,13 +475,15 @@ def test_fewer_values_than_parts(n_values):
     ranks = make_ranks(4, 3, network=network)
     in_turn(ranks, 100, unequal)
     slow = SlowJoint(ranks, 3, SCHEDULE, True)
-    n_exchanges = min(len(rank.network.aims) for rank in ranks)
+    n_exchanges = min(len(rank.network.anchors) for rank in ranks)
     assert n_exchanges > 20
     expected = {}
     for k in range(n_exchanges):
         expected = slow.exchange(k)
         for rank in ranks:
-            np.testing.assert_allclose(rank.network.aims[k][1], expected[1], rtol=1e-11)
+            np.testing.assert_allclose(
+                rank.network.anchors[k][1], expected[1], rtol=1e-11
+            )
 
 
 @every_weighting
@@ -497,10 +502,10 @@ def test_the_model_of_a_rank_that_diverges_is_ignored(weighting, bad):
         ranks[1].counters.note_step(1, 1.0)  # what it says later does not count
         ranks[1].exchange()
     slow = SlowJoint(ranks, 2, SCHEDULE, weighting == "steps")
-    for k in range(min(len(rank.network.aims) for rank in ranks)):
+    for k in range(min(len(rank.network.anchors) for rank in ranks)):
         _, expected = slow.exchange(k)
         for rank in ranks:
-            np.testing.assert_allclose(rank.network.aims[k][1], expected, rtol=1e-11)
+            np.testing.assert_allclose(rank.network.anchors[k][1], expected, rtol=1e-11)
     for rank, before in zip(ranks, n_before, strict=True):
         assert sum(update.diverged for update in rank.updates) == 1
         ends = [update.stop for update in rank.updates]
@@ -512,7 +517,7 @@ def test_bytes_of_an_exchange():
     ranks = make_ranks(2, 1, ranks_per_node=1, network={"n_values": 1000})
     in_turn(ranks, 20)
     for rank in ranks:
-        n_models, n_joints = len(rank.network.reads), len(rank.network.aims)
+        n_models, n_joints = len(rank.network.reads), len(rank.network.anchors)
         least = 500 * 8 * (n_models + n_joints)
         assert (
             least <= rank.group.counters.bytes_sent <= least + 400 * (2 + 2 * n_models)
@@ -565,7 +570,7 @@ def test_threads_end_with_the_same_joint_model(run_fit, n_ranks, n_phases):
     for k in range(n_updates.pop()):
         start, expected = slow.exchange(k)
         for rank in ranks:
-            np.testing.assert_allclose(rank.network.aims[k][1], expected, rtol=1e-10)
+            np.testing.assert_allclose(rank.network.anchors[k][1], expected, rtol=1e-10)
             np.testing.assert_equal(rank.updates[k], ranks[0].updates[k])
     for rank in ranks:
         np.testing.assert_array_equal(rank.strategy.joint(), ranks[0].strategy.joint())
@@ -595,7 +600,7 @@ def test_nobody_waits_for_a_slow_rank(run_fit, weighting):
     slow = SlowJoint(ranks, 3, SCHEDULE, weighting == "steps")
     for k in range(len(ranks[0].updates)):
         _, expected = slow.exchange(k)
-        np.testing.assert_allclose(ranks[0].network.aims[k][1], expected, rtol=1e-10)
+        np.testing.assert_allclose(ranks[0].network.anchors[k][1], expected, rtol=1e-10)
 
 
 @every_weighting
@@ -610,7 +615,7 @@ def test_a_rank_without_rows_takes_part_and_has_no_say(run_fit, n_phases, weight
     for k in range(len(ranks[0].updates)):
         _, expected = slow.exchange(k)
         for rank in ranks:
-            np.testing.assert_allclose(rank.network.aims[k][1], expected, rtol=1e-10)
+            np.testing.assert_allclose(rank.network.anchors[k][1], expected, rtol=1e-10)
     np.testing.assert_array_equal(ranks[1].collected, ranks[0].collected)
 
 

@@ -1,4 +1,4 @@
-"""The built-in network against scikit-learn's, and both pulls against the formulas."""
+"""The built-in network against scikit-learn's, and penalties against formulas."""
 
 import pickle
 
@@ -10,7 +10,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.utils import gen_batches, shuffle
 
 from dask_ma.mpca.networks._mlp import MLPNetwork, MLPSpec, fitted_sklearn
-from dask_ma.mpca.networks._network import Pull
+from dask_ma.mpca.networks._network import ProximalTerm
 
 HIDDEN = (9, 6)
 every_form = pytest.mark.parametrize("form", ["shift", "loss"])
@@ -163,17 +163,19 @@ def test_pulls_follow_the_formulas(form, solver):
     X, y, weight = problem(4)
     network, other = build(alpha=0.1, solver=solver), build(alpha=0.1, solver=solver)
     start, n_values = vector_of(network), network.n_values
-    aim = np.random.default_rng(0).normal(size=n_values)
-    pulls = [Pull(0, 30, 0.3), Pull(30, n_values - 10, 0.05)]
+    anchor = np.random.default_rng(0).normal(size=n_values)
+    proximal_terms = [ProximalTerm(0, 30, 0.3), ProximalTerm(30, n_values - 10, 0.05)]
     strength = np.zeros(n_values)
     strength[:30], strength[30 : n_values - 10] = 0.3, 0.05
-    network.aim(0, aim)
-    loss = network.step(X, y, weight, learning_rate=0.01, pulls=pulls, form=form)
+    network.set_anchor(0, anchor)
+    loss = network.step(
+        X, y, weight, learning_rate=0.01, proximal_terms=proximal_terms, form=form
+    )
     if form == "shift":
-        other.write(0, start - strength * (start - aim))
+        other.write(0, start - strength * (start - anchor))
     expected_loss, gradient = other.gradient(X, y, weight)
     if form == "loss":
-        gradient = gradient + strength * (start - aim)
+        gradient = gradient + strength * (start - anchor)
     values = vector_of(other)
     other.slice_optimizer(n_values).step(values, gradient, 0.01)
     assert loss == pytest.approx(expected_loss, rel=1e-12)
@@ -184,10 +186,16 @@ def test_pulls_follow_the_formulas(form, solver):
 def test_a_pull_without_strength_or_aim_changes_nothing(form):
     X, y, _ = problem(4)
     network, other = build(), build()
-    network.aim(20, np.full(30, 5.0))
-    pulls = [Pull(0, 20, 0.5), Pull(20, 50, 0.0), Pull(50, network.n_values, 0.5)]
+    network.set_anchor(20, np.full(30, 5.0))
+    proximal_terms = [
+        ProximalTerm(0, 20, 0.5),
+        ProximalTerm(20, 50, 0.0),
+        ProximalTerm(50, network.n_values, 0.5),
+    ]
     for _ in range(3):
-        network.step(X, y, None, learning_rate=0.01, pulls=pulls, form=form)
+        network.step(
+            X, y, None, learning_rate=0.01, proximal_terms=proximal_terms, form=form
+        )
         other.step(X, y, None, learning_rate=0.01)
     np.testing.assert_array_equal(vector_of(network), vector_of(other))
 
@@ -196,19 +204,19 @@ def test_later_aims_replace_parts_of_earlier_ones():
     X, y, _ = problem(4)
     rng, n_values = np.random.default_rng(3), build().n_values
     network = build(solver="sgd")
-    aims = np.full(n_values, np.nan)
+    anchors = np.full(n_values, np.nan)
     cuts = [(10, 60), (0, 20), (30, 40), (55, 80), (10, 15), (35, n_values - 3), (3, 5)]
     for start, stop in cuts:
         values = rng.normal(size=stop - start)
-        aims[start:stop] = values
-        network.aim(start, values)
+        anchors[start:stop] = values
+        network.set_anchor(start, values)
     before = vector_of(network)
-    pulls = [Pull(2, 50, 1.0), Pull(50, n_values, 0.5)]
-    network.step(X, y, None, learning_rate=1e-300, pulls=pulls)
+    proximal_terms = [ProximalTerm(2, 50, 1.0), ProximalTerm(50, n_values, 0.5)]
+    network.step(X, y, None, learning_rate=1e-300, proximal_terms=proximal_terms)
     strength = np.where(np.arange(n_values) < 50, 1.0, 0.5)
     strength[:2] = 0
-    strength[np.isnan(aims)] = 0
-    expected = before - strength * (before - np.nan_to_num(aims))
+    strength[np.isnan(anchors)] = 0
+    expected = before - strength * (before - np.nan_to_num(anchors))
     np.testing.assert_allclose(vector_of(network), expected, rtol=1e-12, atol=1e-15)
 
 
@@ -251,10 +259,12 @@ def test_a_network_goes_on_from_values_and_state(solver):
 def test_divergence_shows_in_the_loss_only(form):
     X, y, _ = problem(None, dtype=np.float32)
     network = build(None, np.float32, activation="identity", solver="sgd")
-    network.aim(0, np.ones(network.n_values, np.float32))
-    pulls = [Pull(0, network.n_values, 0.1)]
+    network.set_anchor(0, np.ones(network.n_values, np.float32))
+    proximal_terms = [ProximalTerm(0, network.n_values, 0.1)]
     losses = [
-        network.step(X, y, None, learning_rate=1e9, pulls=pulls, form=form)
+        network.step(
+            X, y, None, learning_rate=1e9, proximal_terms=proximal_terms, form=form
+        )
         for _ in range(8)
     ]
     assert np.isfinite(losses[0]) and not np.isfinite(losses[-1])

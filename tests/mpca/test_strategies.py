@@ -12,7 +12,13 @@ from dask_ma.comm import LocalGroup, barrier
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.strategies import ElasticAveraging, ParameterServer, _server
-from dask_ma.mpca.strategies._base import Alone, Averaging, Batch, mean_of_models
+from dask_ma.mpca.strategies._base import (
+    Alone,
+    Averaging,
+    Batch,
+    Trainee,
+    mean_of_models,
+)
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.strategies._server import Central, Elastic
@@ -71,12 +77,10 @@ class Rank:
         if is_served:
             named["second"] = second
         self.strategy = kind(
+            Trainee(
+                group, self.network, self.counters, self.progress, elapsed=lambda: 0.0
+            ),
             **named,
-            group=group,
-            network=self.network,
-            counters=self.counters,
-            progress=self.progress,
-            elapsed=lambda: 0.0,
         )
 
     def step(self, batch):
@@ -125,7 +129,7 @@ def test_one_rank_alone_makes_the_steps_of_its_optimiser(solver):
     np.testing.assert_array_equal(rank.strategy.joint(), vector_of(second))
     assert updates[0].record["n_samples"] == 32
     assert rank.strategy.cycles() == []
-    assert rank.strategy.pulls == []
+    assert rank.strategy.proximal_terms == []
 
 
 def test_ranks_alone_give_the_mean_by_steps_after_each_pass(run_ranks):

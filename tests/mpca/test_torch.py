@@ -1,4 +1,4 @@
-"""Torch modules as networks: the vector, steps, pulls, criteria, what comes out."""
+"""Torch modules as networks: the vector, steps, proximal terms, criteria, results."""
 
 import copy
 import pickle
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch modules need torch")
 
 from torch import nn  # noqa: E402
 
-from dask_ma.mpca.networks._network import Pull  # noqa: E402
+from dask_ma.mpca.networks._network import ProximalTerm  # noqa: E402
 from dask_ma.mpca.torch._module import make_module, pack_module  # noqa: E402
 from dask_ma.mpca.torch._spec import TorchSpec  # noqa: E402
 from dask_ma.mpca.torch._values import Values, host_copy  # noqa: E402
@@ -229,7 +229,7 @@ def test_threads_of_torch_follow_the_argument():
         torch.set_num_threads(before)
 
 
-# Pulls
+# Proximal terms
 
 
 def pulled_network(problem, **params):
@@ -242,13 +242,15 @@ def pulled_network(problem, **params):
 
 def test_shift_moves_the_values_before_the_gradient(problem):
     network, joint, start = pulled_network(problem)
-    network.aim(0, joint)
+    network.set_anchor(0, joint)
     shifted = start.copy()
     shifted[4:30] -= np.float32(0.25) * (start - joint)[4:30]
     second = build(spec_of())
     second.write(0, shifted)
     loss, gradient = second.gradient(*problem, None)
-    found = network.step(*problem, None, learning_rate=RATE, pulls=[Pull(4, 30, 0.25)])
+    found = network.step(
+        *problem, None, learning_rate=RATE, proximal_terms=[ProximalTerm(4, 30, 0.25)]
+    )
     assert found == pytest.approx(loss, rel=1e-6)
     expected = shifted - np.float32(RATE) * gradient
     np.testing.assert_allclose(vector_of(network), expected, rtol=1e-5, atol=1e-7)
@@ -256,13 +258,13 @@ def test_shift_moves_the_values_before_the_gradient(problem):
 
 def test_loss_form_adds_to_the_gradient(problem):
     network, joint, start = pulled_network(problem)
-    network.aim(0, joint)
+    network.set_anchor(0, joint)
     loss, gradient = network.gradient(*problem, None)
     gradient = gradient.copy()
     gradient[4:30] += np.float32(0.25) * (start - joint)[4:30]
-    pulls = [Pull(4, 30, 0.25)]
+    proximal_terms = [ProximalTerm(4, 30, 0.25)]
     assert loss == network.step(
-        *problem, None, learning_rate=RATE, pulls=pulls, form="loss"
+        *problem, None, learning_rate=RATE, proximal_terms=proximal_terms, form="loss"
     )
     expected = start - np.float32(RATE) * gradient
     np.testing.assert_allclose(vector_of(network), expected, rtol=1e-5, atol=1e-7)
@@ -277,11 +279,13 @@ def test_only_parameters_with_a_joint_model_are_pulled(problem, form):
         n_values, n_parameters = network.n_values, network.n_parameters
         if is_pulled:
             for a, b in [(10, 20), (2, 4), (20, 22), (18, 21), (30, n_values)]:
-                network.aim(a, np.full(b - a, 5.0, np.float32))
-        pulls = [Pull(0, n_values, 0.5)] if is_pulled else []
+                network.set_anchor(a, np.full(b - a, 5.0, np.float32))
+        proximal_terms = [ProximalTerm(0, n_values, 0.5)] if is_pulled else []
         # Of no effect on the values: what is seen is the pull alone.
         rate = 0.0 if form == "shift" else RATE
-        network.step(*problem, None, learning_rate=rate, pulls=pulls, form=form)
+        network.step(
+            *problem, None, learning_rate=rate, proximal_terms=proximal_terms, form=form
+        )
         ends.append(vector_of(network))
     moved = np.flatnonzero(ends[0][:n_parameters] != ends[1][:n_parameters])
     known = [*range(2, 4), *range(10, 22), *range(30, n_parameters)]
@@ -292,11 +296,11 @@ def test_only_parameters_with_a_joint_model_are_pulled(problem, form):
 
 def test_joint_model_may_change(problem):
     network, joint, _ = pulled_network(problem)
-    network.aim(0, joint)
-    network.aim(3, joint[3:6] + 1)
+    network.set_anchor(0, joint)
+    network.set_anchor(3, joint[3:6] + 1)
     joint[3:6] += 1
-    pulls = [Pull(0, network.n_parameters, 1.0)]
-    network.step(*problem, None, learning_rate=0.0, pulls=pulls)
+    proximal_terms = [ProximalTerm(0, network.n_parameters, 1.0)]
+    network.step(*problem, None, learning_rate=0.0, proximal_terms=proximal_terms)
     np.testing.assert_allclose(vector_of(network), joint, rtol=1e-6, atol=1e-6)
 
 

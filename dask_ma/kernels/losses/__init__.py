@@ -43,6 +43,7 @@ from dask_ma.kernels.losses._residual import (
 )
 from dask_ma.kernels.losses._softmax import (
     MultinomialLogLoss,
+    PartOfLogLoss,
     entropy_sum,
     log_loss_of,
     log_loss_sum,
@@ -62,6 +63,7 @@ __all__ = [
     "MarginLoss",
     "ModifiedHuber",
     "MultinomialLogLoss",
+    "PartOfLogLoss",
     "Perceptron",
     "ROUNDED_LOSSES",
     "SMOOTHED_LOSSES",

@@ -100,6 +100,88 @@ class MultinomialLogLoss(Loss):
         return np.asarray(spread + 2 * (p[rows, y] - mean) + 1 / right - 1)
 
 
+class PartOfLogLoss:
+    """The loss of :class:`MultinomialLogLoss` where some outputs lie elsewhere.
+
+    The sums of all parts make it whole. Slopes are made in the place of what they are
+    made of, so that they can be had once.
+
+    Parameters
+    ----------
+    p : ndarray of float32 or float64, shape (n_samples, n_outputs)
+        Finite predictions of the outputs that lie here.
+
+    Attributes
+    ----------
+    sums : ndarray of shape (n_samples, 2)
+        Largest prediction of each row, and the sum of exponentials less it.
+    """
+
+    def __init__(self, p: np.ndarray) -> None:
+        self._p = p
+        self._largest = _largest(p)
+        self._exponentials = p - self._largest
+        np.exp(self._exponentials, out=self._exponentials)
+        sums = self._exponentials.sum(axis=1, keepdims=True)
+        self.sums = np.hstack([self._largest, sums])
+
+    def slope(self, y: np.ndarray, first: int, sums: list[np.ndarray]) -> np.ndarray:
+        """These columns of ``softmax(p) - e_y``.
+
+        Parameters
+        ----------
+        y : ndarray of int, shape (n_samples,)
+            Codes of the classes.
+        first : int
+            The class of the first output here.
+        sums : list of ndarray of shape (n_samples, 2)
+            Those of all parts.
+
+        Returns
+        -------
+        slopes : ndarray of shape (n_samples, n_outputs)
+        """
+        largest, total = _together(sums)
+        slopes = self._exponentials
+        slopes *= np.exp(self._largest - largest) / total
+        rows = self._own(y, first)
+        slopes[rows, y[rows] - first] -= 1
+        return slopes
+
+    def value(self, y: np.ndarray, first: int, sums: list[np.ndarray]) -> np.ndarray:
+        """What these outputs add to the loss; the first part has the logarithms.
+
+        Parameters
+        ----------
+        y, first, sums
+            As for :meth:`slope`.
+
+        Returns
+        -------
+        values : ndarray of float64 of shape (n_samples,)
+        """
+        values = np.zeros(len(y))
+        rows = self._own(y, first)
+        values[rows] = -self._p[rows, y[rows] - first].astype(np.float64)
+        if first == 0:
+            largest, total = _together(sums)
+            values += (largest + np.log(total))[:, 0]
+        return values
+
+    def _own(self, y: np.ndarray, first: int) -> np.ndarray:
+        """Rows whose class is one of these outputs."""
+        return np.flatnonzero((y >= first) & (y < first + self._p.shape[1]))
+
+
+def _together(sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Largest prediction of each row, and sum of exponentials less it, of all parts."""
+    largest = np.max([part[:, :1] for part in sums], axis=0)
+    total = np.zeros_like(largest)
+    for part in sums:
+        total += part[:, 1:] * np.exp(part[:, :1] - largest)
+    return largest, total
+
+
 def log_loss_of(n_columns: int) -> Loss:
     """The log loss of so many outputs.
 

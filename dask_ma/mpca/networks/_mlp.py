@@ -30,7 +30,7 @@ from dask_ma.mpca.networks._network import (
     GradientPart,
     Network,
     NetworkSpec,
-    Pull,
+    ProximalTerm,
     Scaling,
 )
 
@@ -182,7 +182,7 @@ def pack(coefs: Sequence[np.ndarray], intercepts: Sequence[np.ndarray]) -> np.nd
     return np.concatenate([part.ravel() for layer in layers for part in layer])
 
 
-class _Aim(NamedTuple):
+class _Anchor(NamedTuple):
     """Where some values of the vector are drawn to."""
 
     start: int
@@ -192,11 +192,11 @@ class _Aim(NamedTuple):
     def stop(self) -> int:
         return self.start + len(self.values)
 
-    def within(self, start: int, stop: int) -> _Aim:
+    def within(self, start: int, stop: int) -> _Anchor:
         """What lies from `start` to `stop`, perhaps nothing."""
         start = min(max(start, self.start), self.stop)
         stop = max(start, min(stop, self.stop))
-        return _Aim(start, self.values[start - self.start : stop - self.start])
+        return _Anchor(start, self.values[start - self.start : stop - self.start])
 
 
 class MLPNetwork(Network):
@@ -222,7 +222,7 @@ class MLPNetwork(Network):
         self._gradient = np.zeros_like(values)
         self._workspace = MLPWorkspace(layout, values.dtype)
         self._optimizer = self.slice_optimizer(len(values))
-        self._aims: list[_Aim] = []
+        self._anchors: list[_Anchor] = []
 
     def read(self, start: int, stop: int) -> np.ndarray:
         return self._values[start:stop].copy()
@@ -230,14 +230,14 @@ class MLPNetwork(Network):
     def write(self, start: int, values: np.ndarray) -> None:
         self._values[start : start + len(values)] = values
 
-    def aim(self, start: int, values: np.ndarray) -> None:
-        new = _Aim(start, values)
+    def set_anchor(self, start: int, values: np.ndarray) -> None:
+        new = _Anchor(start, values)
         kept = [new]
-        for old in self._aims:
+        for old in self._anchors:
             kept.append(old.within(0, new.start))
             kept.append(old.within(new.stop, self.n_values))
         # Another thread may be in a step: it sees the old list or the new one.
-        self._aims = [part for part in kept if len(part.values)]
+        self._anchors = [part for part in kept if len(part.values)]
 
     def step(
         self,
@@ -246,19 +246,19 @@ class MLPNetwork(Network):
         sample_weight: np.ndarray | None,
         *,
         learning_rate: float,
-        pulls: Sequence[Pull] = (),
+        proximal_terms: Sequence[ProximalTerm] = (),
         form: str = "shift",
     ) -> float:
         if form not in ("shift", "loss"):
             raise ValueError(f'form must be "shift" or "loss", got {form!r}')
         with _quiet():
             if form == "shift":
-                for values, _, aim, strength in self._drawn(pulls):
-                    shift_towards(values, aim, strength)
+                for values, _, anchor, strength in self._drawn(proximal_terms):
+                    shift_towards(values, anchor, strength)
             loss = self._back_propagate(X, y, sample_weight)
             if form == "loss":
-                for values, gradient, aim, strength in self._drawn(pulls):
-                    add_distance(gradient, values, aim, strength)
+                for values, gradient, anchor, strength in self._drawn(proximal_terms):
+                    add_distance(gradient, values, anchor, strength)
             self._optimizer.step(self._values, self._gradient, learning_rate)
         return loss
 
@@ -356,19 +356,19 @@ class MLPNetwork(Network):
         return mlp_unpack(self._layout, vector)[0][0]
 
     def _drawn(
-        self, pulls: Sequence[Pull]
+        self, proximal_terms: Sequence[ProximalTerm]
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
-        """Values that are drawn somewhere, their gradient, aim and strength."""
-        for pull in pulls:
-            for aim in self._aims if pull.strength > 0 else ():
-                part = aim.within(pull.start, pull.stop)
+        """Values that are drawn somewhere, their gradient, anchor and strength."""
+        for term in proximal_terms:
+            for anchor in self._anchors if term.strength > 0 else ():
+                part = anchor.within(term.start, term.stop)
                 inside = slice(part.start, part.stop)
                 if len(part.values):
                     yield (
                         self._values[inside],
                         self._gradient[inside],
                         part.values,
-                        pull.strength,
+                        term.strength,
                     )
 
 

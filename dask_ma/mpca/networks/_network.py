@@ -11,7 +11,7 @@ import numpy as np
 from dask_ma.kernels import Optimizer
 
 
-class Pull(NamedTuple):
+class ProximalTerm(NamedTuple):
     """A penalty on the distance of some values from the joint model.
 
     Attributes
@@ -114,8 +114,8 @@ class Network(ABC):
         """Replace the values from `start` on."""
 
     @abstractmethod
-    def aim(self, start: int, values: np.ndarray) -> None:
-        """Set the joint model that pulls draw the values from `start` on towards.
+    def set_anchor(self, start: int, values: np.ndarray) -> None:
+        """Set the anchor of the values from `start` on: the joint model.
 
         The array must not change afterwards.
         """
@@ -128,7 +128,7 @@ class Network(ABC):
         sample_weight: np.ndarray | None,
         *,
         learning_rate: float,
-        pulls: Sequence[Pull] = (),
+        proximal_terms: Sequence[ProximalTerm] = (),
         form: str = "shift",
     ) -> float:
         """Make a step of the optimiser on a batch.
@@ -143,18 +143,18 @@ class Network(ABC):
             Weights of the rows.
         learning_rate : float
             Step size.
-        pulls : sequence of Pull, default=()
-            Penalties; values that have never been aimed at are not pulled, nor are
+        proximal_terms : sequence of ProximalTerm, default=()
+            Penalties; values that have no anchor are left alone, as are
             values that are no parameters.
         form : {"shift", "loss"}, default="shift"
-            Whether a pull moves the parameters before the gradient is computed
+            Whether a term moves the parameters before the gradient is computed
             (equation 7) or adds its gradient to that of the loss (equation 6).
 
         Returns
         -------
         loss : float
             Weighted mean loss of the batch before the step, with what the network's own
-            penalty adds, without that of the pulls. It may be infinite or NaN.
+            penalty adds, without that of proximal terms. It may be infinite or NaN.
         """
 
     @abstractmethod

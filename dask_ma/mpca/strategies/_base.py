@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.comm import Group, allreduce, weighted_mean
-from dask_ma.mpca.networks._network import Network, Pull
+from dask_ma.mpca.networks._network import Network, ProximalTerm
 from dask_ma.mpca.strategies._compression import CompressedMean
 from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounters
 
@@ -32,10 +32,10 @@ class Batch(NamedTuple):
     ends_pass: bool
 
 
-class Strategy(ABC):
-    """How a rank shares what it learns.
+class Trainee(NamedTuple):
+    """A rank in training.
 
-    Parameters
+    Attributes
     ----------
     group : Group
         The rank.
@@ -49,21 +49,30 @@ class Strategy(ABC):
         Gives the seconds since the fit began.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        network: Network,
-        counters: RankCounters,
-        progress: FitProgress,
-        elapsed: Callable[[], float],
-    ) -> None:
-        self._group = group
-        self._network = network
-        self._counters = counters
-        self._progress = progress
-        self._elapsed = elapsed
-        self.pulls: list[Pull] = []
-        self.form = "shift"  # of the pulls
+    group: Group
+    network: Network
+    counters: RankCounters
+    progress: FitProgress
+    elapsed: Callable[[], float]
+
+
+class Strategy(ABC):
+    """How a rank shares what it learns.
+
+    Parameters
+    ----------
+    trainee : Trainee
+        The rank.
+    """
+
+    def __init__(self, trainee: Trainee) -> None:
+        self._group = trainee.group
+        self._network = trainee.network
+        self._counters = trainee.counters
+        self._progress = trainee.progress
+        self._elapsed = trainee.elapsed
+        self.proximal_terms: list[ProximalTerm] = []
+        self.form = "shift"  # of the proximal terms
 
     def step(self, batch: Batch, learning_rate: float) -> float:
         """Make a step on a batch and return its loss."""
@@ -72,7 +81,7 @@ class Strategy(ABC):
             batch.y,
             batch.sample_weight,
             learning_rate=learning_rate,
-            pulls=self.pulls,
+            proximal_terms=self.proximal_terms,
             form=self.form,
         )
 
@@ -136,8 +145,8 @@ class Strategy(ABC):
 class Alone(Strategy):
     """Each rank trains by itself; the joint model is the mean after each pass."""
 
-    def __init__(self, **common: Any) -> None:
-        super().__init__(**common)
+    def __init__(self, trainee: Trainee) -> None:
+        super().__init__(trainee)
         self._mean = self._network.read(0, self._network.n_values)
 
     def exchange(self, *, ends_pass: bool, idle: bool) -> list[Decision]:
@@ -164,19 +173,19 @@ class Averaging(Strategy):
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank.
     period : int
         Steps from one mean to the next, at least 1.
     compression : {"bf16", "int8"} or None, default=None
         What models are sent in, as differences to the last mean; None for their own
         type.
-    **common
-        As for :class:`Strategy`.
     """
 
     def __init__(
-        self, period: int, compression: str | None = None, **common: Any
+        self, trainee: Trainee, period: int, compression: str | None = None
     ) -> None:
-        super().__init__(**common)
+        super().__init__(trainee)
         self._period = period
         self._n_done = 0
         network = self._network

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.mpca.networks._network import Pull
-from dask_ma.mpca.strategies._base import Strategy
+from dask_ma.mpca.networks._network import ProximalTerm
+from dask_ma.mpca.strategies._base import Strategy, Trainee
 from dask_ma.mpca.strategies._compression import Difference, DifferenceCoder
 from dask_ma.mpca.strategies._joint import Cut, JointPart, Projection
 from dask_ma.mpca.strategies._messages import CoalescedMessages, ExchangeBudget
@@ -39,6 +39,8 @@ class Coordinated(Strategy):
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank, whose network holds the joint model to begin with.
     n_phases : int
         Number of shards, which are exchanged in turn: 1, 2 or 3.
     schedule : CycleSchedule
@@ -62,13 +64,11 @@ class Coordinated(Strategy):
     compression : {"bf16", "int8"} or None, default=None
         What models are sent in, as differences to the joint model; None for their own
         type.
-    **common
-        As for :class:`~dask_ma.mpca.strategies._base.Strategy`. The network holds the
-        joint model to begin with.
     """
 
     def __init__(
         self,
+        trainee: Trainee,
         n_phases: int,
         schedule: CycleSchedule,
         weighting: str,
@@ -79,9 +79,8 @@ class Coordinated(Strategy):
         *,
         penalty_form: str = "shift",
         compression: str | None = None,
-        **common: Any,
     ) -> None:
-        super().__init__(**common)
+        super().__init__(trainee)
         self.form = penalty_form
         self._most_steps = most_steps
         self._most_lead = most_lead
@@ -210,7 +209,7 @@ class Coordinated(Strategy):
         start, _ = self._cut.shard(number)
         joint = np.concatenate(parts)
         projected = self._projection.advance(start, joint, self._cycles[number])
-        self._network.aim(start, projected)
+        self._network.set_anchor(start, projected)
         self._cycles[number] += 1
         self._n_received += 1
         self._set_pulls()
@@ -278,10 +277,10 @@ class Coordinated(Strategy):
     def _set_pulls(self) -> None:
         """Draw this rank to what it knows of the joint model."""
         n_parameters = self._network.n_parameters
-        self.pulls = []
+        self.proximal_terms = []
         for number, cycle in enumerate(self._cycles):
             start, stop = self._cut.shard(number)
             stop = min(stop, n_parameters)
             strength = self._schedule.penalty_at(cycle, max(1.0, self._tau[number]))
             if strength > 0 and start < stop:
-                self.pulls.append(Pull(start, stop, strength))
+                self.proximal_terms.append(ProximalTerm(start, stop, strength))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dask_ma.comm import Group, allgather, allreduce, broadcast
 from dask_ma.mpca.networks._network import GradientPart, Network
-from dask_ma.mpca.strategies._base import Batch, Strategy, mean_of_models
+from dask_ma.mpca.strategies._base import Batch, Strategy, Trainee, mean_of_models
 from dask_ma.mpca.strategies._progress import Decision
 
 
@@ -20,6 +18,8 @@ class CommonDescent(Strategy):
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank.
     n_steps : int
         Steps of an epoch, the same on all ranks.
     share : float
@@ -29,14 +29,12 @@ class CommonDescent(Strategy):
     has_history : bool or None
         Whether the rank has the optimiser's state of a fit that goes on; None in a new
         one. Where some have it, all get that of one of them.
-    **common
-        As for :class:`Strategy`.
     """
 
     def __init__(
-        self, n_steps: int, share: float, has_history: bool | None, **common: Any
+        self, trainee: Trainee, n_steps: int, share: float, has_history: bool | None
     ) -> None:
-        super().__init__(**common)
+        super().__init__(trainee)
         self._n_steps = n_steps
         self._share = share
         # Penalties of ranks that count for less, or not at all, are not to be missing.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from dask_ma._settings import Settings
 from dask_ma.comm import Group
-from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy
+from dask_ma.mpca.strategies._base import Alone, Averaging, Strategy, Trainee
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._descent import CommonDescent
 from dask_ma.mpca.strategies._parameters import (
@@ -25,6 +25,7 @@ _LEAST_EXCHANGES, _PERIOD = 10, 10  # of an epoch; in steps
 
 
 def make_strategy(
+    trainee: Trainee,
     chosen: Settings,
     n_steps: int,
     kept: Mapping[str, Any],
@@ -32,12 +33,13 @@ def make_strategy(
     note: Callable[[str], None],
     n_batches: int,
     has_history: bool | None,
-    **common: Any,
 ) -> Strategy:
     """How a rank works with the others; may be a collective call.
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank.
     chosen : Settings
         Of :mod:`dask_ma.mpca.strategies`.
     n_steps : int
@@ -53,8 +55,6 @@ def make_strategy(
     has_history : bool or None
         Whether the rank has the optimiser's state of a fit that goes on; None in a new
         one.
-    **common
-        As for :class:`~dask_ma.mpca.strategies._base.Strategy`.
 
     Returns
     -------
@@ -62,6 +62,7 @@ def make_strategy(
     """
     if isinstance(chosen, MPCA):
         return Coordinated(
+            trainee,
             chosen.n_phases,
             schedule_of(chosen),
             chosen.weighting,
@@ -71,20 +72,19 @@ def make_strategy(
             n_steps,
             penalty_form=chosen.penalty_form,
             compression=chosen.compression,
-            **common,
         )
     if isinstance(chosen, Gradients):
-        return CommonDescent(n_steps, n_batches / n_steps, has_history, **common)
+        return CommonDescent(trainee, n_steps, n_batches / n_steps, has_history)
     if isinstance(chosen, Synchronous):
         period = _cut_period(chosen.period, n_steps, note)
-        return Averaging(period, chosen.compression, **common)
+        return Averaging(trainee, period, chosen.compression)
     if isinstance(chosen, ElasticAveraging):
-        elasticity = chosen.elasticity or _ELASTICITY / common["group"].size
+        elasticity = chosen.elasticity or _ELASTICITY / trainee.group.size
         period = _cut_period(chosen.period, n_steps, note)
-        return Elastic(period, elasticity, second=second, **common)
+        return Elastic(trainee, cast(Group, second), period, elasticity)
     if isinstance(chosen, ParameterServer):
-        return Central(second=second, **common)
-    return Alone(**common)
+        return Central(trainee, cast(Group, second))
+    return Alone(trainee)
 
 
 def _cut_period(wanted: int | None, most: int, note: Callable[[str], None]) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from dask_ma.comm import Group, allgather
 from dask_ma.exceptions import GroupClosedError
 from dask_ma.kernels import Optimizer
-from dask_ma.mpca.strategies._base import Batch, Strategy
+from dask_ma.mpca.strategies._base import Batch, Strategy, Trainee
 from dask_ma.mpca.strategies._joint import Cut
 from dask_ma.mpca.strategies._progress import Decision
 
@@ -131,16 +131,16 @@ class ServerStrategy(Strategy):
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank.
     second : Group
         The rank for the server's thread.
     optimizes : bool
         Whether the servers make steps.
-    **common
-        As for :class:`~dask_ma.mpca.strategies._base.Strategy`.
     """
 
-    def __init__(self, second: Group, *, optimizes: bool, **common: Any) -> None:
-        super().__init__(**common)
+    def __init__(self, trainee: Trainee, second: Group, *, optimizes: bool) -> None:
+        super().__init__(trainee)
         network, rank = self._network, self._group.rank
         self._cut = Cut(network.n_values, 1, self._group.size)
         start, stop = self._cut.part(0, rank)
@@ -223,16 +223,20 @@ class Elastic(ServerStrategy):
 
     Parameters
     ----------
+    trainee : Trainee
+        The rank.
+    second : Group
+        The rank for the server's thread.
     period : int
         Steps of a rank from one exchange to the next, at least 1.
     elasticity : float
         `alpha` of the equations, above 0 and at most 1.
-    **common
-        As for :class:`ServerStrategy`.
     """
 
-    def __init__(self, period: int, elasticity: float, **common: Any) -> None:
-        super().__init__(optimizes=False, **common)
+    def __init__(
+        self, trainee: Trainee, second: Group, period: int, elasticity: float
+    ) -> None:
+        super().__init__(trainee, second, optimizes=False)
         self._period = period
         self._elasticity = elasticity
         self._n_done = 0
@@ -264,12 +268,14 @@ class Central(ServerStrategy):
 
     Parameters
     ----------
-    **common
-        As for :class:`ServerStrategy`.
+    trainee : Trainee
+        The rank.
+    second : Group
+        The rank for the server's thread.
     """
 
-    def __init__(self, **common: Any) -> None:
-        super().__init__(optimizes=True, **common)
+    def __init__(self, trainee: Trainee, second: Group) -> None:
+        super().__init__(trainee, second, optimizes=True)
         self._gradient = np.empty(0)
         self._rate = 0.0
 

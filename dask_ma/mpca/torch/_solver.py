@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from dask_ma.kernels import Optimizer
-from dask_ma.mpca.networks._network import FitOutlook, GradientPart, Network, Pull
+from dask_ma.mpca.networks._network import (
+    FitOutlook,
+    GradientPart,
+    Network,
+    ProximalTerm,
+)
 from dask_ma.mpca.networks._training_state import TrainingState
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs, Loaded, call
@@ -137,9 +142,9 @@ class TorchNetwork(Network):
         """Replace the values from `start` on."""
         self._values.write(start, values)
 
-    def aim(self, start: int, values: np.ndarray) -> None:
-        """Set the joint model that pulls draw the values from `start` on towards."""
-        self._joint.aim(start, values)
+    def set_anchor(self, start: int, values: np.ndarray) -> None:
+        """Set the anchor of the values from `start` on: the joint model."""
+        self._joint.set_anchor(start, values)
 
     def step(
         self,
@@ -148,7 +153,7 @@ class TorchNetwork(Network):
         sample_weight: np.ndarray | None,
         *,
         learning_rate: float,
-        pulls: Sequence[Pull] = (),
+        proximal_terms: Sequence[ProximalTerm] = (),
         form: str = "shift",
     ) -> float:
         """Make a step of the optimiser on a batch; see :meth:`Network.step`.
@@ -160,14 +165,14 @@ class TorchNetwork(Network):
             criterion cannot weigh rows, or for an unknown `form`.
         """
         if form == "shift":
-            for pull in pulls:
-                self._shift(pull)
+            for term in proximal_terms:
+                self._shift(term)
         elif form != "loss":
             raise ValueError(f"form must be 'shift' or 'loss', got {form!r}")
         loss = self._differentiate(X, y, sample_weight)
         if form == "loss":
-            for pull in pulls:
-                self._tilt(pull)
+            for term in proximal_terms:
+                self._tilt(term)
         self._make_step(learning_rate)
         self._note_step(loss)
         return loss
@@ -219,17 +224,17 @@ class TorchNetwork(Network):
         self._optimizer.load_state_dict(state)
 
     @torch.no_grad()
-    def _shift(self, pull: Pull) -> None:
+    def _shift(self, term: ProximalTerm) -> None:
         """Move values towards the joint model (equation 7)."""
-        for part, joint in self._joint.between(pull.start, pull.stop):
-            self._values.flat[part].lerp_(joint, pull.strength)
+        for part, joint in self._joint.between(term.start, term.stop):
+            self._values.flat[part].lerp_(joint, term.strength)
 
     @torch.no_grad()
-    def _tilt(self, pull: Pull) -> None:
+    def _tilt(self, term: ProximalTerm) -> None:
         """Add the gradient of a penalty to that of the loss (equation 6)."""
-        for part, joint in self._joint.between(pull.start, pull.stop):
+        for part, joint in self._joint.between(term.start, term.stop):
             distance = self._values.flat[part] - joint
-            self._values.gradient[part].add_(distance, alpha=pull.strength)
+            self._values.gradient[part].add_(distance, alpha=term.strength)
 
     def _make_step(self, learning_rate: float) -> None:
         """Have the optimiser make a step with the gradient that there is."""

@@ -152,12 +152,12 @@ def _buffers(module: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
 
 
 class JointModel:
-    """What pulls draw values towards, and where it is known.
+    """What proximal terms draw values towards, and where it is known.
 
     Parameters
     ----------
     values : Values
-        What is pulled.
+        What is drawn there.
     """
 
     def __init__(self, values: Values) -> None:
@@ -165,7 +165,7 @@ class JointModel:
         self._joint: torch.Tensor | None = None
         self._known: list[tuple[int, int]] = []  # in order, none touching the next
 
-    def aim(self, start: int, values: np.ndarray) -> None:
+    def set_anchor(self, start: int, values: np.ndarray) -> None:
         """Set the joint model from `start` on."""
         if self._joint is None:
             self._joint = torch.zeros_like(self._values.flat)
@@ -186,10 +186,10 @@ class JointModel:
         """
         stop = min(stop, len(self._values.gradient))
         parts = [(max(a, start), min(b, stop)) for a, b in self._known]
-        pulled = [slice(a, b) for a, b in parts if a < b]
+        drawn = [slice(a, b) for a, b in parts if a < b]
         if self._joint is None:
             return []
-        return [(part, self._joint[part]) for part in pulled]
+        return [(part, self._joint[part]) for part in drawn]
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
 from dask_ma.mpca.networks._network import FitOutlook, Network, Scaling
-from dask_ma.mpca.strategies._base import Strategy
+from dask_ma.mpca.strategies._base import Strategy, Trainee
 from dask_ma.mpca.strategies._making import make_strategy
 from dask_ma.mpca.strategies._parameters import (
     MPCA,
@@ -423,19 +423,17 @@ class Trainer:
 
     def _make_strategy(self, second: Group | None, kept: State | None) -> Strategy:
         """How this rank works with the others."""
+        context = self._context
+        parts = self._network, self._counters, self._progress
         return make_strategy(
+            Trainee(context.group, *parts, context.elapsed),
             self._chosen,
             self._steps_of_epoch(),
             {} if kept is None else kept.shared,
             second,
-            self._context.note,
+            context.note,
             self._n_batches() if self._problem.weight > 0 else 0,
             None if kept is None else kept.own is not None,
-            group=self._context.group,
-            network=self._network,
-            counters=self._counters,
-            progress=self._progress,
-            elapsed=self._context.elapsed,
         )
 
     def _steps_of_epoch(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 
 from dask_ma.engine import RankContext
 from dask_ma.schmp.factorization._conjugate import ConjugateGradientFactorization
@@ -13,13 +14,32 @@ from dask_ma.schmp.factorization._least_squares import LeastSquaresFactorization
 from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._program import Factorization
 from dask_ma.schmp.factorization._sgd import SGDFactorization
-from dask_ma.schmp.runtime._run import ProgramResult, RunParams, run_program
+from dask_ma.schmp.runtime._run import (
+    ProgramResult,
+    RunParams,
+    join_results,
+    run_program,
+)
 
 _SOLVERS: dict[str, Callable[[FactorizationParams], Factorization]] = {
     "cholesky": LeastSquaresFactorization,
     "cg": ConjugateGradientFactorization,
     "sgd": SGDFactorization,
 }
+
+
+class FactorizationResult(NamedTuple):
+    """What the client makes of what the ranks return."""
+
+    fitted: dict[str, np.ndarray]
+    history: list[dict[str, Any]]
+    converged: bool
+    timeline: np.ndarray | None
+
+
+def join(results: list[ProgramResult], params: Any = None) -> FactorizationResult:
+    """Factors of all ranks; none of them has all."""
+    return FactorizationResult(*join_results(results))
 
 
 def train(

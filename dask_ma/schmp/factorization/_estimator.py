@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -13,33 +12,32 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from dask_ma._callbacks import N_WRAPPERS, with_callbacks
+from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import (
+    InputInfo,
     describe,
     is_dask_collection,
-    is_sparse,
     refuse_unfinished,
-    weight_per_row,
 )
-from dask_ma.schmp.factorization._agent import train
+from dask_ma.schmp.factorization._agent import FactorizationResult, join, train
 from dask_ma.schmp.factorization._fitted import (
     FittedFactorization,
     merged_ratings,
 )
 from dask_ma.schmp.factorization._held_out import shortfall_of
-from dask_ma.schmp.factorization._ids import find_ids
+from dask_ma.schmp.factorization._ids import KnownVectors, find_ids
 from dask_ma.schmp.factorization._inputs import (
     NO_RATINGS,
-    Encoded,
+    are_pairs,
     encode,
+    is_matrix,
     pairs_and_ratings,
     pairs_of,
     triples_of,
 )
 from dask_ma.schmp.factorization._params import FactorizationParams
-from dask_ma.schmp.runtime._run import join_results
 
 _MAX_SEED = np.iinfo(np.int32).max
 
@@ -318,40 +316,13 @@ class SchMPMatrixFactorization(FittedFactorization):
         TypeError
             For masked ratings, and ids that cannot be compared.
         """
-        self._check_parameters(is_partial=False)
         refuse_unfinished(X, "X")
-        X, y = pairs_and_ratings(X, y)
-        with self._keep_fitted_state():
-            is_matrix = y is None and not _are_pairs(X)
-            if is_matrix and sample_weight is not None:
-                raise ValueError(
-                    "sample_weight cannot be used with a users x items matrix; pass "
-                    "pairs and ratings"
-                )
-            if y is None and not is_matrix and self.feedback == "explicit":
-                if not is_dask_collection(X):
-                    pairs_of(X)  # says what else is wrong
-                raise ValueError(
-                    "explicit feedback requires y to be passed, the ratings of the "
-                    "pairs in X; set feedback='implicit' for pairs that have happened"
-                )
-            encoded = encode(X, y, self.dtype, adds_up=self.feedback == "implicit")
-            if not encoded.n_ratings:
-                raise ValueError(NO_RATINGS)
-            self._check_names(None if is_matrix else X, reset=True)
-            params = self._params(encoded)
-            data = encoded.table, None, weight_per_row(sample_weight)
-            result = self._run(self._agent, params, data, describe(encoded.table))
-            for name, value in self._to_attributes(result.model).items():
-                setattr(self, name, value)
-            self.user_ids_, self.item_ids_ = encoded.user_ids, encoded.item_ids
-            self.seen_ = encoded.seen
-            self.history_, self.timeline_ = result.history, result.timeline
-            self.n_iter_ = len(result.history)
-        shortfall = shortfall_of(self, result.converged)
-        if shortfall is not None:
-            warnings.warn(shortfall, ConvergenceWarning, stacklevel=2 + N_WRAPPERS)
-        return self
+        if sample_weight is not None and is_matrix(X, y):
+            raise ValueError(
+                "sample_weight cannot be used with a users x items matrix; pass "
+                "pairs and ratings"
+            )
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add users and items that are new; those that are known stay as they are.
@@ -375,7 +346,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         """
         if not hasattr(self, "item_factors_"):
             return self.fit(X, y, sample_weight)
-        if is_dask_collection(X) or not _are_pairs(X):
+        if is_dask_collection(X) or not are_pairs(X):
             raise ValueError("partial_fit takes pairs of user and item in memory")
         X, y = pairs_and_ratings(X, y)
         self._check_names(X)
@@ -390,7 +361,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         self.seen_ = merged_ratings(self.seen_, users, items, triples.values)
         return self
 
-    _join = staticmethod(join_results)
+    _join = staticmethod(join)
 
     @property
     def _copies(self) -> float:
@@ -401,39 +372,71 @@ class SchMPMatrixFactorization(FittedFactorization):
     def _agent(self) -> Callable[..., Any]:
         return train
 
-    def _params(self, encoded: Encoded) -> FactorizationParams:
-        """Parameters of the ranks."""
+    def _validate_rows(
+        self, X: Any, y: Any, *, reset: bool
+    ) -> tuple[Any, Any, InputInfo]:
+        X, y = pairs_and_ratings(X, y)
+        holds_matrix = is_matrix(X, y)
+        if y is None and not holds_matrix and self.feedback == "explicit":
+            if not is_dask_collection(X):
+                pairs_of(X)  # says what else is wrong
+            raise ValueError(
+                "explicit feedback requires y to be passed, the ratings of the "
+                "pairs in X; set feedback='implicit' for pairs that have happened"
+            )
+        encoded = encode(X, y, self.dtype, adds_up=self.feedback == "implicit")
+        if not encoded.n_ratings:
+            raise ValueError(NO_RATINGS)
+        self._check_names(None if holds_matrix else X, reset=reset)
+        self.user_ids_, self.item_ids_ = encoded.user_ids, encoded.item_ids
+        self.seen_ = encoded.seen
+        return encoded.table, None, describe(encoded.table)
+
+    def _make_params(
+        self, info: InputInfo, *, before: tuple[KnownVectors, ...] = (), **changes: Any
+    ) -> FactorizationParams:
+        if before:
+            sides = zip(before, (self.user_ids_, self.item_ids_), strict=True)
+            changes["start"] = np.concatenate([side.of(ids) for side, ids in sides])
         return self._params_of(
             FactorizationParams,
-            n_users=len(encoded.user_ids),
-            n_items=len(encoded.item_ids),
-            n_ratings=encoded.n_ratings,
+            n_users=len(self.user_ids_),
+            n_items=len(self.item_ids_),
+            n_ratings=info.n_rows,
             dtype=np.dtype(self.dtype).type,
             seed=int(check_random_state(self.random_state).randint(_MAX_SEED)),
-            start=self._start(encoded),
+            **changes,
         )
 
-    def _start(self, encoded: Encoded) -> np.ndarray | None:
-        """Biases and vectors of the last fit, in the order of the new ids."""
+    def _warm_changes(self) -> dict[str, Any]:
         if not self.warm_start or not hasattr(self, "item_factors_"):
-            return None
+            return {}
         if self.item_factors_.shape[1] != self.n_components:
             raise ValueError(
                 f"n_components is {self.n_components}, but the vectors to go on from "
                 f"have {self.item_factors_.shape[1]}; set it back, or set "
                 "warm_start=False"
             )
-        sides = []
-        for side, ids in (("user", encoded.user_ids), ("item", encoded.item_ids)):
-            known = getattr(self, f"{side}_ids_")
-            places = find_ids(known, ids, f"{side}s")
-            bias, factors = (
-                getattr(self, f"{side}_{part}_") for part in ("bias", "factors")
-            )
-            own = np.column_stack([bias, factors])[places]
-            own[places < 0] = np.nan
-            sides.append(own)
-        return np.concatenate(sides)
+        users = KnownVectors(
+            "users", self.user_ids_, self.user_bias_, self.user_factors_
+        )
+        items = KnownVectors(
+            "items", self.item_ids_, self.item_bias_, self.item_factors_
+        )
+        return {"before": (users, items)}
+
+    def _take_over(
+        self, result: FactorizationResult, params: FactorizationParams
+    ) -> None:
+        super()._take_over(result, params)
+        self.n_iter_ = len(result.history)
+
+    def _warnings(
+        self, result: FactorizationResult, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        shortfall = shortfall_of(self, result.converged)
+        if shortfall is not None:
+            yield shortfall, ConvergenceWarning
 
     def _check_combinations(self) -> None:
         if self.solver == "sgd" and self.feedback == "implicit":
@@ -478,12 +481,3 @@ class SchMPMatrixFactorization(FittedFactorization):
             attributes |= {"user_bias_": users[:, 0] * scale}
             attributes |= {"item_bias_": items[:, 1] * scale}
         return attributes
-
-
-def _are_pairs(X: Any) -> bool:
-    """Whether an input is rows of user and item, and not a matrix."""
-    if is_sparse(X):
-        return False
-    if hasattr(X, "chunks"):
-        return not is_sparse(X._meta) and X.shape[1] == 2
-    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,6 +135,22 @@ def find_ids(known: np.ndarray, values: Any, name: str) -> np.ndarray:
     places = np.searchsorted(known, ids)
     places[places == len(known)] = 0
     return np.where(known[places] == ids, places, -1).astype(np.int64)
+
+
+class KnownVectors(NamedTuple):
+    """Users or items of an earlier fit, which another begins with."""
+
+    name: str
+    ids: np.ndarray
+    bias: np.ndarray
+    factors: np.ndarray
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """Biases and vectors of some ids; NaN of those that are new."""
+        places = find_ids(self.ids, ids, self.name)
+        own = np.column_stack([self.bias, self.factors])[places]
+        own[places < 0] = np.nan
+        return own
 
 
 def _comparable(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -100,6 +100,20 @@ def as_scipy(X: Any) -> Any:
     return to_csr(X) if is_foreign_sparse(X) else X
 
 
+def are_pairs(X: Any) -> bool:
+    """Whether an input is rows of user and item, and not a matrix."""
+    if is_sparse(X):
+        return False
+    if hasattr(X, "chunks"):
+        return not is_sparse(X._meta) and X.shape[1] == 2
+    return True
+
+
+def is_matrix(X: Any, y: Any) -> bool:
+    """Whether an input is all ratings, users x items."""
+    return y is None and not are_pairs(X)
+
+
 def pairs_and_ratings(X: Any, y: Any) -> tuple[Any, Any]:
     """Pairs and ratings, which are the third column of a frame with three of them."""
     columns = getattr(X, "columns", None)
@@ -267,9 +281,9 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
 
     if not hasattr(X, "chunks") and not hasattr(X, "columns"):
         describe(X)  # says why it is neither pairs nor a matrix
-    is_matrix = y is None and _is_matrix(X)
-    blocks = _matrix_blocks(X) if is_matrix else _pair_blocks(X, y)
-    if is_matrix:
+    whole = is_matrix(X, y)
+    blocks = _matrix_blocks(X) if whole else _pair_blocks(X, y)
+    if whole:
         users, items = np.arange(X.shape[0]), np.arange(X.shape[1])
     else:
         found = dask.compute(*(dask.delayed(_ids_of)(block) for block in blocks))
@@ -296,11 +310,6 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     del parts
     seen = rated(columns, shape, adds_up=adds_up)
     return Encoded(table, users, items, sum(sizes), seen)
-
-
-def _is_matrix(X: Any) -> bool:
-    """Whether a Dask array is users x items, and not pairs."""
-    return hasattr(X, "chunks") and (is_sparse(X._meta) or X.shape[1] != 2)
 
 
 def _pair_blocks(X: Any, y: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
-from dask_ma.kernels import log_loss_sum, softmax_slopes
+from dask_ma.kernels import PartOfLogLoss, log_loss_sum, softmax_slopes
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
@@ -118,23 +118,16 @@ class GradientModel(LogisticModel):
     def share_sums(self, values: np.ndarray) -> np.ndarray:
         if not np.isfinite(values).all():
             raise OverflowError("the model is not finite")
-        largest = values.max(axis=1)
-        exponentials = values - largest[:, np.newaxis]
-        np.exp(exponentials, out=exponentials)
-        # The slopes are made of them.
-        self._exponentials = values, largest, exponentials
-        return np.stack([largest, exponentials.sum(axis=1)], axis=1)
+        self._part = values, PartOfLogLoss(values)
+        return self._part[1].sums
 
     def share_slopes(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> np.ndarray:
-        largest, total = _together(sums)
-        found, own_largest, u = self._exponentials
+        found, part = self._part
         if found is not values:
             raise RuntimeError("slopes of other values than the last sums")
-        u *= (np.exp(own_largest - largest) / total)[:, np.newaxis]
-        own = np.flatnonzero((batch.y >= outputs.start) & (batch.y < outputs.stop))
-        u[own, batch.y[own] - outputs.start] -= 1
+        u = part.slope(batch.y, outputs.start, sums)
         if batch.sample_weight is not None:
             u *= batch.sample_weight[:, np.newaxis]
         return u
@@ -142,33 +135,17 @@ class GradientModel(LogisticModel):
     def share_loss(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> float:
+        found, part = self._part
+        if found is not values:
+            raise RuntimeError("the loss of other values than the last sums")
+        losses = part.value(batch.y, outputs.start, sums)
         weight = batch.sample_weight
-        own = np.flatnonzero((batch.y >= outputs.start) & (batch.y < outputs.stop))
-        parts = -values[own, batch.y[own] - outputs.start].astype(np.float64)
-        if weight is not None:
-            parts *= weight[own]
-        if outputs.start:
-            return float(parts.sum())
-        # The logarithms belong to no output.
-        largest, total = _together(sums)
-        logarithms = largest + np.log(total)
-        if weight is not None:
-            logarithms = logarithms * weight
-        return float(parts.sum() + logarithms.sum(dtype=np.float64))
+        return float(losses.sum() if weight is None else losses @ weight)
 
     def step_size(self, iteration: int) -> float:
         shorter = 1 + self.eta0 * self._alpha * iteration
         shorter *= (1 + iteration / self._n_steps) ** self._power
         return self.share * self.eta0 / shorter
-
-
-def _together(sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Largest prediction of each row, and sum of exponentials less it, of all ranks."""
-    largest = np.max([part[:, 0] for part in sums], axis=0)
-    total = np.zeros_like(largest)
-    for part in sums:
-        total += part[:, 1] * np.exp(part[:, 0] - largest)
-    return largest, total
 
 
 def _largest_eigenvalue(shard: Shard, n_wanted: int, totals: Totals) -> float:
