@@ -64,7 +64,8 @@ def walk(rule, share, part, l1):
             assert not rule.has_memory
         slopes = gradient + rng.normal(size=n_weights)
         one = Found(1.0, 1.0, 0.0, gradient[part], None, None)
-        left = rule.direction(point[part], one, slopes[part])
+        (along,) = share.sums(rule.direction(point[part], one, slopes[part]))
+        left = rule.left(along)
         moved = rule.move(point[part], 0.5)
         found.append((share.gather(np.array([rule.step, moved])), left))
     return found

@@ -148,9 +148,9 @@ class Coordinates:
         self._raw = penalty
 
     @property
-    def has_l1(self) -> bool:
-        """Whether there is an L1 norm."""
-        return self._raw.l1 > 0
+    def penalty(self) -> Penalty:
+        """Weights of the penalty."""
+        return self._raw
 
     def part(self, share: Slice) -> Coordinates:
         """Coordinates of the weights that a rank holds."""
@@ -200,9 +200,37 @@ class Coordinates:
         """Components of a point: those of some columns, and the intercept."""
         return np.append(columns, [self.n_features] * self._fit_intercept).astype(int)
 
-    def bound(
-        self, point: np.ndarray, gradient: np.ndarray, objective: float, share: Share
-    ) -> float:
+    def bound_parts(
+        self, point: np.ndarray, gradient: np.ndarray
+    ) -> tuple[float, float, float]:
+        """What :meth:`bound` needs to know of a point, or of a rank's part of it.
+
+        Parameters
+        ----------
+        point : ndarray of shape (n_weights,)
+            Where.
+        gradient : ndarray of shape (n_weights,)
+            Derivatives of all but the L1 norm.
+
+        Returns
+        -------
+        paid, rest : float
+            What columns and the intercept may cost; to be summed over parts.
+        most : float
+            Largest pull beyond L1; the largest of all parts counts.
+        """
+        l2, l1 = self._raw.l2, self._raw.l1
+        scale = self.standardization.scale
+        coef = point[: self.n_features] / scale
+        slopes = gradient[: self.n_features] * scale - l2 * coef
+        paid = slopes @ coef + 0.5 * l2 * coef @ coef + l1 * np.abs(coef).sum()
+        beyond = np.maximum(np.abs(slopes) - l1, 0.0)
+        if l2:
+            paid += 0.5 * beyond @ beyond / l2
+        rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
+        return float(paid), float(rest), float(beyond.max(initial=0.0))
+
+    def bound(self, paid: float, rest: float, most: float, objective: float) -> float:
         """How far a problem's objective is above its optimum at most.
 
         By Fenchel's inequality for the penalty: the gradient `g` of the loss bounds the
@@ -214,15 +242,11 @@ class Coordinates:
 
         Parameters
         ----------
-        point : ndarray of shape (n_weights,)
-            Where.
-        gradient : ndarray of shape (n_weights,)
-            Derivatives of all but the L1 norm.
+        paid, rest, most : float
+            What :meth:`bound_parts` gives.
         objective : float
             The objective there; infinite where the loss may be negative, so that L1 may
             cost more than that at the optimum.
-        share : Share
-            Of which weights these are the coordinates.
 
         Returns
         -------
@@ -232,17 +256,7 @@ class Coordinates:
         l2, l1 = self._raw.l2, self._raw.l1
         if not (l2 or l1):
             return np.inf
-        scale = self.standardization.scale
-        coef = point[: self.n_features] / scale
-        slopes = gradient[: self.n_features] * scale - l2 * coef
-        paid = slopes @ coef + 0.5 * l2 * coef @ coef + l1 * np.abs(coef).sum()
-        beyond = np.maximum(np.abs(slopes) - l1, 0.0)
-        if l2:
-            paid += 0.5 * beyond @ beyond / l2
-        rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
-        paid, rest = share.sums(paid, rest)
         if not l2:
-            most = share.largest(beyond.max(initial=0.0))
             paid += most / l1 * objective if most else 0.0
         return float(paid + rest)
 

@@ -54,7 +54,7 @@ class LBFGS:
         return bool(self._pairs)
 
     def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
-        """Find the direction from an accepted point; return what may be gained yet.
+        """Find the direction from an accepted point; return its slope.
 
         Parameters
         ----------
@@ -67,8 +67,8 @@ class LBFGS:
 
         Returns
         -------
-        excess : float
-            Estimate of how far the objective is above its optimum.
+        along : float
+            Slope along the direction, of this rank's weights.
         """
         pair = None
         if self._last is not None:
@@ -82,9 +82,11 @@ class LBFGS:
             self.step[self.step * slopes >= 0] = 0.0
             side = np.where(point != 0, np.sign(point), -np.sign(slopes))
             self._orthant = np.where(self._l1 > 0, side, 0.0)
-        (product,) = self._share.sums(float(slopes @ self.step))
-        left = -0.5 * product
-        return max(left, self._gain_left(), self._gain_of_all_left())
+        return float(slopes @ self.step)
+
+    def left(self, along: float) -> float:
+        """What may be gained yet, by the slope along the direction of all weights."""
+        return max(-0.5 * along, self._gain_left(), self._gain_of_all_left())
 
     def move(self, point: np.ndarray, length: float) -> np.ndarray:
         """Point some way along the direction."""

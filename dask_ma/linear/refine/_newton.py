@@ -46,12 +46,13 @@ class Newton:
         self._share = share
         self.caution = 0.0
         self._n_refused = 0
+        self._left = np.inf
 
     def restart(self) -> None:
         """Nothing has been learnt of the function."""
 
     def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
-        """Find the direction from an accepted point; return what may be gained yet.
+        """Find the direction from an accepted point, and what may be gained yet.
 
         Parameters
         ----------
@@ -64,8 +65,8 @@ class Newton:
 
         Returns
         -------
-        excess : float
-            Estimate of how far the objective is above its optimum.
+        along : float
+            Slope along the direction; 0, as nobody asks for it.
         """
         used = self.caution
         if self._n_refused == 0:
@@ -73,7 +74,12 @@ class Newton:
         self._n_refused = 0
         left = self._solve(point, found) + self._left_outside(found, slopes)
         # A function that is taken to be steeper looks nearer to its minimum.
-        return left if used == 0 else np.inf
+        self._left = left if used == 0 else np.inf
+        return 0.0
+
+    def left(self, along: float) -> float:
+        """What may be gained yet."""
+        return self._left
 
     def move(self, point: np.ndarray, length: float) -> np.ndarray:
         """Point some way along the direction."""

@@ -178,7 +178,7 @@ class Refinement(Method):
         best.update(self._request, found)
         if self._search is not None:
             verdict = self._search.tell(found)
-        verdict = Verdict(*broadcast(self.context.group, tuple(verdict)))
+        verdict = self._agree(verdict)
         record["objective"] = float(best.objectives.mean())
         record["excess"] = verdict.excess
         self._is_done = verdict.is_done
@@ -224,6 +224,10 @@ class Refinement(Method):
         ask = None if self._search is None else self._search.ask()
         return Request(*broadcast(self.context.group, ask))
 
+    def _agree(self, verdict: Verdict) -> Verdict:
+        """What rank 0 makes of the round."""
+        return Verdict(*broadcast(self.context.group, tuple(verdict)))
+
     def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
         """This rank's parts of what is to be summed over ranks."""
         return list(sums)
@@ -260,6 +264,9 @@ class SharedRefinement(Refinement):
         self._asked = self._search.ask()
         points = self._share.gather(self._asked.points)
         return self._asked._replace(points=points)
+
+    def _agree(self, verdict: Verdict) -> Verdict:
+        return verdict  # the same on all ranks
 
     def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
         self._slopes = self._share.scatter(sums.coef)

@@ -172,28 +172,36 @@ class Track:
             found.value <= self._at.value + _SUFFICIENT * self._predicted + rounding
         )
 
-    def _try(self, length: float) -> None:
-        """Choose the trial, and predict what it changes."""
-        self.trial = self._rule.move(self._point, length)
+    def _change_to(self, trial: np.ndarray) -> float:
+        """Choose the trial; predict what this rank's weights change by it."""
+        self.trial = trial
         change = self._gradient @ (self.trial - self._point)
-        if self._coordinates.has_l1:
+        if self._coordinates.penalty.l1 > 0:
             sizes = np.abs(self.trial) - np.abs(self._point)
             change = change + self._coordinates.l1 @ sizes
-        (self._predicted,) = self._share.sums(float(change))
+        return float(change)
 
     def _accept(self, found: Found, tolerance: float) -> None:
         self._point, self._at, self._gradient = self.trial, found, found.gradient
         slopes = least_subgradient(self._point, found.gradient, self._coordinates.l1)
-        left = self._rule.direction(self._point, found, slopes)
+        along = self._rule.direction(self._point, found, slopes)
+        columns, rest, most = self._coordinates.bound_parts(self._point, found.gradient)
+        # All that has to be summed over ranks, in one message.
+        change = self._change_to(self._rule.move(self._point, 1.0))
+        sums = self._share.sums(along, columns, rest, change)
+        along, columns, rest, self._predicted = sums
+        penalty = self._coordinates.penalty
+        if penalty.l1 and not penalty.l2:
+            most = self._share.largest(most)
+        left = self._rule.left(along)
         paid = found.objective if self._is_positive else np.inf
-        bound = self._coordinates.bound(self._point, found.gradient, paid, self._share)
+        bound = self._coordinates.bound(columns, rest, most, paid)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
         if gap and not self._rule.knows_curvature and np.isfinite(bound):
             left = max(left, _LOOSENESS * bound)
         left = min(left, bound, paid)
         self._n_refused, self._length = 0, 1.0
-        self._try(1.0)
         if self._predicted >= -rounding:
             left, self.is_stuck = 0.0, not gap
         self.excess = max(0.0, left + gap - (found.objective - self.objective))
@@ -221,7 +229,8 @@ class Track:
             if bend > 0:
                 factor = min(max(-0.5 * self._predicted / bend, _SHORTEST), _LONGEST)
         self._length *= factor
-        self._try(self._length)
+        change = self._change_to(self._rule.move(self._point, self._length))
+        (self._predicted,) = self._share.sums(change)
 
     def _give_up(self) -> None:
         """Begin anew from the best point, or end there."""
@@ -272,7 +281,7 @@ class Rules:
         self._n_features = share.n_features
         self._most_active = most_weights(n_problems) - 1
         self._method = method
-        self._is_free = is_free and method == "lbfgs" and coordinates.has_l1
+        self._is_free = is_free and method == "lbfgs" and coordinates.penalty.l1 > 0
         self._n_rounds = 0
 
     def make(self) -> LBFGS | Newton:
