@@ -7,7 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from dask_ma.comm import Group, allgather, allreduce, broadcast, reduce_scatter
+from dask_ma.comm import (
+    Group,
+    allgather,
+    allreduce,
+    alltoall_steps,
+    broadcast,
+    reduce_scatter,
+)
 from dask_ma.engine import Adder
 
 T = TypeVar("T")
@@ -95,6 +102,7 @@ class Slice(Share):
         super().__init__(n_features)
         self._group = group
         self._add_up = add_up
+        self._n_intercepts = int(fit_intercept)
         # The bounds are those of the parts of a reduce-scatter.
         low, high = (n_features * k // group.size for k in (group.rank, group.rank + 1))
         self.features = slice(low, high)
@@ -139,7 +147,16 @@ class Slice(Share):
 
     def gather(self, parts: np.ndarray) -> np.ndarray:
         """Whole vectors, one a row, from those that are shared out."""
-        return np.concatenate(allgather(self._group, parts), axis=1)
+        group = self._group
+        if group.layout.n_nodes < group.size:
+            # Ranks of one process exchange through memory.
+            return np.concatenate(allgather(group, parts), axis=1)
+        # Each part goes as it is, which takes half of the time of packed ones.
+        whole = np.empty((len(parts), self.n_features + self._n_intercepts))
+        for rank, part in alltoall_steps(group, [parts] * group.size):
+            low = self.n_features * rank // group.size
+            whole[:, low : low + part.shape[1]] = part
+        return whole
 
     def scatter(self, rows: np.ndarray) -> np.ndarray:
         """This rank's columns of the sums over ranks of vectors, one a row."""
