@@ -30,8 +30,8 @@ from dask_ma.linear.refine._search import Search, Verdict, most_weights
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
 
-# Fewest columns whose weights are shared out. Two worker processes of one thread took as
-# much processor time either way with as many; the work that is saved grows with the
+# Fewest columns whose weights are shared out. Two worker processes of one thread took
+# as much processor time either way with as many; the work that is saved grows with the
 # columns, the messages that it takes, two small ones a round, do not.
 _LEAST_SHARED = 2**19
 
