@@ -11,6 +11,7 @@ from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.linear.refine import _search
 from dask_ma.linear.refine._coordinates import choose_active, count_active
 from dask_ma.linear.refine._lbfgs import LBFGS
+from dask_ma.linear.refine._share import Share
 
 N_ROWS, N_FEATURES, ALPHA = 150, 600, 3e-3
 
@@ -107,16 +108,17 @@ def test_columns_that_are_used_come_first():
     point = np.array([0.0, 2.0, 0.0, -1e-9, 0.0, 5.0])
     gradient = np.array([3.0, 0.0, -4.0, 0.0, 0.5, 9.0])
     l1 = np.array([1.0, 1.0, 2.0, 1.0, 1.0, 0.0])
-    assert choose_active(point, gradient, l1, 5, 3).tolist() == [0, 1, 3]
-    assert choose_active(point, gradient, l1, 5, 4).tolist() == [0, 1, 2, 3]
-    assert choose_active(point, gradient, l1, 5, 9).tolist() == [0, 1, 2, 3, 4]
+    share = Share(5)
+    assert choose_active(point, gradient, l1, 5, 3, share).tolist() == [0, 1, 3]
+    assert choose_active(point, gradient, l1, 5, 4, share).tolist() == [0, 1, 2, 3]
+    assert choose_active(point, gradient, l1, 5, 9, share).tolist() == [0, 1, 2, 3, 4]
     slopes = np.array([2.0, 0.0, -2.0, 0.0, 0.0, 9.0])
     assert count_active(point, slopes, 5) == 4
 
 
 def left_after(objectives):
     """What L-BFGS takes to be left by the objectives of its steps."""
-    rule = LBFGS(np.zeros(1))
+    rule = LBFGS(np.zeros(1), Share(1))
     rule._lowest = list(np.minimum.accumulate(objectives))
     return rule._gain_of_all_left()
 

@@ -48,7 +48,9 @@ def test_no_model_is_further_above(rows, l1_ratio, distance):
         # Intercepts are taken to be off by their size at most.
         point = best * (1 + distance * rng.uniform(-0.5, 0.5, len(best)))
         gradient = columns.T @ (columns @ point - y) / N_ROWS + coordinates.l2 * point
-        bound = coordinates.bound(point, gradient, objective(point))
+        bound = coordinates.bound(
+            *coordinates.bound_parts(point, gradient), objective(point)
+        )
         excess = objective(point) - objective(best)
         assert bound >= excess - 1e-12
         if distance < 1:
@@ -59,7 +61,10 @@ def test_nothing_is_known_without_a_penalty():
     coordinates = Coordinates(
         np.zeros(2), np.ones(2), Penalty(0.0, 0.0), np.zeros(1), fit_intercept=True
     )
-    assert coordinates.bound(np.zeros(3), np.zeros(3), 1.0) == np.inf
+    assert (
+        coordinates.bound(*coordinates.bound_parts(np.zeros(3), np.zeros(3)), 1.0)
+        == np.inf
+    )
 
 
 @pytest.mark.parametrize(

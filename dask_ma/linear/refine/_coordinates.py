@@ -9,12 +9,14 @@ matrix estimation using quadratic approximation", 2011, section 3.2).
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
 
 from dask_ma.kernels import Standardization
 from dask_ma.linear._model import LinearModel
+from dask_ma.linear.refine._share import Share, Slice
 
 # Largest part of a mean square that may be rounding and not the variance of a column.
 _ROUNDING = 64 * np.finfo(np.float64).eps
@@ -145,6 +147,26 @@ class Coordinates:
         self.l1 = np.append(penalty.l1 / scale, free)
         self._raw = penalty
 
+    @property
+    def penalty(self) -> Penalty:
+        """Weights of the penalty."""
+        return self._raw
+
+    def part(self, share: Slice) -> Coordinates:
+        """Coordinates of the weights that a rank holds."""
+        part = copy(self)
+        arrays = (array[share.features].copy() for array in self.standardization)
+        part.standardization = Standardization(*arrays)
+        part.n_features = share.features.stop - share.features.start
+        part._fit_intercept = share.has_intercept
+        part.l2, part.l1 = self.l2[share.weights].copy(), self.l1[share.weights].copy()
+        return part
+
+    def penalties(self, points: np.ndarray) -> np.ndarray:
+        """Penalty at each of some points."""
+        penalties: np.ndarray = 0.5 * points**2 @ self.l2 + np.abs(points) @ self.l1
+        return penalties
+
     def to_points(self, model: LinearModel) -> np.ndarray:
         """Points of a model, one row per problem."""
         centre, scale = self.standardization
@@ -178,7 +200,37 @@ class Coordinates:
         """Components of a point: those of some columns, and the intercept."""
         return np.append(columns, [self.n_features] * self._fit_intercept).astype(int)
 
-    def bound(self, point: np.ndarray, gradient: np.ndarray, objective: float) -> float:
+    def bound_parts(
+        self, point: np.ndarray, gradient: np.ndarray
+    ) -> tuple[float, float, float]:
+        """What :meth:`bound` needs to know of a point, or of a rank's part of it.
+
+        Parameters
+        ----------
+        point : ndarray of shape (n_weights,)
+            Where.
+        gradient : ndarray of shape (n_weights,)
+            Derivatives of all but the L1 norm.
+
+        Returns
+        -------
+        paid, rest : float
+            What columns and the intercept may cost; to be summed over parts.
+        most : float
+            Largest pull beyond L1; the largest of all parts counts.
+        """
+        l2, l1 = self._raw.l2, self._raw.l1
+        scale = self.standardization.scale
+        coef = point[: self.n_features] / scale
+        slopes = gradient[: self.n_features] * scale - l2 * coef
+        paid = slopes @ coef + 0.5 * l2 * coef @ coef + l1 * np.abs(coef).sum()
+        beyond = np.maximum(np.abs(slopes) - l1, 0.0)
+        if l2:
+            paid += 0.5 * beyond @ beyond / l2
+        rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
+        return float(paid), float(rest), float(beyond.max(initial=0.0))
+
+    def bound(self, paid: float, rest: float, most: float, objective: float) -> float:
         """How far a problem's objective is above its optimum at most.
 
         By Fenchel's inequality for the penalty: the gradient `g` of the loss bounds the
@@ -190,10 +242,8 @@ class Coordinates:
 
         Parameters
         ----------
-        point : ndarray of shape (n_weights,)
-            Where.
-        gradient : ndarray of shape (n_weights,)
-            Derivatives of all but the L1 norm.
+        paid, rest, most : float
+            What :meth:`bound_parts` gives.
         objective : float
             The objective there; infinite where the loss may be negative, so that L1 may
             cost more than that at the optimum.
@@ -204,19 +254,10 @@ class Coordinates:
             Infinite without a penalty, and for L1 alone with an infinite objective.
         """
         l2, l1 = self._raw.l2, self._raw.l1
-        scale = self.standardization.scale
-        coef = point[: self.n_features] / scale
-        slopes = gradient[: self.n_features] * scale - l2 * coef
-        paid = slopes @ coef + 0.5 * l2 * coef @ coef + l1 * np.abs(coef).sum()
-        beyond = np.maximum(np.abs(slopes) - l1, 0.0)
-        if l2:
-            paid += 0.5 * beyond @ beyond / l2
-        elif l1:
-            most = beyond.max(initial=0.0)
-            paid += most / l1 * objective if most else 0.0
-        else:
+        if not (l2 or l1):
             return np.inf
-        rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
+        if not l2:
+            paid += most / l1 * objective if most else 0.0
         return float(paid + rest)
 
 
@@ -241,7 +282,12 @@ def count_active(point: np.ndarray, slopes: np.ndarray, n_features: int) -> int:
 
 
 def choose_active(
-    point: np.ndarray, gradient: np.ndarray, l1: np.ndarray, n_features: int, size: int
+    point: np.ndarray,
+    gradient: np.ndarray,
+    l1: np.ndarray,
+    n_features: int,
+    size: int,
+    share: Share,
 ) -> np.ndarray:
     """The columns that most want to take part.
 
@@ -257,14 +303,16 @@ def choose_active(
         Number of columns.
     size : int
         How many to choose; at least as many as are not 0.
+    share : Share
+        Of which weights these are those of.
 
     Returns
     -------
     columns : ndarray of int, shape (size,)
         In rising order.
     """
-    if size >= n_features:
-        return np.arange(n_features)
+    if size >= share.n_features:
+        return np.arange(share.n_features)
     pull = np.abs(gradient[:n_features]) / l1[:n_features]
     pull[point[:n_features] != 0] = np.inf
-    return np.sort(np.argpartition(-pull, size - 1)[:size])
+    return share.foremost(pull, size)

@@ -161,8 +161,37 @@ class Rows:
                 array += part
         return total
 
+    def gradients(
+        self, sums: DescentSums, points: np.ndarray, coordinates: Coordinates
+    ) -> np.ndarray:
+        """Derivatives of means over the rows of all ranks, with L2.
+
+        Parameters
+        ----------
+        sums : DescentSums
+            Sums over ranks; of derivatives by those coefficients that the coordinates
+            are of.
+        points : ndarray of shape (n_asked, n_weights)
+            Where they were measured.
+        coordinates : Coordinates
+            What the points are.
+
+        Returns
+        -------
+        gradients : ndarray of shape (n_asked, n_weights)
+        """
+        total = self._problem.total_weight
+        gradients = coordinates.to_gradient(sums.coef / total, sums.intercept / total)
+        gradients += coordinates.l2 * points
+        return gradients
+
     def to_found(
-        self, sums: DescentSums, request: Request, coordinates: Coordinates
+        self,
+        sums: DescentSums,
+        request: Request,
+        coordinates: Coordinates,
+        gradients: np.ndarray | None = None,
+        penalties: np.ndarray | None = None,
     ) -> list[Found]:
         """Means over the rows of all ranks, with the penalty.
 
@@ -174,24 +203,28 @@ class Rows:
             Where they were measured.
         coordinates : Coordinates
             What the points are.
+        gradients : ndarray of shape (n_asked, n_weights), default=None
+            What :meth:`gradients` gives, or a rank's part of it; None works it out.
+        penalties : ndarray of shape (n_asked,), default=None
+            Penalty at each point; None works it out.
 
         Returns
         -------
         found : list of Found
-            For each of the problems, the same on all ranks.
+            For each of the problems, the same on all ranks but for gradients in parts.
         """
-        total, l2, l1 = self._problem.total_weight, coordinates.l2, coordinates.l1
-        points = request.points
-        penalties = 0.5 * points**2 @ l2 + np.abs(points) @ l1
-        gradients = coordinates.to_gradient(sums.coef / total, sums.intercept / total)
-        gradients += l2 * points
+        total, points = self._problem.total_weight, request.points
+        if penalties is None:
+            penalties = coordinates.penalties(points)
+        if gradients is None:
+            gradients = self.gradients(sums, points, coordinates)
         found = []
         for k in range(len(points)):
             columns = hessian = None
             if request.columns.size:
                 columns = coordinates.to_weights(request.columns[k])
                 hessian = coordinates.to_hessian(sums.hessian[k] / total)
-                hessian = hessian + np.diag(l2[columns])
+                hessian = hessian + np.diag(coordinates.l2[columns])
             one = Found(
                 objective=float(sums.losses[k] / total + penalties[k]),
                 value=float(sums.smooth[k] / total + penalties[k]),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, lapack
 
 from dask_ma.linear.refine._coordinates import Found, least_subgradient
+from dask_ma.linear.refine._share import Share
 
 # What is added to the diagonal, relative to it: the first one that suffices.
 _DAMPINGS = (1e-10, 1e-7, 1e-4, 1e-1)
@@ -31,21 +34,25 @@ class Newton:
     ----------
     l1 : ndarray of shape (n_weights,)
         Weights of the L1 norm.
+    share : Share
+        Of which weights these are those of.
     """
 
     has_memory = False
     knows_curvature = True
 
-    def __init__(self, l1: np.ndarray) -> None:
+    def __init__(self, l1: np.ndarray, share: Share) -> None:
         self._l1 = l1
+        self._share = share
         self.caution = 0.0
         self._n_refused = 0
+        self._left = np.inf
 
     def restart(self) -> None:
         """Nothing has been learnt of the function."""
 
     def direction(self, point: np.ndarray, found: Found, slopes: np.ndarray) -> float:
-        """Find the direction from an accepted point; return what may be gained yet.
+        """Find the direction from an accepted point, and what may be gained yet.
 
         Parameters
         ----------
@@ -58,8 +65,8 @@ class Newton:
 
         Returns
         -------
-        excess : float
-            Estimate of how far the objective is above its optimum.
+        along : float
+            Slope along the direction; 0, as nobody asks for it.
         """
         used = self.caution
         if self._n_refused == 0:
@@ -67,7 +74,12 @@ class Newton:
         self._n_refused = 0
         left = self._solve(point, found) + self._left_outside(found, slopes)
         # A function that is taken to be steeper looks nearer to its minimum.
-        return left if used == 0 else np.inf
+        self._left = left if used == 0 else np.inf
+        return 0.0
+
+    def left(self, along: float) -> float:
+        """What may be gained yet."""
+        return self._left
 
     def move(self, point: np.ndarray, length: float) -> np.ndarray:
         """Point some way along the direction."""
@@ -82,26 +94,37 @@ class Newton:
         """Go to the minimum of the model; return how much lower it is."""
         if found.hessian is None or found.columns is None:
             raise ValueError("Newton's method needs second derivatives, got none")
-        self.step, own = np.zeros(len(point)), found.columns
-        start, gradient, l1 = point[own], found.gradient[own], self._l1[own]
-        damped = _positive_definite(found.hessian)
-        if not l1.any():
-            step = self.step[own] = -cho_solve(cho_factor(damped), gradient)
-            return -0.5 * float(gradient @ step)
-        end = minimize_model(damped, gradient - damped @ start, l1, start)
-        step = self.step[own] = end - start
-        gain = gradient @ step + 0.5 * step @ damped @ step
-        gain += l1 @ (np.abs(end) - np.abs(start))
-        return max(0.0, -float(gain))
+        own, share = found.columns, self._share
+        vectors = (share.take(v, own) for v in (point, found.gradient, self._l1))
+        step, gain = share.decide(partial(_step_over, found.hessian, *vectors))
+        self.step = np.zeros(len(point))
+        share.put(self.step, own, step)
+        return gain
 
     def _left_outside(self, found: Found, slopes: np.ndarray) -> float:
         """What steps by other weights may gain, each with a typical curvature."""
-        if found.hessian is None or len(found.hessian) == len(slopes):
+        if found.hessian is None or found.columns is None:
             return 0.0
         others = slopes.copy()
-        others[found.columns] = 0.0
+        self._share.put(others, found.columns, np.zeros(len(found.columns)))
         curvature = float(np.diagonal(found.hessian).mean())
-        return 0.5 * float(others @ others) / max(curvature, _FLAT)
+        (square,) = self._share.sums(float(others @ others))
+        return 0.5 * square / max(curvature, _FLAT)
+
+
+def _step_over(
+    hessian: np.ndarray, start: np.ndarray, gradient: np.ndarray, l1: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Step to the minimum of the model, and how much lower that is."""
+    damped = _positive_definite(hessian)
+    if not l1.any():
+        step = -cho_solve(cho_factor(damped), gradient)
+        return step, -0.5 * float(gradient @ step)
+    end = minimize_model(damped, gradient - damped @ start, l1, start)
+    step = end - start
+    gain = gradient @ step + 0.5 * step @ damped @ step
+    gain += l1 @ (np.abs(end) - np.abs(start))
+    return step, max(0.0, -float(gain))
 
 
 def _positive_definite(hessian: np.ndarray) -> np.ndarray:

@@ -23,9 +23,17 @@ from dask_ma.engine import (
 )
 from dask_ma.kernels import DescentSums, make_loss
 from dask_ma.linear._model import LinearModel, RefineParams, describe, initial_model
+from dask_ma.linear.refine._best import Best, BestModel
+from dask_ma.linear.refine._coordinates import Coordinates, Found
 from dask_ma.linear.refine._evaluation import Request, Rows
-from dask_ma.linear.refine._search import Best, Search, Verdict, most_weights
+from dask_ma.linear.refine._search import Search, Verdict, most_weights
+from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
+
+# Fewest columns whose weights are shared out. Two worker processes of one thread took
+# as much processor time either way with as many; the work that is saved grows with the
+# columns, the messages that it takes, two small ones a round, do not.
+_LEAST_SHARED = 2**19
 
 
 class Refinable(Method):
@@ -84,6 +92,9 @@ def refine(
     for itself, ranks on processors of different kinds could round differently, and one
     would end while the others wait for it.
 
+    Where there are many columns and L-BFGS is the method, what it remembers and works
+    out is shared out over the ranks, which decide by sums of what they find.
+
     Parameters
     ----------
     rounds : Refinable
@@ -102,12 +113,18 @@ def refine(
         Whether the objective is as near to its optimum as asked for, or somebody who
         follows the fit wants it to end.
     """
-    if add_up is None:
-        add_up = partial(_add_up, rounds.context.group)
-    refinement = Refinement(rounds, t, add_up)
+    method = choose_method(rounds.params, rounds.problem)
+    make = SharedRefinement if _is_shared(rounds, method) else Refinement
+    refinement = make(rounds, t, add_up, method)
     before = state if rounds.n_refined else None
     ended = fit_rounds(rounds.context, refinement, before, add_up=add_up)
     return rounds.has_converged or ended.wanted
+
+
+def _is_shared(rounds: Refinable, method: str) -> bool:
+    """Whether the work of the search is worth the messages that sharing it takes."""
+    is_large = rounds.problem.shard.n_features >= _LEAST_SHARED
+    return method == "lbfgs" and rounds.context.group.size > 1 and is_large
 
 
 def _add_up(group: Group, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -117,18 +134,20 @@ def _add_up(group: Group, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 class Refinement(Method):
     """Steps of second order, each of which takes a pass over the rows."""
 
-    def __init__(self, rounds: Refinable, t: float, add_up: Adder) -> None:
+    def __init__(
+        self, rounds: Refinable, t: float, add_up: Adder | None, method: str
+    ) -> None:
         super().__init__(rounds.context, rounds.log)
         self.n_rounds = rounds.n_rounds
         self._before = rounds
         self._t = t
-        method = choose_method(rounds.params, rounds.problem)
         self._method = method
+        self._add_up = add_up
         self._rows = Rows(
             rounds.problem,
             rounds.params,
             self.log,
-            add_up,
+            add_up or partial(_add_up, rounds.context.group),
         )
         self._best: Best | None = None
         self._search: Search | None = None  # on rank 0
@@ -146,22 +165,22 @@ class Refinement(Method):
     def round(self) -> Work:
         if self._best is None:
             self._best = self._start()
-        ask = None if self._search is None else self._search.ask()
-        self._request = Request(*broadcast(self.context.group, ask))
-        self._sums = self._rows.measure(self._request, self._best.coordinates)
+        self._request = self._ask()
+        sums = self._rows.measure(self._request, self._best.coordinates)
+        self._parts = self._prepare(sums)
         return self._rows.work()
 
     def measure(self) -> list[np.ndarray]:
-        return list(self._sums)
+        return self._parts
 
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         best, before, verdict = self._best, self._before, Verdict()
         assert best is not None
-        found = self._rows.to_found(DescentSums(*sums), self._request, best.coordinates)
+        found = self._find(sums)
         best.update(self._request, found)
         if self._search is not None:
             verdict = self._search.tell(found)
-        verdict = Verdict(*broadcast(self.context.group, tuple(verdict)))
+        verdict = self._agree(verdict)
         record["objective"] = float(best.objectives.mean())
         record["excess"] = verdict.excess
         self._is_done = verdict.is_done
@@ -185,13 +204,85 @@ class Refinement(Method):
         # refinement that was interrupted goes on from its best model.
         if before.is_worse and not before.n_refined:
             model = initial_model(problem, params)
+        return self._begin(model)
+
+    def _begin(self, model: LinearModel) -> Best:
+        """Begin the search at a model; a collective call."""
         coordinates = self._rows.coordinates(model)
         best = Best(model, coordinates)
         if self.context.group.rank == 0:
-            self._search = Search(
-                best.points, params, coordinates, self._method, self._rows.spread
-            )
+            share = Share(coordinates.n_features)
+            self._search = self._search_from(best.points, coordinates, share)
         return best
+
+    def _search_from(
+        self, points: np.ndarray, coordinates: Coordinates, share: Share
+    ) -> Search:
+        params, spread = self._before.params, self._rows.spread
+        return Search(points, params, coordinates, self._method, spread, share)
+
+    def _ask(self) -> Request:
+        """What is to be evaluated, from rank 0."""
+        ask = None if self._search is None else self._search.ask()
+        return Request(*broadcast(self.context.group, ask))
+
+    def _agree(self, verdict: Verdict) -> Verdict:
+        """What rank 0 makes of the round."""
+        return Verdict(*broadcast(self.context.group, tuple(verdict)))
+
+    def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
+        """This rank's parts of what is to be summed over ranks."""
+        return list(sums)
+
+    def _find(self, sums: list[np.ndarray]) -> list[Found]:
+        """Means from the sums over ranks."""
+        assert self._best is not None
+        coordinates = self._best.coordinates
+        return self._rows.to_found(DescentSums(*sums), self._request, coordinates)
+
+
+class SharedRefinement(Refinement):
+    """Steps of L-BFGS whose vectors are shared out, each rank with a slice of all."""
+
+    _share: Slice
+    _own: Coordinates
+    _slopes: np.ndarray
+
+    def _begin(self, model: LinearModel) -> Best:
+        coordinates = self._rows.coordinates(model)
+        self._share = Slice(
+            self.context.group,
+            coordinates.n_features,
+            self._add_up,
+            fit_intercept=self._before.params.fit_intercept,
+        )
+        self._own = coordinates.part(self._share)
+        points = coordinates.to_points(model)[:, self._share.weights]
+        self._search = self._search_from(points, self._own, self._share)
+        return BestModel(model, coordinates)
+
+    def _ask(self) -> Request:
+        assert self._search is not None
+        self._asked = self._search.ask()
+        points = self._share.gather(self._asked.points)
+        return self._asked._replace(points=points)
+
+    def _agree(self, verdict: Verdict) -> Verdict:
+        return verdict  # the same on all ranks
+
+    def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
+        self._slopes = self._share.scatter(sums.coef)
+        penalties = self._own.penalties(self._asked.points)
+        return [*sums._replace(coef=np.zeros((len(sums.coef), 0))), penalties]
+
+    def _find(self, sums: list[np.ndarray]) -> list[Found]:
+        assert self._best is not None
+        *rest, penalties = sums
+        total = DescentSums(*rest)._replace(coef=self._slopes)
+        own = self._rows.gradients(total, self._asked.points, self._own)
+        return self._rows.to_found(
+            total, self._request, self._best.coordinates, own, penalties
+        )
 
 
 def choose_method(params: RefineParams, problem: Problem) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dask_ma.kernels import make_loss
-from dask_ma.linear._model import LinearModel, RefineParams
+from dask_ma.linear._model import RefineParams
 from dask_ma.linear.refine._coordinates import (
     Coordinates,
     Found,
@@ -18,8 +18,9 @@ from dask_ma.linear.refine._coordinates import (
     least_subgradient,
 )
 from dask_ma.linear.refine._evaluation import Request
-from dask_ma.linear.refine._lbfgs import LBFGS
+from dask_ma.linear.refine._lbfgs import LBFGS, SharedLBFGS
 from dask_ma.linear.refine._newton import Newton
+from dask_ma.linear.refine._share import Share, Slice
 
 # An objective this small against that at the start is zero: no model is the best one of
 # classes that a plane divides, without a penalty.
@@ -57,6 +58,8 @@ class Track:
         What gives the directions.
     coordinates : Coordinates
         What the weights are.
+    share : Share
+        Of which weights that is.
     width : float
         Of the smooth loss, to begin with.
     least_width : float
@@ -85,6 +88,7 @@ class Track:
         start: np.ndarray,
         rule: LBFGS | Newton,
         coordinates: Coordinates,
+        share: Share,
         width: float,
         least_width: float,
         *,
@@ -96,12 +100,14 @@ class Track:
         self.is_stuck = False
         self._rule = rule
         self._coordinates = coordinates
+        self._share = share
         self._least_width = least_width
         self._is_positive = is_positive
         self._point = start
         self._at: Found | None = None  # None: what comes next is taken as it is
         self._gradient = np.zeros(len(start))
         self._length = 1.0
+        self._predicted = 0.0  # change of the objective to the trial, if all is linear
         self._n_refused = 0
 
     @property
@@ -112,18 +118,24 @@ class Track:
     @property
     def n_used(self) -> int:
         """Columns that have a weight at the trial."""
-        return int(np.count_nonzero(self.trial[: self._coordinates.n_features]))
+        own = np.count_nonzero(self.trial[: self._coordinates.n_features])
+        (n_used,) = self._share.sums(float(own))
+        return int(n_used)
 
     @property
     def n_active(self) -> int:
         """Columns that have a weight, or want one, at the trial."""
         slopes = least_subgradient(self._point, self._gradient, self._coordinates.l1)
-        return count_active(self.trial, slopes, self._coordinates.n_features)
+        own = count_active(self.trial, slopes, self._coordinates.n_features)
+        (n_active,) = self._share.sums(float(own))
+        return int(n_active)
 
     def active(self, size: int) -> np.ndarray:
         """The columns that most want to take part, at least those of the trial."""
         l1, n_features = self._coordinates.l1, self._coordinates.n_features
-        return choose_active(self.trial, self._gradient, l1, n_features, size)
+        return choose_active(
+            self.trial, self._gradient, l1, n_features, size, self._share
+        )
 
     def change_rule(self, rule: LBFGS | Newton) -> None:
         """Have another method go on from the last point."""
@@ -157,30 +169,40 @@ class Track:
             return False
         rounding = _ROUNDING * abs(self._at.value)
         return bool(
-            found.value <= self._at.value + _SUFFICIENT * self._predicted() + rounding
+            found.value <= self._at.value + _SUFFICIENT * self._predicted + rounding
         )
 
-    def _predicted(self) -> float:
-        """Change of the objective to the trial, if its smooth part were linear."""
-        if self._at is None:
-            return 0.0
-        l1 = self._coordinates.l1 @ (np.abs(self.trial) - np.abs(self._point))
-        return float(self._at.gradient @ (self.trial - self._point) + l1)
+    def _change_to(self, trial: np.ndarray) -> float:
+        """Choose the trial; predict what this rank's weights change by it."""
+        self.trial = trial
+        change = self._gradient @ (self.trial - self._point)
+        if self._coordinates.penalty.l1 > 0:
+            sizes = np.abs(self.trial) - np.abs(self._point)
+            change = change + self._coordinates.l1 @ sizes
+        return float(change)
 
     def _accept(self, found: Found, tolerance: float) -> None:
         self._point, self._at, self._gradient = self.trial, found, found.gradient
         slopes = least_subgradient(self._point, found.gradient, self._coordinates.l1)
-        left = self._rule.direction(self._point, found, slopes)
+        along = self._rule.direction(self._point, found, slopes)
+        columns, rest, most = self._coordinates.bound_parts(self._point, found.gradient)
+        # All that has to be summed over ranks, in one message.
+        change = self._change_to(self._rule.move(self._point, 1.0))
+        sums = self._share.sums(along, columns, rest, change)
+        along, columns, rest, self._predicted = sums
+        penalty = self._coordinates.penalty
+        if penalty.l1 and not penalty.l2:
+            most = self._share.largest(most)
+        left = self._rule.left(along)
         paid = found.objective if self._is_positive else np.inf
-        bound = self._coordinates.bound(self._point, found.gradient, paid)
+        bound = self._coordinates.bound(columns, rest, most, paid)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
         if gap and not self._rule.knows_curvature and np.isfinite(bound):
             left = max(left, _LOOSENESS * bound)
         left = min(left, bound, paid)
         self._n_refused, self._length = 0, 1.0
-        self.trial = self._rule.move(self._point, 1.0)
-        if self._predicted() >= -rounding:
+        if self._predicted >= -rounding:
             left, self.is_stuck = 0.0, not gap
         self.excess = max(0.0, left + gap - (found.objective - self.objective))
         if gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
@@ -203,12 +225,12 @@ class Track:
         factor = _SHORTEST
         if self._at is not None and np.isfinite(found.value):
             # Where a parabola through both values, with the slope, is lowest.
-            predicted = self._predicted()
-            bend = found.value - self._at.value - predicted
+            bend = found.value - self._at.value - self._predicted
             if bend > 0:
-                factor = min(max(-0.5 * predicted / bend, _SHORTEST), _LONGEST)
+                factor = min(max(-0.5 * self._predicted / bend, _SHORTEST), _LONGEST)
         self._length *= factor
-        self.trial = self._rule.move(self._point, self._length)
+        change = self._change_to(self._rule.move(self._point, self._length))
+        (self._predicted,) = self._share.sums(change)
 
     def _give_up(self) -> None:
         """Begin anew from the best point, or end there."""
@@ -239,23 +261,36 @@ class Rules:
         How many problems there are.
     method : {"newton", "lbfgs"}
         The method to begin with; "newton" is for all columns.
+    share : Share
+        Of which weights these are.
     is_free : bool
         Whether it may be changed.
     """
 
     def __init__(
-        self, coordinates: Coordinates, n_problems: int, method: str, *, is_free: bool
+        self,
+        coordinates: Coordinates,
+        n_problems: int,
+        method: str,
+        share: Share,
+        *,
+        is_free: bool,
     ) -> None:
         self._l1 = coordinates.l1
-        self._n_features = coordinates.n_features
+        self._share = share
+        self._n_features = share.n_features
         self._most_active = most_weights(n_problems) - 1
         self._method = method
-        self._is_free = is_free and method == "lbfgs" and bool(self._l1.any())
+        self._is_free = is_free and method == "lbfgs" and coordinates.penalty.l1 > 0
         self._n_rounds = 0
 
     def make(self) -> LBFGS | Newton:
         """A new rule for one problem."""
-        return Newton(self._l1) if self._method == "newton" else LBFGS(self._l1)
+        if self._method == "newton":
+            return Newton(self._l1, self._share)
+        if isinstance(self._share, Slice):
+            return SharedLBFGS(self._l1, self._share)
+        return LBFGS(self._l1, self._share)
 
     def columns(self, tracks: Sequence[Track]) -> np.ndarray:
         """The columns of each problem's second derivatives; may change the method.
@@ -296,45 +331,6 @@ class Rules:
             track.change_rule(self.make())
 
 
-class Best:
-    """Where each problem's objective was lowest.
-
-    Parameters
-    ----------
-    model : LinearModel
-        The model before the first round.
-    coordinates : Coordinates
-        What the points are.
-
-    Attributes
-    ----------
-    points : ndarray of shape (n_problems, n_weights)
-        The points.
-    objectives : ndarray of shape (n_problems,)
-        The objectives.
-    model : LinearModel
-        The model there, in the dtype of the first.
-    coordinates : Coordinates
-        What the points are.
-    """
-
-    def __init__(self, model: LinearModel, coordinates: Coordinates) -> None:
-        self.model = model
-        self.points = coordinates.to_points(model)
-        self.objectives = np.full(len(self.points), np.inf)
-        self.coordinates = coordinates
-        self._dtype = model.coef.dtype
-
-    def update(self, request: Request, found: list[Found]) -> None:
-        """Take what was found in a round."""
-        for k, point, one in zip(request.problems, request.points, found, strict=True):
-            if one.objective < self.objectives[k]:
-                self.objectives[k] = one.objective
-                self.points[k] = point
-        exact = self.coordinates.to_model(self.points, np.arange(len(self.points)))
-        self.model = LinearModel(*(array.astype(self._dtype) for array in exact))
-
-
 class Verdict(NamedTuple):
     """What rank 0 makes of a round.
 
@@ -354,7 +350,9 @@ class Verdict(NamedTuple):
 
 
 class Search:
-    """Looks for the optimum of all problems at once, on rank 0.
+    """Looks for the optimum of all problems at once.
+
+    All weights are on rank 0, or shared out: then all methods are collective.
 
     Each problem has a line search of its own; their trials are evaluated in the same
     pass, and those that have come to their end are left out.
@@ -371,6 +369,8 @@ class Search:
         What gives the directions.
     spread : float
         Typical size of a residual.
+    share : Share
+        Of which weights points and coordinates are.
     """
 
     def __init__(
@@ -380,11 +380,12 @@ class Search:
         coordinates: Coordinates,
         method: str,
         spread: float,
+        share: Share,
     ) -> None:
         self._params = params
         has_curvature = make_loss(params.loss).has_curvature
         is_free = params.refine == "auto" and has_curvature
-        self._rules = Rules(coordinates, len(points), method, is_free=is_free)
+        self._rules = Rules(coordinates, len(points), method, share, is_free=is_free)
         least = make_loss(params.loss, params.epsilon).least_width
         least = max(least, _NARROWEST * spread)
         width = max(spread, least)
@@ -393,6 +394,7 @@ class Search:
                 point.copy(),
                 self._rules.make(),
                 coordinates,
+                share,
                 width,
                 least,
                 # Nobody says so of a loss that has no name.

@@ -79,7 +79,9 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
     ended = fit_rounds(context, rounds, state, goes_on=refines)
     converged, t = ended.stop, rounds.mean_of_t()
     if refines and not ended.wanted:
-        add_up = partial(_add_up, context.group, params.paradigm.aggregation)
+        add_up, way = None, params.paradigm.aggregation
+        if way != "allreduce":
+            add_up = partial(_add_up, context.group, way)
         converged = refine(rounds, state, t, add_up)
     fitted = {**describe(rounds.output, problem, t, rounds.n_rounds), **rounds.extra(t)}
     return FitResult(
