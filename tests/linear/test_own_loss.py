@@ -188,7 +188,8 @@ def test_shuffles_copy_few_rows_at_a_time(container):
     sgd.partial_fit(X, y)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 1_000_000 < 20 * y.nbytes
+    # Other threads of the process allocate a little, too.
+    assert peak < 1_500_000 < 10 * y.nbytes
     assert sgd.t_ == 1.0 + len(y)
 
 

@@ -30,10 +30,10 @@ from dask_ma.linear.refine._search import Search, Verdict, most_weights
 from dask_ma.linear.refine._share import Share, Slice
 from dask_ma.supervised._problem import Problem
 
-# Fewest columns whose weights are shared out. Two worker processes of one thread took
-# as much processor time either way with as many; the work that is saved grows with the
-# columns, the messages that it takes, two small ones a round, do not.
-_LEAST_SHARED = 2**19
+# Fewest columns whose weights are shared out. Rounds of two worker processes of one
+# thread took 81 ms and not 105 with as many, and with half of them 57 and not 54: the
+# work that is saved grows with the columns, but not the two small messages it takes.
+_LEAST_SHARED = 2**20
 
 
 class Refinable(Method):
