@@ -34,6 +34,7 @@ from sklearn.metrics import log_loss
 from dask_ma.comm import Group, LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.strategies._base import Trainee
 from dask_ma.mpca.strategies._coordinated import Coordinated
 from dask_ma.mpca.strategies._messages import CoalescedMessages
 from dask_ma.mpca.strategies._progress import FitProgress, RankCounters
@@ -128,17 +129,9 @@ class Rank:
             by_score=False,
             is_mean=True,
         )
-        self.strategy = Coordinated(
-            1,
-            schedule,
-            "steps",
-            most_steps=1,  # whatever the time that an exchange takes
-            group=group,
-            network=self.network,
-            counters=self.counters,
-            progress=progress,
-            elapsed=lambda: 0.0,
-        )
+        trainee = Trainee(group, self.network, self.counters, progress, lambda: 0.0)
+        # An exchange after each step, whatever the time that it takes.
+        self.strategy = Coordinated(trainee, 1, schedule, "steps", most_steps=1)
         # A cycle is the way there and back, and the step in which it begins.
         self.messages = LateMessages(group, ("model", "joint"), max(0, tau // 2 - 1))
         self.strategy._messages = self.messages
