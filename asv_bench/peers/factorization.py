@@ -3,29 +3,25 @@
 To be run in the folder asv_bench:
 
     python -m peers.factorization --data DIR --sets movielens jester
-    python -m peers.factorization --data DIR --sets counts --components 64
 
-DIR (or ``$DASK_MA_DATA``) holds ``ml_latest_small``, ``jester5k`` and ``imdb``. On
-ratings a tenth is held out, the same for all, and the root mean squared error on it is
-shown with the processor time of the fit. ``counts`` are the words of the documents of
-``imdb`` without stop words, as implicit feedback; there a round of alternating least
-squares is compared with that of ``implicit``, one round of each in turn, and the loss
-that both end with. ``spark`` compares the objective that alternating least squares of
-Spark and these end with, both without biases and with the same penalty. ``ratings``
-measures the processor time for each generated rating. ``processes`` compares the time
-of one worker process with that of two, by the clock for a round, and by the processor
-of the busiest worker for a whole fit, which other programs disturb less; by default on
-as many ratings, users and items as MovieLens 20M has:
+DIR (or ``$DASK_MA_DATA``) holds ``ml_latest_small`` and ``jester5k``. On ratings a
+tenth is held out, the same for all, and the root mean squared error on it is shown with
+the processor time of the fit. ``spark`` compares the objective that alternating least
+squares of Spark and these end with, both without biases and with the same penalty.
+``ratings`` measures the processor time for each generated rating. ``processes``
+compares the time of one worker process with that of two, by the clock for a round, and
+by the processor of the busiest worker for a whole fit, which other programs disturb
+less; by default on as many ratings, users and items as MovieLens 20M has:
 
     python -m peers.factorization --sets processes --solvers cg
 
-All run on one core. Systems that are not installed are left out with a message.
+All run on one core. Implicit feedback is in ``implicit_feedback.py``. Systems that are
+not installed are left out with a message.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import tempfile
 import time
@@ -43,7 +39,7 @@ from dask_ma import SchMPMatrixFactorization
 
 from ._solvers import PeerAbsentError, local_cluster, require, spark_session
 
-SETS = ("movielens", "jester", "counts", "spark", "ratings", "processes")
+SETS = ("movielens", "jester", "spark", "ratings", "processes")
 SOLVERS = {
     "cg": {"als_solver": "cg"},
     "cholesky": {"als_solver": "cholesky"},
@@ -86,17 +82,6 @@ def load_ratings(name: str, folder: Path) -> Split:
     pairs, values = np.column_stack([users, items])[order], values[order].astype(float)
     out = np.random.default_rng(0).random(len(values)) < 0.1
     return Split(pairs[~out], values[~out], pairs[out], values[out], n_components)
-
-
-def load_counts(folder: Path) -> sparse.csr_array:
-    """How often documents have words."""
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    X = sparse.csr_matrix(sparse.load_npz(folder / "imdb" / "X_train.npz"))
-    with gzip.open(folder / "imdb" / "vocab.txt.gz", "rt", encoding="utf-8") as file:
-        words = file.read().split()
-    X = X[:, [word not in ENGLISH_STOP_WORDS for word in words]]
-    return sparse.csr_array(X[np.diff(X.indptr) > 0]).astype(np.float32)
 
 
 def generate(n_ratings: int, n_users: int, n_items: int) -> tuple[np.ndarray, Any]:
@@ -298,54 +283,7 @@ def compare_on_ratings(name: str, folder: Path) -> None:
         print(f"{seconds:8.2f} s  rmse {rmse:.4f}  {system} {shown}", flush=True)
 
 
-# Counts, speed ----------------------------------------------------------------------
-
-
-def compare_on_counts(folder: Path, n_components: int, n_rounds: int) -> None:
-    """Rounds of implicit's conjugate gradients and of these, in turn."""
-    require("implicit", "pip install implicit")
-    from implicit.cpu import _als as als
-
-    X = load_counts(folder)
-    weights = sparse.csr_matrix((X.data + 1, X.indices, X.indptr), shape=X.shape)
-    other = weights.T.tocsr()
-    rng = np.random.default_rng(0)
-    users, items = (
-        (0.01 * rng.random((n, n_components))).astype(np.float32) for n in X.shape
-    )
-    theirs, ours = [], []
-    for done in range(n_rounds):
-        start = time.process_time()
-        als.least_squares_cg(weights, users, items, 0.1, 1, 3)
-        als.least_squares_cg(other, items, users, 0.1, 1, 3)
-        theirs.append(time.process_time() - start)
-        model = SchMPMatrixFactorization(
-            n_components,
-            feedback="implicit",
-            alpha=0.1,
-            weighted_alpha=False,
-            als_solver="cg",
-            max_iter=done + 1,
-            tol=0,
-            n_ranks=1,
-            random_state=0,
-        )
-        start = time.process_time()
-        model.fit(X)
-        ours.append(time.process_time() - start)
-    # The fits have 1 to n rounds, and what comes before and after them.
-    per_round = np.median(np.diff(ours))
-    found = model.user_factors_, model.item_factors_
-    losses = [
-        als.calculate_loss(weights, *(np.ascontiguousarray(f) for f in both), 0.1, 1)
-        for both in ((users, items), found)
-    ]
-    print(
-        f"\n{X.shape[0]:,} x {X.shape[1]:,}, {X.nnz:,} counts, {n_components} "
-        f"components: implicit {np.median(theirs):.2f} s a round, dask_ma "
-        f"{per_round:.2f} s, ratio {per_round / np.median(theirs):.2f}; loss after "
-        f"{n_rounds} rounds {losses[0]:.6f} and {losses[1]:.6f}"
-    )
+# Speed ----------------------------------------------------------------------------
 
 
 def measure_ratings(sizes: list[int]) -> None:
@@ -408,8 +346,7 @@ def main() -> None:
     add = parser.add_argument
     add("--sets", nargs="+", choices=SETS, default=SETS)
     add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
-    add("--components", type=int, default=64, help="of counts")
-    add("--rounds", type=int, default=4, help="of counts and processes")
+    add("--rounds", type=int, default=4, help="of processes")
     add("--sizes", nargs="+", type=int, default=[10**5, 10**6, 10**7])
     add("--ratings", type=int, default=20_000_000, help="for processes")
     add("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS))
@@ -420,13 +357,6 @@ def main() -> None:
         for name in options.sets:
             if name in ("movielens", "jester"):
                 compare_on_ratings(name, Path(options.data))
-            elif name == "counts":
-                try:
-                    compare_on_counts(
-                        Path(options.data), options.components, options.rounds
-                    )
-                except PeerAbsentError as absent:
-                    print(f"implicit left out: {absent}")
             elif name == "spark":
                 try:
                     compare_with_spark("movielens", Path(options.data))

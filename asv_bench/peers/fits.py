@@ -50,7 +50,7 @@ from dask_ma import (
     SFBMetricLearner,
 )
 
-from . import dictionary, factorization, gibbs, metric, multiclass
+from . import dictionary, gibbs, implicit_feedback, metric, multiclass
 from ._problem import Problem
 from ._solvers import PeerAbsentError, require
 
@@ -192,7 +192,7 @@ def factorized(folder: Path) -> Contest:
     from implicit.als import AlternatingLeastSquares
     from implicit.cpu._als import calculate_loss
 
-    X = factorization.load_counts(folder)[:5000]
+    X = implicit_feedback.load_counts(folder)[:5000]
     weights = sparse.csr_matrix((X.data + 1, X.indices, X.indptr), shape=X.shape)
     shared: dict[str, Any] = {"alpha": 0.1, "max_iter": 5, "tol": 0, "n_ranks": 1}
     shared |= {"feedback": "implicit", "weighted_alpha": False, "als_solver": "cg"}

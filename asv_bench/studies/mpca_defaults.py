@@ -233,9 +233,9 @@ def main() -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--data", default=os.environ.get("DASK_MA_DATA"))
-    parser.add_argument("--pulls", type=float, nargs="+", default=[0.2, 0.4])
+    parser.add_argument("--pulls", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4])
     parser.add_argument(
-        "--extrapolations", type=float, nargs="+", default=[0.7, 1.5, 2.5, 3.5]
+        "--extrapolations", type=float, nargs="+", default=[2.5, 3.0, 3.5, 4.5]
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--taus", type=int, nargs="+", default=[2, 8, 32])

@@ -21,15 +21,16 @@ class MPCA(Settings):
     ----------
     n_phases : {1, 2, 3}, default=1
         Shards that the model is cut into, which are exchanged in turn.
-    extrapolation : float, default=2.5
+    extrapolation : float or "auto", default="auto"
         How many cycles ahead the joint model is projected before it is sent, at least
-        0; reached over 5 cycles.
+        0; reached over 5 cycles. "auto" is 3.5, and 2.5 with a penalty that is given or
+        a part of the loss.
     smoothing : float, default=0.8
         How much of its past the trajectory of the joint model keeps, from 0 to below 1.
     penalty : float or "auto", default="auto"
         How strongly each step draws a rank towards the joint model, from 0 to 1. A
         number begins with 0, jumps to 0.5, and decays to this value. "auto" is by as
-        much as draws a rank 0.4 of the way in all steps of a cycle, however many these
+        much as draws a rank 0.2 of the way in all steps of a cycle, however many these
         are; with ``penalty_form="loss"`` it is 0.05.
     penalty_form : {"shift", "loss"}, default="shift"
         Whether the penalty moves the model before the gradient is computed, or is a
@@ -56,7 +57,7 @@ class MPCA(Settings):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_phases": [Interval(Integral, 1, 3, closed="both")],
-        "extrapolation": [Interval(Real, 0, None, closed="left")],
+        "extrapolation": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "smoothing": [Interval(Real, 0, 1, closed="left")],
         "penalty": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "penalty_form": [StrOptions({"shift", "loss"})],
@@ -69,7 +70,7 @@ class MPCA(Settings):
         self,
         *,
         n_phases: int = 1,
-        extrapolation: float = 2.5,
+        extrapolation: float | str = "auto",
         smoothing: float = 0.8,
         penalty: float | str = "auto",
         penalty_form: str = "shift",

@@ -12,8 +12,10 @@ from dask_ma.mpca.strategies._parameters import MPCA
 N_RAMP = 5
 
 #: Part of its distance from the joint model by which a rank is drawn there in a cycle.
-CYCLE_PULL = 0.4
+CYCLE_PULL = 0.2
 
+_EXTRAPOLATION = 3.5  # with that pull
+_EXTRAPOLATION_OF_A_PENALTY = 2.5  # which may draw ranks further in a long cycle
 _N_ALONE = 2  # cycles without a penalty, in which ranks look around (section 6.3)
 _FIRST_PENALTY = 0.5  # after which they are drawn together
 _N_DECAY = 10  # cycles from there to the penalty asked for
@@ -89,9 +91,12 @@ def schedule_of(chosen: MPCA) -> CycleSchedule:
     """Schedule of the cycles that parameters ask for."""
     automatic = None if chosen.penalty_form == "shift" else _LOSS_PENALTY
     penalty = automatic if isinstance(chosen.penalty, str) else chosen.penalty
-    return CycleSchedule(
-        chosen.extrapolation, chosen.smoothing, penalty, chosen.blending
-    )
+    extrapolation = chosen.extrapolation
+    if isinstance(extrapolation, str):
+        extrapolation = (
+            _EXTRAPOLATION if penalty is None else _EXTRAPOLATION_OF_A_PENALTY
+        )
+    return CycleSchedule(extrapolation, chosen.smoothing, penalty, chosen.blending)
 
 
 class LearningRate:
