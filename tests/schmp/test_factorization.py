@@ -372,6 +372,25 @@ def test_dask_frames(cluster):
     )
 
 
+def items_of_a_block(start):
+    return np.column_stack([np.arange(5000) % 7, start + np.arange(5000)])
+
+
+def test_ids_do_not_go_through_the_scheduler(processes):
+    starts = range(0, 20_000, 5000)
+    pairs = da.concatenate(
+        [
+            da.from_delayed(dask.delayed(items_of_a_block)(start), (5000, 2), int)
+            for start in starts
+        ]
+    )
+    model = SchMPMatrixFactorization(4, max_iter=1, tol=0, n_ranks=2, random_state=0)
+    # Of 20,000 ids there are 160 kB; a warning of a large graph is an error here.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "40kB"}):
+        model.fit(pairs, pairs[:, 0])
+    assert len(model.item_ids_) == 20_000
+
+
 def test_columns_of_another_order():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS})
     model = SchMPMatrixFactorization(**EXACT, max_iter=2).fit(frame, RATINGS)

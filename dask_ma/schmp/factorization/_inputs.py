@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.data import (
+    current_client,
     describe,
     is_dask_collection,
     is_foreign_sparse,
@@ -292,7 +293,7 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
             for side, name in enumerate(("users", "items"))
         )
     shape = len(users), len(items)
-    ids = [dask.delayed(one) for one in (users, items)]  # sent once, not to each block
+    ids = _known_to_all([users, items])
     numbers = [dask.delayed(_numbered)(block, *ids) for block in blocks]
     parts = dask.compute(*(dask.delayed(_sent)(one, dtype) for one in numbers))
     sizes = [len(part[0]) for part in parts]
@@ -310,6 +311,17 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     del parts
     seen = rated(columns, shape, adds_up=adds_up)
     return Encoded(table, users, items, sum(sizes), seen)
+
+
+def _known_to_all(objects: list[Any]) -> list[Any]:
+    """Arguments of delayed calls that are sent to each worker, and not with a graph."""
+    import dask
+
+    client = current_client()
+    if client is None:
+        return [dask.delayed(each) for each in objects]
+    # To all of them, so that a worker that is lost takes nothing along.
+    return list(client.scatter(objects, broadcast=True, hash=False))
 
 
 def _pair_blocks(X: Any, y: Any) -> list[Any]:
