@@ -444,6 +444,7 @@ def best_columns(scores: np.ndarray, n: int, chunk: int = 64) -> np.ndarray:
     Parameters
     ----------
     scores : ndarray of shape (n_rows, n_columns)
+        Without NaN.
     n : int
         How many, at least 1; if there are fewer columns, all.
     chunk : int, default=64
@@ -457,24 +458,37 @@ def best_columns(scores: np.ndarray, n: int, chunk: int = 64) -> np.ndarray:
     """
     n_rows, n_columns = scores.shape
     n = min(n, n_columns)
+    n_chunks = n_columns // chunk
     if n_columns <= 4 * n * chunk:
-        candidates = np.broadcast_to(np.arange(n_columns), scores.shape)
-        return _sorted_best(scores, candidates, n)
-    padded = -n_columns % chunk
-    if padded:
-        edge = np.full((n_rows, padded), -np.inf, dtype=scores.dtype)
-        scores = np.concatenate([scores, edge], axis=1)
-    cut = scores.reshape(n_rows, -1, chunk)
-    largest = cut.max(axis=2)
-    # The n best are in the chunks with the n largest maxima, the first of equal ones.
-    chunks = np.argsort(-largest, axis=1, kind="stable")[:, :n]
-    chunks.sort(axis=1)
-    picked = np.take_along_axis(cut, chunks[:, :, np.newaxis], axis=1)
-    candidates = chunks[:, :, np.newaxis] * chunk + np.arange(chunk)
-    return _sorted_best(picked.reshape(n_rows, -1), candidates.reshape(n_rows, -1), n)
+        return _in_order(scores, _largest(scores, n))
+    whole = n_chunks * chunk
+    cut = scores[:, :whole].reshape(n_rows, n_chunks, chunk)
+    # The n best are in the chunks with the n largest maxima, the first of equal ones,
+    # or behind the last whole chunk.
+    chunks = _largest(cut.max(axis=2), n)
+    inside = (chunks[:, :, np.newaxis] * chunk + np.arange(chunk)).reshape(n_rows, -1)
+    behind = np.broadcast_to(np.arange(whole, n_columns), (n_rows, n_columns - whole))
+    candidates = np.concatenate([inside, behind], axis=1)
+    picked = np.take_along_axis(scores, candidates, axis=1)
+    best = np.take_along_axis(candidates, _largest(picked, n), axis=1)
+    return _in_order(scores, best)
 
 
-def _sorted_best(scores: np.ndarray, candidates: np.ndarray, n: int) -> np.ndarray:
-    """Candidates of the `n` largest scores, in order; equal scores by their number."""
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
-    return np.take_along_axis(candidates, order, axis=1).astype(np.intp)
+def _largest(scores: np.ndarray, n: int) -> np.ndarray:
+    """Sorted columns of the `n` largest scores of each row, the first of equal ones."""
+    n_rows, n_columns = scores.shape
+    last = np.partition(scores, n_columns - n, axis=1)[:, n_columns - n, np.newaxis]
+    taken = scores >= last
+    n_spare = np.count_nonzero(taken, axis=1) - n
+    for row in np.flatnonzero(n_spare):
+        equal = np.flatnonzero(scores[row] == last[row])
+        taken[row, equal[-n_spare[row] :]] = False
+    return np.nonzero(taken)[1].reshape(n_rows, n)
+
+
+def _in_order(scores: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Columns by their scores, the largest first; equal scores stay in their order."""
+    order = np.argsort(
+        -np.take_along_axis(scores, columns, axis=1), axis=1, kind="stable"
+    )
+    return np.take_along_axis(columns, order, axis=1)
