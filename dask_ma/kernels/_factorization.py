@@ -438,7 +438,7 @@ def _step(
 # The best of many -------------------------------------------------------------------
 
 
-def best_columns(scores: np.ndarray, n: int, chunk: int = 64) -> np.ndarray:
+def best_columns(scores: np.ndarray, n: int, n_together: int = 64) -> np.ndarray:
     """Columns of the largest scores of each row, the best first.
 
     Parameters
@@ -447,9 +447,8 @@ def best_columns(scores: np.ndarray, n: int, chunk: int = 64) -> np.ndarray:
         Without NaN.
     n : int
         How many, at least 1; if there are fewer columns, all.
-    chunk : int, default=64
-        Columns of which the largest is looked at first: only the chunks with the `n`
-        largest of these are looked into.
+    n_together : int, default=64
+        Columns of which only the largest is looked at first.
 
     Returns
     -------
@@ -458,37 +457,23 @@ def best_columns(scores: np.ndarray, n: int, chunk: int = 64) -> np.ndarray:
     """
     n_rows, n_columns = scores.shape
     n = min(n, n_columns)
-    n_chunks = n_columns // chunk
-    if n_columns <= 4 * n * chunk:
-        return _in_order(scores, _largest(scores, n))
-    whole = n_chunks * chunk
-    cut = scores[:, :whole].reshape(n_rows, n_chunks, chunk)
-    # The n best are in the chunks with the n largest maxima, the first of equal ones,
-    # or behind the last whole chunk.
-    chunks = _largest(cut.max(axis=2), n)
-    inside = (chunks[:, :, np.newaxis] * chunk + np.arange(chunk)).reshape(n_rows, -1)
-    behind = np.broadcast_to(np.arange(whole, n_columns), (n_rows, n_columns - whole))
-    candidates = np.concatenate([inside, behind], axis=1)
-    picked = np.take_along_axis(scores, candidates, axis=1)
-    best = np.take_along_axis(candidates, _largest(picked, n), axis=1)
-    return _in_order(scores, best)
+    if not n:
+        return np.zeros((n_rows, 0), dtype=np.intp)
+    least = _nth_of_some(scores, n, n_together)
+    rows, columns = np.divmod(np.flatnonzero(scores >= least), n_columns)
+    order = np.lexsort((-scores[rows, columns], rows))
+    first = np.searchsorted(rows, np.arange(n_rows))
+    best: np.ndarray = columns[order][first[:, np.newaxis] + np.arange(n)]
+    return best
 
 
-def _largest(scores: np.ndarray, n: int) -> np.ndarray:
-    """Sorted columns of the `n` largest scores of each row, the first of equal ones."""
+def _nth_of_some(scores: np.ndarray, n: int, n_together: int) -> np.ndarray:
+    """What at least `n` scores of a row reach, and not many more, as a column."""
     n_rows, n_columns = scores.shape
-    last = np.partition(scores, n_columns - n, axis=1)[:, n_columns - n, np.newaxis]
-    taken = scores >= last
-    n_spare = np.count_nonzero(taken, axis=1) - n
-    for row in np.flatnonzero(n_spare):
-        equal = np.flatnonzero(scores[row] == last[row])
-        taken[row, equal[-n_spare[row] :]] = False
-    return np.nonzero(taken)[1].reshape(n_rows, n)
-
-
-def _in_order(scores: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Columns by their scores, the largest first; equal scores stay in their order."""
-    order = np.argsort(
-        -np.take_along_axis(scores, columns, axis=1), axis=1, kind="stable"
-    )
-    return np.take_along_axis(columns, order, axis=1)
+    n_groups = n_columns // n_together
+    if n_groups >= 4 * n:
+        # Groups of columns far from each other: maxima of whole vectors are quick.
+        inside = scores[:, : n_groups * n_together]
+        scores = inside.reshape(n_rows, n_together, n_groups).max(axis=1)
+    place = scores.shape[1] - n
+    return np.partition(scores, place, axis=1)[:, place, np.newaxis]

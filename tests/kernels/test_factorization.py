@@ -158,6 +158,13 @@ def test_the_best_columns(n_columns, n, kinds):
     np.testing.assert_array_equal(best_columns(scores, n, 16), expected)
 
 
+@pytest.mark.parametrize("shape", [(0, 50), (3, 0)])
+def test_the_best_of_no_columns_or_for_no_rows(shape):
+    found = best_columns(np.zeros(shape), 10)
+    assert found.shape == (shape[0], min(10, shape[1]))
+    assert found.dtype == np.intp
+
+
 def test_random_numbers_belong_to_ids():
     ids = RNG.permutation(20_000)
     numbers = hashed_uniform(3, ids, 4)

@@ -102,11 +102,11 @@ class FactorModel:
         """Numbers and scores of the best candidates of some users, -1 for none."""
         numbers = np.full((len(users), n), -1, dtype=np.int64)
         scores = np.full((len(users), n), -np.inf)
-        items = self.items[candidates]
-        step = max(1, _SCORES // max(1, len(items)))
+        items = np.ascontiguousarray(self.items[candidates].T)
+        step = max(1, _SCORES // max(1, len(candidates)))
         for start in range(0, len(users), step):
             own = users[start : start + step]
-            found = self.rows_of(own, 0) @ items.T
+            found = self.rows_of(own, 0) @ items
             if seen is not None:
                 found[_places_of(seen, own, candidates)] = -np.inf
             best = best_columns(found, n)
