@@ -137,7 +137,7 @@ class AlternatingFactorization(Factorization):
                     change["loss"] += found[0] if side == 1 else 0.0
                     change["penalties"][side] += found[1]
                     change[SIDES[side]] += gram_of(block.values["factors"])
-        local.collected = None
+        local.collected = local.opposite = None
         return change
 
     @abstractmethod
@@ -181,20 +181,29 @@ class AlternatingFactorization(Factorization):
             return 0, place % n_users  # items travel to be looked at, too
         return 1, place - n_users
 
-    def offsets(self, factors: np.ndarray, side: int) -> np.ndarray | None:
-        """What a visiting block takes from the ratings of a side: its biases."""
-        # Next to the ones of those that are solved for are the biases of the others.
-        ones = self.params.fixed_columns[side]
-        return None if ones is None else factors[:, ones]
-
     def columns(self, side: int) -> np.ndarray:
         """Columns of a side that are solved for: all but the ones."""
         columns = np.arange(self.params.n_columns)
         return columns[columns != self.params.fixed_columns[side]]
 
-    def solved_columns(self, factors: np.ndarray, side: int) -> np.ndarray:
-        """What the columns that are solved for are multiplied with."""
-        return np.ascontiguousarray(factors[:, self.columns(side)])
+    def opposite(
+        self, factors: np.ndarray, side: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What the columns solved for are multiplied with, and biases to take off."""
+        # Next to the ones of those that are solved for are the biases of the others.
+        ones = self.params.fixed_columns[side]
+        if ones is None:
+            return np.ascontiguousarray(factors), None
+        return np.ascontiguousarray(factors[:, self.columns(side)]), factors[:, ones]
+
+    def opposite_of_all(
+        self, local: LocalRatings, side: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The same of all that is collected, for all blocks at home."""
+        assert local.collected is not None
+        if local.opposite is None:
+            local.opposite = self.opposite(local.collected, side)
+        return local.opposite
 
     def put(
         self, block: ParameterBlock, found: np.ndarray, ridges: np.ndarray, side: int

@@ -53,7 +53,7 @@ class ConjugateGradientFactorization(AlternatingFactorization):
         """Gather what a visiting block means to those that are at home."""
         side, place = self.phase(turn.rotation)
         factors = block.values["factors"]
-        near, offsets = self.solved_columns(factors, side), self.offsets(factors, side)
+        near, offsets = self.opposite(factors, side)
         for home in turn.home:
             batches = local.batches.get((home.number, block.number))
             if batches is None:
@@ -101,9 +101,7 @@ class ConjugateGradientFactorization(AlternatingFactorization):
     ) -> tuple[np.ndarray, float]:
         """Factors and loss after all steps, where all elements of the rows are here."""
         found = block.values["factors"][:, self.columns(side)]
-        assert local.collected is not None
-        near = self.solved_columns(local.collected, side)
-        offsets = self.offsets(local.collected, side)
+        near, offsets = self.opposite_of_all(local, side)
         loss = 0.0
         for batch in local.batches.get((block.number, ALL), ()):
             descent, constants = descend_batch(

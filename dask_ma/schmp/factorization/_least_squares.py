@@ -27,24 +27,22 @@ class LeastSquaresFactorization(AlternatingFactorization):
 
     def gather(self, block: ParameterBlock, local: LocalRatings, turn: Turn) -> None:
         """Add a visiting block to the equations of those that are at home."""
+        side, _ = self.phase(turn.rotation)
+        opposite = self.opposite(block.values["factors"], side)
         for home in self._solved_for(turn, local):
-            self._add(home, block.number, block.values["factors"], local, turn)
+            self._add(home, block.number, opposite, local)
 
     def _add(
         self,
         home: int,
         visiting: int,
-        factors: np.ndarray,
+        opposite: tuple[np.ndarray, np.ndarray | None],
         local: LocalRatings,
-        turn: Turn,
     ) -> None:
         """Add factors of the other side to the equations of a home block."""
-        side, _ = self.phase(turn.rotation)
         batches = local.batches.get((home, visiting))
         if batches is not None:
-            kept = self.solved_columns(factors, side)
-            offsets = self.offsets(factors, side)
-            add_elements(self._sums(home, local), batches, kept, offsets)
+            add_elements(self._sums(home, local), batches, *opposite)
 
     def solve(
         self,
@@ -58,7 +56,7 @@ class LeastSquaresFactorization(AlternatingFactorization):
             return None
         side, _ = self.phase(turn.rotation)
         if local.collected is not None:
-            self._add(block.number, ALL, local.collected, local, turn)
+            self._add(block.number, ALL, self.opposite_of_all(local, side), local)
         equations = self._sums(block.number, local)
         del local.sums[block.number]
         ridges = self.ridges(block.parameters, local)

@@ -58,6 +58,8 @@ class LocalRatings:
         By home block: what a rotation gathers until its end.
     collected : ndarray or None
         Factors of the side that travels, where all of it is collected.
+    opposite : tuple of ndarray, or None
+        What the rows solved for see of `collected`, once one of them has looked.
     """
 
     ratings: Ratings
@@ -71,6 +73,7 @@ class LocalRatings:
     batches: dict[tuple[int, int], Any] = field(default_factory=dict)
     sums: dict[int, Any] = field(default_factory=dict)
     collected: np.ndarray | None = None
+    opposite: tuple[np.ndarray, np.ndarray | None] | None = None
 
 
 class Factorization(RotationProgram):
