@@ -179,6 +179,8 @@ def main() -> None:
     add("--repeats", type=int, default=3)
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
+    if options.data is None:
+        parser.error("--data is wanted, or DASK_MA_DATA in the environment")
     folder = Path(options.data)
     n, rounds = options.components, options.rounds
     with threadpool_limits(1):
