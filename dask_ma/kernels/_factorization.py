@@ -180,9 +180,29 @@ def add_elements(
             values = values - offsets[columns]
         pulled = pulls * values
         weighted = near * curvatures[:, :, np.newaxis]
-        matrices[rows] += np.matmul(weighted.transpose(0, 2, 1), near)
-        vectors[rows] += np.matmul(pulled[:, np.newaxis, :], near)[:, 0]
+        matrices[rows] += products_of_rows(weighted.transpose(0, 2, 1), near)
+        vectors[rows] += products_of_rows(pulled[:, np.newaxis, :], near)[:, 0]
         constants[rows] += np.einsum("bl,bl->b", pulled, values, dtype=np.float64)
+
+
+def products_of_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Products of the matrices of many rows.
+
+    Parameters
+    ----------
+    left : ndarray of shape (n_rows, k, m)
+    right : ndarray of shape (n_rows, m, n)
+
+    Returns
+    -------
+    products : ndarray of shape (n_rows, k, n)
+        NaN where they are not defined, without a warning.
+    """
+    # OpenBLAS now and then leaves the flag of an invalid operation behind though all
+    # numbers are finite. What is not finite is noticed by the objective.
+    with np.errstate(invalid="ignore"):
+        products: np.ndarray = np.matmul(left, right)
+    return products
 
 
 def solve_rows(
@@ -235,7 +255,7 @@ def losses_of_rows(
     losses : ndarray of float64 of shape (n_rows,)
         Without penalties; not negative.
     """
-    images = np.matmul(equations.matrices, factors[:, :, np.newaxis])[:, :, 0]
+    images = products_of_rows(equations.matrices, factors[:, :, np.newaxis])[:, :, 0]
     x = factors.astype(np.float64)
     if gram is not None:
         images = images + x @ gram

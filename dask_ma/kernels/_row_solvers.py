@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.kernels._factorization import NormalEquations, RowBatch
+from dask_ma.kernels._factorization import (
+    NormalEquations,
+    RowBatch,
+    products_of_rows,
+)
 
 _TINY = 1e-30
 _ROWS = 2048  # whose matrices are worked on at a time
@@ -66,7 +70,7 @@ def add_pulls(
         if offsets is not None:
             values = values - offsets[columns]
         pulled = weights * values
-        pulls[rows] += np.matmul(pulled[:, np.newaxis, :], gathered)[:, 0]
+        pulls[rows] += products_of_rows(pulled[:, np.newaxis, :], gathered)[:, 0]
         constants[rows] += np.einsum("bl,bl->b", pulled, values, dtype=np.float64)
         products[rows] += _product(gathered, curvatures, factors[rows])
 
@@ -187,7 +191,7 @@ def descend_batch(
         values = values - offsets[columns]
     pulled, own = weights * values, ridges[rows]
     constants = np.einsum("bl,bl->b", pulled, values, dtype=np.float64)
-    pulls = np.matmul(pulled[:, np.newaxis, :], gathered)[:, 0]
+    pulls = products_of_rows(pulled[:, np.newaxis, :], gathered)[:, 0]
     begun = factors[rows]
     products = _product(gathered, curvatures, begun)
     descent = begin_rows(begun, pulls, products, own, gram)
@@ -227,10 +231,9 @@ def _gathered(near: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 def _product(gathered: np.ndarray, curvatures: np.ndarray, x: np.ndarray) -> np.ndarray:
     """``A x`` of rows, by their elements."""
-    values = np.matmul(gathered, x[:, :, np.newaxis])[:, :, 0]
+    values = products_of_rows(gathered, x[:, :, np.newaxis])[:, :, 0]
     values *= curvatures
-    found: np.ndarray = np.matmul(values[:, np.newaxis, :], gathered)[:, 0]
-    return found
+    return products_of_rows(values[:, np.newaxis, :], gathered)[:, 0]
 
 
 def _with_rest(
@@ -299,7 +302,7 @@ def _descend_nonnegative(
     for _ in range(_SWEEPS):
         x = factors[rows]
         before = x.copy()
-        rests = vectors - np.matmul(matrices, x[:, :, np.newaxis])[:, :, 0]
+        rests = vectors - products_of_rows(matrices, x[:, :, np.newaxis])[:, :, 0]
         for place in range(len(is_free)):
             scale = matrices[:, place, place]
             moved = x[:, place] + np.divide(

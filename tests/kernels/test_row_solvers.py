@@ -134,3 +134,17 @@ def test_rows_without_elements_have_no_factors():
         equations, np.zeros(2), np.ones((2, F)), np.zeros(F, bool)
     )
     assert not found.any() and found.dtype == np.float32
+
+
+def test_what_is_not_defined_is_nan_without_a_warning():
+    """The objective tells of it; the flags of BLAS cannot be relied on."""
+    matrix = sparse.csr_array(np.ones((3, 2), dtype=np.float32))
+    weights = np.ones(matrix.nnz, dtype=np.float32)
+    [batch] = row_batches(matrix, weights, weights)
+    near = np.array([[1, np.inf], [1, -np.inf]], dtype=np.float32)
+    pulls, products = np.zeros((2, 3, 2), dtype=np.float32)
+    add_pulls(
+        pulls, products, np.zeros(3), [batch], near, np.zeros((3, 2), dtype=np.float32)
+    )
+    np.testing.assert_array_equal(np.isnan(pulls), [[False, True]] * 3)
+    assert np.isnan(products).all()
