@@ -453,6 +453,8 @@ class DistributedRegressorMixin(RegressorMixin):
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
             dtype=[*self._row_dtypes, *CAST_LATER],
             order="C",
+            # Ranks refuse what is not finite, and name its rows: one pass is enough.
+            ensure_all_finite=not reset,
             y_numeric=True,
             multi_output=_has_columns(self, y),
             reset=reset,
