@@ -311,7 +311,7 @@ def test_a_negligible_penalty(wide):
 @pytest.mark.parametrize("schedule", ["working_set", "random"])
 def test_advice_depends_on_the_schedule(schedule, monkeypatch):
     """Only updates at the same time can outdo each other."""
-    monkeypatch.setattr("dask_ma.data._shard.check_size", lambda *args: None)
+    monkeypatch.setattr("dask_ma.supervised._problem.check_size", lambda *args: None)
     X = np.random.default_rng(0).normal(size=(30, 4))
     words = "choose the schedule" if schedule == "random" else "scale the features, and"
     model = SchMPLasso(alpha=0.01, schedule=schedule)
