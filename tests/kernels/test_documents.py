@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from scipy import sparse, special
-from slow_documents import PLAIN, infer_document
 from sklearn.decomposition import LatentDirichletAllocation
+from slow_documents import PLAIN, infer_document
 
 from dask_ma.kernels import (
     Inference,
