@@ -365,10 +365,7 @@ def _store(
 def _pack(
     block: _Block, rows: np.ndarray, n_left: int, gamma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Leave out all but some rows, and all but the largest topics of each.
-
-    Returns where the elements that are left are in an array of documents and topics.
-    """
+    """Leave out all but some rows and the largest topics of each; where these are."""
     largest = np.argpartition(gamma[rows], -n_left, axis=1)[:, -n_left:]
     kept = np.sort(largest, axis=1)
     across = rows[:, np.newaxis], kept

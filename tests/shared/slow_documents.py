@@ -1,4 +1,4 @@
-"""Slow inference for the documents of a topic model, one document and word at a time."""
+"""Slow inference for documents of a topic model, one document and word at a time."""
 
 import numpy as np
 from scipy import special
