@@ -1,6 +1,7 @@
 """The rounds of MALDA against a slow loop, and lazy updates against dense ones."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from slow_documents import infer_document
 
 from dask_ma import MALDA
 from dask_ma.data import Block, Shard
+from dask_ma.ma.lda._rounds import Rounds
 from dask_ma.ma.lda._topics import Topics
 from dask_ma.topics._corpus import Corpus, Summary
 
@@ -420,3 +422,12 @@ def test_batches_hold_their_documents(X, n_blocks):
         np.testing.assert_array_equal(dense, X[np.sort(rows)])
         assert batch.X.dtype == np.float32
         assert (X[rows][:, batch.words].sum(axis=0) > 0).all()
+
+
+@pytest.mark.parametrize("n_rounds", [1, 2, 5, 7])
+def test_rounds_share_documents_out_evenly(n_rounds):
+    order = np.random.default_rng(0).permutation(23)
+    rounds = SimpleNamespace(n_rounds=n_rounds)
+    parts = [Rounds.share_out(rounds, order, i) for i in range(n_rounds)]
+    for part, expected in zip(parts, np.array_split(order, n_rounds), strict=True):
+        np.testing.assert_array_equal(part, expected)

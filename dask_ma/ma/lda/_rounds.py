@@ -94,7 +94,11 @@ class Rounds(ABC):
 
     def share_out(self, order: np.ndarray, n_round: int) -> np.ndarray:
         """This rank's documents of a round of a pass in the given order."""
-        return np.array_split(order, self.n_rounds)[n_round]
+        # One part of what np.array_split gives; all of them would take as long as there
+        # are rounds, in each round.
+        size, n_larger = divmod(len(order), self.n_rounds)
+        start = n_round * size + min(n_round, n_larger)
+        return order[start : start + size + (n_round < n_larger)]
 
     def _rate(self, n: int) -> float:
         """How far the n-th update moves, n from 1; in the literature, this is `rho`."""
