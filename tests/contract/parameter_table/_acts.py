@@ -311,6 +311,7 @@ _FACTORIZATION = {
 
 _METRIC = {
     "n_components": acts(2),
+    "metric_form": acts("diagonal", n_components=None),
     "loss": acts("logistic"),
     "margin": acts(2.0, loss="hinge"),
     "push_weight": acts(1.0, loss="hinge"),

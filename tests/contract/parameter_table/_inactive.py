@@ -207,6 +207,7 @@ INACTIVE = [
         **_FACTORS,
     ),
     # Learnt distances
+    raises(_METRIC, "n_components", 2, "metric_form", metric_form="diagonal"),
     raises(_METRIC, "margin", 2.0, "loss"),
     raises(_METRIC, "push_weight", 2.0, "loss", loss="logistic"),
     raises(_METRIC, "penalty", "l1", "alpha", optimizer="sgd"),
