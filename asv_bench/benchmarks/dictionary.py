@@ -6,7 +6,8 @@ import numpy as np
 
 from dask_ma import SFBDictionaryLearning
 from dask_ma.sfb.dictionary._atoms import Statistics, descend_on_atoms
-from dask_ma.sfb.dictionary._codes import ROUGH, Accuracy, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy
+from dask_ma.sfb.dictionary._codes import ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._sums import BatchSums
 
 from . import parameterized

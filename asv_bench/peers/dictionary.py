@@ -32,7 +32,8 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from dask_ma import SFBDictionaryLearning
-from dask_ma.sfb.dictionary._codes import Accuracy, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy
+from dask_ma.sfb.dictionary._codes import lasso_codes
 
 from ._solvers import local_cluster
 

@@ -6,7 +6,8 @@ from scipy import sparse
 from sklearn.decomposition import sparse_encode
 
 from dask_ma.sfb.dictionary import _codes
-from dask_ma.sfb.dictionary._codes import ROUGH, Accuracy, UnitAtoms, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy, UnitAtoms
+from dask_ma.sfb.dictionary._codes import ALGORITHMS, ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._supports import solve_supports
 
 TIGHT = Accuracy(step=1e-3, gap=1e-10, max_sweeps=2000)
@@ -142,7 +143,7 @@ def test_the_gap_bounds_what_is_left(gap, positive):
     assert left.min() > -1e-8
     # A block knows the gaps themselves; they are above what is left.
     unit = UnitAtoms.of(atoms, 0.3, X.dtype)
-    block = _codes._Block(X, unit, positive, np.zeros((len(X), len(atoms))))
+    block = ALGORITHMS["greedy_cd"](X, unit, positive, np.zeros((len(X), len(atoms))))
     assert block.solve(Accuracy(1e-1, gap, 5000)) == 0
     gaps = block.gaps()
     assert (gaps <= gap * (X**2).sum(axis=1)).all()

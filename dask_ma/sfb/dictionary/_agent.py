@@ -321,7 +321,12 @@ class DictionaryFit(Method):
         """Codes of a batch, and the objectives of its rows times their weights."""
         params = self._params
         found = lasso_codes(
-            X, self._atoms, params.alpha, ROUGH, positive=params.positive_code
+            X,
+            self._atoms,
+            params.alpha,
+            ROUGH,
+            positive=params.positive_code,
+            algorithm=params.fit_algorithm,
         )
         if weight is None:
             return found.values, found.objectives

@@ -14,6 +14,7 @@ from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo
 from dask_ma.sfb.dictionary._agent import train
+from dask_ma.sfb.dictionary._codes import ALGORITHMS
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import DictionaryParams
 from dask_ma.sfb.dictionary._solvers import SOLVERS
@@ -53,6 +54,14 @@ class SFBDictionaryLearning(FittedDictionary):
         `max_iter`.
     eta0 : float, default=0.2
         Length of the first steps of "sgd", above 0.
+    fit_algorithm : {"greedy_cd", "fista", "cd", "lars"}, default="greedy_cd"
+        How codes are found while atoms are learned. "greedy_cd": coordinate descent on
+        the coefficient of each row that changes most; best where codes have few
+        elements. "fista": accelerated gradient steps, by products of matrices; best
+        where they have many. "cd": coordinate descent on one coefficient after the
+        other. "lars": scikit-learn's least angle regression, one row after the other;
+        exact, and slow. All but "lars" go over many rows at once, and stop where the
+        error is small against that of the atoms.
     positive_code : bool, default=False
         Whether codes must not be negative.
     positive_dict : bool, default=False
@@ -63,6 +72,9 @@ class SFBDictionaryLearning(FittedDictionary):
     dict_init : array-like of shape (n_components, n_features), default=None
         Atoms to start from; longer ones are divided by their lengths. None takes rows
         at random.
+    transform_algorithm : {"greedy_cd", "fista", "cd", "lars"} or None, default=None
+        How :meth:`transform` finds codes; None is as in the fit. All give the same,
+        but for the duality gap that is left.
     transform_alpha : float or None, default=None
         Penalty of :meth:`transform`, above 0; None is `alpha`.
     transform_max_iter : int, default=1000
@@ -170,10 +182,12 @@ class SFBDictionaryLearning(FittedDictionary):
         "batch_size": [_FROM_1],
         "solver": [StrOptions(set(SOLVERS))],
         "eta0": [_ABOVE_0],
+        "fit_algorithm": [StrOptions(set(ALGORITHMS))],
         "positive_code": ["boolean"],
         "positive_dict": ["boolean"],
         "resample_unused": ["boolean"],
         "dict_init": ["array-like", None],
+        "transform_algorithm": [StrOptions(set(ALGORITHMS)), None],
         "transform_alpha": [_ABOVE_0, None],
         "transform_max_iter": [_FROM_1],
         "split_sign": ["boolean"],
@@ -190,6 +204,7 @@ class SFBDictionaryLearning(FittedDictionary):
     _free_to_change = FittedDictionary._free_to_change | {
         "max_no_improvement",
         "split_sign",
+        "transform_algorithm",
         "transform_alpha",
         "transform_max_iter",
     }
@@ -211,10 +226,12 @@ class SFBDictionaryLearning(FittedDictionary):
         batch_size: int = 256,
         solver: str = "online",
         eta0: float = 0.2,
+        fit_algorithm: str = "greedy_cd",
         positive_code: bool = False,
         positive_dict: bool = False,
         resample_unused: bool = True,
         dict_init: Any = None,
+        transform_algorithm: str | None = None,
         transform_alpha: float | None = None,
         transform_max_iter: int = 1000,
         split_sign: bool = False,
@@ -233,10 +250,12 @@ class SFBDictionaryLearning(FittedDictionary):
         self.batch_size = batch_size
         self.solver = solver
         self.eta0 = eta0
+        self.fit_algorithm = fit_algorithm
         self.positive_code = positive_code
         self.positive_dict = positive_dict
         self.resample_unused = resample_unused
         self.dict_init = dict_init
+        self.transform_algorithm = transform_algorithm
         self.transform_alpha = transform_alpha
         self.transform_max_iter = transform_max_iter
         self.split_sign = split_sign

@@ -11,7 +11,7 @@ from scipy import sparse
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Block, Shard, build_shard
 from dask_ma.engine import RankContext
-from dask_ma.sfb.dictionary._codes import row_squares
+from dask_ma.sfb.dictionary._block import row_squares
 from dask_ma.supervised import Piece, check_size, pass_batches, pass_generator
 
 

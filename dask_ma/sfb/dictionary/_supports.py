@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from dask_ma.sfb.dictionary._codes import UnitAtoms
+    from dask_ma.sfb.dictionary._block import UnitAtoms
 
 _ELEMENTS = 2**17  # of the systems that are solved together
 _MOST_SOLVED = 4  # systems of a row, each with fewer atoms than the one before
