@@ -93,13 +93,15 @@ def test_codes_of_scikit_learn(algorithm):
 def test_steps_of_one_coefficient_after_the_other():
     """A sweep by blocks of atoms is that of a plain loop."""
     X, atoms = problem()
-    unit, codes = UnitAtoms.of(atoms, 0.2, X.dtype), np.zeros((12, 40))
-    block = CyclicDescent(X, unit, False, codes)
+    unit, codes = UnitAtoms.of(atoms @ atoms.T, 0.2, 12), np.zeros((12, 40))
+    known = X @ atoms.T, (X**2).sum(axis=1)
+    block = CyclicDescent(*known, unit=unit, positive=False, codes=codes)
     block.solve(Accuracy(0.0, None, 3))
     expected = np.zeros((12, 40))
     for _ in range(3):
         for j in np.flatnonzero(np.isfinite(unit.penalties)):
-            best = (X - expected @ unit.atoms) @ unit.atoms[j] + expected[:, j]
+            unit_atoms = atoms / unit.lengths[:, None]
+            best = (X - expected @ unit_atoms) @ unit_atoms[j] + expected[:, j]
             sizes = np.maximum(abs(best) - unit.penalties[j], 0)
             expected[:, j] = np.sign(best) * sizes
     np.testing.assert_allclose(codes, expected, atol=1e-12)
@@ -110,7 +112,7 @@ def test_the_largest_eigenvalue(n_atoms):
     """The steps of FISTA must not be longer than it says; atoms may be pairs."""
     atoms = RNG.normal(size=(n_atoms, 20))
     for given in (atoms, np.vstack([atoms, -atoms])):
-        unit = UnitAtoms.of(given, 0.1, given.dtype)
+        unit = UnitAtoms.of(given @ given.T, 0.1, 20)
         largest = np.linalg.eigvalsh(unit.gram)[-1]
         assert largest * (1 - 1e-9) <= unit.curvature <= 1.05 * largest
 

@@ -47,37 +47,36 @@ class UnitAtoms:
 
     Attributes
     ----------
-    atoms : ndarray of shape (n_atoms, n_features)
-        Atoms of zeros are left as they are.
     lengths : ndarray of shape (n_atoms,)
         What atoms had; 1 for atoms of zeros.
     gram : ndarray of shape (n_atoms, n_atoms)
         Their products.
+    n_features : int
     penalties : ndarray of shape (n_atoms,) or ()
         A number where all are alike; infinite for atoms of zeros, which no row uses.
     """
 
-    atoms: np.ndarray
     lengths: np.ndarray
     gram: np.ndarray
     penalties: np.ndarray
+    n_features: int
 
     @classmethod
-    def of(cls, atoms: np.ndarray, alpha: float, dtype: Any) -> UnitAtoms:
-        """The unit atoms of a dictionary, in another type."""
-        atoms = np.ascontiguousarray(atoms, dtype=dtype)
-        lengths = np.sqrt(np.einsum("ij,ij->i", atoms, atoms))
-        is_zero = lengths == 0
+    def of(cls, gram: np.ndarray, alpha: float, n_features: int) -> UnitAtoms:
+        """The unit atoms of a dictionary, from the products of its atoms."""
+        squares, dtype = gram.diagonal(), gram.dtype
+        is_zero = squares == 0
+        lengths = np.sqrt(squares)
         rounding = 16 * np.finfo(dtype).eps
         if (np.abs(lengths - 1) <= rounding).all():
-            lengths, penalties = np.ones_like(lengths), np.asarray(alpha, dtype=dtype)
+            gram, lengths = gram.copy(), np.ones_like(lengths)
+            penalties = np.asarray(alpha, dtype=dtype)
         else:
             lengths[is_zero] = 1
-            atoms = atoms / lengths[:, None]
+            gram = gram / lengths / lengths[:, None]
             penalties = np.where(is_zero, np.inf, alpha / lengths).astype(dtype)
-        gram = atoms @ atoms.T
         np.fill_diagonal(gram, 1)
-        return cls(atoms, lengths, gram, penalties)
+        return cls(lengths, gram, penalties, n_features)
 
     @cached_property
     def curvature(self) -> float:
@@ -115,7 +114,10 @@ class CodeBlock(ABC):
 
     Parameters
     ----------
-    X : ndarray or CSR of shape (n_rows, n_features)
+    products : ndarray of shape (n_rows, n_atoms)
+        Of the rows with the atoms of the dictionary, of any lengths.
+    squares : ndarray of shape (n_rows,)
+        Squared lengths of the rows.
     unit : UnitAtoms
     positive : bool
         Whether codes must not be negative.
@@ -127,11 +129,17 @@ class CodeBlock(ABC):
     rough_sweeps: ClassVar[int]
 
     def __init__(
-        self, X: Any, unit: UnitAtoms, positive: bool, codes: np.ndarray
+        self,
+        products: np.ndarray,
+        squares: np.ndarray,
+        *,
+        unit: UnitAtoms,
+        positive: bool,
+        codes: np.ndarray,
     ) -> None:
         self._unit, self._positive = unit, positive
-        self._squares = row_squares(X)
-        self._products = np.ascontiguousarray(X @ unit.atoms.T)
+        self._squares = squares
+        self._products = np.ascontiguousarray(products / unit.lengths)
         self._residuals = self._products.copy()  # (x - c D) D^T
         self._codes = codes
         self._n_left = 0  # steps that may still be made

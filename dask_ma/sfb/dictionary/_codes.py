@@ -7,12 +7,19 @@ enough.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_ma.kernels import row_slice
-from dask_ma.sfb.dictionary._block import Accuracy, CodeBlock, UnitAtoms
+from dask_ma.sfb.dictionary._block import (
+    Accuracy,
+    CodeBlock,
+    UnitAtoms,
+    row_squares,
+)
 from dask_ma.sfb.dictionary._descent import CyclicDescent, GreedyDescent
 from dask_ma.sfb.dictionary._fista import Fista
 from dask_ma.sfb.dictionary._lars import Lars
@@ -82,17 +89,72 @@ def lasso_codes(
     codes : Codes
         In the type of the rows. A row of zeros has a code of zeros.
     """
-    unit = UnitAtoms.of(atoms, alpha, X.dtype)
-    n_rows, n_atoms = X.shape[0], len(atoms)
-    values = np.zeros((n_rows, n_atoms), dtype=X.dtype)
-    objectives = np.zeros(n_rows, dtype=X.dtype)
-    size = max(_LEAST_ROWS, _BLOCK_BYTES // (n_atoms * X.dtype.itemsize))
+    atoms = np.ascontiguousarray(atoms, dtype=X.dtype)
+
+    def products_of(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        rows = row_slice(X, part.start, part.stop)
+        return np.asarray(rows @ atoms.T), row_squares(rows)
+
+    unit = UnitAtoms.of(atoms @ atoms.T, alpha, atoms.shape[1])
+    solver = partial(ALGORITHMS[algorithm], unit=unit, positive=positive)
+    return _by_blocks(solver, unit, X.shape[0], products_of, accuracy)
+
+
+def codes_from_products(
+    products: np.ndarray,
+    squares: np.ndarray,
+    gram: np.ndarray,
+    alpha: float,
+    accuracy: Accuracy,
+    *,
+    n_features: int,
+    positive: bool,
+    algorithm: str,
+) -> Codes:
+    """Codes of rows of which no more is known than what the lasso needs.
+
+    Parameters
+    ----------
+    products : ndarray of shape (n_rows, n_atoms)
+        Of rows and atoms.
+    squares : ndarray of shape (n_rows,)
+        Squared lengths of the rows.
+    gram : ndarray of shape (n_atoms, n_atoms)
+        Products of the atoms.
+    alpha, accuracy, positive, algorithm
+        As in :func:`lasso_codes`.
+    n_features : int
+
+    Returns
+    -------
+    codes : Codes
+    """
+    unit = UnitAtoms.of(gram, alpha, n_features)
+    solver = partial(ALGORITHMS[algorithm], unit=unit, positive=positive)
+
+    def products_of(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        return products[part], squares[part]
+
+    return _by_blocks(solver, unit, len(products), products_of, accuracy)
+
+
+def _by_blocks(
+    make_solver: Callable[..., CodeBlock],
+    unit: UnitAtoms,
+    n_rows: int,
+    products_of: Callable[[slice], tuple[np.ndarray, np.ndarray]],
+    accuracy: Accuracy,
+) -> Codes:
+    """Codes of rows, as many at a time as stay in the cache."""
+    n_atoms, dtype = len(unit.gram), unit.gram.dtype
+    size = max(_LEAST_ROWS, _BLOCK_BYTES // (n_atoms * dtype.itemsize))
+    values = np.zeros((n_rows, n_atoms), dtype=dtype)
+    objectives = np.zeros(n_rows, dtype=dtype)
     n_unsettled = 0
     for start in range(0, n_rows, size):
-        stop = min(start + size, n_rows)
-        rows, codes = row_slice(X, start, stop), values[start:stop]
-        solver = ALGORITHMS[algorithm](rows, unit, positive, codes)
+        part = slice(start, min(start + size, n_rows))
+        solver = make_solver(*products_of(part), codes=values[part])
         n_unsettled += solver.solve(accuracy)
-        objectives[start:stop] = solver.objectives()
+        objectives[part] = solver.objectives()
     values /= unit.lengths
     return Codes(values, objectives, n_unsettled)

@@ -83,12 +83,16 @@ class SFBDictionaryLearning(FittedDictionary):
     split_sign : bool, default=False
         Whether :meth:`transform` gives positive and negative codes in columns of their
         own, the latter by their sizes.
-    communication : {"statistics", "factors"}, default="statistics"
+    communication : {"statistics", "factors", "outputs"}, default="statistics"
         What ranks send each other in a batch. "statistics": sums of products, which
         takes ``n_components * (n_components + n_features)`` numbers whatever the batch.
         "factors": the rows of the batch with their codes, from which every rank finds
         the sums; less where there are many more atoms and features than rows in a
-        batch. Both give the same, but for rounding.
+        batch. "outputs", for "sgd": each rank has some of the columns of all atoms, and
+        gets those of the rows of a batch; what is added up are products of rows and
+        atoms and of atoms with each other. Atoms and their steps are divided by the
+        ranks, of which there are at most as many as features. All give the same, but
+        for rounding.
     merge_every : int or "auto", default="auto"
         How many batches of its own rows, of `batch_size` rows each, a rank goes over
         until the ranks agree on means of their statistics and atoms. With 1 ranks share
@@ -191,7 +195,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "transform_alpha": [_ABOVE_0, None],
         "transform_max_iter": [_FROM_1],
         "split_sign": ["boolean"],
-        "communication": [StrOptions({"statistics", "factors"})],
+        "communication": [StrOptions({"statistics", "factors", "outputs"})],
         "merge_every": [_FROM_1, StrOptions({"auto"})],
         "shuffle": ["boolean"],
         "tol": [_FROM_0],
@@ -338,6 +342,15 @@ class SFBDictionaryLearning(FittedDictionary):
     @property
     def _may_end_early(self) -> bool:
         return self.tol > 0 or self.max_no_improvement is not None
+
+    def _check_combinations(self) -> None:
+        if self.communication == "outputs" and self.solver != "sgd":
+            raise ValueError(
+                f"communication='outputs' needs solver='sgd', got {self.solver!r}: "
+                "there each atom waits for the length of the one before, which no rank "
+                "knows alone; set solver='sgd', or communication='statistics' or "
+                "'factors'"
+            )
 
     def _peer_type(self) -> type:
         return MiniBatchDictionaryLearning

@@ -41,7 +41,7 @@ def solve_supports(
     for _ in range(_MOST_SOLVED):
         sizes = np.count_nonzero(codes[rows], axis=1)
         # More atoms than features have no system with one solution.
-        is_possible = (sizes > 0) & (sizes <= unit.atoms.shape[1])
+        is_possible = (sizes > 0) & (sizes <= unit.n_features)
         rows, sizes = rows[is_possible], sizes[is_possible]
         # What a row gets must not depend on the sizes of others.
         widths = -(-sizes // _STEP) * _STEP
