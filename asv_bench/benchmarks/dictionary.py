@@ -39,6 +39,19 @@ class Codes:
         lasso_codes(self.rows, self.atoms, ALPHA, Accuracy(1e-3, 1e-4, 100))
 
 
+@parameterized(algorithm=["greedy_cd", "fista", "cd", "lars"])
+class Algorithms:
+    """Codes of 128 rows to a duality gap, each way."""
+
+    def setup(self, algorithm: str) -> None:
+        self.rows = make_rows(128, "float32")
+        self.atoms = make_rows(128, "float32", seed=1)
+
+    def time_to_a_gap(self, algorithm: str) -> None:
+        accuracy = Accuracy(1e-3, 1e-4, 1000)
+        lasso_codes(self.rows, self.atoms, ALPHA, accuracy, algorithm=algorithm)
+
+
 @parameterized(n_atoms=[128, 512])
 class Atoms:
     """An update of all atoms."""
