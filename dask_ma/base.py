@@ -310,13 +310,9 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             *_, info = self._validate_input(X, reset=False)
             if dtype is None:
                 dtype = _float_dtype(info.dtype, self.coef_.dtype)
+            kind = {"dtype": dtype, "keeps_sparse": keeps_sparse}
             return apply_blockwise(
-                X,
-                function,
-                model=model,
-                n_outputs=n_outputs,
-                dtype=dtype,
-                keeps_sparse=keeps_sparse,
+                X, function, model=model, n_outputs=n_outputs, **kind
             )
         X = validate_data(
             self,
@@ -461,6 +457,8 @@ class DistributedRegressorMixin(RegressorMixin):
             accept_sparse="csr" if get_tags(self).input_tags.sparse else False,
             dtype=[*self._row_dtypes, *CAST_LATER],
             order="C",
+            # Ranks refuse what is not finite, and name its rows: one pass is enough.
+            ensure_all_finite=not reset,
             y_numeric=True,
             multi_output=_has_columns(self, y),
             reset=reset,

@@ -38,9 +38,17 @@ def load_classification(
 
 
 def persist(
-    X: sparse.csr_matrix, y: np.ndarray, client: Client
+    X: sparse.csr_matrix, y: np.ndarray, client: Client, n_workers: int | None = None
 ) -> tuple[da.Array, da.Array]:
     """Cut the rows evenly, one block per worker thread, and leave them in memory there.
+
+    Parameters
+    ----------
+    X, y : csr_matrix, ndarray
+        Rows and targets.
+    client : Client
+    n_workers : int, default=None
+        How many of the workers get rows; None stands for all.
 
     Returns
     -------
@@ -48,7 +56,8 @@ def persist(
         Persisted, with the same row chunks.
     """
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    places = [name for name, info in workers.items() for _ in range(info["nthreads"])]
+    used = sorted(workers)[:n_workers]
+    places = [name for name in used for _ in range(workers[name]["nthreads"])]
     bounds = np.linspace(0, len(y), len(places) + 1).astype(int)
     X_blocks, y_blocks = [], []
     for place, start, stop in zip(places, bounds[:-1], bounds[1:]):

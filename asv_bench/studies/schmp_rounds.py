@@ -7,7 +7,10 @@ time of its process and the time inside the steps of a round: the gradient and g
 Hessian, the small problem, and the waits for other ranks, which are inside the others.
 
 Run ``python schmp_rounds.py``; the defaults take about a minute and 2 GB of memory.
-``--columns 500000`` is the size of the paper's set of Alzheimer's disease.
+``--columns 500000`` is the size of the paper's set of Alzheimer's disease. On hosts
+with links of a given rate:
+
+    python shaped_hosts.py --rate 1gbit schmp_rounds.py --processes 1 4
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 # Worker processes import the modules by this path as well.
 sys.path.append(str(Path(__file__).parent.parent))
 
+from dask.distributed import Client  # noqa: E402
 from peers._solvers import local_cluster  # noqa: E402
 from peers._sparse_solvers import make_correlated  # noqa: E402
 
@@ -41,6 +45,8 @@ def watch(dask_worker: Any) -> None:
     from dask_ma.schmp.l1._solver import Solver
     from dask_ma.schmp.l1._working_set import WorkingSets
 
+    if hasattr(dask_worker, "seen"):
+        return
     dask_worker.seen = seen = Counter()
     next_tag = Group._next_tag
 
@@ -75,14 +81,22 @@ def take(dask_worker: Any) -> dict[str, float]:
     return found
 
 
+def cluster_of(n_processes: int, scheduler: str | None) -> Any:
+    """Client of a cluster of its own, or of one that is there."""
+    return Client(scheduler) if scheduler else local_cluster(n_processes)
+
+
 def measure(n_processes: int, problem: Any, args: argparse.Namespace) -> float:
     """Print what fits on some worker processes are made of; return the median."""
     model = SchMPLasso(
-        problem.alpha_max / args.divisor, tol=args.gap, layout=args.layout
+        problem.alpha_max / args.divisor,
+        tol=args.gap,
+        layout=args.layout,
+        n_ranks=n_processes,
     )
     runs = []
-    with local_cluster(n_processes) as client:
-        data = persist(problem.features, problem.targets, client)
+    with cluster_of(n_processes, args.scheduler) as client:
+        data = persist(problem.features, problem.targets, client, n_processes)
         client.run(watch)
         for _ in range(args.repeats + 1):
             before = client.run(take)
@@ -92,7 +106,8 @@ def measure(n_processes: int, problem: Any, args: argparse.Namespace) -> float:
             after = client.run(take)
             for address, found in after.items():
                 found["processor"] -= before[address]["processor"]
-            runs.append((seconds, list(after.values()), model.history_))
+            ranks = [after[address] for address in sorted(after)[:n_processes]]
+            runs.append((seconds, ranks, model.history_))
     runs = sorted(runs[1:], key=lambda run: run[0])  # the first loads modules
     seconds, ranks, history = runs[len(runs) // 2]
     calls = sum(rank.get("collectives", 0) for rank in ranks)
@@ -122,6 +137,7 @@ def main() -> None:
     add("--divisor", type=float, default=50, help="of the smallest alpha of zeros")
     add("--gap", type=float, default=1e-6, help="relative duality gap to reach")
     add("--layout", default="auto", choices=["auto", "rows", "columns"])
+    add("--scheduler", help="address; a cluster of this machine unless given")
     add("--processes", type=int, nargs="+", default=[1, 2])
     add("--repeats", type=int, default=5)
     args = parser.parse_args()

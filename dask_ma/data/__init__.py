@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, to_csr
+from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import (
     ShardDigest,
@@ -54,6 +55,7 @@ __all__ = [
     "build_shard",
     "can_be_had_again",
     "check_memory_labels",
+    "check_size",
     "checked_rows",
     "checked_vector",
     "combine_digests",

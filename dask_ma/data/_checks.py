@@ -205,15 +205,20 @@ def check_kind(kinds: dict[bool, int], X: Any, index: int, accept_sparse: bool) 
         )
 
 
-def check_finite(values: Any, name: str, index: int, first: int | None) -> None:
-    """Refuse NaN and infinity; `first` is the global number of the first row."""
+def check_finite(values: Any, name: str, index: int, first: int | None) -> bool:
+    """Refuse NaN and infinity; return whether the sum of squares is finite, too.
+
+    `first` is the global number of the first row.
+    """
     data = values.data if is_sparse(values) else values
     if data.dtype.kind != "f" or data.size == 0:
-        return
+        return True
     with np.errstate(over="ignore", invalid="ignore"):
         # One pass without a temporary; only a suspicious sum costs a second look.
-        if np.isfinite(_sum_of_all(data)) or np.isfinite(data).all():
-            return
+        if np.isfinite(_sum_of_all(data)):
+            return bool(data.flags.forc)
+        if np.isfinite(data).all():
+            return False
     rows = _rows_not_finite(values)
     kind = "NaN" if np.isnan(data).any() else "infinity"
     raise ValueError(
@@ -228,6 +233,40 @@ def _sum_of_all(data: np.ndarray) -> Any:
         return data.sum()
     flat = data.ravel(order="K")
     return flat @ flat  # by BLAS, in half the time of a plain sum
+
+
+def check_size(values: Any, name: str, index: int, what: str) -> None:
+    """Refuse finite numbers whose squares are not finite in their type.
+
+    Parameters
+    ----------
+    values : ndarray or CSR
+    name : str
+        What they are, "X" or "y".
+    index : int
+        Block of the input.
+    what : str
+        What is to be scaled.
+
+    Raises
+    ------
+    ValueError
+        It names the block and the largest value.
+    """
+    # Every solver multiplies features with features, or residuals with residuals.
+    flat = values.data if hasattr(values, "indptr") else values.ravel()
+    with np.errstate(over="ignore"):
+        # One pass by BLAS; only a suspicious sum costs a second look.
+        if not len(flat) or np.isfinite(flat @ flat):
+            return
+        largest = max(float(flat.max()), -float(flat.min()))
+        if np.isfinite(flat.dtype.type(largest) ** 2):
+            return
+    raise ValueError(
+        f"Input {name} holds values up to {largest:.3g} in block {index}, whose "
+        f"squares are beyond the range of {flat.dtype}; scale {what}, for example with "
+        "StandardScaler."
+    )
 
 
 def _rows_not_finite(values: Any) -> np.ndarray:

@@ -25,6 +25,7 @@ from dask_ma.data._checks import (
     check_finite,
     check_kind,
     check_numbers,
+    check_size,
     check_sparse,
     check_weights,
     not_a_column,
@@ -128,6 +129,7 @@ def build_shard(
     require_labels: bool = True,
     drop_weightless: bool = True,
     n_targets: int | None = None,
+    needs_squares: bool = False,
 ) -> Shard:
     """Turn the pieces of one rank into a shard.
 
@@ -147,6 +149,8 @@ def build_shard(
         Whether rows of weight 0 are left out.
     n_targets : int or None, default=None
         Columns of y; None for a y of one dimension.
+    needs_squares : bool, default=False
+        Whether squares of the elements of X have to be finite.
 
     Returns
     -------
@@ -176,7 +180,7 @@ def build_shard(
             )
         _check_targets(piece.raw.y, piece.index, n_targets)
     target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
-    blocks = [_finish(piece, target, drop_weightless) for piece in pieces]
+    blocks = [_finish(p, target, drop_weightless, needs_squares) for p in pieces]
     shard = Shard([b for b in blocks if b.X.shape[0]], columns, target)
     shard.n_weightless = sum(p.raw.X.shape[0] for p in pieces) - shard.n_rows
     return shard
@@ -227,7 +231,9 @@ def _dtype_of(block: Any) -> np.dtype:
     return frame_to_array(block.iloc[:0]).dtype
 
 
-def _finish(piece: _Piece, dtype: np.dtype, drop_weightless: bool) -> Block:
+def _finish(
+    piece: _Piece, dtype: np.dtype, drop_weightless: bool, needs_squares: bool
+) -> Block:
     """Convert one piece and check its values."""
     (X, y, weights), index, start = piece
     if is_sparse(X):
@@ -238,13 +244,15 @@ def _finish(piece: _Piece, dtype: np.dtype, drop_weightless: bool) -> Block:
         X = frame_to_array(X) if is_frame(X) else X
         X = np.ascontiguousarray(X, dtype=dtype)
     X = align(X)
-    check_finite(X, "X", index, start)
+    has_squares = check_finite(X, "X", index, start)
     if y is not None:
         check_finite(y, "y", index, start)
     if weights is not None:
         check_weights(weights, index, start)
     if weights is not None and drop_weightless:
         X, y, weights = _drop_weightless(X, y, weights)
+    if needs_squares and not has_squares:
+        check_size(X, "X", index, "the features")
     hand_back(X)
     return Block(X, y, weights, index, start)
 

@@ -67,8 +67,16 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def _has_threads(threads: int) -> bool:
+    """Whether BLAS has that many threads already, as on most workers."""
+    pools = _controller().lib_controllers
+    return all(p.num_threads == threads for p in pools if p.user_api == "blas")
+
+
 def _limit(threads: int) -> Callable[[], None]:
     """Limit the threads of BLAS; return what lifts the limit."""
+    if _has_threads(threads):
+        return lambda: None
     is_set, lift = threading.Event(), threading.Event()
 
     def keep() -> None:
@@ -134,11 +142,12 @@ def limited_blas(threads: int) -> Iterator[None]:
     """Let BLAS use at most `threads` threads in this process meanwhile."""
     # Once more here, for libraries with a limit for each thread, and for a thread that
     # has set the limit of the process before.
-    with (
-        _blas.hold(threads),
-        _controller().limit(limits=threads, user_api="blas"),
-    ):
-        yield
+    with _blas.hold(threads):
+        if _has_threads(threads):
+            yield
+            return
+        with _controller().limit(limits=threads, user_api="blas"):
+            yield
 
 
 @contextmanager

@@ -10,6 +10,13 @@ Most topics of a document die out within a few iterations: their expected number
 words vanishes beside the prior in floating point. They can be left out of the block
 without a change of the result, as long as they are less likely in the document than the
 topics that are left. So can documents that have converged.
+
+The iterations converge linearly, and slowly where topics are alike. In every third one,
+documents therefore go farther in the direction in which the iteration takes them: by
+the factor that its change from one iteration to the next tells, as in Aitken's method.
+A document has converged when an iteration changes it little, and ends with the result
+of that iteration, so the result is as before; it takes a third to a half of the
+iterations.
 """
 
 from __future__ import annotations
@@ -29,6 +36,11 @@ from dask_ma.kernels._dirichlet import dirichlet_bound
 _WORTH_PACKING = 0.4
 # In these, most topics die out.
 _FIRST_ITERATIONS = 20
+# Iterations before the first that goes farther, and from one such to the next.
+_PLAIN_FIRST, _CYCLE = 4, 3
+_FARTHEST = 50.0  # times as far as the iteration
+# Of what a topic has above its prior after the iteration: so much stays at least.
+_LEAST_LEFT = 0.1
 # Words of padding that cost as much time as it takes to begin another block.
 _MOST_PADDING = 4000
 # What a word takes in a block beside its weights: arrays of their type (counts, norms,
@@ -260,19 +272,22 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
     # The scale of theta cancels out, so this is any uniform start.
     gamma, theta = np.ones_like(block.prior), np.ones_like(block.prior)
     norms = _norms(block, theta)
+    before = change = np.zeros_like(gamma)
     for n_iter in range(1, settings.max_iter + 1):
-        last = gamma
         ratios = np.divide(block.counts, norms, out=norms)
+        last = gamma
         gamma = np.matmul(block.weights, ratios[:, :, np.newaxis])[:, :, 0]
         gamma *= theta
         gamma += block.prior
-        theta = exp_digamma(gamma, settings.threshold)
-        norms = _norms(block, theta)
-        last -= gamma
-        done = np.add.reduce(np.abs(last, out=last), axis=1) < tol
+        before, change = change, np.subtract(gamma, last, out=last)
+        done = np.add.reduce(np.abs(change), axis=1) < tol
         done &= block.alive
         if n_iter == settings.max_iter:
             done = block.alive
+        elif n_iter > _PLAIN_FIRST and (n_iter - _PLAIN_FIRST) % _CYCLE == 0:
+            _go_farther(gamma, before, change, done, block.prior)
+        theta = exp_digamma(gamma, settings.threshold)
+        norms = _norms(block, theta)
         if done.any():
             _store(block, done.nonzero()[0], gamma, theta, norms, found)
             block.alive &= ~done
@@ -283,8 +298,32 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
             break
         n_left = _most_topics_left(gamma[rows], block.prior[rows])
         if len(rows) * n_left <= _WORTH_PACKING * gamma.size:
-            gamma, theta, norms = _pack(block, rows, n_left, gamma, theta, norms)
+            across = _pack(block, rows, n_left, gamma)
+            gamma, theta, change = gamma[across], theta[across], change[across]
+            norms = norms[rows]
     return n_iter
+
+
+def _go_farther(
+    gamma: np.ndarray,
+    before: np.ndarray,
+    change: np.ndarray,
+    done: np.ndarray,
+    prior: np.ndarray,
+) -> None:
+    """Go on from what an iteration has given, for the documents that are not done."""
+    # Close to the end each change is a multiple of the one before it: their series adds
+    # up to 1 / (1 - multiple) changes.
+    size = np.add.reduce(before * before, axis=1)
+    left = size - np.add.reduce(before * change, axis=1)
+    factor = np.full_like(size, _FARTHEST)
+    np.divide(size, left, out=factor, where=left * _FARTHEST > size)
+    np.maximum(factor - 1, 0, out=factor)
+    factor[done] = 0
+    # A topic that has not died out is not to look as if it had.
+    least = prior + _LEAST_LEFT * (gamma - prior)
+    gamma += factor[:, np.newaxis] * change
+    np.maximum(gamma, least, out=gamma)
 
 
 def _most_topics_left(gamma: np.ndarray, prior: np.ndarray) -> int:
@@ -324,14 +363,9 @@ def _store(
 
 
 def _pack(
-    block: _Block,
-    rows: np.ndarray,
-    n_left: int,
-    gamma: np.ndarray,
-    theta: np.ndarray,
-    norms: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Leave out all but some rows, and all but the largest topics of each."""
+    block: _Block, rows: np.ndarray, n_left: int, gamma: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leave out all but some rows and the largest topics of each; where these are."""
     largest = np.argpartition(gamma[rows], -n_left, axis=1)[:, -n_left:]
     kept = np.sort(largest, axis=1)
     across = rows[:, np.newaxis], kept
@@ -341,7 +375,7 @@ def _pack(
     block.documents, block.lengths = block.documents[rows], block.lengths[rows]
     block.positions, block.counts = block.positions[rows], block.counts[rows]
     block.alive = np.ones(len(rows), dtype=bool)
-    return gamma[across], theta[across], norms[rows]
+    return across
 
 
 def document_bounds(

@@ -398,6 +398,17 @@ def _sparse_cross(
     return result[left]
 
 
+def is_among(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Which integers are among others that are sorted.
+
+    What ``np.isin`` tells, in a fifth of the time where there are some hundreds.
+    """
+    if not len(among):
+        return np.zeros(len(values), dtype=bool)
+    places = np.searchsorted(among, values)
+    return np.asarray(among.take(places, mode="clip") == values)
+
+
 def transposed_product(X: Any, vectors: np.ndarray) -> np.ndarray:
     """``X' vectors`` in float64, without a copy of all of X."""
     if sparse.issparse(X) or X.dtype == np.float64:

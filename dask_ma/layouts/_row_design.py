@@ -24,6 +24,7 @@ from dask_ma.layouts._design import (
     Part,
     at_once,
     copied_columns,
+    is_among,
     n_stored,
     raw_moments,
     squares_about_mean,
@@ -200,7 +201,7 @@ class RowDesign(Design):
             return
         if 8 * len(wanted) * self.n_rows > _FETCHED_BYTES:
             wanted = wanted[:0]
-        known = np.isin(wanted, self._fetched, assume_unique=True)
+        known = is_among(wanted, self._fetched)
         columns = np.empty((len(wanted), self.n_rows))
         columns[known] = self._columns[np.searchsorted(self._fetched, wanted[known])]
         new = np.flatnonzero(~known)

@@ -5,7 +5,6 @@ from dask_ma.supervised._params import FitResult, ProblemParams, ValidationParam
 from dask_ma.supervised._problem import (
     Problem,
     agree_on_problem,
-    check_size,
     restore_state,
 )
 from dask_ma.supervised._scores import Spread, score, score_sums, spread_of
@@ -20,7 +19,6 @@ __all__ = [
     "StopRule",
     "ValidationParams",
     "agree_on_problem",
-    "check_size",
     "hold_out",
     "pass_batches",
     "pass_generator",

@@ -14,6 +14,7 @@ from dask_ma.data import (
     Block,
     Shard,
     build_shard,
+    check_size,
     encode_labels,
     merge_labels,
     unique_labels_of,
@@ -183,9 +184,8 @@ def _inspect(
             dtype=dtypes,
             drop_weightless=drop_weightless,
             n_targets=params.n_targets,
+            needs_squares=True,
         )
-        for block in shard.read():
-            check_size(block.X, "X", block.index, "the features")
         labels = weights = None
         if params.has_classes:
             labels = unique_labels_of(shard)
@@ -212,40 +212,6 @@ def _inspect(
         label_weights=weights,
         weight=float(sum(_weight_sum(b) for b in shard.blocks)),
         n_weightless=shard.n_weightless,
-    )
-
-
-def check_size(values: Any, name: str, index: int, what: str) -> None:
-    """Refuse finite numbers whose squares are not finite in their type.
-
-    Parameters
-    ----------
-    values : ndarray or CSR
-    name : str
-        What they are, "X" or "y".
-    index : int
-        Block of the input.
-    what : str
-        What is to be scaled.
-
-    Raises
-    ------
-    ValueError
-        It names the block and the largest value.
-    """
-    # Every solver multiplies features with features, or residuals with residuals.
-    flat = values.data if hasattr(values, "indptr") else values.ravel()
-    with np.errstate(over="ignore"):
-        # One pass by BLAS; only a suspicious sum costs a second look.
-        if not len(flat) or np.isfinite(flat @ flat):
-            return
-        largest = max(float(flat.max()), -float(flat.min()))
-        if np.isfinite(flat.dtype.type(largest) ** 2):
-            return
-    raise ValueError(
-        f"Input {name} holds values up to {largest:.3g} in block {index}, whose "
-        f"squares are beyond the range of {flat.dtype}; scale {what}, for example with "
-        "StandardScaler."
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse, special
 from sklearn.decomposition import LatentDirichletAllocation
+from slow_documents import PLAIN, infer_document
 
 from dask_ma.kernels import (
     Inference,
@@ -108,22 +109,7 @@ def assert_all_close(got, expected, rtol, skip=()):
 # A slow reference ---------------------------------------------------------------------
 
 
-def slow_document(words, counts, weights, prior, settings):
-    """Gamma, theta and norms of one document, and its number of iterations."""
-    gamma, theta = np.ones(len(prior)), np.ones(len(prior))
-    weights = weights[words].astype(np.float64)
-    for n_iter in range(1, settings.max_iter + 1):
-        last, gamma = gamma, prior.astype(np.float64)
-        for count, weight in zip(counts, weights, strict=True):
-            shares = theta * weight
-            gamma = gamma + count * shares / max(shares.sum(), 1e-300)
-        theta = np.exp(special.psi(gamma))
-        if np.mean(np.abs(gamma - last)) < settings.tol:
-            break
-    return gamma, theta, np.maximum(weights @ theta, 1e-300), n_iter
-
-
-def slow_inference(X, weights, prior, settings):
+def slow_inference(X, weights, prior, settings, **options):
     """One document at a time."""
     n, k = X.shape[0], len(prior)
     found = Inference(
@@ -132,8 +118,13 @@ def slow_inference(X, weights, prior, settings):
     for i, (start, stop) in enumerate(zip(X.indptr, X.indptr[1:], strict=False)):
         if start < stop:
             counts = X.data[start:stop]
-            gamma, theta, norms, n_iter = slow_document(
-                X.indices[start:stop], counts, weights, prior, settings
+            gamma, theta, norms, n_iter = infer_document(
+                counts,
+                weights[X.indices[start:stop]].astype(np.float64),
+                prior,
+                settings.tol,
+                settings.max_iter,
+                **options,
             )
             found.gamma[i], found.theta[i] = gamma, theta
             found.ratios[start:stop] = counts / norms
@@ -163,7 +154,8 @@ def test_slow_reference(prior, corpus):
     weights = topics(len(prior)).weights
     got = infer_documents(X, weights, prior, EXACT)
     expected = slow_inference(X, weights, prior, EXACT)
-    assert_same(got, expected, prior)
+    # What is left to go multiplies the rounding errors of the last changes.
+    assert_same(got, expected, prior, rtol=1e-6)
     of_document = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
     slow_sums = np.zeros((N_WORDS, len(prior)))
     for i, j, ratio in zip(of_document, X.indices, expected.ratios, strict=True):
@@ -183,6 +175,17 @@ def test_limits_of_iterations(settings):
     # Here, the second iteration changes nothing at all.
     zeros = infer_documents(CORPORA["only zeros"], weights, prior, settings)
     assert zeros.n_iter == got.n_iter
+
+
+@every_prior
+def test_going_farther_ends_at_the_same_place_and_earlier(prior):
+    X, prior = CORPORA["unequal lengths"], PRIORS[prior]
+    weights = topics(len(prior)).weights
+    got = infer_documents(X, weights, prior, LONG)
+    plain = slow_inference(X, weights, prior, LONG, cycle=PLAIN)
+    np.testing.assert_allclose(got.gamma, plain.gamma, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(got.log_norms, plain.log_norms, rtol=1e-7, atol=1e-8)
+    assert got.n_iter < 0.7 * plain.n_iter or plain.n_iter < 10
 
 
 def test_iterations_of_each_document():
@@ -389,11 +392,16 @@ def test_scikit_learn(corpus, prior):
     weights, alpha = topics(k), np.full(k, prior)
     got = infer_documents(X, weights.weights, alpha, LONG)
     shares = got.gamma / got.gamma.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(theirs.transform(X), shares, atol=1e-7)
-    bound = document_bounds(X, got, weights, alpha).sum()
-    bound += ((eta - lambda_) * logs).sum()
-    bound += (special.gammaln(lambda_) - special.gammaln(eta)).sum()
-    bound += (special.gammaln(eta * N_WORDS) - special.gammaln(totals)).sum()
-    assert theirs.score(X) == pytest.approx(bound, rel=1e-9)
-    perplexity = np.exp(-bound / X.sum())
-    assert theirs.perplexity(X) == pytest.approx(perplexity, rel=1e-7)
+    alike = np.isclose(theirs.transform(X), shares, atol=1e-7, rtol=0).all(axis=1)
+    # With a small prior there are several optima; whoever goes farther may leave a
+    # low one behind.
+    assert np.count_nonzero(~alike) <= (prior < 0.1)
+    bounds = document_bounds(X, got, weights, alpha)
+    rest = ((eta - lambda_) * logs).sum()
+    rest += (special.gammaln(lambda_) - special.gammaln(eta)).sum()
+    rest += (special.gammaln(eta * N_WORDS) - special.gammaln(totals)).sum()
+    expected = bounds[alike].sum() + rest
+    assert theirs.score(X[alike]) == pytest.approx(expected, rel=1e-9)
+    assert theirs.score(X) <= bounds.sum() + rest + 1e-6
+    perplexity = np.exp(-expected / X[alike].sum())
+    assert theirs.perplexity(X[alike]) == pytest.approx(perplexity, rel=1e-7)

@@ -332,7 +332,8 @@ def test_to_sklearn(X, dtype):
     assert (params["doc_topic_prior"], params["topic_word_prior"]) == (1 / K, 1 / K)
     for name in ("n_batch_iter_", "n_iter_", "bound_", "n_features_in_"):
         assert getattr(twin, name) == getattr(model, name)
-    np.testing.assert_allclose(twin.transform(frame), model.transform(frame), rtol=2e-3)
+    # Both end where an iteration changes little, and not at the same place.
+    np.testing.assert_allclose(twin.transform(frame), model.transform(frame), atol=4e-3)
     twin.partial_fit(frame)
     assert twin.n_batch_iter_ == model.n_batch_iter_ + 6
     assert not np.allclose(twin.components_, model.components_)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from lda_parameters import acting
 from scipy import optimize, sparse, special
+from slow_documents import infer_document
 
 from dask_ma import MALDA
 from dask_ma.data import Block, Shard
@@ -45,24 +46,15 @@ def components():
 # A slow reference ---------------------------------------------------------------------
 
 
-def documents(X, components, prior, tol=1e-3, max_iter=100):
+def documents(X, components, prior):
     """Topics of documents, and how often each topic has drawn each word."""
     totals = components.sum(axis=1, keepdims=True)
     weights = np.exp(special.psi(components) - special.psi(totals))
     gammas, drawn = [], np.zeros_like(components)
     for counts in X:
-        gamma, theta = np.ones(K), np.ones(K)
-        for _ in range(max_iter):
-            last, gamma = gamma, prior.copy()
-            for w in np.flatnonzero(counts):
-                shares = theta * weights[:, w]
-                gamma += counts[w] * shares / shares.sum()
-            theta = np.exp(special.psi(gamma))
-            if np.mean(abs(gamma - last)) < tol:
-                break
-        for w in np.flatnonzero(counts):
-            shares = theta * weights[:, w]
-            drawn[:, w] += counts[w] * shares / shares.sum()
+        words = np.flatnonzero(counts)
+        gamma, theta, norms, _ = infer_document(counts[words], weights.T[words], prior)
+        drawn[:, words] += theta[:, None] * weights[:, words] * counts[words] / norms
         gammas.append(gamma)
     return np.array(gammas).reshape(-1, K), drawn
 

@@ -218,7 +218,7 @@ def test_a_fit_that_diverges_in_its_first_epoch(regression):
 def test_a_fit_that_diverges_keeps_the_one_before(multi, monkeypatch):
     """One row of one rank is far off."""
     # Such rows are refused before they can do harm.
-    monkeypatch.setattr("dask_ma.supervised._problem.check_size", lambda *args: None)
+    monkeypatch.setattr("dask_ma.data._shard.check_size", lambda *args: None)
     X, y = multi
     X = X.copy()
     model = MPCAClassifier(

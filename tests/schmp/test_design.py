@@ -8,6 +8,7 @@ from dask_ma.data import Block, Shard, is_on_disk
 from dask_ma.data._mapped import _mapped
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import to_columns
+from dask_ma.layouts._design import is_among
 from dask_ma.layouts._row_columns import RowColumns
 from dask_ma.layouts._row_design import RowDesign
 
@@ -476,3 +477,10 @@ def test_columns_of_sparse_rows(kind, n_blocks):
         assert columns.n_stored(index) == expected.nnz
         for name in ("data", "indices", "indptr"):
             np.testing.assert_array_equal(getattr(taken, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("among", [[], [3], [1, 3, 4, 9]])
+def test_membership_in_sorted_integers_is_that_of_numpy(among: list[int]) -> None:
+    values = np.array([4, 0, 3, 10, 9, 4])
+    others = np.array(among, dtype=np.int64)
+    np.testing.assert_array_equal(is_among(values, others), np.isin(values, others))

@@ -73,7 +73,9 @@ def make_rounds(
     topics = Topics(excess, params.topic_word_prior)
     sends_sums = is_gradient(params.paradigm) or params.learning_method == "batch"
     kind = SendGradient if sends_sums else SendModel
-    return kind(context.group, corpus, topics, params)
+    rounds = kind(context.group, corpus, topics, params)
+    rounds.is_kept = context.keeps_states  # in case the fit has to go on
+    return rounds
 
 
 def first_excess(
@@ -163,7 +165,7 @@ class TopicFit(Method):
                 f"the topics to go on from have the shape {shared['excess'].shape}, "
                 f"expected {rounds.topics.excess.shape} for these data"
             )
-        rounds.topics.reset(shared["excess"])
+        rounds.topics.load_state_dict(shared)
         rounds.prior = shared["doc_topic_prior"]
         if shared["topic_word_prior"] is not None:
             rounds.set_topic_prior(shared["topic_word_prior"])
@@ -181,7 +183,7 @@ class TopicFit(Method):
         if self._next and self._params.mixing != "allreduce":
             return None
         shared = {
-            "excess": rounds.topics.excess,
+            **rounds.topics.state_dict(),
             "doc_topic_prior": rounds.prior,
             "topic_word_prior": rounds.topic_prior,
             "n_updates": rounds.n_updates,

@@ -57,6 +57,8 @@ class Rounds(ABC):
         Updates of the topics so far.
     n_rounds : int
         Rounds of a pass.
+    is_kept : bool
+        Whether somebody keeps the topics that a round ends with as they are.
     """
 
     n_rounds: int
@@ -70,6 +72,7 @@ class Rounds(ABC):
         if params.learn_topic_prior:
             self.topic_prior = float(params.topic_word_prior[0, 0])
         self.n_updates = params.n_updates
+        self.is_kept = True
         self._group = group
         self._corpus = corpus
         self._params = params
@@ -169,8 +172,8 @@ class SendModel(Rounds):
     def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
         """Update the topics by each batch, then average them."""
         with computing():
-            # What the last round ended with is kept, in case the fit has to go on.
-            self.topics.reset(self.topics.excess.copy())
+            if self.is_kept or not self.topics.excess.flags.writeable:
+                self.topics.detach()
             for part in np.array_split(documents, self._n_local):
                 self.n_updates += 1
                 if len(part):
@@ -189,7 +192,10 @@ class SendModel(Rounds):
         self.topics.update(batch.words, statistics, self._rate(self.n_updates), factor)
 
     def _average(self, n_documents: int, n_round: int, computing: Timer) -> None:
-        """Average over all ranks."""
+        """Average over all ranks, if there are others."""
+        if self._group.size == 1:
+            self._end_alone()
+            return
         share = n_documents / self._corpus.documents_of_round(n_round, self.n_rounds)
         with computing():
             arrays = [self.topics.settle(share)]
@@ -201,8 +207,17 @@ class SendModel(Rounds):
         with computing():
             self.topics.reset(merged)
             if log_sums:
-                n_merges = -(-self.n_updates // self._n_local)
-                self._learn_prior(log_sums[0], self._rate(n_merges))
+                self._learn_prior(log_sums[0], self._rate(self._n_merges))
+
+    def _end_alone(self) -> None:
+        """What a round ends with where there is nobody to average with."""
+        if self._params.learn_prior:
+            self._learn_prior(self._log_sums, self._rate(self._n_merges))
+
+    @property
+    def _n_merges(self) -> int:
+        """Rounds so far."""
+        return -(-self.n_updates // self._n_local)
 
     def _mix(self, computing: Timer) -> None:
         """Average with the partner of this round."""

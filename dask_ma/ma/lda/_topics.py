@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dask_ma.kernels import (
@@ -36,6 +38,8 @@ class Topics:
     def __init__(self, excess: np.ndarray, prior: np.ndarray) -> None:
         self.reset(excess)
         self.set_prior(prior)
+        # Neither updates nor averages take below 0 what has not been there before.
+        self._has_negative = bool(excess.min(initial=0) < 0)
 
     def set_prior(self, prior: np.ndarray) -> None:
         """Take over another prior; the parameters move with it."""
@@ -47,7 +51,19 @@ class Topics:
         self.excess = excess
         self._scale = 1.0
         self._sums = excess.sum(axis=0, dtype=np.float64)
-        self._has_negative = bool(excess.min(initial=0) < 0)
+
+    def detach(self) -> None:
+        """Leave the array to whom keeps it, and go on with a copy."""
+        self.excess = self.excess.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` goes on from with the same bits."""
+        return {"excess": self.excess, "scale": self._scale, "sums": self._sums.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of topics that began as these have begun."""
+        self.excess, self._scale = state["excess"], float(state["scale"])
+        self._sums = np.array(state["sums"])
 
     @property
     def totals(self) -> np.ndarray:

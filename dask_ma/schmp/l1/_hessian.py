@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_ma.comm import gather, reduce, reduce_and_gather
 from dask_ma.engine import RoundLog
+from dask_ma.layouts._design import is_among
 from dask_ma.schmp.l1._gram import ColumnGram, Gram, WholeGram, block_of
 from dask_ma.schmp.l1._problem import Objective
 
@@ -92,8 +93,8 @@ class HessianCache:
         if not self._objective.loss.is_quadratic:
             return self._whole(coordinates, riders, payload)
         group = self._objective.design.group
-        kept = np.isin(self._order, coordinates, assume_unique=True)
-        new = np.setdiff1d(coordinates, self._order, assume_unique=True)
+        kept = is_among(self._order, coordinates)
+        new = coordinates[~is_among(coordinates, np.sort(self._order))]
         order = np.concatenate([self._order[kept], new])
         found, payloads = self._ask(order, new, payload)
         sums = reduce(group, list(riders)) if riders else []

@@ -21,6 +21,7 @@ import numpy as np
 from dask_ma import _config
 from dask_ma.comm import allgather, allreduce, broadcast
 from dask_ma.engine import RoundLog
+from dask_ma.layouts._design import is_among
 from dask_ma.schmp.l1._gram import ScaledGram
 from dask_ma.schmp.l1._hessian import HessianCache, System
 from dask_ma.schmp.l1._problem import Objective, Sparse
@@ -97,7 +98,7 @@ class WorkingSets(Solver):
         possible = self._possible() if self._screens() else None
         kept, inside = self._choose()
         self._set_coordinates(kept)
-        self._inside = np.isin(kept, inside)
+        self._inside = is_among(kept, inside)
         gradient: Any = self._known_gradient(inside)
         is_quadratic = self.objective.loss.is_quadratic
         target = self._inner_gap * self._certificate.gap
@@ -133,7 +134,7 @@ class WorkingSets(Solver):
         free = self._unpenalized
         if not len(free):
             return
-        self._inside = np.isin(self.model.coordinates, free)
+        self._inside = is_among(self.model.coordinates, free)
         for _ in range(_MAX_NEWTON):
             if self._solve(0.0, self._free_hessian) <= _SETTLED * self.objective.null:
                 break
@@ -158,7 +159,7 @@ class WorkingSets(Solver):
         objective.learn_tolerances(self._unpenalized[::K] // K)
         objective.set_model(self.model)
         if len(free):
-            self._inside = np.isin(self.model.coordinates, free_coordinates)
+            self._inside = is_among(self.model.coordinates, free_coordinates)
             for _ in range(1 if objective.loss.is_quadratic else _MAX_NEWTON):
                 if self._solve(0.0) <= _SETTLED * objective.null:
                     break
@@ -177,9 +178,9 @@ class WorkingSets(Solver):
         """All coefficients to have at hand, and those of the next working set."""
         coordinates, coef = self.model.coordinates, self.model.coef
         found, ratios = self._found.coordinates, self._found.ratios
-        known = np.isin(found, coordinates)
-        needed = (coef != 0) | np.isin(coordinates, self._free)
-        near = np.isin(coordinates, found[known & (ratios > _NEAR)])
+        known = is_among(found, coordinates)
+        needed = (coef != 0) | is_among(coordinates, self._free)
+        near = is_among(coordinates, found[known & (ratios > _NEAR)])
         new = np.flatnonzero(~known & (ratios > _CLOSE))
         new = new[np.argsort(-ratios[new], kind="stable")][: self._size]
         kept = coordinates[needed | near]
@@ -242,10 +243,9 @@ class WorkingSets(Solver):
     def _set_coordinates(self, coordinates: np.ndarray) -> None:
         """Leave out coefficients that are zero, and take in new ones."""
         coef = np.zeros(len(coordinates))
-        _, old, new = np.intersect1d(
-            self.model.coordinates, coordinates, return_indices=True, assume_unique=True
-        )
-        coef[new] = self.model.coef[old]
+        before = self.model.coordinates
+        stays = is_among(before, coordinates)
+        coef[np.searchsorted(coordinates, before[stays])] = self.model.coef[stays]
         self.model.coordinates, self.model.coef = coordinates, coef
         K = self.objective.n_outputs
         self._design.fetch(np.unique(coordinates // K))

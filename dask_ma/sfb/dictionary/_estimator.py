@@ -362,6 +362,7 @@ class SFBDictionaryLearning(FittedDictionary):
             accept_sparse="csr",
             dtype=[*self._row_dtypes, *CAST_LATER],
             order="C",
+            ensure_all_finite=not reset,  # ranks refuse what is not finite
             reset=reset,
         )
         return X, None

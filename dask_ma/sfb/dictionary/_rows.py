@@ -12,7 +12,7 @@ from dask_ma.comm import Group, allgather, allreduce, alltoall
 from dask_ma.data import Block, Shard, build_shard
 from dask_ma.engine import RankContext
 from dask_ma.sfb.dictionary._block import row_squares
-from dask_ma.supervised import Piece, check_size, pass_batches, pass_generator
+from dask_ma.supervised import Piece, pass_batches, pass_generator
 
 
 class _Summary(NamedTuple):
@@ -300,9 +300,7 @@ def worst_rows(
 def _inspect(arguments: Any) -> tuple[Shard | None, _Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
-        shard = build_shard(arguments, require_labels=False)
-        for block in shard.read():
-            check_size(block.X, "X", block.index, "the features")
+        shard = build_shard(arguments, require_labels=False, needs_squares=True)
     except (ValueError, TypeError) as error:
         # The traceback would keep the shard alive on its way to the other ranks.
         return None, _Summary(error=error.with_traceback(None))
