@@ -285,6 +285,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         model: Any = None,
         n_outputs: int | None = None,
         dtype: Any = None,
+        keeps_sparse: bool = False,
     ) -> Any:
         """Apply the fitted model to rows: lazily to a Dask collection, else at once.
 
@@ -300,6 +301,8 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             Columns of the result; None for a vector.
         dtype : dtype, default=None
             Of a lazy result; None for the floating type that model and rows give.
+        keeps_sparse : bool, default=False
+            Whether the function makes a CSR of a CSR.
         """
         refuse_unfinished(X, "X")
         model = self._predictor() if model is None else model
@@ -307,8 +310,9 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             *_, info = self._validate_input(X, reset=False)
             if dtype is None:
                 dtype = _float_dtype(info.dtype, self.coef_.dtype)
+            kind = {"dtype": dtype, "keeps_sparse": keeps_sparse}
             return apply_blockwise(
-                X, function, model=model, n_outputs=n_outputs, dtype=dtype
+                X, function, model=model, n_outputs=n_outputs, **kind
             )
         X = validate_data(
             self,

@@ -92,6 +92,11 @@ ESTIMATORS = {
         CODES,
     ),
     "SFBMetricLearner": (SFBMetricLearner, FACTORS, CODES),
+    "SFBMetricLearner, diagonal": (
+        SFBMetricLearner,
+        {**FACTORS, "metric_form": "diagonal"},
+        CODES,
+    ),
     "SFBDictionaryLearning": (SFBDictionaryLearning, ATOMS, NOTHING),
     "SFBDictionaryLearning, sgd": (
         SFBDictionaryLearning,

@@ -6,7 +6,8 @@ import numpy as np
 
 from dask_ma import SFBDictionaryLearning
 from dask_ma.sfb.dictionary._atoms import Statistics, descend_on_atoms
-from dask_ma.sfb.dictionary._codes import ROUGH, Accuracy, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy
+from dask_ma.sfb.dictionary._codes import ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._sums import BatchSums
 
 from . import parameterized
@@ -36,6 +37,19 @@ class Codes:
 
     def time_to_a_gap(self, n_atoms: int, dtype: str) -> None:
         lasso_codes(self.rows, self.atoms, ALPHA, Accuracy(1e-3, 1e-4, 100))
+
+
+@parameterized(algorithm=["greedy_cd", "fista", "cd", "lars"])
+class Algorithms:
+    """Codes of 128 rows to a duality gap, each way."""
+
+    def setup(self, algorithm: str) -> None:
+        self.rows = make_rows(128, "float32")
+        self.atoms = make_rows(128, "float32", seed=1)
+
+    def time_to_a_gap(self, algorithm: str) -> None:
+        accuracy = Accuracy(1e-3, 1e-4, 1000)
+        lasso_codes(self.rows, self.atoms, ALPHA, accuracy, algorithm=algorithm)
 
 
 @parameterized(n_atoms=[128, 512])

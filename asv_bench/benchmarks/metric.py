@@ -33,6 +33,24 @@ class Labels:
         return float(seconds) / N_ROWS * 1e9
 
 
+@parameterized(loss=["nca", "hinge", "logistic", "triplet"])
+class Weights:
+    """Time of computing of a pass over rows, of which features are weighed."""
+
+    def track_nanoseconds_per_row(self, loss: str) -> float:
+        learner = SFBMetricLearner(
+            metric_form="diagonal",
+            loss=loss,
+            max_iter=4,
+            tol=None,
+            n_ranks=1,
+            random_state=0,
+        )
+        history = learner.fit(*make_rows()).history_
+        seconds = np.median([record["seconds_computing"] for record in history[1:]])
+        return float(seconds) / N_ROWS * 1e9
+
+
 @parameterized(loss=["hinge", "logistic"])
 class Pairs:
     """Time of computing of a pass over pairs of rows."""

@@ -3,6 +3,7 @@
 To be run in the folder asv_bench:
 
     OMP_NUM_THREADS=1 python -m peers.dictionary codes --data DIR
+    OMP_NUM_THREADS=1 python -m peers.dictionary algorithms --data DIR
     OMP_NUM_THREADS=1 python -m peers.dictionary fit --data DIR --epochs 4
     OMP_NUM_THREADS=1 python -m peers.dictionary ranks --data DIR
 
@@ -22,6 +23,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from dask_ma import SFBDictionaryLearning
-from dask_ma.sfb.dictionary._codes import Accuracy, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy
+from dask_ma.sfb.dictionary._codes import ALGORITHMS, lasso_codes
 
 from ._solvers import local_cluster
 
@@ -147,6 +150,26 @@ def compare_codes(folder: Path, name: str, n_runs: int) -> None:
         print(f"{label:34}{seconds[label] / len(codes) * 1e6:10.1f}{above:16.1e}")
 
 
+def compare_algorithms(folder: Path, name: str, n_runs: int) -> None:
+    """Microseconds of a row by each algorithm, to the duality gap of `transform`."""
+    n_atoms = SETS[name]
+    rows = read_rows(folder, name, 1024 + n_atoms)
+    atoms = first_atoms(rows, n_atoms)
+    goal = Accuracy(step=1e-3, gap=1e-4, max_sweeps=1000)
+    for alpha in (ALPHA, ALPHA / 5):
+        calls: dict[str, Callable[[], Any]] = {
+            each: partial(lasso_codes, X, atoms, alpha, goal, algorithm=each)
+            for each in ALGORITHMS
+            # One row after the other takes long.
+            for X in [rows[: 128 if each == "lars" else 512]]
+        }
+        seconds, results = take_turns(calls, n_runs)
+        used = np.count_nonzero(results["greedy_cd"].values, axis=1).mean()
+        print(f"{name}: {n_atoms} atoms, alpha {alpha:g}, {used:.0f} in use")
+        for each, found in results.items():
+            print(f"{each:34}{seconds[each] / len(found.values) * 1e6:10.1f}")
+
+
 def compare_fits(
     folder: Path, name: str, n_rows: int, epochs: int, n_runs: int
 ) -> None:
@@ -231,7 +254,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["codes", "fit", "ranks"])
+    parser.add_argument("what", choices=["codes", "algorithms", "fit", "ranks"])
     parser.add_argument("--data", default=os.environ.get("DASK_MA_DATA"))
     parser.add_argument("--set", choices=SETS, default="fashion")
     parser.add_argument("--rows", type=int, default=2560)
@@ -251,6 +274,8 @@ def main() -> None:
     with threadpool_limits(1):
         if arguments.what == "codes":
             compare_codes(folder, arguments.set, runs)
+        elif arguments.what == "algorithms":
+            compare_algorithms(folder, arguments.set, runs)
         elif arguments.what == "fit":
             rows, epochs = arguments.rows, arguments.epochs
             compare_fits(folder, arguments.set, rows, epochs, runs)

@@ -9,6 +9,7 @@ from typing import Any
 import dask
 import numpy as np
 from dask.sizeof import sizeof
+from scipy import sparse
 from sklearn import config_context
 
 from dask_ma import _config
@@ -39,6 +40,7 @@ def apply_blockwise(
     model: Any,
     n_outputs: int | None,
     dtype: Any,
+    keeps_sparse: bool = False,
 ) -> Any:
     """Apply ``function(model, block)`` lazily to every block of rows.
 
@@ -47,8 +49,8 @@ def apply_blockwise(
     X : dask.array or dask.dataframe of shape (n_rows, n_features)
         Several chunks of columns are joined, with a warning.
     function : callable
-        Gets the model and a block, an ndarray or a CSR, and returns an array with one
-        row per row of the block. It is not called for a block without rows.
+        Gets the model and a block, an ndarray or a CSR, and returns an array, or a CSR,
+        with one row per row of the block. It is not called for a block without rows.
     model : object
         Travels once: in the graph, or to a worker of the current client if it is larger
         than the configuration ``dask-ma.data.embed-limit``.
@@ -56,6 +58,8 @@ def apply_blockwise(
         Columns of the result; None for a result of one dimension.
     dtype : dtype
         Dtype of the result.
+    keeps_sparse : bool, default=False
+        Whether the function makes a CSR of a CSR.
 
     Returns
     -------
@@ -76,6 +80,8 @@ def apply_blockwise(
     X = as_array(X)
     tail = () if n_outputs is None else (n_outputs,)
     shape = {"drop_axis": 1} if n_outputs is None else {}
+    empty = np.empty((0, *tail), dtype=dtype)
+    keeps_sparse = keeps_sparse and is_sparse(X._meta)
     return X.map_blocks(
         _apply,
         function,
@@ -84,7 +90,8 @@ def apply_blockwise(
         np.dtype(dtype),
         name=f"dask_ma-{_name_of(function)}-{uuid.uuid4().hex}",
         chunks=(X.chunks[0], *((n,) for n in tail)),
-        meta=np.empty((0, *tail), dtype=dtype),
+        meta=sparse.csr_array(empty) if keeps_sparse else empty,
+        keeps_sparse=keeps_sparse,
         **shape,
     )
 
@@ -138,10 +145,12 @@ def _apply(
     tail: tuple[int, ...],
     dtype: np.dtype,
     block_id: tuple[int, ...] | None = None,
-) -> np.ndarray:
+    keeps_sparse: bool = False,
+) -> Any:
     """Result of one block, in the promised dtype (runs on a worker)."""
     if block.shape[0] == 0:
-        return np.empty((0, *tail), dtype=dtype)
+        empty = np.empty((0, *tail), dtype=dtype)
+        return sparse.csr_array(empty) if keeps_sparse else empty
     index = 0 if block_id is None else block_id[0]
     name = f"Block {index} of X"
     refuse_masked(block, name)
@@ -153,6 +162,8 @@ def _apply(
     check_finite(block, "X", index, None)
     with config_context(assume_finite=True):
         result = function(model, align(block))
+    if is_sparse(result):
+        return result.astype(dtype, copy=False)
     return np.asarray(result).astype(dtype, copy=False)
 
 

@@ -6,12 +6,14 @@ gradient by the rows follows from the weights by two products of matrices.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 #: How steep the logistic loss is, for squared distances about the margin.
 SHARPNESS = 3.0
+_CHUNK = 2**20  # elements at a time
 
 
 class MetricLoss(NamedTuple):
@@ -31,24 +33,43 @@ class MetricLoss(NamedTuple):
     push: float = 1.0
 
 
-def squared_distances(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+def squared_distances(A: Any, B: Any) -> np.ndarray:
     """Squared Euclidean distances of rows.
 
     Parameters
     ----------
-    A : ndarray of shape (m, k)
-    B : ndarray of shape (n, k)
+    A : ndarray or CSR of shape (m, k)
+    B : ndarray or CSR of shape (n, k)
+        Sparse if `A` is.
 
     Returns
     -------
     distances : ndarray of shape (m, n)
         Not negative.
     """
-    distances = A @ B.T
+    products = A @ B.T
+    distances = products.toarray() if sparse.issparse(products) else products
     distances *= -2
-    distances += np.einsum("ik,ik->i", A, A)[:, np.newaxis]
-    distances += np.einsum("jk,jk->j", B, B)
+    distances += square_lengths(A)[:, np.newaxis]
+    distances += square_lengths(B)
     return np.maximum(distances, 0, out=distances)
+
+
+def square_lengths(rows: Any) -> np.ndarray:
+    """Squared length of each row.
+
+    Parameters
+    ----------
+    rows : ndarray or CSR of shape (n, k)
+
+    Returns
+    -------
+    squares : ndarray of shape (n,)
+    """
+    if sparse.issparse(rows):
+        return np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+    squares: np.ndarray = np.einsum("ik,ik->i", rows, rows)
+    return squares
 
 
 def batch_weights(
@@ -247,18 +268,69 @@ def distance_gradient(
     return of_own, of_rows
 
 
+def scale_columns(X: Any, factors: np.ndarray) -> Any:
+    """Multiply each column by a number.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n, k)
+    factors : ndarray of shape (k,)
+
+    Returns
+    -------
+    Z : ndarray or CSR of shape (n, k)
+        Sparse if `X` is; it shares the pattern of `X`.
+    """
+    if not sparse.issparse(X):
+        return np.asarray(X * factors)
+    parts = X.data * factors[X.indices], X.indices, X.indptr
+    return type(X)(parts, shape=X.shape)
+
+
+def feature_slopes(weights: np.ndarray, own_rows: Any, rows: Any) -> np.ndarray:
+    """Sum over pairs of rows of their weighted squared differences, by features.
+
+    It is the derivative of ``sum_ij weights_ij d_ij`` by the weights `m` of features in
+    ``d_ij = sum_k m_k (a_ik - b_jk)^2``.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m, n)
+    own_rows : ndarray or CSR of shape (m, k)
+        The `a`.
+    rows : ndarray or CSR of shape (n, k)
+        The `b`; sparse if `own_rows` are.
+
+    Returns
+    -------
+    slopes : ndarray of shape (k,)
+    """
+    if not sparse.issparse(rows):
+        slopes = weights.sum(axis=1) @ own_rows**2 + weights.sum(axis=0) @ rows**2
+        slopes -= 2 * np.einsum("ik,ik->k", own_rows, weights @ rows)
+        return np.asarray(slopes)
+    slopes = weights.sum(axis=1) @ own_rows.power(2)
+    slopes += weights.sum(axis=0) @ rows.power(2)
+    size = max(1, _CHUNK // max(1, rows.shape[1]))
+    for start in range(0, own_rows.shape[0], size):
+        part = slice(start, start + size)
+        crossed = own_rows[part].multiply(weights[part] @ rows)
+        slopes -= 2 * np.asarray(crossed.sum(axis=0)).ravel()
+    return np.asarray(slopes)
+
+
 def neighbour_hits(
-    Z: np.ndarray, codes: np.ndarray, others: np.ndarray, labels: np.ndarray,
+    Z: Any, codes: np.ndarray, others: Any, labels: np.ndarray,
     own: np.ndarray, n_neighbors: int = 3,
 ) -> int:  # fmt: skip
     """Rows that most of their nearest neighbours name rightly, leaving each row out.
 
     Parameters
     ----------
-    Z : ndarray of shape (m, k)
+    Z : ndarray or CSR of shape (m, k)
     codes : ndarray of int of shape (m,)
         Classes of the rows.
-    others : ndarray of shape (n, k)
+    others : ndarray or CSR of shape (n, k)
         Among which neighbours are looked for.
     labels : ndarray of int of shape (n,)
     own : ndarray of int of shape (m,)
@@ -270,14 +342,15 @@ def neighbour_hits(
     n_hits : int
         Of classes that as many neighbours have, that of the nearest is named.
     """
-    if not len(Z):
+    n_rows = Z.shape[0]
+    if not n_rows:
         return 0
     distances = squared_distances(Z, others)
-    distances[np.arange(len(Z)), own] = np.inf
-    n_neighbors = min(n_neighbors, len(others) - 1)
+    distances[np.arange(n_rows), own] = np.inf
+    n_neighbors = min(n_neighbors, others.shape[0] - 1)
     near = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
     order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
     found = labels[np.take_along_axis(near, order, axis=1)]
     votes = (found[:, :, np.newaxis] == found[:, np.newaxis, :]).sum(axis=2)
-    named = found[np.arange(len(Z)), votes.argmax(axis=1)]
+    named = found[np.arange(n_rows), votes.argmax(axis=1)]
     return int((named == codes).sum())

@@ -418,7 +418,9 @@ class BroadcastEngine:
         if exchange._wants_factors or self._context.group.size == 1:
             return "factors"
         group = self._context.group
-        n_pairs = max(1, -(-self.n_rows // max(1, self.n_steps * group.size)))
+        n_pairs = self._model.n_pairs
+        if n_pairs is None:
+            n_pairs = max(1, -(-self.n_rows // max(1, self.n_steps * group.size)))
         return choose_communication(
             group,
             self._shard,

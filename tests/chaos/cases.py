@@ -178,7 +178,7 @@ def sparse_log_loss(model: Any, X: np.ndarray, y: Any) -> float:
 def neighbour_loss(model: Any, X: np.ndarray, y: np.ndarray | None) -> float:
     """Minus the mean logarithm of the probability of a neighbour of the class."""
     assert y is not None
-    Z, labels = X[:1000] @ model.components_.T, y[:1000]
+    Z, labels = model.transform(X[:1000]), y[:1000]
     squares = (Z**2).sum(axis=1)
     distances = squares[:, None] + squares - 2 * Z @ Z.T
     np.fill_diagonal(distances, np.inf)
@@ -408,6 +408,18 @@ def _add_sfb(cases: dict[str, Case]) -> None:
         four_classes,
         softmax_loss,
         rtol=0.02,
+    )
+    cases["SFBMetricLearner diagonal"] = Case(
+        dask_ma.SFBMetricLearner,
+        {
+            "metric_form": "diagonal",
+            "max_iter": 12,
+            "tol": None,
+            "random_state": 0,
+        },
+        four_classes,
+        neighbour_loss,
+        rtol=0.03,
     )
     for content in ("factors", "outputs"):
         cases[f"SFBMetricLearner {content}"] = Case(

@@ -302,7 +302,7 @@ def test_a_fit_ends_when_nothing_gets_better(X):
         ({"dict_init": np.ones((K + 1, P))}, r"expected \(6, 8\)"),
         ({"dict_init": np.full((K, P), np.nan)}, "Input dict_init contains NaN"),
         ({"alpha": 0}, "'alpha' parameter of SFBDictionaryLearning must be"),
-        ({"communication": "outputs"}, "'communication' parameter"),
+        ({"communication": "server"}, "'communication' parameter"),
     ],
 )
 def test_parameters_that_are_refused(X, params, message):

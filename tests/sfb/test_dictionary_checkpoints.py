@@ -25,6 +25,7 @@ SETTINGS = [
     {"n_ranks": 3},
     {"n_ranks": 3, "communication": "factors"},
     {"n_ranks": 2, "solver": "sgd"},
+    {"n_ranks": 3, "solver": "sgd", "communication": "outputs"},
     {"n_ranks": 2, "max_no_improvement": 3, "max_iter": 30},
 ]
 
@@ -75,7 +76,7 @@ def test_data_of_another_shape_begin_anew(X, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("communication", ["statistics", "factors"])
+@pytest.mark.parametrize("communication", ["statistics", "factors", "outputs"])
 def test_a_killed_worker_does_not_change_the_atoms(
     X, tmp_path, monkeypatch, assert_clean, communication
 ):
@@ -100,6 +101,8 @@ def test_a_killed_worker_does_not_change_the_atoms(
 
     rows = da.from_array(X, chunks=(20, 8))
     params = {"n_ranks": 2, "communication": communication}
+    if communication == "outputs":
+        params["solver"] = "sgd"
     undisturbed = fit(rows, **params)
     monkeypatch.setattr("dask_ma.sfb.dictionary._estimator.train", agent)
     with (

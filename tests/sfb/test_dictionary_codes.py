@@ -6,7 +6,8 @@ from scipy import sparse
 from sklearn.decomposition import sparse_encode
 
 from dask_ma.sfb.dictionary import _codes
-from dask_ma.sfb.dictionary._codes import ROUGH, Accuracy, UnitAtoms, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy, UnitAtoms
+from dask_ma.sfb.dictionary._codes import ALGORITHMS, ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._supports import solve_supports
 
 TIGHT = Accuracy(step=1e-3, gap=1e-10, max_sweeps=2000)
@@ -141,8 +142,13 @@ def test_the_gap_bounds_what_is_left(gap, positive):
     assert (left <= gap * (X**2).sum(axis=1)).all()
     assert left.min() > -1e-8
     # A block knows the gaps themselves; they are above what is left.
-    unit = UnitAtoms.of(atoms, 0.3, X.dtype)
-    block = _codes._Block(X, unit, positive, np.zeros((len(X), len(atoms))))
+    block = ALGORITHMS["greedy_cd"](
+        X @ atoms.T,
+        (X**2).sum(axis=1),
+        unit=UnitAtoms.of(atoms @ atoms.T, 0.3, 12),
+        positive=positive,
+        codes=np.zeros((len(X), len(atoms))),
+    )
     assert block.solve(Accuracy(1e-1, gap, 5000)) == 0
     gaps = block.gaps()
     assert (gaps <= gap * (X**2).sum(axis=1)).all()
@@ -216,11 +222,11 @@ def test_equal_atoms():
 def test_the_objective_falls_on_supports_and_signs_stay():
     X, atoms = alike(6, 3, 0.1)
     X = X + 0.3 * np.random.default_rng(1).normal(size=X.shape)
-    unit = UnitAtoms.of(atoms, 0.3, X.dtype)
+    unit = UnitAtoms.of(atoms @ atoms.T, 0.3, X.shape[1])
     before = lasso_codes(X, atoms, 0.3, Accuracy(1e-1, None, 1)).values
     after = before.copy()
     rows = np.arange(0, len(X), 2)
-    solve_supports(after, rows, X @ unit.atoms.T, unit)
+    solve_supports(after, rows, X @ (atoms / unit.lengths[:, None]).T, unit)
     np.testing.assert_array_equal(after[1::2], before[1::2])
     assert (after * before >= 0).all()
     assert ((before != 0) | (after == 0)).all()
@@ -236,11 +242,11 @@ def test_supports_larger_than_the_rows():
     """No system has one solution: codes stay as they are."""
     rng = np.random.default_rng(0)
     X, atoms = rng.normal(size=(3, 4)), rng.normal(size=(9, 4))
-    unit = UnitAtoms.of(atoms, 0.1, X.dtype)
+    unit = UnitAtoms.of(atoms @ atoms.T, 0.1, 4)
     codes = rng.normal(size=(3, 9))
     codes[2] = 0
     before = codes.copy()
-    solve_supports(codes, np.arange(3), X @ unit.atoms.T, unit)
+    solve_supports(codes, np.arange(3), X @ atoms.T, unit)
     np.testing.assert_array_equal(codes, before)
 
 

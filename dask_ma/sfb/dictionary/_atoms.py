@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dask_ma.sfb.dictionary._sums import BatchSums
+
+#: Sums over ranks of numbers of atoms, each of which a rank has some columns of.
+AddUp = Callable[[np.ndarray], np.ndarray]
 
 # Atoms whose updates are worked out by one product of matrices.
 _BLOCK = 32
@@ -93,7 +98,9 @@ def unused(usage: np.ndarray) -> np.ndarray:
     return np.flatnonzero(usage <= _UNUSED * most)
 
 
-def within_ball(atoms: np.ndarray, *, positive: bool = False) -> np.ndarray:
+def within_ball(
+    atoms: np.ndarray, *, positive: bool = False, add_up: AddUp | None = None
+) -> np.ndarray:
     """The nearest atoms of a length of 1 at most.
 
     Parameters
@@ -101,6 +108,8 @@ def within_ball(atoms: np.ndarray, *, positive: bool = False) -> np.ndarray:
     atoms : ndarray of shape (n_components, n_features)
     positive : bool, default=False
         Whether their elements must not be negative.
+    add_up : callable, default=None
+        Adds up squared lengths where other ranks have the other columns.
 
     Returns
     -------
@@ -108,7 +117,8 @@ def within_ball(atoms: np.ndarray, *, positive: bool = False) -> np.ndarray:
         Others than those given.
     """
     nearest = np.maximum(atoms, 0) if positive else atoms.copy()
-    lengths = np.sqrt(np.einsum("ij,ij->i", nearest, nearest))
+    squares = np.einsum("ij,ij->i", nearest, nearest)
+    lengths = np.sqrt(squares if add_up is None else add_up(squares))
     nearest /= np.maximum(lengths, 1)[:, None]
     return nearest
 
@@ -164,6 +174,7 @@ def step_along_gradient(
     step_size: float,
     *,
     positive: bool = False,
+    add_up: AddUp | None = None,
 ) -> np.ndarray:
     """A proximal gradient step, of a length of its own for each atom.
 
@@ -177,6 +188,8 @@ def step_along_gradient(
     step_size : float
     positive : bool, default=False
         Whether elements of atoms must not be negative.
+    add_up : callable, default=None
+        As in :func:`within_ball`.
 
     Returns
     -------
@@ -189,7 +202,7 @@ def step_along_gradient(
     rate = step_size / sums.n_rows
     slopes *= (rate / np.maximum(usage, _LEAST_USAGE * usage.mean()))[:, None]
     slopes += atoms
-    return within_ball(slopes, positive=positive)
+    return within_ball(slopes, positive=positive, add_up=add_up)
 
 
 def mean_usage(

@@ -14,6 +14,7 @@ from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo
 from dask_ma.sfb.dictionary._agent import train
+from dask_ma.sfb.dictionary._codes import ALGORITHMS
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import DictionaryParams
 from dask_ma.sfb.dictionary._solvers import SOLVERS
@@ -53,6 +54,14 @@ class SFBDictionaryLearning(FittedDictionary):
         `max_iter`.
     eta0 : float, default=0.2
         Length of the first steps of "sgd", above 0.
+    fit_algorithm : {"greedy_cd", "fista", "cd", "lars"}, default="greedy_cd"
+        How codes are found while atoms are learned. "greedy_cd": coordinate descent on
+        the coefficient of each row that changes most; best where codes have few
+        elements. "fista": accelerated gradient steps, by products of matrices; best
+        where they have many. "cd": coordinate descent on one coefficient after the
+        other. "lars": scikit-learn's least angle regression, one row after the other;
+        exact, and slow. All but "lars" go over many rows at once, and stop where the
+        error is small against that of the atoms.
     positive_code : bool, default=False
         Whether codes must not be negative.
     positive_dict : bool, default=False
@@ -63,6 +72,9 @@ class SFBDictionaryLearning(FittedDictionary):
     dict_init : array-like of shape (n_components, n_features), default=None
         Atoms to start from; longer ones are divided by their lengths. None takes rows
         at random.
+    transform_algorithm : {"greedy_cd", "fista", "cd", "lars"} or None, default=None
+        How :meth:`transform` finds codes; None is as in the fit. All give the same,
+        but for the duality gap that is left.
     transform_alpha : float or None, default=None
         Penalty of :meth:`transform`, above 0; None is `alpha`.
     transform_max_iter : int, default=1000
@@ -71,12 +83,16 @@ class SFBDictionaryLearning(FittedDictionary):
     split_sign : bool, default=False
         Whether :meth:`transform` gives positive and negative codes in columns of their
         own, the latter by their sizes.
-    communication : {"statistics", "factors"}, default="statistics"
+    communication : {"statistics", "factors", "outputs"}, default="statistics"
         What ranks send each other in a batch. "statistics": sums of products, which
         takes ``n_components * (n_components + n_features)`` numbers whatever the batch.
         "factors": the rows of the batch with their codes, from which every rank finds
         the sums; less where there are many more atoms and features than rows in a
-        batch. Both give the same, but for rounding.
+        batch. "outputs", for "sgd": each rank has some of the columns of all atoms, and
+        gets those of the rows of a batch; what is added up are products of rows and
+        atoms and of atoms with each other. Atoms and their steps are divided by the
+        ranks, of which there are at most as many as features. All give the same, but
+        for rounding.
     merge_every : int or "auto", default="auto"
         How many batches of its own rows, of `batch_size` rows each, a rank goes over
         until the ranks agree on means of their statistics and atoms. With 1 ranks share
@@ -170,14 +186,16 @@ class SFBDictionaryLearning(FittedDictionary):
         "batch_size": [_FROM_1],
         "solver": [StrOptions(set(SOLVERS))],
         "eta0": [_ABOVE_0],
+        "fit_algorithm": [StrOptions(set(ALGORITHMS))],
         "positive_code": ["boolean"],
         "positive_dict": ["boolean"],
         "resample_unused": ["boolean"],
         "dict_init": ["array-like", None],
+        "transform_algorithm": [StrOptions(set(ALGORITHMS)), None],
         "transform_alpha": [_ABOVE_0, None],
         "transform_max_iter": [_FROM_1],
         "split_sign": ["boolean"],
-        "communication": [StrOptions({"statistics", "factors"})],
+        "communication": [StrOptions({"statistics", "factors", "outputs"})],
         "merge_every": [_FROM_1, StrOptions({"auto"})],
         "shuffle": ["boolean"],
         "tol": [_FROM_0],
@@ -190,6 +208,7 @@ class SFBDictionaryLearning(FittedDictionary):
     _free_to_change = FittedDictionary._free_to_change | {
         "max_no_improvement",
         "split_sign",
+        "transform_algorithm",
         "transform_alpha",
         "transform_max_iter",
     }
@@ -211,10 +230,12 @@ class SFBDictionaryLearning(FittedDictionary):
         batch_size: int = 256,
         solver: str = "online",
         eta0: float = 0.2,
+        fit_algorithm: str = "greedy_cd",
         positive_code: bool = False,
         positive_dict: bool = False,
         resample_unused: bool = True,
         dict_init: Any = None,
+        transform_algorithm: str | None = None,
         transform_alpha: float | None = None,
         transform_max_iter: int = 1000,
         split_sign: bool = False,
@@ -233,10 +254,12 @@ class SFBDictionaryLearning(FittedDictionary):
         self.batch_size = batch_size
         self.solver = solver
         self.eta0 = eta0
+        self.fit_algorithm = fit_algorithm
         self.positive_code = positive_code
         self.positive_dict = positive_dict
         self.resample_unused = resample_unused
         self.dict_init = dict_init
+        self.transform_algorithm = transform_algorithm
         self.transform_alpha = transform_alpha
         self.transform_max_iter = transform_max_iter
         self.split_sign = split_sign
@@ -319,6 +342,15 @@ class SFBDictionaryLearning(FittedDictionary):
     @property
     def _may_end_early(self) -> bool:
         return self.tol > 0 or self.max_no_improvement is not None
+
+    def _check_combinations(self) -> None:
+        if self.communication == "outputs" and self.solver != "sgd":
+            raise ValueError(
+                f"communication='outputs' needs solver='sgd', got {self.solver!r}: "
+                "there each atom waits for the length of the one before, which no rank "
+                "knows alone; set solver='sgd', or communication='statistics' or "
+                "'factors'"
+            )
 
     def _peer_type(self) -> type:
         return MiniBatchDictionaryLearning

@@ -17,7 +17,8 @@ from dask_ma.data import (
     is_dask_collection,
     refuse_unfinished,
 )
-from dask_ma.sfb.dictionary._codes import Accuracy, lasso_codes
+from dask_ma.sfb.dictionary._block import Accuracy
+from dask_ma.sfb.dictionary._codes import lasso_codes
 
 _STEP, _GAP = 1e-3, 1e-4
 
@@ -30,6 +31,7 @@ class DictionaryModel(NamedTuple):
     components : ndarray of shape (n_components, n_features)
     alpha : float
     positive_code, split_sign : bool
+    algorithm : str
     max_iter : int
     """
 
@@ -37,6 +39,7 @@ class DictionaryModel(NamedTuple):
     alpha: float
     positive_code: bool
     split_sign: bool
+    algorithm: str
     max_iter: int
 
 
@@ -55,7 +58,12 @@ def codes_of(model: DictionaryModel, X: Any) -> np.ndarray:
     X = X.astype(np.result_type(X.dtype, model.components.dtype), copy=False)
     accuracy = Accuracy(_STEP, _GAP, model.max_iter)
     found = lasso_codes(
-        X, model.components, model.alpha, accuracy, positive=model.positive_code
+        X,
+        model.components,
+        model.alpha,
+        accuracy,
+        positive=model.positive_code,
+        algorithm=model.algorithm,
     )
     if found.n_unsettled:
         warnings.warn(
@@ -133,6 +141,7 @@ class FittedDictionary(
             float(alpha),
             self.positive_code,
             self.split_sign,
+            self.transform_algorithm or self.fit_algorithm,
             self.transform_max_iter,
         )
         return self._apply(

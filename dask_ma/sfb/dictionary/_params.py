@@ -32,6 +32,7 @@ class DictionaryParams:
     batch_size: int
     solver: str
     eta0: float
+    fit_algorithm: str
     positive_code: bool
     positive_dict: bool
     resample_unused: bool

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allgather
+from dask_ma.comm import Group, allgather, allreduce, alltoall
 from dask_ma.data import Block, Shard, build_shard
 from dask_ma.engine import RankContext
-from dask_ma.sfb.dictionary._codes import row_squares
+from dask_ma.sfb.dictionary._block import row_squares
 from dask_ma.supervised import Piece, pass_batches, pass_generator
 
 
@@ -86,7 +86,9 @@ class Rows:
         for pieces in pass_batches(self._shard, n_steps, rng):
             yield self._joined(pieces), self._weights(pieces)
 
-    def take(self, group: Group, numbers: np.ndarray) -> np.ndarray:
+    def take(
+        self, group: Group, numbers: np.ndarray, columns: list[slice] | None = None
+    ) -> np.ndarray:
         """Rows by their numbers in the order of ranks; a collective call.
 
         Parameters
@@ -95,10 +97,12 @@ class Rows:
             This rank.
         numbers : ndarray of int
             The same on all ranks.
+        columns : list of slice, default=None
+            Columns that each rank gets; None gives all to all.
 
         Returns
         -------
-        rows : ndarray of shape (n_numbers, n_features)
+        rows : ndarray of shape (n_numbers, n_columns)
         """
         first = sum(self._sizes[: group.rank])
         stop = first + self._sizes[group.rank]
@@ -111,9 +115,15 @@ class Rows:
             is_here = (own >= start) & (own < start + n_rows)
             found[is_here] = dense(block.X[own[is_here] - start])
             start += n_rows
-        rows = np.zeros((len(numbers), self.n_features), dtype=self.dtype)
-        for places, part in allgather(group, (np.flatnonzero(is_own), found)):
-            rows[places] = part
+        places = np.flatnonzero(is_own)
+        if columns is None:
+            parts = allgather(group, (places, found))
+        else:
+            pieces = [(places, np.ascontiguousarray(found[:, c])) for c in columns]
+            parts = alltoall(group, pieces)
+        rows = np.zeros((len(numbers), parts[0][1].shape[1]), dtype=self.dtype)
+        for each, part in parts:
+            rows[each] = part
         return rows
 
     def _weights(self, pieces: list[Piece]) -> np.ndarray | None:
@@ -233,12 +243,15 @@ def first_atoms(
     return with_unit_length(atoms)
 
 
-def with_unit_length(atoms: np.ndarray) -> np.ndarray:
+def with_unit_length(atoms: np.ndarray, group: Group | None = None) -> np.ndarray:
     """Atoms divided by their lengths; zeros stay.
 
     Parameters
     ----------
     atoms : ndarray of shape (n_components, n_features)
+    group : Group, default=None
+        The ranks that have the other columns; None if there are none. Then a collective
+        call.
 
     Returns
     -------
@@ -246,8 +259,13 @@ def with_unit_length(atoms: np.ndarray) -> np.ndarray:
     """
     # Squares of tiny numbers may vanish.
     largest = np.abs(atoms).max(axis=1, initial=0, keepdims=True)
+    if group is not None:
+        largest = allreduce(group, largest, "max")
     scaled = atoms / np.where(largest > 0, largest, 1)
-    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+    squares = np.einsum("ij,ij->i", scaled, scaled)
+    if group is not None:
+        squares = allreduce(group, squares)
+    lengths = np.sqrt(squares)[:, None]
     unit: np.ndarray = scaled / np.where(lengths > 0, lengths, 1)
     return unit
 

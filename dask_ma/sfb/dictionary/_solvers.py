@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from dask_ma.sfb.dictionary._atoms import (
+    AddUp,
     Statistics,
     descend_on_atoms,
     mean_usage,
@@ -35,12 +36,15 @@ class Solver(ABC):
         None of the arrays is changed afterwards. Of shapes (n_components,
         n_components) and (n_components, n_features).
     n_seen : int
+    add_up : callable or None
+        Adds up squared lengths of atoms where ranks have columns of them.
     """
 
     def __init__(
         self, params: DictionaryParams, statistics: Arrays, n_seen: int
     ) -> None:
         self.params, self.statistics, self.n_seen = params, statistics, n_seen
+        self.add_up: AddUp | None = None
 
     @property
     def usage(self) -> np.ndarray:
@@ -132,8 +136,14 @@ class Gradient(Solver):
         step_size = self.params.eta0
         if self.params.decays:
             step_size *= 0.5 * (1 + np.cos(np.pi * done))
-        positive = self.params.positive_dict
-        return step_along_gradient(atoms, sums, usage, step_size, positive=positive)
+        return step_along_gradient(
+            atoms,
+            sums,
+            usage,
+            step_size,
+            positive=self.params.positive_dict,
+            add_up=self.add_up,
+        )
 
     def forget(self, atoms: np.ndarray) -> None:
         # A step is divided by the usage: a small one would make the first too long.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from dask_ma.sfb.dictionary._codes import UnitAtoms
+    from dask_ma.sfb.dictionary._block import UnitAtoms
 
 _ELEMENTS = 2**17  # of the systems that are solved together
 _MOST_SOLVED = 4  # systems of a row, each with fewer atoms than the one before
@@ -41,7 +41,7 @@ def solve_supports(
     for _ in range(_MOST_SOLVED):
         sizes = np.count_nonzero(codes[rows], axis=1)
         # More atoms than features have no system with one solution.
-        is_possible = (sizes > 0) & (sizes <= unit.atoms.shape[1])
+        is_possible = (sizes > 0) & (sizes <= unit.n_features)
         rows, sizes = rows[is_possible], sizes[is_possible]
         # What a row gets must not depend on the sizes of others.
         widths = -(-sizes // _STEP) * _STEP

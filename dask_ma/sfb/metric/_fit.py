@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of
+from dask_ma.sfb.metric._diagonal import DiagonalLabelModel, DiagonalPairModel
 from dask_ma.sfb.metric._models import (
     ENOUGH_STEPS,
     LabelModel,
@@ -33,7 +35,7 @@ from dask_ma.sfb.metric._validation import (
 )
 from dask_ma.supervised import StopRule
 
-_ADVICE = "lower eta0, or scale the features"
+_ADVICE = "lower {}, or scale the features"
 _VANISHED = 1e-2  # of the components at the start
 _LEAST_PASSES = 3
 _MOMENTS = ("first_moment", "second_moment")
@@ -105,7 +107,8 @@ class MetricFit(Method):
             maximize=is_scored,
             is_relative=not is_scored,
         )
-        self._watch = DivergenceCheck(_ADVICE)
+        names = "alpha or eta0" if params.alpha else "eta0"
+        self._watch = DivergenceCheck(_ADVICE.format(names))
         self._best = Best()
         self._objective = np.nan
 
@@ -210,7 +213,9 @@ class MetricFit(Method):
 
     def model(self) -> Model:
         components = self.engine.collect()[0].T
-        if self.context.group.rank == 0:  # whose model it is
+        if self._params.is_diagonal:
+            components = np.abs(components[0])
+        elif self.context.group.rank == 0:  # whose model it is
             components = np.array(components, order="C")
         return {
             "components": components,
@@ -234,7 +239,7 @@ class MetricFit(Method):
         source = self._source
         if isinstance(source, PlannedPairs) and source.n_distances == 1:
             fitted["threshold"] = find_threshold(
-                self.context.group, source, self.engine.whole()
+                self.context.group, source, self._projection()
             )
         return fitted
 
@@ -246,6 +251,9 @@ class MetricFit(Method):
         steps, shape = optimizer.state_dict(), self.engine.matrix.values.shape
         for name in _MOMENTS:
             steps[name] = self.engine.collect_part(steps[name].reshape(shape), name).T
+        if self._params.is_diagonal:  # the model has no signs
+            signs = np.sign(self.engine.matrix.whole().T)
+            steps["first_moment"] = steps["first_moment"] * signs
         return steps
 
     def _prepare(
@@ -283,18 +291,24 @@ class MetricFit(Method):
         n_steps = self._source.plan.n_steps(params.settings.batch_size)
         arguments = params, components, eta0, self._max_iter * n_steps
         if params.tuples is not None:
-            return PairModel(*arguments)
+            of_pairs = DiagonalPairModel if params.is_diagonal else PairModel
+            return of_pairs(*arguments)
         exchange = params.settings.exchange
         # A rank that is ahead of others cannot ask them for their rows.
-        return LabelModel(*arguments, is_collective=exchange._is_in_step)
+        of_labels = DiagonalLabelModel if params.is_diagonal else LabelModel
+        return of_labels(*arguments, is_collective=exchange._is_in_step)
 
     def _score(self) -> float:
         """Score of the held-out rows or pairs; a collective call."""
-        group, matrix = self.context.group, self.engine.whole()
+        group, project = self.context.group, self._projection()
         with self.log.computing("evaluate"):
             if isinstance(self._source, LabelSource):
-                return label_score(group, self._source, matrix)
-            return pair_score(group, self._source, matrix)
+                return label_score(group, self._source, project)
+            return pair_score(group, self._source, project)
+
+    def _projection(self) -> Callable[[Any], Any]:
+        """What makes the learnt distances Euclidean ones; a collective call."""
+        return partial(self._model.project, self.engine.whole())
 
     def _vanished(self) -> ValueError:
         """The error of a penalty that leaves nothing."""

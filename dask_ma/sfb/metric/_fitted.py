@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
 from dask_ma.data import describe, is_dask_collection, refuse_unfinished
+from dask_ma.kernels import scale_columns, square_lengths
 from dask_ma.sfb.metric._validation import area_under_curve, cut_counts
 from dask_ma.sfb.model._pairs import check_tuples
 
@@ -57,11 +58,13 @@ class FittedMetric(
         Returns
         -------
         Z : ndarray or dask.array of shape (n_samples, n_components)
-            ``X @ components_.T``; lazy for a Dask collection.
+            ``X @ components_.T``; lazy for a Dask collection. Of a diagonal metric
+            ``X * components_``, of shape (n_samples, n_features): a CSR for sparse
+            rows, of which a Dask collection has blocks of CSR.
         """
         check_is_fitted(self)
         refuse_unfinished(X, "X")
-        lazy: dict[str, Any] = {}
+        lazy: dict[str, Any] = {"keeps_sparse": self._is_diagonal}
         if is_dask_collection(X):
             rows = describe(X).dtype
             is_float = np.issubdtype(rows, np.floating)
@@ -69,6 +72,11 @@ class FittedMetric(
             lazy["dtype"] = np.result_type(kept, self.components_.dtype)
         n_outputs = len(self.components_)
         return self._apply(X, project, n_outputs=n_outputs, **lazy)
+
+    @property
+    def _is_diagonal(self) -> bool:
+        """Whether features are weighed, and not mixed."""
+        return self.components_.ndim == 1
 
     def _predictor(self) -> np.ndarray:
         return self.components_
@@ -97,7 +105,8 @@ class FittedMetric(
         """
         check_is_fitted(self)
         first, second = self._sides(pairs, X)
-        return np.linalg.norm(self.transform(first) - self.transform(second), axis=1)
+        difference = self.transform(first) - self.transform(second)
+        return np.sqrt(square_lengths(difference))
 
     def pair_score(self, pairs: Any, X: Any = None) -> np.ndarray:
         """How similar pairs are: minus their distances.
@@ -125,11 +134,12 @@ class FittedMetric(
             ``metric(u, v, squared=False)``.
         """
         check_is_fitted(self)
-        components = self.components_.copy()
+        components, is_diagonal = self.components_.copy(), self._is_diagonal
 
         def metric(u: Any, v: Any, squared: bool = False) -> float:
-            difference = components @ (np.asarray(u) - np.asarray(v))
-            square = float(difference @ difference)
+            difference = np.asarray(u) - np.asarray(v)
+            moved = components * difference if is_diagonal else components @ difference
+            square = float(moved @ moved)
             return square if squared else float(np.sqrt(square))
 
         return metric
@@ -141,9 +151,12 @@ class FittedMetric(
         -------
         M : ndarray of shape (n_features, n_features)
             ``components_.T @ components_``: the square of the distance of `x` and `y`
-            is ``(x - y) @ M @ (x - y)``.
+            is ``(x - y) @ M @ (x - y)``. Of a diagonal metric
+            ``np.diag(components_**2)``, which is much larger than `components_`.
         """
         check_is_fitted(self)
+        if self._is_diagonal:
+            return np.diag(self.components_**2)
         matrix: np.ndarray = self.components_.T @ self.components_
         return matrix
 
@@ -290,9 +303,11 @@ class FittedMetric(
         return X[rows[:, 0]], X[rows[:, 1]]
 
 
-def project(components: np.ndarray, X: Any) -> np.ndarray:
-    """Rows times components."""
-    return np.asarray(X @ components.T)
+def project(components: np.ndarray, X: Any) -> Any:
+    """Rows times components; those of a diagonal metric stay sparse."""
+    if components.ndim > 1:
+        return np.asarray(X @ components.T)
+    return scale_columns(X, components)
 
 
 def check_labels(labels: Any, n_pairs: int) -> np.ndarray:

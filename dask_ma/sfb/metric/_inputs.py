@@ -88,12 +88,13 @@ def with_weights(tuples: Tuples, sample_weight: Any) -> Tuples:
     return tuples.pick(kept)._replace(weights=shares)
 
 
-def checked_init(init: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Components that the user wants to start from."""
+def checked_init(init: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Components that the user wants to start from, one row of them for a diagonal."""
     values = np.asarray(init, dtype=np.float32)
     if values.shape != shape or not np.isfinite(values).all():
+        names = "(n_components, n_features)" if len(shape) > 1 else "(n_features,)"
         raise ValueError(
             f"init has the shape {values.shape}, expected finite numbers of shape "
-            f"{shape}, (n_components, n_features)"
+            f"{shape}, {names}"
         )
-    return values
+    return np.atleast_2d(values)

@@ -43,6 +43,10 @@ class SFBMetricLearner(FittedMetric):
     n_components : int or None, default=None
         Length of projected rows, at least 1 and at most the number of features, which
         None stands for.
+    metric_form : {"low_rank", "diagonal"}, default="low_rank"
+        Whether features are mixed by a projection, or only weighed: "diagonal" learns a
+        factor for each, for features too many for a matrix, or that are to stay what
+        they are.
     loss : {"nca", "hinge", "logistic", "triplet"}, default="nca"
         What is to be small; `D` is the squared distance of a pair. "nca", from labels
         only: minus the logarithm of the probability that a neighbour is of the same
@@ -60,11 +64,12 @@ class SFBMetricLearner(FittedMetric):
         Components to start from: the first principal components, the directions that
         tell classes apart best, of which there are one fewer than classes, the first
         features, or numbers drawn at random, all of a length that suits the loss.
-        "auto" is "pca" with fewer components than features, else "identity".
+        "auto" is "pca" with fewer components than features, else "identity". For a
+        diagonal "identity", which is "auto", "random", or one number for each feature.
     penalty : {"l2", "l1", "trace"}, default="l2"
         Penalty of the components: half the sum of their squares, the sum of their
         absolute values, or that of their singular values, which makes for a low rank.
-        The last two need ``optimizer="sgd"``.
+        The last two need ``optimizer="sgd"``, and are the same for a diagonal.
     alpha : float, default=0.0
         Weight of the penalty, at least 0.
     max_iter : int or "auto", default="auto"
@@ -116,7 +121,8 @@ class SFBMetricLearner(FittedMetric):
     Attributes
     ----------
     components_ : ndarray of float32 of shape (n_components, n_features)
-        The projection.
+        The projection. For ``metric_form="diagonal"`` of shape (n_features,), not
+        negative: what features are multiplied by, the roots of their weights.
     threshold_ : float
         Distance up to which pairs are similar: after a fit to pairs, the one that names
         most of them rightly; else missing until it is set.
@@ -174,6 +180,7 @@ class SFBMetricLearner(FittedMetric):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
+        "metric_form": [StrOptions({"low_rank", "diagonal"})],
         "loss": [StrOptions({"nca", "hinge", "logistic", "triplet"})],
         "margin": [Interval(Real, 0, None, closed="neither")],
         "push_weight": [Interval(Real, 0, None, closed="neither")],
@@ -204,6 +211,7 @@ class SFBMetricLearner(FittedMetric):
         self,
         n_components: int | None = None,
         *,
+        metric_form: str = "low_rank",
         loss: str = "nca",
         margin: float = 1.0,
         push_weight: float = 5.0,
@@ -226,6 +234,7 @@ class SFBMetricLearner(FittedMetric):
         n_ranks: int | None = None,
     ) -> None:
         self.n_components = n_components
+        self.metric_form = metric_form
         self.loss = loss
         self.margin = margin
         self.push_weight = push_weight
@@ -364,21 +373,25 @@ class SFBMetricLearner(FittedMetric):
 
     def _make_params(self, info: InputInfo, **changes: Any) -> MetricParams:
         n_features = self.n_features_in_
-        n_components = self.n_components or n_features
+        is_diagonal = self.metric_form == "diagonal"
+        n_components = 1 if is_diagonal else self.n_components or n_features
         if n_components > n_features > 0:  # of none, the ranks say so
             raise ValueError(
                 f"n_components={n_components} is larger than the number of features, "
                 f"{n_features}"
             )
-        shape = n_components, n_features
+        shape = (n_features,) if is_diagonal else (n_components, n_features)
         if not isinstance(self.init, str):
             changes["init"] = checked_init(self.init, shape)
         start = changes.get("start")
-        if start is not None and start.shape != shape:
-            raise ValueError(
-                f"the components to go on from have the shape {start.shape}, expected "
-                f"{shape}; set n_components back, or set warm_start=False"
-            )
+        if start is not None:
+            if start.shape != shape:
+                raise ValueError(
+                    f"the components to go on from have the shape {start.shape}, "
+                    f"expected {shape}; set n_components back, and metric_form, or "
+                    "set warm_start=False"
+                )
+            changes["start"] = np.atleast_2d(start)
         settings = self._params_of(
             RunSettings, exchange=self._objects()["communication"]
         )

@@ -14,6 +14,7 @@ from dask_ma.kernels import (
     batch_weights,
     distance_gradient,
     pair_losses,
+    square_lengths,
     squared_distances,
     triplet_losses,
 )
@@ -76,6 +77,10 @@ class MetricModel(FactorModel):
             return float(self._eta0 / np.sqrt(1 + iteration / ENOUGH_STEPS))
         done = min(1.0, iteration / self._n_iterations)
         return float(self._eta0 * (1 + np.cos(np.pi * done)) / 2)
+
+    def project(self, matrix: ParameterMatrix, X: Any) -> Any:
+        """Rows between which Euclidean distances are the learnt ones."""
+        return matrix.product(X)
 
     def penalty(self, matrix: ParameterMatrix) -> float:
         return float(self._penalty.value(matrix.whole().T))
@@ -197,13 +202,13 @@ class PairModel(MetricModel):
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
         v = differences(batch)
         projected = matrix.product(v)
-        return self._slopes(projected, row_squares(projected), batch), v
+        return self._slopes(projected, square_lengths(projected), batch), v
 
     def share_rows(self, batch: Batch) -> Any:
         return differences(batch)
 
     def share_sums(self, values: np.ndarray) -> np.ndarray:
-        return row_squares(values)[:, np.newaxis]
+        return square_lengths(values)[:, np.newaxis]
 
     def share_slopes(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
@@ -214,6 +219,10 @@ class PairModel(MetricModel):
         self, projected: np.ndarray, squares: np.ndarray, batch: Batch
     ) -> np.ndarray:
         """First factors, of some components, from squared distances by all of them."""
+        return (2 * self._weights(squares, batch))[:, np.newaxis] * projected
+
+    def _weights(self, squares: np.ndarray, batch: Batch) -> np.ndarray:
+        """Derivatives of the losses by the squared distances, which are noted."""
         distances = squares.reshape(batch.n_rows, -1).T
         if len(distances) > 1:
             near, far = distances
@@ -225,7 +234,7 @@ class PairModel(MetricModel):
         if len(distances) > 1:
             slopes = np.stack([slopes, -slopes], axis=1).ravel()
         self._note(float(values.sum(dtype=np.float64)), batch.n_rows)
-        return (2 * slopes)[:, np.newaxis] * projected
+        return slopes
 
 
 def differences(batch: Batch) -> Any:
@@ -237,9 +246,3 @@ def differences(batch: Batch) -> Any:
         return np.stack(parts, axis=1).reshape(-1, batch.X.shape[1])
     order = np.arange(2 * batch.n_rows).reshape(2, -1).T.ravel()
     return sparse.vstack(parts, format="csr")[order]
-
-
-def row_squares(rows: np.ndarray) -> np.ndarray:
-    """Squared length of each row."""
-    squares: np.ndarray = np.einsum("ik,ik->i", rows, rows)
-    return squares

@@ -29,6 +29,8 @@ class MetricParams(ProblemParams):
 
     Parameters
     ----------
+    n_components : int
+        Rows of the matrix that is learnt: 1 of a diagonal, which is kept as a vector.
     tuples : Tuples or None
         Pairs or triplets to learn from; None for labels.
     start : ndarray of shape (n_components, n_features) or None
@@ -44,6 +46,7 @@ class MetricParams(ProblemParams):
     """
 
     n_components: int
+    metric_form: str
     loss: str
     margin: float
     push_weight: float
@@ -72,8 +75,15 @@ class MetricParams(ProblemParams):
         return MetricLoss(self.loss, self.margin, self.push_weight)
 
     @property
+    def is_diagonal(self) -> bool:
+        """Whether features are weighed, and not mixed."""
+        return self.metric_form == "diagonal"
+
+    @property
     def prox(self) -> Prox:
         """Prox operator of the penalty."""
+        if self.is_diagonal and self.penalty == "trace" and self.alpha:
+            return L1(self.alpha)  # of a diagonal, the same
         return _PENALTIES[self.penalty](self.alpha) if self.alpha else NoPenalty()
 
     @property
@@ -96,6 +106,8 @@ def check_combinations(estimator: Any) -> None:
         It names the parameters and what they are.
     """
     exchange = COMMUNICATION.as_object(estimator.communication)
+    if estimator.metric_form == "diagonal":
+        _check_diagonal(estimator, exchange.content)
     if estimator.optimizer == "adam" and not exchange._is_in_step:
         raise ValueError(
             "optimizer='adam' needs the gradients of all ranks in each step, but "
@@ -106,6 +118,22 @@ def check_combinations(estimator: Any) -> None:
         raise ValueError(
             f"penalty={estimator.penalty!r} needs steps in proportion to the gradient, "
             "by which its proximal operator is defined; set optimizer='sgd'"
+        )
+
+
+def _check_diagonal(estimator: Any, content: str) -> None:
+    """Refuse what needs a matrix with rows that mix features."""
+    init = estimator.init
+    if content == "outputs":
+        raise ValueError(
+            "communication='outputs' shares out components, of which "
+            "metric_form='diagonal' has none; set communication='factors', which sends "
+            "one number for each feature"
+        )
+    if isinstance(init, str) and init in ("pca", "lda"):
+        raise ValueError(
+            f"init={init!r} mixes features, which metric_form='diagonal' only weighs; "
+            "set init='identity' or 'random', or metric_form='low_rank'"
         )
 
 
@@ -133,6 +161,11 @@ def _in_step(estimator: Any) -> tuple[str, ...]:
 
 
 INACTIVE = (
+    Inactive(
+        ("n_components",),
+        unless("metric_form", "low_rank"),
+        "set metric_form='low_rank'",
+    ),
     Inactive(
         ("margin",),
         unless("loss", "hinge", "logistic", "triplet"),

@@ -9,9 +9,10 @@ import numpy as np
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext
+from dask_ma.sfb.exchange._outputs import packed, unpacked
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._pairs import PairSource, RowTable, Tuples
-from dask_ma.sfb.model._source import Source
+from dask_ma.sfb.model._source import Source, joined
 
 _CHUNK = 4096  # rows at a time
 _HOLD_OUT = 2**32  # tells that draw from those of passes, which are fewer
@@ -207,3 +208,12 @@ def gather_rows(
     all_numbers = np.concatenate([part[0] for part in parts])
     order = np.argsort(all_numbers, kind="stable")
     return all_numbers[order], np.concatenate([part[1] for part in parts])[order]
+
+
+def gather_batch(group: Group, batch: Batch) -> tuple[Batch, int]:
+    """Parts of a batch that all ranks have, and where one's own begins; collective."""
+    if group.size == 1:
+        return batch, 0
+    parts = [unpacked(each)[0] for each in allgather(group, packed([batch]))]
+    first = sum(part.n_rows for part in parts[: group.rank])
+    return joined([part for part in parts if part.n_rows] or parts[:1]), first

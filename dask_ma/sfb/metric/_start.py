@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.sfb.metric._params import MetricParams
@@ -77,6 +77,18 @@ class Sample:
             Q = product / value
         return value / self.n_rows
 
+    def variances(self) -> np.ndarray:
+        """Variance of each feature; a collective call."""
+        X, mean = self._X, self._mean
+        if sparse.issparse(X):
+            squares = np.asarray(X.astype(np.float64).power(2).sum(axis=0)).ravel()
+            squares -= X.shape[0] * mean**2
+            # Own rows may have another mean: what that adds, those of others take off.
+            total = np.asarray(allreduce(self._group, squares))
+        else:
+            total = np.asarray(allreduce(self._group, ((X - mean) ** 2).sum(axis=0)))
+        return np.maximum(total, 0) / self.n_rows
+
     def gram(self, Q: np.ndarray) -> np.ndarray:
         """Second moments of the products; collective."""
         R = self.centred_product(Q).astype(np.float64)
@@ -111,6 +123,7 @@ def first_components(
     Returns
     -------
     components : ndarray of float32 of shape (n_components, n_features)
+        With one row for a diagonal.
 
     Raises
     ------
@@ -124,6 +137,12 @@ def first_components(
     n_components, n_features = params.n_components, sample.n_features
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_START,)))
     init = params.init
+    if params.is_diagonal:
+        components = np.ones((1, n_features))
+        if init == "random":
+            components = np.abs(rng.normal(size=(1, n_features)))
+        spread = 2 * float((components**2 @ sample.variances())[0])
+        return _with_spread(components, spread, params)
     if init == "auto":
         init = "pca" if n_components < n_features else "identity"
     if init == "random":
@@ -135,6 +154,13 @@ def first_components(
     else:
         components = principal_components(sample, n_components, n_features, rng)
     spread = 2 * float(np.trace(sample.gram(components.T))) / sample.n_rows
+    return _with_spread(components, spread, params)
+
+
+def _with_spread(
+    components: np.ndarray, spread: float, params: MetricParams
+) -> np.ndarray:
+    """Components with which the mean squared distance is what losses begin with."""
     if not spread > 0:
         raise ValueError(
             "all rows of X are alike, or differ in columns alone that init="
@@ -192,5 +218,6 @@ def first_step(params: MetricParams, components: np.ndarray, sample: Sample) -> 
         return float(params.eta0)
     if params.optimizer == "adam":
         return _SHARE * float(np.sqrt(np.mean(components.astype(np.float64) ** 2)))
-    largest = sample.largest_variance()
-    return _SHARE_OF_SGD / largest if largest > 0 else 1.0
+    is_diagonal = params.is_diagonal
+    largest = sample.variances().max() if is_diagonal else sample.largest_variance()
+    return _SHARE_OF_SGD / float(largest) if largest > 0 else 1.0

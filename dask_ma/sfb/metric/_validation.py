@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from dask_ma.comm import Group, allgather, allreduce
-from dask_ma.kernels import neighbour_hits
-from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, chunks
-from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.kernels import neighbour_hits, square_lengths
+from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, chunks, gather_batch
+
+#: Rows between which Euclidean distances are the learnt ones.
+Project = Callable[[Any], Any]
 
 _MOST_ROWS = 4096  # of which neighbours are looked for
 
 
-def label_score(group: Group, source: LabelSource, matrix: ParameterMatrix) -> float:
+def label_score(group: Group, source: LabelSource, project: Project) -> float:
     """Part of the held-out rows whose neighbours among them name their class.
 
     A collective call. Of many rows, those in front are taken.
     """
     places = source.plan.own(source.plan.validation[:_MOST_ROWS])
     batch = source.take(places)
-    own = matrix.product(batch.X)
-    parts = allgather(group, [own, batch.y])
-    Z = np.concatenate([part[0] for part in parts])
-    codes = np.concatenate([part[1] for part in parts])
-    first = sum(len(part[0]) for part in parts[: group.rank])
-    numbers = np.arange(first, first + len(own))
+    own = batch._replace(X=project(batch.X), sample_weight=None)
+    (Z, codes, *_), first = gather_batch(group, own)
+    numbers = np.arange(first, first + own.n_rows)
     hits = neighbour_hits(Z[numbers], codes[numbers], Z, codes, numbers)
     return float(allreduce(group, np.array(float(hits)))) / len(codes)
 
 
-def pair_score(group: Group, source: PlannedPairs, matrix: ParameterMatrix) -> float:
+def pair_score(group: Group, source: PlannedPairs, project: Project) -> float:
     """How well distances tell held-out pairs apart; a collective call.
 
     The area under the receiver operating characteristic, or of triplets the part that
     is in the right order.
     """
-    distances, labels = own_distances(source, matrix, source.plan.validation)
+    distances, labels = own_distances(source, project, source.plan.validation)
     parts = allgather(group, [distances, labels])
     distances = np.concatenate([part[0] for part in parts])
     labels = np.concatenate([part[1] for part in parts])
@@ -55,25 +55,22 @@ def area_under_curve(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def own_distances(
-    source: PlannedPairs, matrix: ParameterMatrix, units: np.ndarray
+    source: PlannedPairs, project: Project, units: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Squared distances of this rank's pairs or triplets, and their labels."""
     width = source.n_distances
     distances, labels = [np.zeros((0, width), np.float32)], [np.zeros(0)]
     for places in chunks(source.plan.own(units)):
         batch = source.take(places)
-        found = [matrix.product(batch.X - other) for other in batch.others]
-        columns = [np.einsum("ik,ik->i", part, part) for part in found]
-        distances.append(np.stack(columns, axis=1))
+        found = [project(batch.X - other) for other in batch.others]
+        distances.append(np.stack([square_lengths(part) for part in found], axis=1))
         labels.append(np.zeros(len(places)) if batch.y is None else batch.y)
     return np.concatenate(distances), np.concatenate(labels)
 
 
-def find_threshold(
-    group: Group, source: PlannedPairs, matrix: ParameterMatrix
-) -> float:
+def find_threshold(group: Group, source: PlannedPairs, project: Project) -> float:
     """Distance that tells most of the pairs apart; a collective call."""
-    parts = allgather(group, list(own_distances(source, matrix, source.plan.train)))
+    parts = allgather(group, list(own_distances(source, project, source.plan.train)))
     distances = np.sqrt(np.concatenate([part[0][:, 0] for part in parts]))
     labels = np.concatenate([part[1] for part in parts])
     return best_threshold(distances, labels > 0)

@@ -86,6 +86,8 @@ class FactorModel(ABC):
     shares_outputs: bool = False
     #: How often ranks exchange rows of `u` to find factors of a batch.
     n_exchanges: int = 0
+    #: Pairs of factors of a batch, where they are not as many as rows.
+    n_pairs: int | None = None
     #: Whether `factors` is a collective call, made for batches without rows, too.
     is_collective: bool = False
     #: Gives the steps of an iteration a common length; None leaves them as they are.

@@ -238,10 +238,12 @@ _ATOMS = {
     "batch_size": acts(20),
     "solver": acts("sgd"),
     "eta0": acts(0.1, solver="sgd"),
+    "fit_algorithm": acts("lars"),
     "positive_code": acts(True),
     "positive_dict": acts(True),
     "resample_unused": acts(False, n_components=20, alpha=4.0),
     "dict_init": acts(np.eye(3, 6)),
+    "transform_algorithm": acts("fista"),
     "transform_alpha": acts(1.0),
     "transform_max_iter": acts(1, n_components=12, transform_alpha=1e-4),
     "split_sign": acts(True),
@@ -311,6 +313,7 @@ _FACTORIZATION = {
 
 _METRIC = {
     "n_components": acts(2),
+    "metric_form": acts("diagonal", n_components=None),
     "loss": acts("logistic"),
     "margin": acts(2.0, loss="hinge"),
     "push_weight": acts(1.0, loss="hinge"),

@@ -166,6 +166,14 @@ INACTIVE = [
     ),
     raises(_ATOMS, "eta0", 0.1, "solver"),
     raises(_ATOMS, "merge_every", 2, "communication", communication="factors"),
+    raises(
+        _ATOMS,
+        "merge_every",
+        2,
+        "communication",
+        communication="outputs",
+        solver="sgd",
+    ),
     warns(_SFB, "power_t", 0.2, "learning_rate"),
     warns(_SFB, "power_t", 0.2, "learning_rate", learning_rate="constant"),
     warns(_SFB, "power_t", 0.2, "learning_rate", "penalty", learning_rate="optimal"),
@@ -207,6 +215,7 @@ INACTIVE = [
         **_FACTORS,
     ),
     # Learnt distances
+    raises(_METRIC, "n_components", 2, "metric_form", metric_form="diagonal"),
     raises(_METRIC, "margin", 2.0, "loss"),
     raises(_METRIC, "push_weight", 2.0, "loss", loss="logistic"),
     raises(_METRIC, "penalty", "l1", "alpha", optimizer="sgd"),
