@@ -29,6 +29,9 @@ class Start(NamedTuple):
         Passes made.
     n_outputs : int or None
         Outputs of all ranks; None where `values` has them all.
+    is_plain : bool
+        Whether the values are those of the matrix, and no dual sums, whatever the model
+        is.
     """
 
     values: np.ndarray
@@ -36,6 +39,7 @@ class Start(NamedTuple):
     iteration: int
     n_passes: int
     n_outputs: int | None = None
+    is_plain: bool = False
 
 
 def arrays_of(state: State, group: Group) -> dict[str, Any]:

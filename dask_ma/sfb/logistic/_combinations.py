@@ -55,17 +55,25 @@ def chosen_solver(estimator: Any) -> str:
         or is_set(estimator, "learning_rate")
         or (is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
     )
-    is_dual = estimator.penalty == "l2" and estimator.alpha > 0
-    return "sdca" if is_dual and not asks_for_steps else "sgd"
+    return "sdca" if _has_dual(estimator) and not asks_for_steps else "sgd"
+
+
+def _has_dual(estimator: Any) -> bool:
+    """Whether the penalty has a part that is strongly convex, as dual ascent needs."""
+    is_mixed = estimator.penalty == "elasticnet" and estimator.l1_ratio < 1
+    return bool((estimator.penalty == "l2" or is_mixed) and estimator.alpha > 0)
 
 
 def _check_dual(estimator: Any) -> None:
     """Refuse what dual ascent cannot do."""
-    if estimator.penalty != "l2" or estimator.alpha == 0:
+    if not _has_dual(estimator):
+        ratio = ""
+        if estimator.penalty == "elasticnet":
+            ratio = f", l1_ratio={estimator.l1_ratio}"
         raise ValueError(
-            "solver='sdca' needs penalty='l2' and alpha above 0, got "
-            f"penalty={estimator.penalty!r} and alpha={estimator.alpha}; use "
-            "solver='sgd'"
+            "solver='sdca' needs penalty='l2', or 'elasticnet' with l1_ratio below 1, "
+            f"and alpha above 0, got penalty={estimator.penalty!r}{ratio} and "
+            f"alpha={estimator.alpha}; use solver='sgd'"
         )
     # The matrix must be that of the dual variables.
     exchange = COMMUNICATION.as_object(estimator.communication)

@@ -15,7 +15,7 @@ from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of
-from dask_ma.sfb.logistic._dual_model import DualModel
+from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._params import SFBParams
@@ -207,7 +207,8 @@ class Fit(Method):
         """The model of the solver."""
         problem, params, totals = self._problem, self._params, self._totals
         if params.solver == "sdca":
-            return DualModel(problem, params, totals, self.context.group)
+            kind = ElasticDualModel if self._penalty.l1 else DualModel
+            return kind(problem, params, totals, self.context.group)
         return GradientModel(problem, params, totals)
 
     def _start(self, kept: State | None) -> Start | None:
@@ -242,8 +243,9 @@ class Fit(Method):
             return None
         if isinstance(model, DualModel) and not is_refining:
             dual = None if own is None else own["dual"]
-            values = model.start_from(values, intercept, dual)
-        return Start(values, intercept, iteration, n_passes, n_outputs)
+            values = model.start_from(values, intercept, dual, is_kept=kept is not None)
+        place = iteration, n_passes, n_outputs
+        return Start(values, intercept, *place, is_plain=is_refining)
 
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
