@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from dask_ma.comm import broadcast
+from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import Shard, build_shard
 from dask_ma.engine import (
     Identity,
@@ -28,15 +28,21 @@ from dask_ma.engine import (
 )
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._start import Start, arrays_of
-from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
-from dask_ma.sfb.model._model import FactorModel
+from dask_ma.sfb._start import Start, arrays_of, rebuilt_sums
+from dask_ma.sfb.exchange._settings import (
+    COMMUNICATION,
+    Exchange,
+    RunSettings,
+    check_exact,
+)
+from dask_ma.sfb.model._model import FactorModel, view_of
 from dask_ma.sfb.model._pairs import (
     PairSource,
     Tuples,
     check_tuples,
     known_length,
 )
+from dask_ma.sfb.model._source import RowSource, Source
 from dask_ma.supervised import StopRule
 
 _ADVICE = "lower the step size of the model, or scale the features"
@@ -207,6 +213,8 @@ def run(
     check_tol(tol)
     exchange = COMMUNICATION.as_object(communication)
     exchange.check()
+    if view_of(model) is not None:
+        _check_dual(model, exchange)
     settings = RunSettings(exchange=exchange, batch_size=batch_size, shuffle=shuffle)
     tuples = _tuples(pairs, pair_labels, X, y, sample_weight)
     targets = 0 if y is None else _n_targets(y)
@@ -258,9 +266,9 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
     shard = build_shard(
         arguments, require_labels=n_targets != 0, n_targets=n_targets or None
     )
-    source = None
+    shuffle = params.settings.shuffle
+    source: Source = RowSource(context, shard, shuffle=shuffle)
     if params.tuples is not None:
-        shuffle = params.settings.shuffle
         source = PairSource(context, shard, params.tuples, shuffle=shuffle)
         if state is None:  # else rows may have been lost
             source.check_all(context.group)
@@ -287,7 +295,7 @@ class Passes(Method):
         context: RankContext,
         shard: Shard,
         params: RunParams,
-        source: PairSource | None,
+        source: Source,
     ) -> None:
         super().__init__(context)
         self._shard = shard
@@ -308,7 +316,10 @@ class Passes(Method):
         arrays = arrays_of(state, self.context.group)
         place = state.shared["iteration"], state.round, arrays.get("n_outputs")
         self._make_engine(Start(arrays["values"], arrays["intercept"], *place))
-        self._model.load_state_dict((state.own or {}).get("model"))
+        own = (state.own or {}).get("model")
+        self._model.load_state_dict(own)
+        if view_of(self._model) is not None:
+            self._rebuild(is_lost=own is None)
         self._rule.load_state_dict(state.shared["rule"])
 
     def state_dict(self) -> Snapshot:
@@ -347,6 +358,22 @@ class Passes(Method):
     def model(self) -> Model:
         return {"matrix": self.engine.collect()[0].T}
 
+    def _rebuild(self, *, is_lost: bool) -> None:
+        """Find dual sums again if a rank has lost its part of them; collective."""
+        group, matrix = self.context.group, self.engine.matrix
+        if not allreduce(group, np.array(int(is_lost))):
+            return
+        n_features = self._shard.n_features
+        values = rebuilt_sums(
+            self._model,
+            matrix,
+            self._source,
+            group,
+            n_features=n_features,
+            is_lost=is_lost,
+        )
+        matrix.replace(values, None)
+
     def _make_engine(self, start: Start | None) -> None:
         """Let the model see the rows; a collective call."""
         self.engine = BroadcastEngine(
@@ -364,6 +391,22 @@ def _n_targets(y: Any) -> int | None:
     """Columns of targets; None for one dimension, or one column."""
     shape = y.shape if hasattr(y, "shape") else np.shape(y)
     return int(shape[1]) if len(shape) == 2 and shape[1] > 1 else None
+
+
+def _check_dual(model: FactorModel, exchange: Exchange) -> None:
+    """Refuse what a model with a dual operator cannot have."""
+    name = type(model).__name__
+    check_exact(exchange, f"{name}.dual_operator")
+    if model.fit_intercept:
+        raise ValueError(
+            f"{name}.fit_intercept is True, but a dual operator needs a penalty on all "
+            "parameters; set it to False, and give X a column of ones"
+        )
+    if not model.averages:
+        raise ValueError(
+            f"{name}.averages is False, but dual sums are divided by the rows of all "
+            "ranks; leave it at True"
+        )
 
 
 def _tuples(

@@ -6,7 +6,7 @@ from typing import Any
 
 from dask_ma._settings import Inactive, is_set
 from dask_ma.linear import HELD_OUT, L1_RATIO
-from dask_ma.sfb.exchange._settings import COMMUNICATION
+from dask_ma.sfb.exchange._settings import COMMUNICATION, check_exact
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
@@ -77,18 +77,7 @@ def _check_dual(estimator: Any) -> None:
         )
     # The matrix must be that of the dual variables.
     exchange = COMMUNICATION.as_object(estimator.communication)
-    if exchange.content == "outputs":
-        raise ValueError(
-            "solver='sdca' needs factors on all ranks, but communication has "
-            "content='outputs'; use solver='sgd' or another content"
-        )
-    for name in ("relay", "compression", "wire_dtype"):
-        if is_set(exchange, name):
-            raise ValueError(
-                f"solver='sdca' needs exact factors on all ranks, but {name} is "
-                f"{getattr(exchange, name)!r}; leave it at its default, or use "
-                "solver='sgd'"
-            )
+    check_exact(exchange, "solver='sdca'", "solver='sgd'")
 
 
 def _check_refine(estimator: Any) -> None:
