@@ -114,6 +114,28 @@ def test_float32(labelled, value, best):
     check(value(model, X, y, **OF), best(X, y, ALPHA, **OF))
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_penalty_that_leaves_nothing(labelled, n_classes):
+    """The intercepts alone, whose optimum is known."""
+    X, y = labelled[n_classes]
+    model = fit(X, y, alpha=10.0, tol=1e-9, n_ranks=2, max_iter=60)
+    assert not model.coef_.any()
+    shares = np.bincount(y) / len(y)
+    expected = special.entr(shares).sum()
+    assert model.history_[-1]["objective"] == pytest.approx(expected, rel=1e-8)
+    assert 0 <= model.dual_gap_ <= 1e-9 * expected
+
+
+def test_early_stopping(labelled):
+    X, y = labelled[3]
+    model = fit(X, y, early_stopping=True, tol=0.5, n_iter_no_change=2, n_ranks=2)
+    assert model.n_iter_ == 3
+    best = max(record["validation_score"] for record in model.history_)
+    held = {"early_stopping": True, "tol": None, "n_ranks": 2}
+    one = fit(X, y, max_iter=1, **held)
+    assert one.history_[0]["validation_score"] <= best
+
+
 # The steps, and the duality gap -------------------------------------------------------
 
 

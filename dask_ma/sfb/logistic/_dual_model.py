@@ -33,6 +33,10 @@ from dask_ma.supervised import Problem
 _CHUNK = 2**18  # dual variables, or coefficients, at a time
 # Square of the feature that stands for the intercept, in those of a row's length.
 _INTERCEPT = 0.03
+# And in those of the L2 penalty, at least: where this is strong, rows count for little,
+# and the intercept makes steps of this length along the slope of the mean loss, whose
+# curvature is 1/2 at most.
+_STEP = 3.0
 
 
 class DualStep(CommonStep):
@@ -128,7 +132,8 @@ class DualModel(LogisticModel):
             self.dual[rows] = -residuals(self.dual[rows], block.y)
         self._excess = np.zeros(self._n_outputs)
         mean = totals.mean_square
-        self.intercept_scale = _INTERCEPT * mean if mean > 0 else 1.0
+        least = _STEP * self._penalty.l2
+        self.intercept_scale = max(least, _INTERCEPT * mean if mean > 0 else 1.0)
         self._intercept_square = self.intercept_scale if self.fit_intercept else 0.0
         exchange = params.settings.exchange
         # What comes late, or by way of others, does not come at once to all.
