@@ -92,29 +92,28 @@ class Fit:
             return model.fit(self.X, self.y)
 
 
-@parameterized(solver=["sgd", "sdca"], l1_ratio=[0.15, 0.9])
+@parameterized(l1_ratio=[0.15, 0.9])
 class ElasticNet:
     """One rank, by default parameters, to a duality gap."""
 
     timeout = 300
 
-    def setup(self, solver: str, l1_ratio: float) -> None:
+    def setup(self, l1_ratio: float) -> None:
         self.X, self.y = load_intents(3_000)
         self.model = SFBLogisticRegression(
             "elasticnet",
             alpha=ALPHA,
             l1_ratio=l1_ratio,
-            solver=solver,
             random_state=0,
         )
 
-    def time_fit(self, solver: str, l1_ratio: float) -> None:
+    def time_fit(self, l1_ratio: float) -> None:
         self._fit()
 
-    def track_passes(self, solver: str, l1_ratio: float) -> float:
+    def track_passes(self, l1_ratio: float) -> float:
         return self._fit().n_iter_
 
-    def track_gap(self, solver: str, l1_ratio: float) -> float:
+    def track_gap(self, l1_ratio: float) -> float:
         """Of the objective, at most."""
         model = self._fit()
         return model.dual_gap_ / model.history_[-1]["objective"]

@@ -292,9 +292,10 @@ class FactorModel(ABC):
         matrix : ParameterMatrix
             This rank's copy, changed.
         factors : Factors or None
-            ``matrix -= scale * factors.u.T @ factors.v``, or the dual sums behind it; the
-            factors of all ranks that have come. None where whole matrices are exchanged, or where the matrix is
-            the mean over ranks at the end of a pass: anything may have changed.
+            ``matrix -= scale * factors.u.T @ factors.v``, or the dual sums behind it;
+            the factors of all ranks that have come. None where whole matrices are
+            exchanged, or where the matrix is the mean over ranks at the end of a pass:
+            anything may have changed.
         scale : float
         """
         return
