@@ -59,10 +59,12 @@ class ModelResult(NamedTuple):
         Intercepts, if the model has any.
     history : list of dict
         One record for each pass: `round`; `time`, in seconds since the start;
-        `iteration`, iterations so far; `objective`, NaN if the model has no loss; over
-        all ranks the sums `n_samples`, `bytes_sent`, `messages_sent` and
-        `bytes_shared`; and the means `seconds_computing` and `seconds_waiting`.
-        `restarts` counts how often the ranks have had to start again until then.
+        `iteration`, iterations so far; `objective`, NaN if the model has no loss;
+        `dual_gap`, how far that is from the minimum at most, if the model has
+        :meth:`FactorModel.dual_loss`; over all ranks the sums `n_samples`,
+        `bytes_sent`, `messages_sent` and `bytes_shared`; and the means
+        `seconds_computing` and `seconds_waiting`. `restarts` counts how often the
+        ranks have had to start again until then.
     converged : bool
         Whether the run ended by `tol`.
     communication : str
@@ -157,7 +159,8 @@ def run(
         What is sent; an :class:`Exchange` also says to whom, and how late it may come.
     tol : float or None, default=None
         The run ends when two passes in a row have not lowered the objective by more
-        than this, from 0 on; the model must have a loss. None makes all passes.
+        than this, from 0 on; the model must have a loss. With a duality gap it ends
+        when that is at most this. None makes all passes.
     shuffle : bool, default=True
         Whether each rank goes over its rows in a new order in each pass.
     random_state : int, RandomState instance or None, default=None
@@ -333,15 +336,18 @@ class Passes(Method):
     def round(self) -> Work:
         self.engine.run_pass()
         self._loss = self.engine.measure()
+        self._dual_loss = self._measure_dual()
         return Work(self.engine.n_units, {"iteration": self.engine.iteration})
 
     def measure(self) -> list[np.ndarray]:
-        return [np.array([self._loss])]
+        return [np.array([self._loss, self._dual_loss])]
 
     @np.errstate(over="ignore", invalid="ignore")
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         objective = self.engine.objective(float(sums[0][0]))
         record["objective"] = objective
+        if not np.isnan(sums[0][1]):
+            record["dual_gap"] = objective - self._dual_objective(float(sums[0][1]))
         if self._params.tol is not None and np.isnan(objective):
             raise ValueError(
                 f"tol={self._params.tol} needs objectives, but "
@@ -352,11 +358,31 @@ class Passes(Method):
 
     def is_done(self, record: Record) -> bool:
         done = self._rule.update(record["objective"])
+        if "dual_gap" in record and self._params.tol is not None:
+            done = record["dual_gap"] <= self._params.tol
         # The objective is the same on all ranks but for rounding.
         return bool(broadcast(self.context.group, done))
 
     def model(self) -> Model:
         return {"matrix": self.engine.collect()[0].T}
+
+    def _measure_dual(self) -> float:
+        """This rank's part of the dual objective; NaN if there is none."""
+        model = self._model
+        if type(model).dual_loss is FactorModel.dual_loss or view_of(model) is None:
+            return float("nan")
+        n_outputs = self.engine.matrix.shape[0]
+        with self.log.computing("evaluate"):
+            batches = self._source.read(n_outputs)
+            return float(sum(model.dual_loss(batch) for batch in batches))
+
+    def _dual_objective(self, dual_loss: float) -> float:
+        """Lower bound of the objective."""
+        matrix, n_rows = self.engine.matrix, self.engine.n_rows
+        # The matrix is where the conjugate is attained.
+        parts = matrix.stored(), matrix.whole()
+        product = np.einsum("ij,ij->", *parts, dtype=np.float64)
+        return dual_loss / n_rows - float(product) + self._model.penalty(matrix)
 
     def _rebuild(self, *, is_lost: bool) -> None:
         """Find dual sums again if a rank has lost its part of them; collective."""

@@ -65,6 +65,10 @@ def make_regression(l1=L1, l2=L2, *, is_columnwise=True, **replaced):
         def loss(self, matrix, batch):
             return ((matrix.product(batch.X) - batch.y) ** 2).sum() / 2
 
+        def dual_loss(self, batch):
+            dual = self.dual[batch.rows]
+            return (dual * batch.y).sum() - (dual**2).sum() / 2
+
     for name, value in replaced.items():
         setattr(Regression, name, value)
     return Regression()
@@ -175,6 +179,9 @@ def test_a_loss_without_slope(n_ranks):
             margins = batch.y * matrix.product(batch.X)[:, 0]
             return np.maximum(0, 1 - margins).sum()
 
+        def dual_loss(self, batch):
+            return self.dual[batch.rows] @ batch.y
+
     used = X[(X**2).sum(axis=1) > 0], y[(X**2).sum(axis=1) > 0]
     params = {"n_passes": 400, "batch_size": 4, "random_state": 0}
     result = run(Machine(), *used, n_ranks=n_ranks, communication="factors", **params)
@@ -189,7 +196,45 @@ def test_a_loss_without_slope(n_ranks):
 
     found, least = value(result.matrix[0]), value(svc.coef_[0])
     assert -1e-6 < found - least < 1e-3 * least
-    assert result.history[-1]["objective"] == pytest.approx(found)
+    last = result.history[-1]
+    assert last["objective"] == pytest.approx(found)
+    assert found - least - 1e-6 <= last["dual_gap"] < 2e-3 * least
+
+
+@pytest.mark.parametrize("communication", ["factors", Exchange("factors", staleness=1)])
+@pytest.mark.parametrize("is_columnwise", [True, False])
+@every_size
+def test_the_gap_bounds_the_distance(expected, is_columnwise, n_ranks, communication):
+    model = make_regression(is_columnwise=is_columnwise)
+    params = {"n_ranks": n_ranks, "communication": communication}
+    result = run_regression(model, tol=1e-9, **params)
+    gaps, objectives = (
+        np.array([record[name] for record in result.history])
+        for name in ("dual_gap", "objective")
+    )
+    distances = objectives - objective(expected)
+    assert (gaps >= distances - 1e-10).all() and (distances > -1e-9).all()
+    # The run ends by it.
+    assert result.converged and gaps[-1] <= 1e-9 < gaps[:-1].min()
+    assert 10 < len(gaps) < 150
+
+
+def test_the_gap_is_that_of_the_formula():
+    """After one step from zero, of all rows together."""
+    result = run_regression(n_passes=1, n_ranks=1, batch_size=60, shuffle=False)
+    U = np.linalg.solve(np.eye(60) + X @ X.T / (L2 * 60), Y)
+    Z, W = U.T @ X / 60, result.matrix
+    conjugate = (np.maximum(np.abs(Z) - L1, 0) ** 2).sum() / (2 * L2)
+    bound = ((U * Y).sum() - (U**2).sum() / 2) / 60 - conjugate
+    record = result.history[0]
+    assert record["objective"] == pytest.approx(objective(W), rel=1e-12)
+    assert record["dual_gap"] == pytest.approx(objective(W) - bound, rel=1e-10)
+
+
+def test_without_a_dual_loss_there_is_no_gap():
+    model = make_regression(dual_loss=FactorModel.dual_loss)
+    result = run_regression(model, tol=1e-6)
+    assert result.converged and "dual_gap" not in result.history[-1]
 
 
 # Ranks --------------------------------------------------------------------------------

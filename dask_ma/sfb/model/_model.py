@@ -179,6 +179,27 @@ class FactorModel(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no dual variables")
 
+    def dual_loss(self, batch: Batch) -> float:
+        """Part of some rows in the dual objective, for the duality gap.
+
+        With the conjugates `f_i*` of the losses, the dual objective is the mean over
+        rows of ``-f_i*(-u_i)``, less the conjugate of the penalty at the dual sums; the
+        latter is found from :meth:`dual_operator` and :meth:`penalty`. No objective is
+        below it.
+
+        Parameters
+        ----------
+        batch : Batch
+            Rows of this rank.
+
+        Returns
+        -------
+        value : float
+            Sum of ``-f_i*(-u_i)``, as ``u_i y_i - u_i^2 / 2`` for ``(w x_i - y_i)^2 /
+            2``. NaN, by default, leaves the gap out of the history.
+        """
+        return float("nan")
+
     def rebuild(self, matrix: ParameterMatrix | None, batch: Batch) -> Any:
         """Factors of all that some rows have added to the dual sums.
 
