@@ -30,7 +30,7 @@ _ADVICE = "lower eta0, or scale the features"
 _FEW_PASSES, _SOME_PASSES = 10, 40
 # The same for dual ascent with an elastic net and more coefficients than have second
 # derivatives: its gaps shrink where those of steps on a few gradients hardly do.
-_MANY_PASSES = 60
+_MANY_PASSES = 100
 _GROWTH = 1.2  # of coefficients that are not zero, in a pass, once they are known
 
 
