@@ -91,6 +91,11 @@ ESTIMATORS = {
         {**FACTORS, "solver": "sdca", "alpha": 0.01},
         CODES,
     ),
+    "SFBLogisticRegression, sdca, elastic net": (
+        SFBLogisticRegression,
+        {**FACTORS, "solver": "sdca", "alpha": 0.01, "penalty": "elasticnet"},
+        CODES,
+    ),
     "SFBMetricLearner": (SFBMetricLearner, FACTORS, CODES),
     "SFBMetricLearner, diagonal": (
         SFBMetricLearner,
@@ -107,7 +112,7 @@ ESTIMATORS = {
     "MPCARegressor": (MPCARegressor, NETWORK, TARGET),
 }
 PARTIAL = [n for n, (cls, *_) in ESTIMATORS.items() if hasattr(cls(), "partial_fit")]
-PARTIAL.remove("SFBLogisticRegression, sdca")
+PARTIAL = [name for name in PARTIAL if ", sdca" not in name]
 WITH_CLASSES = ("MASGD", "Butterfly", "SFBLogistic", "MPCA")  # which are to be named
 
 

@@ -92,6 +92,38 @@ class Fit:
             return model.fit(self.X, self.y)
 
 
+@parameterized(l1_ratio=[0.15, 0.9])
+class ElasticNet:
+    """One rank, by default parameters, to a duality gap."""
+
+    timeout = 300
+
+    def setup(self, l1_ratio: float) -> None:
+        self.X, self.y = load_intents(3_000)
+        self.model = SFBLogisticRegression(
+            "elasticnet",
+            alpha=ALPHA,
+            l1_ratio=l1_ratio,
+            random_state=0,
+        )
+
+    def time_fit(self, l1_ratio: float) -> None:
+        self._fit()
+
+    def track_passes(self, l1_ratio: float) -> float:
+        return self._fit().n_iter_
+
+    def track_gap(self, l1_ratio: float) -> float:
+        """Of the objective, at most."""
+        model = self._fit()
+        return model.dual_gap_ / model.history_[-1]["objective"]
+
+    def _fit(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return self.model.fit(self.X, self.y)
+
+
 @parameterized(ranks=[1, 2, 4])
 class Ranks:
     """Passes of gradient descent, with the ranks as threads of this process."""

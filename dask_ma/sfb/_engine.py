@@ -29,7 +29,7 @@ from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, checked, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import Batch, FactorModel, factors_of
+from dask_ma.sfb.model._model import Batch, FactorModel, factors_of, view_of
 from dask_ma.sfb.model._source import RowSource, Source
 
 
@@ -98,6 +98,7 @@ class BroadcastEngine:
         group = context.group
         exchange = settings.exchange
         topology = exchange._topology(group.size)
+        self._is_dual = view_of(model) is not None
         self._staleness = Staleness.checked(exchange.staleness)
         model.prepare(shard, group)
         self._shares: OutputShares | None = None
@@ -189,7 +190,7 @@ class BroadcastEngine:
         No pass may follow.
         """
         matrix = self.whole()
-        if self._process.is_same:
+        if self._process.is_same or self._is_dual:
             values = matrix.whole().T
             matrix = ParameterMatrix(values, matrix.intercept, matrix.prox)
         self.matrix, self._shares = matrix, None
@@ -203,7 +204,7 @@ class BroadcastEngine:
         intercept = self.matrix.intercept
         intercept = None if intercept is None else intercept.copy()
         if self._shares is not None or not self._agrees:
-            return self.matrix.whole().copy(), intercept
+            return self.matrix.stored().copy(), intercept
         return self._process.one(self.matrix.frozen_copy), intercept
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -360,7 +361,7 @@ class BroadcastEngine:
         arrays = dict(arrays or {})
         if "values" not in arrays and not self._context.keeps_states:
             # Nobody will ask for it, but what is late is done now as with a copy.
-            arrays["values"] = self.matrix.whole()
+            arrays["values"] = self.matrix.stored()
         elif "values" not in arrays:  # both go on changing in place
             arrays["values"], arrays["intercept"] = self.copies()
         shared = {**shared, "iteration": self.iteration}
@@ -392,7 +393,8 @@ class BroadcastEngine:
             self._n_outputs = start.n_outputs or start.values.shape[1]
             if shown is not None:
                 return shown.share(start.intercept)
-            return ParameterMatrix(start.values.T, start.intercept, model.prox)
+            view = None if start.is_plain else view_of(model)
+            return ParameterMatrix(start.values.T, start.intercept, model.prox, view)
         matrix = checked_matrix(model, self._shard.n_features)
         self._n_outputs = len(matrix)
         if self._keeps_parts and self._can_share:
@@ -402,7 +404,7 @@ class BroadcastEngine:
             intercept = np.zeros(len(matrix), dtype=matrix.dtype)
         if shown is not None:
             return shown.share(intercept)
-        return ParameterMatrix(matrix, intercept, model.prox)
+        return ParameterMatrix(matrix, intercept, model.prox, view_of(model))
 
     @property
     def _has_same_matrix(self) -> bool:
@@ -473,8 +475,11 @@ class BroadcastEngine:
 
     def _scale(self, iteration: int) -> float:
         """What the products of factors are multiplied by."""
-        scale = self._model.step_size(iteration) * self._factors.gain
-        return scale * self.n_steps / self.n_rows if self._model.averages else scale
+        gain, model = self._factors.gain, self._model
+        if model.averages and self._is_dual:
+            return gain / self.n_rows
+        scale = model.step_size(iteration) * gain
+        return scale * self.n_steps / self.n_rows if model.averages else scale
 
     def _settle(self) -> None:
         """Let all ranks have the same matrix; a collective call."""
@@ -486,9 +491,7 @@ class BroadcastEngine:
         # Those that got the same updates differ by rounding alone, but would go apart.
         group, matrix = self._context.group, self.matrix
         if self._settings.exchange.averaging:
-            parts = [matrix.whole()]
-            if matrix.intercept is not None:
-                parts.append(matrix.intercept)
+            parts = [a for a in (matrix.stored(), matrix.intercept) if a is not None]
             means = [total / group.size for total in allreduce(group, parts)]
             matrix.replace(means[0], means[1] if len(means) > 1 else None)
             self._model.updated(matrix, None, 0.0)

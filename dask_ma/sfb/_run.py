@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from dask_ma.comm import broadcast
+from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import Shard, build_shard
 from dask_ma.engine import (
     Identity,
@@ -28,15 +28,21 @@ from dask_ma.engine import (
 )
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
-from dask_ma.sfb._start import Start, arrays_of
-from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
-from dask_ma.sfb.model._model import FactorModel
+from dask_ma.sfb._start import Start, arrays_of, rebuilt_sums
+from dask_ma.sfb.exchange._settings import (
+    COMMUNICATION,
+    Exchange,
+    RunSettings,
+    check_exact,
+)
+from dask_ma.sfb.model._model import FactorModel, view_of
 from dask_ma.sfb.model._pairs import (
     PairSource,
     Tuples,
     check_tuples,
     known_length,
 )
+from dask_ma.sfb.model._source import RowSource, Source
 from dask_ma.supervised import StopRule
 
 _ADVICE = "lower the step size of the model, or scale the features"
@@ -53,10 +59,12 @@ class ModelResult(NamedTuple):
         Intercepts, if the model has any.
     history : list of dict
         One record for each pass: `round`; `time`, in seconds since the start;
-        `iteration`, iterations so far; `objective`, NaN if the model has no loss; over
-        all ranks the sums `n_samples`, `bytes_sent`, `messages_sent` and
-        `bytes_shared`; and the means `seconds_computing` and `seconds_waiting`.
-        `restarts` counts how often the ranks have had to start again until then.
+        `iteration`, iterations so far; `objective`, NaN if the model has no loss;
+        `dual_gap`, how far that is from the minimum at most, if the model has
+        :meth:`FactorModel.dual_loss`; over all ranks the sums `n_samples`,
+        `bytes_sent`, `messages_sent` and `bytes_shared`; and the means
+        `seconds_computing` and `seconds_waiting`. `restarts` counts how often the
+        ranks have had to start again until then.
     converged : bool
         Whether the run ended by `tol`.
     communication : str
@@ -151,7 +159,8 @@ def run(
         What is sent; an :class:`Exchange` also says to whom, and how late it may come.
     tol : float or None, default=None
         The run ends when two passes in a row have not lowered the objective by more
-        than this, from 0 on; the model must have a loss. None makes all passes.
+        than this, from 0 on; the model must have a loss. With a duality gap it ends
+        when that is at most this. None makes all passes.
     shuffle : bool, default=True
         Whether each rank goes over its rows in a new order in each pass.
     random_state : int, RandomState instance or None, default=None
@@ -207,6 +216,8 @@ def run(
     check_tol(tol)
     exchange = COMMUNICATION.as_object(communication)
     exchange.check()
+    if view_of(model) is not None:
+        _check_dual(model, exchange)
     settings = RunSettings(exchange=exchange, batch_size=batch_size, shuffle=shuffle)
     tuples = _tuples(pairs, pair_labels, X, y, sample_weight)
     targets = 0 if y is None else _n_targets(y)
@@ -258,9 +269,9 @@ def run_model(context: RankContext, arguments: Any, params: RunParams) -> ModelR
     shard = build_shard(
         arguments, require_labels=n_targets != 0, n_targets=n_targets or None
     )
-    source = None
+    shuffle = params.settings.shuffle
+    source: Source = RowSource(context, shard, shuffle=shuffle)
     if params.tuples is not None:
-        shuffle = params.settings.shuffle
         source = PairSource(context, shard, params.tuples, shuffle=shuffle)
         if state is None:  # else rows may have been lost
             source.check_all(context.group)
@@ -287,7 +298,7 @@ class Passes(Method):
         context: RankContext,
         shard: Shard,
         params: RunParams,
-        source: PairSource | None,
+        source: Source,
     ) -> None:
         super().__init__(context)
         self._shard = shard
@@ -308,7 +319,10 @@ class Passes(Method):
         arrays = arrays_of(state, self.context.group)
         place = state.shared["iteration"], state.round, arrays.get("n_outputs")
         self._make_engine(Start(arrays["values"], arrays["intercept"], *place))
-        self._model.load_state_dict((state.own or {}).get("model"))
+        own = (state.own or {}).get("model")
+        self._model.load_state_dict(own)
+        if view_of(self._model) is not None:
+            self._rebuild(is_lost=own is None)
         self._rule.load_state_dict(state.shared["rule"])
 
     def state_dict(self) -> Snapshot:
@@ -322,15 +336,18 @@ class Passes(Method):
     def round(self) -> Work:
         self.engine.run_pass()
         self._loss = self.engine.measure()
+        self._dual_loss = self._measure_dual()
         return Work(self.engine.n_units, {"iteration": self.engine.iteration})
 
     def measure(self) -> list[np.ndarray]:
-        return [np.array([self._loss])]
+        return [np.array([self._loss, self._dual_loss])]
 
     @np.errstate(over="ignore", invalid="ignore")
     def record(self, record: Record, sums: list[np.ndarray]) -> None:
         objective = self.engine.objective(float(sums[0][0]))
         record["objective"] = objective
+        if not np.isnan(sums[0][1]):
+            record["dual_gap"] = objective - self._dual_objective(float(sums[0][1]))
         if self._params.tol is not None and np.isnan(objective):
             raise ValueError(
                 f"tol={self._params.tol} needs objectives, but "
@@ -341,11 +358,47 @@ class Passes(Method):
 
     def is_done(self, record: Record) -> bool:
         done = self._rule.update(record["objective"])
+        if "dual_gap" in record and self._params.tol is not None:
+            done = record["dual_gap"] <= self._params.tol
         # The objective is the same on all ranks but for rounding.
         return bool(broadcast(self.context.group, done))
 
     def model(self) -> Model:
         return {"matrix": self.engine.collect()[0].T}
+
+    def _measure_dual(self) -> float:
+        """This rank's part of the dual objective; NaN if there is none."""
+        model = self._model
+        if type(model).dual_loss is FactorModel.dual_loss or view_of(model) is None:
+            return float("nan")
+        n_outputs = self.engine.matrix.shape[0]
+        with self.log.computing("evaluate"):
+            batches = self._source.read(n_outputs)
+            return float(sum(model.dual_loss(batch) for batch in batches))
+
+    def _dual_objective(self, dual_loss: float) -> float:
+        """Lower bound of the objective."""
+        matrix, n_rows = self.engine.matrix, self.engine.n_rows
+        # The matrix is where the conjugate is attained.
+        parts = matrix.stored(), matrix.whole()
+        product = np.einsum("ij,ij->", *parts, dtype=np.float64)
+        return dual_loss / n_rows - float(product) + self._model.penalty(matrix)
+
+    def _rebuild(self, *, is_lost: bool) -> None:
+        """Find dual sums again if a rank has lost its part of them; collective."""
+        group, matrix = self.context.group, self.engine.matrix
+        if not allreduce(group, np.array(int(is_lost))):
+            return
+        n_features = self._shard.n_features
+        values = rebuilt_sums(
+            self._model,
+            matrix,
+            self._source,
+            group,
+            n_features=n_features,
+            is_lost=is_lost,
+        )
+        matrix.replace(values, None)
 
     def _make_engine(self, start: Start | None) -> None:
         """Let the model see the rows; a collective call."""
@@ -364,6 +417,22 @@ def _n_targets(y: Any) -> int | None:
     """Columns of targets; None for one dimension, or one column."""
     shape = y.shape if hasattr(y, "shape") else np.shape(y)
     return int(shape[1]) if len(shape) == 2 and shape[1] > 1 else None
+
+
+def _check_dual(model: FactorModel, exchange: Exchange) -> None:
+    """Refuse what a model with a dual operator cannot have."""
+    name = type(model).__name__
+    check_exact(exchange, f"{name}.dual_operator")
+    if model.fit_intercept:
+        raise ValueError(
+            f"{name}.fit_intercept is True, but a dual operator needs a penalty on all "
+            "parameters; set it to False, and give X a column of ones"
+        )
+    if not model.averages:
+        raise ValueError(
+            f"{name}.averages is False, but dual sums are divided by the rows of all "
+            "ranks; leave it at True"
+        )
 
 
 def _tuples(

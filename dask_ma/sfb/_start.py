@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.comm import Group
+from dask_ma.comm import Group, allreduce
 from dask_ma.engine import State
+from dask_ma.kernels import subtract_product
 from dask_ma.sfb.exchange._outputs import share_of
+from dask_ma.sfb.model._factors import checked
+from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import FactorModel
+from dask_ma.sfb.model._source import Source
 
 _CHUNK = 2**18  # elements at a time
 
@@ -29,6 +33,9 @@ class Start(NamedTuple):
         Passes made.
     n_outputs : int or None
         Outputs of all ranks; None where `values` has them all.
+    is_plain : bool
+        Whether the values are those of the matrix, and no dual sums, whatever the model
+        is.
     """
 
     values: np.ndarray
@@ -36,6 +43,7 @@ class Start(NamedTuple):
     iteration: int
     n_passes: int
     n_outputs: int | None = None
+    is_plain: bool = False
 
 
 def arrays_of(state: State, group: Group) -> dict[str, Any]:
@@ -107,6 +115,48 @@ def checked_matrix(model: FactorModel, n_features: int) -> np.ndarray:
     if not all(np.isfinite(part).all() for part in row_parts(matrix)):
         raise ValueError(f"{name}.initial_matrix returned elements not finite")
     return matrix
+
+
+def rebuilt_sums(
+    model: FactorModel,
+    matrix: ParameterMatrix,
+    source: Source,
+    group: Group,
+    *,
+    n_features: int,
+    is_lost: bool,
+) -> np.ndarray:
+    """Dual sums of the dual variables that there are; a collective call.
+
+    Parameters
+    ----------
+    model : FactorModel
+        One with a dual operator.
+    matrix : ParameterMatrix
+        As it was; not changed.
+    source : Source
+        What the rank goes over.
+    group : Group
+        This rank.
+    n_features : int
+        Columns of X.
+    is_lost : bool
+        Whether the dual variables of this rank are to be set anew.
+
+    Returns
+    -------
+    values : ndarray of shape (n_columns, n_outputs)
+        The same on all ranks.
+    """
+    where = f"{type(model).__name__}.rebuild, on rank {group.rank}"
+    n_rows = int(allreduce(group, np.array(source.n_units)))
+    total = np.zeros(matrix.shape[::-1], dtype=matrix.dtype)
+    for batch in source.read(matrix.shape[0]):
+        found = model.rebuild(matrix if is_lost else None, batch)
+        u, v = checked(found, batch.n_rows, matrix.shape, where)
+        subtract_product(total, u, v, -1 / n_rows)
+    total = allreduce(group, total)
+    return total + checked_matrix(model, n_features).T.astype(total.dtype)
 
 
 def row_parts(matrix: np.ndarray) -> Iterator[np.ndarray]:

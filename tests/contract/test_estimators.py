@@ -67,6 +67,9 @@ OTHER_WAYS = [
     SFBDictionaryLearning(3, alpha=0.05, max_iter=3, n_ranks=2, solver="sgd"),
     SFBLogisticRegression(max_iter=20, solver="sgd", refine=False),
     SFBLogisticRegression(max_iter=20, solver="sdca", alpha=0.05, n_ranks=2),
+    SFBLogisticRegression(
+        "elasticnet", max_iter=20, solver="sdca", alpha=0.05, n_ranks=2
+    ),
     SFBMetricLearner(loss="hinge", max_iter=5, n_ranks=2, communication="factors"),
 ]
 # With a client: one rank per worker, or two ranks on some of them.

@@ -10,6 +10,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
+from dask_ma.comm import allreduce
+from dask_ma.sfb import FactorModel, prox, run
 
 N_WORKERS = 3
 ALPHA = 0.05
@@ -28,11 +30,11 @@ def client(cluster_client, bare_workers, assert_usable):
         assert_usable(cluster_client, N_WORKERS - 1)
 
 
-def doomed_agent(mark, package="logistic"):
+def doomed_agent(mark, module="logistic._agent", name="train"):
     """The agent, whose second rank dies as it sends something in the third pass."""
 
     def agent(context, arguments, params):
-        _agent = importlib.import_module(f"dask_ma.sfb.{package}._agent")
+        train = getattr(importlib.import_module(f"dask_ma.sfb.{module}"), name)
         keep, push = context.save_state, context.group.push
         now = {"round": 0, "pushes": 0}
 
@@ -49,7 +51,7 @@ def doomed_agent(mark, package="logistic"):
 
         if context.group.rank == 1 and not mark.exists():
             context.save_state, context.group.push = striking_keep, striking_push
-        return _agent.train(context, arguments, params)
+        return train(context, arguments, params)
 
     return agent
 
@@ -57,19 +59,30 @@ def doomed_agent(mark, package="logistic"):
 def value(model, X, y):
     """Objective by its formula."""
     p = model.predict_proba(X)[np.arange(len(y)), y]
-    return -np.log(p).mean() + ALPHA / 2 * (model.coef_**2).sum()
+    ratio, coef = model.l1_ratio or 0, model.coef_
+    penalty = ratio * np.abs(coef).sum() + (1 - ratio) / 2 * (coef**2).sum()
+    return -np.log(p).mean() + ALPHA * penalty
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["sgd", "sdca"])
-def test_fit(client, monkeypatch, tmp_path, solver):
+@pytest.mark.parametrize(
+    ("solver", "l1_ratio"), [("sgd", 0.0), ("sdca", 0.0), ("sdca", 0.5)]
+)
+def test_fit(client, monkeypatch, tmp_path, solver, l1_ratio):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 300)
     X = (rng.normal(size=(300, 6)) + rng.normal(size=(4, 6))[y]) / 3
-    best = value(LogisticRegression(C=1 / (300 * ALPHA), tol=1e-9).fit(X, y), X, y)
+    peer = LogisticRegression(C=1 / (300 * ALPHA), l1_ratio=l1_ratio, tol=1e-9)
+    if l1_ratio:
+        peer.set_params(solver="saga", max_iter=10**4, random_state=0)
+        # Versions before 1.8 take the kind of penalty apart from the ratio.
+        if peer.get_params()["penalty"] == "l2":
+            peer.set_params(penalty="elasticnet")
+    best = value(peer.fit(X, y), X, y)
     mark = tmp_path / "struck"
     monkeypatch.setattr("dask_ma.sfb.logistic._estimator.train", doomed_agent(mark))
     params = {"solver": solver, "alpha": ALPHA, "batch_size": 16, "max_iter": 40}
+    params |= {"penalty": "elasticnet", "l1_ratio": l1_ratio}
     params |= {"tol": None, "random_state": 0, "communication": "factors"}
     model = SFBLogisticRegression(**params, n_ranks=3).fit(X, y)
     assert mark.exists()
@@ -102,10 +115,65 @@ def test_learnt_distances(client, monkeypatch, tmp_path, how, content):
     expected = SFBMetricLearner(3, **params, n_ranks=2).fit(X, **data)
     mark = tmp_path / "struck"
     monkeypatch.setattr(
-        "dask_ma.sfb.metric._learner.train", doomed_agent(mark, "metric")
+        "dask_ma.sfb.metric._learner.train", doomed_agent(mark, "metric._agent")
     )
     learner = SFBMetricLearner(3, **params, n_ranks=3).fit(X, **data)
     assert mark.exists()
     assert [record["round"] for record in learner.history_] == [*range(1, 11)]
     assert learner.history_[-1]["restarts"] == 1
     np.testing.assert_allclose(learner.components_, expected.components_, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_dual_variables_of_a_users_loss(client, monkeypatch, tmp_path):
+    """Those of the rank that died are set anew, and the dual sums follow."""
+
+    class Ridge(FactorModel):
+        prox = prox.L2(ALPHA)
+
+        def prepare(self, shard, group):
+            self.n_ranks = group.size
+            self.n_rows = int(allreduce(group, np.array(shard.n_rows)))
+            self.dual = np.zeros((shard.n_rows, 1))
+
+        def initial_matrix(self, n_features):
+            return np.zeros((1, n_features))
+
+        def dual_operator(self, sums):
+            return sums / ALPHA
+
+        def factors(self, matrix, batch):
+            gram = batch.X @ batch.X.T * (self.n_ranks / (ALPHA * self.n_rows))
+            slopes = matrix.product(batch.X) - batch.y[:, np.newaxis]
+            system = np.eye(batch.n_rows) + gram
+            changes = np.linalg.solve(system, self.dual[batch.rows] + slopes)
+            self.dual[batch.rows] -= changes
+            return changes, batch.X
+
+        def loss(self, matrix, batch):
+            return ((matrix.product(batch.X)[:, 0] - batch.y) ** 2).sum() / 2
+
+        def state_dict(self):
+            return {"dual": self.dual.copy()}
+
+        def load_state_dict(self, state):
+            if state is not None:
+                self.dual[...] = state["dual"]
+
+        def rebuild(self, matrix, batch):
+            if matrix is not None:
+                y = batch.y[:, np.newaxis]
+                self.dual[batch.rows] = y - matrix.product(batch.X)
+            return self.dual[batch.rows], batch.X
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6))
+    y = X @ rng.normal(size=6) + rng.normal(size=300)
+    expected = np.linalg.solve(X.T @ X / 300 + ALPHA * np.eye(6), X.T @ y / 300)
+    mark = tmp_path / "struck"
+    agent = doomed_agent(mark, "_run", "run_model")
+    monkeypatch.setattr("dask_ma.sfb._run.run_model", agent)
+    params = {"n_passes": 60, "batch_size": 16, "communication": "factors"}
+    result = run(Ridge(), X, y, random_state=0, n_ranks=3, **params)
+    assert mark.exists() and result.history[-1]["restarts"] == 1
+    np.testing.assert_allclose(result.matrix[0], expected, atol=1e-8)

@@ -198,7 +198,7 @@ def labelled() -> Labelled:
 
 @pytest.fixture(scope="session")
 def value() -> Callable[..., float]:
-    """``value(model, X, y, weight=None, alpha=None, penalty="l2")``, by formulas."""
+    """``value(model, X, y, weight=None, alpha, penalty, l1_ratio)``, by formulas."""
     return _value
 
 
@@ -210,6 +210,7 @@ def _value(
     *,
     alpha: float | None = None,
     penalty: str | None = "l2",
+    l1_ratio: float = 0.5,
 ) -> float:
     coef = model.coef_.astype(np.float64)
     margins = np.asarray(X @ coef.T) + model.intercept_
@@ -223,13 +224,14 @@ def _value(
         "l2": (coef**2).sum() / 2,
         "trace": np.linalg.norm(coef, "nuc"),
     }
+    amounts["elasticnet"] = l1_ratio * amounts["l1"] + (1 - l1_ratio) * amounts["l2"]
     alpha = model.alpha if alpha is None else alpha
     return float(np.average(losses, weights=weight) + alpha * amounts[penalty])
 
 
 @pytest.fixture(scope="session")
 def best() -> Callable[..., float]:
-    """``best(X, y, alpha, weight=None, penalty="l2", **params)`` of scikit-learn."""
+    """``best(X, y, alpha, weight, penalty, l1_ratio, **params)`` of scikit-learn."""
 
     def find(
         X: Any,
@@ -238,17 +240,20 @@ def best() -> Callable[..., float]:
         weight: np.ndarray | None = None,
         *,
         penalty: str | None = "l2",
+        l1_ratio: float = 0.5,
         **params: Any,
     ) -> float:
         total = len(y) if weight is None else weight.sum()
         C = 1 / (alpha * total) if alpha else np.inf
         model = LogisticRegression(C=C, tol=1e-10, max_iter=10**4, **params)
-        if penalty == "l1":
-            model.set_params(l1_ratio=1.0, solver="saga", tol=1e-7, random_state=0)
+        if penalty in ("l1", "elasticnet"):
+            l1_ratio = 1.0 if penalty == "l1" else l1_ratio
+            model.set_params(l1_ratio=l1_ratio, solver="saga", tol=1e-7, random_state=0)
             # Versions before 1.8 take the kind of penalty apart from the ratio.
             if model.get_params()["penalty"] == "l2":
                 model.set_params(penalty="elasticnet")
         model.fit(X, y, sample_weight=weight)
-        return _value(model, X, y, weight, alpha=alpha, penalty=penalty)
+        of_penalty = {"penalty": penalty, "l1_ratio": l1_ratio}
+        return _value(model, X, y, weight, alpha=alpha, **of_penalty)
 
     return find

@@ -92,6 +92,15 @@ def test_float32(labelled, value, best):
     check(value(model, X, y), best(X, y, ALPHA))
 
 
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("penalty", ["l2", "elasticnet"])
+def test_strong_penalties_take_few_passes(labelled, penalty, alpha):
+    """All there is to be found are the intercepts, in steps that suit these."""
+    X, y = labelled[3]
+    model = fit(X, y, penalty=penalty, alpha=alpha, tol=1e-4, max_iter=15)
+    assert model.dual_gap_ <= 1e-4 * model.history_[-1]["objective"]
+
+
 # The duality gap ----------------------------------------------------------------------
 
 

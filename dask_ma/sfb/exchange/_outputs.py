@@ -13,7 +13,7 @@ from scipy import sparse
 from dask_ma.comm import Group, allgather
 from dask_ma.kernels import row_slice
 from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
-from dask_ma.sfb.model._model import Batch, FactorModel
+from dask_ma.sfb.model._model import Batch, FactorModel, view_of
 from dask_ma.sfb.model._source import joined
 
 _TAG = "sfb-rows"
@@ -143,8 +143,10 @@ def share_of(group: Group, n_outputs: int) -> slice:
 
 def can_share(group: Group, model: FactorModel, n_outputs: int) -> bool:
     """Whether each rank can have some outputs of its own."""
+    if model.common_step is not None or view_of(model) is not None:
+        return False
     is_separable = model.shares_outputs and isinstance(model.prox, SEPARABLE)
-    return is_separable and n_outputs >= group.size and model.common_step is None
+    return is_separable and n_outputs >= group.size
 
 
 def check_shares(group: Group, model: FactorModel, n_outputs: int) -> None:

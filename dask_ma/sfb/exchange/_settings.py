@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dask_ma._settings import Named, Settings
+from dask_ma._settings import Named, Settings, is_set
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.sfb.topology import Topology
 
@@ -116,12 +116,12 @@ class Exchange(Settings):
         super().check()
         if self.content not in _WITHOUT_FACTORS:
             return
-        for name, is_set in (
+        for name, is_given in (
             ("staleness", self.staleness > 0),
             ("broadcast", self.broadcast is not None),
             ("compression", self.compression is not None),
         ):
-            if is_set:
+            if is_given:
                 raise ValueError(
                     f"{name} concerns factors, but content is {self.content!r}, which "
                     "sends none; set content='factors'"
@@ -169,6 +169,36 @@ COMMUNICATION: Named[Exchange] = Named(
     {content: partial(Exchange, content) for content in CONTENTS},
     "dask_ma.sfb",
 )
+
+
+def check_exact(exchange: Exchange, name: str, instead: str = "") -> None:
+    """Refuse exchanges by which ranks do not get all updates just as they are.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    name : str
+        What needs them, for errors.
+    instead : str, default=""
+        What there is to use with such exchanges.
+
+    Raises
+    ------
+    ValueError
+        It names the parameter and its value.
+    """
+    cure = f", or use {instead}" if instead else ""
+    if exchange.content == "outputs":
+        raise ValueError(
+            f"{name} needs factors on all ranks, but communication has "
+            f"content='outputs'; use another content{cure}"
+        )
+    for parameter in ("relay", "compression", "wire_dtype"):
+        if is_set(exchange, parameter):
+            raise ValueError(
+                f"{name} needs exact factors on all ranks, but {parameter} is "
+                f"{getattr(exchange, parameter)!r}; leave it at its default{cure}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

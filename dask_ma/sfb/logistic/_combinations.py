@@ -6,7 +6,7 @@ from typing import Any
 
 from dask_ma._settings import Inactive, is_set
 from dask_ma.linear import HELD_OUT, L1_RATIO
-from dask_ma.sfb.exchange._settings import COMMUNICATION
+from dask_ma.sfb.exchange._settings import COMMUNICATION, check_exact
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
@@ -55,32 +55,29 @@ def chosen_solver(estimator: Any) -> str:
         or is_set(estimator, "learning_rate")
         or (is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
     )
-    is_dual = estimator.penalty == "l2" and estimator.alpha > 0
-    return "sdca" if is_dual and not asks_for_steps else "sgd"
+    return "sdca" if _has_dual(estimator) and not asks_for_steps else "sgd"
+
+
+def _has_dual(estimator: Any) -> bool:
+    """Whether the penalty has a part that is strongly convex, as dual ascent needs."""
+    is_mixed = estimator.penalty == "elasticnet" and estimator.l1_ratio < 1
+    return bool((estimator.penalty == "l2" or is_mixed) and estimator.alpha > 0)
 
 
 def _check_dual(estimator: Any) -> None:
     """Refuse what dual ascent cannot do."""
-    if estimator.penalty != "l2" or estimator.alpha == 0:
+    if not _has_dual(estimator):
+        ratio = ""
+        if estimator.penalty == "elasticnet":
+            ratio = f", l1_ratio={estimator.l1_ratio}"
         raise ValueError(
-            "solver='sdca' needs penalty='l2' and alpha above 0, got "
-            f"penalty={estimator.penalty!r} and alpha={estimator.alpha}; use "
-            "solver='sgd'"
+            "solver='sdca' needs penalty='l2', or 'elasticnet' with l1_ratio below 1, "
+            f"and alpha above 0, got penalty={estimator.penalty!r}{ratio} and "
+            f"alpha={estimator.alpha}; use solver='sgd'"
         )
     # The matrix must be that of the dual variables.
     exchange = COMMUNICATION.as_object(estimator.communication)
-    if exchange.content == "outputs":
-        raise ValueError(
-            "solver='sdca' needs factors on all ranks, but communication has "
-            "content='outputs'; use solver='sgd' or another content"
-        )
-    for name in ("relay", "compression", "wire_dtype"):
-        if is_set(exchange, name):
-            raise ValueError(
-                f"solver='sdca' needs exact factors on all ranks, but {name} is "
-                f"{getattr(exchange, name)!r}; leave it at its default, or use "
-                "solver='sgd'"
-            )
+    check_exact(exchange, "solver='sdca'", "solver='sgd'")
 
 
 def _check_refine(estimator: Any) -> None:

@@ -19,7 +19,9 @@ from dask_ma.kernels import (
     row_products,
     softmax,
 )
+from dask_ma.kernels.prox import L1
 from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._softmax_model import LogisticModel
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._common import CommonStep
@@ -31,6 +33,10 @@ from dask_ma.supervised import Problem
 _CHUNK = 2**18  # dual variables, or coefficients, at a time
 # Square of the feature that stands for the intercept, in those of a row's length.
 _INTERCEPT = 0.03
+# And in those of the L2 penalty, at least: where this is strong, rows count for little,
+# and the intercept makes steps of this length along the slope of the mean loss, whose
+# curvature is 1/2 at most.
+_STEP = 3.0
 
 
 class DualStep(CommonStep):
@@ -41,7 +47,7 @@ class DualStep(CommonStep):
     dual : ndarray of shape (n_rows, n_outputs)
         Probability vectors of the rows, changed in place.
     scale : float
-        ``1 / (alpha n)``.
+        ``1 / (l2 n)``, with the weight of the L2 penalty.
     intercept_square : float
         Square of the feature that stands for the intercept.
     """
@@ -91,6 +97,10 @@ class DualModel(LogisticModel):
     the dual that is the constraint ``sum_i s_i (q_i - e_{y_i}) = 0``, which an
     augmented Lagrangian brings about.
 
+    :class:`ElasticDualModel` is for elastic nets, with dual sums in place of the
+    matrix. Steps are the same: as a function of the sums, the conjugate of the penalty
+    is no more curved than that of its L2 part.
+
     Parameters
     ----------
     problem, params, totals
@@ -113,8 +123,8 @@ class DualModel(LogisticModel):
         super().__init__(problem, params, totals)
         self._group = group
         self._shard = problem.shard
-        self._alpha = params.alpha
-        self.learning_rate = 1 / (params.alpha * problem.total_rows)
+        self._penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
+        self.learning_rate = 1 / (self._penalty.l2 * problem.total_rows)
         n_rows = problem.shard.n_rows
         shape = n_rows, self._n_outputs
         self.dual = np.zeros(shape, dtype=self._dtype)
@@ -122,7 +132,8 @@ class DualModel(LogisticModel):
             self.dual[rows] = -residuals(self.dual[rows], block.y)
         self._excess = np.zeros(self._n_outputs)
         mean = totals.mean_square
-        self.intercept_scale = _INTERCEPT * mean if mean > 0 else 1.0
+        least = _STEP * self._penalty.l2
+        self.intercept_scale = max(least, _INTERCEPT * mean if mean > 0 else 1.0)
         self._intercept_square = self.intercept_scale if self.fit_intercept else 0.0
         exchange = params.settings.exchange
         # What comes late, or by way of others, does not come at once to all.
@@ -153,7 +164,7 @@ class DualModel(LogisticModel):
         return changes, X
 
     def penalty(self, matrix: ParameterMatrix) -> float:
-        return self._alpha / 2 * _squared_norm(matrix.whole())
+        return float(self._penalty.prox.value(matrix.whole().T))
 
     def begin_pass(self, matrix: ParameterMatrix) -> None:
         """Move the intercepts towards what the constraint asks for."""
@@ -184,10 +195,15 @@ class DualModel(LogisticModel):
         for rows, block in self._blocks():
             total += mixed_entropy_sum(self.dual[rows], block.sample_weight, mix)
         total = float(allreduce(self._group, np.array(total)))
-        norm = self._norm_of_mixture(matrix.whole(), mix)
-        return total / self._n_rows - self._alpha / 2 * norm
+        return total / self._n_rows - self._conjugate_of_mixture(matrix.stored(), mix)
 
-    def start_from(self, values: np.ndarray, intercept: Any, dual: Any) -> np.ndarray:
+    def matrix_of(self, sums: np.ndarray) -> np.ndarray:
+        """The transposed matrix that belongs to what a run has kept."""
+        return sums
+
+    def start_from(
+        self, values: np.ndarray, intercept: Any, dual: Any, *, is_kept: bool
+    ) -> np.ndarray:
         """Take dual variables, or find them from a model; a collective call.
 
         Parameters
@@ -197,11 +213,14 @@ class DualModel(LogisticModel):
         intercept : ndarray of shape (n_outputs,) or None
         dual : ndarray of shape (n_rows, n_outputs) or None
             Dual variables of this rank's rows; None finds them.
+        is_kept : bool
+            Whether the values are those that a run has kept: with an operator between
+            them and the matrix, dual sums.
 
         Returns
         -------
         values : ndarray of shape (n_features, n_outputs)
-            The matrix of the dual variables.
+            What belongs to the dual variables.
         """
         n_lost = int(allreduce(self._group, np.array(int(dual is None))))
         if dual is not None:
@@ -210,6 +229,7 @@ class DualModel(LogisticModel):
             self._excess = self._sum_of_residuals()
             return values
         if dual is None:
+            values = self.matrix_of(values) if is_kept else values
             for rows, block in self._blocks():
                 margins = np.asarray(block.X @ values).reshape(len(block.y), -1)
                 margins = margins if intercept is None else margins + intercept
@@ -221,23 +241,18 @@ class DualModel(LogisticModel):
         self._excess = self._sum_of_residuals()
         return (-self.learning_rate * total).astype(self._dtype)
 
-    def _norm_of_mixture(self, values: np.ndarray, mix: FeasibleMix) -> float:
-        """Squared norm of the matrix of mixed dual variables, some rows at a time."""
-        if mix.share == 0:
-            return _squared_norm(values)
-        norm, size = 0.0, max(1, _CHUNK // values.shape[1])
-        sums = self._totals.class_sums
-        assert sums is not None
+    def _conjugate_of_mixture(self, values: np.ndarray, mix: FeasibleMix) -> float:
+        """Conjugate of the penalty at mixed dual variables, some rows at a time."""
+        total, size = 0.0, max(1, _CHUNK // values.shape[1])
         for start in range(0, len(values), size):
             part = slice(start, start + size)
-            mixed = mixed_values(
-                values[part],
-                sums[part],
-                mix,
-                scale=self.learning_rate,
-            )
-            norm += _squared_norm(mixed)
-        return norm
+            mixed = values[part]
+            if mix.share > 0:
+                sums = self._totals.class_sums
+                assert sums is not None
+                mixed = mixed_values(mixed, sums[part], mix, scale=self.learning_rate)
+            total += self._penalty.conjugate(self._penalty.l2 * mixed)
+        return total
 
     def _sum_of_residuals(self) -> np.ndarray:
         """Sum of ``s_i (q_i - e_{y_i})`` over the rows of all ranks; collective."""
@@ -259,6 +274,18 @@ class DualModel(LogisticModel):
             yield rows, batch._replace(X=self._totals.centred(batch.X))
 
 
-def _squared_norm(values: np.ndarray) -> float:
-    """Squared Frobenius norm."""
-    return float(np.vdot(values, values))
+class ElasticDualModel(DualModel):
+    """The same with an elastic net, by dual ascent with a proximal operator.
+
+    The dual sums are kept divided by the weight of the L2 penalty. The matrix is where
+    they are beyond what the L1 penalty takes (Shalev-Shwartz and Zhang, 2013).
+    """
+
+    dual_is_columnwise = True
+
+    def dual_operator(self, sums: np.ndarray) -> np.ndarray:
+        penalty = self._penalty
+        return L1(penalty.l1)(sums, 1 / penalty.l2)
+
+    def matrix_of(self, sums: np.ndarray) -> np.ndarray:
+        return self.dual_operator(sums.T).T

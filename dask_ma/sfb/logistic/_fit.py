@@ -15,7 +15,7 @@ from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of
-from dask_ma.sfb.logistic._dual_model import DualModel
+from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._params import SFBParams
@@ -28,6 +28,10 @@ from dask_ma.supervised import Problem, StopRule, score
 _ADVICE = "lower eta0, or scale the features"
 # Passes that are worth waiting for, before steps on the whole objective take over.
 _FEW_PASSES, _SOME_PASSES = 10, 40
+# The same for dual ascent with an elastic net and more coefficients than have second
+# derivatives: its gaps shrink where those of steps on a few gradients hardly do.
+_MANY_PASSES = 100
+_GROWTH = 1.2  # of coefficients that are not zero, in a pass, once they are known
 
 
 class Fit(Method):
@@ -59,6 +63,7 @@ class Fit(Method):
         self._best = Best()
         self._bound = -np.inf
         self._stage = np.inf  # best objective when the steps were last shortened
+        self._n_there = 0.0  # coefficients that are not zero, after a pass
         self._refinement: Refinement | None = None
         self._is_refining = False
         self._is_done = False
@@ -77,7 +82,7 @@ class Fit(Method):
         self._rule.load_state_dict(shared["rule"])
         self._best.load_state_dict(shared, self.engine.cut_all(self._kept))
         self._kept = {}
-        self._bound, self._stage, share = (float(x) for x in shared["progress"])
+        self._bound, self._stage, share, self._n_there = map(float, shared["progress"])
         if isinstance(self._model, GradientModel):
             self._model.share = share
         self._outlook.least = [float(gap) for gap in shared["outlook"]]
@@ -95,7 +100,7 @@ class Fit(Method):
             "centre": self._totals.centre,
             "rule": np.array(self._rule.state_dict()),
             # JSON has no infinity.
-            "progress": np.array([self._bound, self._stage, share]),
+            "progress": np.array([self._bound, self._stage, share, self._n_there]),
             "outlook": np.array(self._outlook.least),
             "is_refining": self._is_refining,
             "n_passes": self.engine.n_passes,
@@ -207,7 +212,8 @@ class Fit(Method):
         """The model of the solver."""
         problem, params, totals = self._problem, self._params, self._totals
         if params.solver == "sdca":
-            return DualModel(problem, params, totals, self.context.group)
+            kind = ElasticDualModel if self._penalty.l1 else DualModel
+            return kind(problem, params, totals, self.context.group)
         return GradientModel(problem, params, totals)
 
     def _start(self, kept: State | None) -> Start | None:
@@ -242,8 +248,9 @@ class Fit(Method):
             return None
         if isinstance(model, DualModel) and not is_refining:
             dual = None if own is None else own["dual"]
-            values = model.start_from(values, intercept, dual)
-        return Start(values, intercept, iteration, n_passes, n_outputs)
+            values = model.start_from(values, intercept, dual, is_kept=kept is not None)
+        place = iteration, n_passes, n_outputs
+        return Start(values, intercept, *place, is_plain=is_refining)
 
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
@@ -363,7 +370,17 @@ class Fit(Method):
 
     def _turn(self, gap: float, target: float) -> None:
         """Leave the rest to steps on the whole objective, if passes are too slow."""
-        if self._can_refine and self._outlook.is_long(gap, target):
+        if not self._can_refine:
+            return
+        if isinstance(self._model, ElasticDualModel):
+            # Ranks that have taken a mean may differ by rounding.
+            own = np.count_nonzero(self.engine.matrix.whole())
+            n_before, self._n_there = self._n_there, broadcast(self.context.group, own)
+            # At first there are few, and more with each pass.
+            has_settled = self._n_there <= _GROWTH * n_before
+            is_small = has_settled and self._n_there <= MOST_VARIABLES
+            self._outlook.most = _FEW_PASSES if is_small else _MANY_PASSES
+        if self._outlook.is_long(gap, target):
             self._is_refining = True
 
     def _has_settled(self, objective: float) -> bool:

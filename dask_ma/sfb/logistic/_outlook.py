@@ -14,10 +14,17 @@ class Outlook:
     ----------
     most : float
         How many passes more are few enough.
+
+    Attributes
+    ----------
+    most : float
+        It may be changed.
+    least : list of float
+        The least gap so far, after each pass.
     """
 
     def __init__(self, most: float) -> None:
-        self._most = most
+        self.most = most
         self.least: list[float] = []
 
     def is_long(self, gap: float, target: float) -> bool:
@@ -43,4 +50,4 @@ class Outlook:
         if not now < before < inf or target == 0:
             return True
         fall = log(before / now) / (_N_SEEN - 1)
-        return log(now / target) > self._most * fall
+        return log(now / target) > self.most * fall

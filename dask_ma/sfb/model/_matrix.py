@@ -14,7 +14,8 @@ from dask_ma.kernels import (
     subtract_scaled,
     used_columns,
 )
-from dask_ma.kernels.prox import Prox
+from dask_ma.kernels.prox import NoPenalty, Prox
+from dask_ma.sfb.model._dual import DualView, times
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._values import LateValues
 
@@ -34,6 +35,9 @@ class ParameterMatrix:
         Intercepts, which are not penalised; None for none.
     prox : Prox
         Prox operator of the penalty.
+    dual : DualView, default=None
+        What the matrix is made of: `matrix` are dual sums then, updates are those of
+        the sums, and the penalty is in the view, not in steps.
 
     Attributes
     ----------
@@ -44,9 +48,15 @@ class ParameterMatrix:
     """
 
     def __init__(
-        self, matrix: np.ndarray, intercept: np.ndarray | None, prox: Prox
+        self,
+        matrix: np.ndarray,
+        intercept: np.ndarray | None,
+        prox: Prox,
+        dual: DualView | None = None,
     ) -> None:
-        self._late = LateValues(np.array(matrix.T, order="C"), prox)
+        stepwise = prox if dual is None else NoPenalty()
+        self._late = LateValues(np.array(matrix.T, order="C"), stepwise)
+        self._dual = dual
         self.is_owner = True
         self.intercept = None if intercept is None else intercept.copy()
         self.prox = prox
@@ -80,7 +90,8 @@ class ParameterMatrix:
         """The matrix, transposed, of shape (n_features, n_outputs), C-contiguous.
 
         Columns that were not used lately are behind, and a penalty that divides all
-        columns alike is not in it. See :meth:`whole`.
+        columns alike is not in it. See :meth:`whole`. With a dual operator these are
+        the dual sums.
         """
         return self._late.array
 
@@ -106,18 +117,29 @@ class ParameterMatrix:
         Returns
         -------
         values : ndarray of shape (n_features, n_outputs)
-            A copy where other ranks may look at columns that are behind, else none.
+            A copy where other ranks may look at columns that are behind, else none;
+            not to be changed where a dual operator has made it.
         """
-        return self._late.whole()
+        values = self._late.whole()
+        return values if self._dual is None else self._dual.whole(values)
 
-    def frozen_copy(self) -> np.ndarray:
-        """A copy of :meth:`whole` that cannot be changed.
+    def stored(self) -> np.ndarray:
+        """What :meth:`replace` takes: :meth:`whole`, or the dual sums there are.
 
         Returns
         -------
         values : ndarray of shape (n_features, n_outputs)
         """
-        values = self.whole().copy()
+        return self._late.whole()
+
+    def frozen_copy(self) -> np.ndarray:
+        """A copy of :meth:`stored` that cannot be changed.
+
+        Returns
+        -------
+        values : ndarray of shape (n_features, n_outputs)
+        """
+        values = self.stored().copy()
         values.flags.writeable = False
         return values
 
@@ -140,16 +162,15 @@ class ParameterMatrix:
         late = self._late
         if late.is_late:
             late.refresh(used_columns(X) if sparse.issparse(X) else None)
-        if self.values.shape[1] == 1:
-            # SciPy and BLAS are faster with a vector than with one column.
-            product = (X @ self.values[:, 0])[:, np.newaxis]
+        if self._dual is None:
+            product = times(X, self.values)
         else:
-            product = X @ self.values
+            product = self._dual.product(X, self.values)
         if late.scale != 1:
             product *= self.dtype.type(late.scale)
         if self.intercept is not None:
             product += self.intercept
-        return np.asarray(product)
+        return product
 
     def subtract(
         self, factors: Factors, scale: float, intercept_scale: float = 1.0
@@ -174,6 +195,7 @@ class ParameterMatrix:
         late.refresh(columns)
         subtract_product(self.values, factors.u, factors.v, scale / late.scale)
         late.note_change(columns)
+        self._has_changed()
 
     def subtract_matrix(
         self,
@@ -201,6 +223,7 @@ class ParameterMatrix:
         self._late.refresh(None)
         subtract_scaled(self.values, total, scale / self._late.scale)
         self._late.note_change(None)
+        self._has_changed()
 
     def descend(self, optimizer: Optimizer, gradient: np.ndarray, step: float) -> None:
         """Let an optimiser make a step.
@@ -239,14 +262,20 @@ class ParameterMatrix:
         Parameters
         ----------
         values : ndarray of shape (n_features, n_outputs)
-            Copied.
+            As :meth:`stored` gives them; copied.
         intercept : ndarray of shape (n_outputs,) or None
             Copied.
         """
         self._late.replace(values)
+        self._has_changed()
         if self.intercept is not None and intercept is not None:
             self.intercept[...] = intercept
 
     def penalty(self) -> float:
         """Value of the penalty."""
         return float(self.prox.value(self.whole().T))
+
+    def _has_changed(self) -> None:
+        """What was worked out from the values is that no more."""
+        if self._dual is not None:
+            self._dual.forget()

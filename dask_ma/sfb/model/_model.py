@@ -11,6 +11,7 @@ from dask_ma.comm import Group
 from dask_ma.data import Shard
 from dask_ma.kernels.prox import NoPenalty, Prox
 from dask_ma.sfb.model._common import CommonStep
+from dask_ma.sfb.model._dual import DualView
 from dask_ma.sfb.model._factors import Factors, checked
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
@@ -60,10 +61,20 @@ class FactorModel(ABC):
     but may have any shape, as long as `v` has a column for each of its columns: those
     of a dictionary of atoms belong to the codes.
 
+    A model that defines :meth:`dual_operator` is learnt by stochastic dual coordinate
+    ascent instead (section 2.1 of the paper): each row has a dual variable, the ranks
+    keep the sums `Z` of dual variables times rows, and an iteration sets ::
+
+        Z = Z - sum(u.T @ v) / n
+        matrix = dual_operator(Z)
+
+    where `n` counts the rows of all ranks, and `u` are changes of dual variables.
+
     Attributes
     ----------
     prox : Prox
-        Prox operator of the penalty; no penalty by default.
+        Prox operator of the penalty; no penalty by default. With
+        :meth:`dual_operator`, its value alone is used.
     learning_rate : float
         Length of the steps, 0.1 by default; see :meth:`step_size`.
     fit_intercept : bool
@@ -84,6 +95,8 @@ class FactorModel(ABC):
     intercept_scale: float = 1.0
     #: Whether outputs can be shared out over ranks, by `share_slopes` and its like.
     shares_outputs: bool = False
+    #: Whether `dual_operator` treats columns one by one: it then gets those in use.
+    dual_is_columnwise: bool = False
     #: How often ranks exchange rows of `u` to find factors of a batch.
     n_exchanges: int = 0
     #: Pairs of factors of a batch, where they are not as many as rows.
@@ -141,6 +154,80 @@ class FactorModel(ABC):
             The gradient of the sum of the losses is ``u.T @ v``. Neither may be
             changed later.
         """
+
+    def dual_operator(self, sums: np.ndarray) -> np.ndarray:
+        """The matrix that belongs to dual sums, for dual coordinate ascent.
+
+        It is the gradient of the conjugate of the penalty `h`, which must be strongly
+        convex::
+
+            argmax over W of  <W, Z> - h(W)
+
+        Where `h` is `g` plus ``l2 / 2`` times the squared norm, that is the proximal
+        operator of `g` at ``Z / l2`` with the step ``1 / l2``. A model that defines it
+        has :meth:`initial_matrix` return the dual sums to start from, zeros where all
+        dual variables are; its :meth:`factors` return by how much dual variables of
+        the batch are lowered, and rows. The dual variables are the model's to keep, by
+        :meth:`prepare`, :meth:`state_dict` and :meth:`rebuild`.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (n_outputs, n_columns)
+            `Z`, read-only; where `dual_is_columnwise`, some columns of it.
+
+        Returns
+        -------
+        matrix : ndarray of float of shape (n_outputs, n_columns)
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no dual variables")
+
+    def dual_loss(self, batch: Batch) -> float:
+        """Part of some rows in the dual objective, for the duality gap.
+
+        With the conjugates `f_i*` of the losses, the dual objective is the mean over
+        rows of ``-f_i*(-u_i)``, less the conjugate of the penalty at the dual sums; the
+        latter is found from :meth:`dual_operator` and :meth:`penalty`. No objective is
+        below it.
+
+        Parameters
+        ----------
+        batch : Batch
+            Rows of this rank.
+
+        Returns
+        -------
+        value : float
+            Sum of ``-f_i*(-u_i)``, as ``u_i y_i - u_i^2 / 2`` for ``(w x_i - y_i)^2 /
+            2``. NaN, by default, leaves the gap out of the history.
+        """
+        return float("nan")
+
+    def rebuild(self, matrix: ParameterMatrix | None, batch: Batch) -> Any:
+        """Factors of all that some rows have added to the dual sums.
+
+        Asked for where dual variables of a rank were lost with a worker, or belong to
+        rows that are elsewhere now. Ranks then make the dual sums anew, of those
+        variables that there are: ``initial_matrix + sum(u.T @ v) / n``.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix or None
+            On a rank that has lost its dual variables, the last matrix: those of the
+            batch are to be set to what it says, as to minus the slopes of the losses.
+            None where there is nothing to set.
+        batch : Batch
+            Rows of this rank.
+
+        Returns
+        -------
+        u : ndarray of shape (n_pairs, n_outputs)
+            The dual variables.
+        v : ndarray or CSR of shape (n_pairs, n_columns)
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__}.rebuild is not defined: dual variables that were "
+            "lost cannot be found again; define it to go on after the loss of a worker"
+        )
 
     def share_rows(self, batch: Batch) -> Any:
         """Second factors of a batch, where outputs are shared out.
@@ -228,9 +315,10 @@ class FactorModel(ABC):
         matrix : ParameterMatrix
             This rank's copy, changed.
         factors : Factors or None
-            ``matrix -= scale * factors.u.T @ factors.v``, the factors of all ranks that
-            have come. None where whole matrices are exchanged, or where the matrix is
-            the mean over ranks at the end of a pass: anything may have changed.
+            ``matrix -= scale * factors.u.T @ factors.v``, or the dual sums behind it;
+            the factors of all ranks that have come. None where whole matrices are
+            exchanged, or where the matrix is the mean over ranks at the end of a pass:
+            anything may have changed.
         scale : float
         """
         return
@@ -319,6 +407,24 @@ class FactorModel(ABC):
             NaN, by default, leaves the objective out of the history.
         """
         return float("nan")
+
+
+def view_of(model: FactorModel) -> DualView | None:
+    """The matrix of a model as a function of dual sums, if it has such.
+
+    Parameters
+    ----------
+    model : FactorModel
+
+    Returns
+    -------
+    view : DualView or None
+    """
+    if type(model).dual_operator is FactorModel.dual_operator:
+        return None
+    name = f"{type(model).__name__}.dual_operator"
+    is_columnwise = model.dual_is_columnwise
+    return DualView(model.dual_operator, name, is_columnwise=is_columnwise)
 
 
 def factors_of(

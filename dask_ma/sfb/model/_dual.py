@@ -1,0 +1,131 @@
+"""The matrix that dual sums stand for, worked out where it is looked at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.kernels import used_columns
+
+_CHUNK = 2**20  # elements of the matrix at a time
+
+
+class DualView:
+    """A matrix as a function of dual sums.
+
+    Where the function treats columns one by one, it is called for those that rows use,
+    and no matrix is kept. Otherwise the matrix is kept until the sums change; ranks of
+    a process that have the sums together have the matrix together, too.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(sums)``, of shape (n_outputs, n_columns), gives as many columns of
+        the matrix.
+    name : str
+        Names the function in errors.
+    is_columnwise : bool
+        Whether it treats columns one by one.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[np.ndarray], np.ndarray],
+        name: str,
+        *,
+        is_columnwise: bool,
+    ) -> None:
+        self._function = function
+        self._name = name
+        self._is_columnwise = is_columnwise
+        self._found: np.ndarray | None = None
+        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Take note that the sums have changed, while nobody looks at the matrix."""
+        self._found = None
+
+    def whole(self, sums: np.ndarray) -> np.ndarray:
+        """The matrix, transposed.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (n_features, n_outputs)
+            Dual sums, transposed.
+
+        Returns
+        -------
+        values : ndarray of shape (n_features, n_outputs), C-contiguous
+            Not to be changed.
+        """
+        if self._is_columnwise:
+            values = np.empty_like(sums)
+            for part in _parts(sums):
+                values[part] = self._apply(sums[part])
+            return values
+        with self._lock:
+            if self._found is None:
+                self._found = self._apply(sums)
+            return self._found
+
+    def product(self, X: Any, sums: np.ndarray) -> np.ndarray:
+        """Rows times the matrix.
+
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (n_rows, n_features)
+        sums : ndarray of shape (n_features, n_outputs)
+
+        Returns
+        -------
+        product : ndarray of shape (n_rows, n_outputs)
+        """
+        if not self._is_columnwise:
+            return times(X, self.whole(sums))
+        if sparse.issparse(X):
+            columns = used_columns(X)
+            places = np.zeros(X.shape[1], dtype=X.indices.dtype)
+            places[columns] = np.arange(len(columns))
+            parts = X.data, places[X.indices], X.indptr
+            narrow = type(X)(parts, shape=(X.shape[0], len(columns)))
+            return times(narrow, self._apply(sums[columns]))
+        total = np.zeros((len(X), sums.shape[1]), np.result_type(X, sums))
+        for part in _parts(sums):
+            total += times(X[:, part], self._apply(sums[part]))
+        return total
+
+    def _apply(self, sums: np.ndarray) -> np.ndarray:
+        """Columns of the matrix, lying as rows, checked."""
+        shown = sums.T.view()
+        shown.flags.writeable = False
+        found = np.asarray(self._function(shown))
+        if found.shape != shown.shape:
+            raise ValueError(
+                f"{self._name} returned shape {found.shape} for dual sums of shape "
+                f"{shown.shape}, expected the same shape"
+            )
+        if not np.issubdtype(found.dtype, np.floating):
+            raise ValueError(
+                f"{self._name} returned {found.dtype}, expected real numbers in "
+                "floating point"
+            )
+        return np.ascontiguousarray(found.T, dtype=sums.dtype)
+
+
+def times(X: Any, values: np.ndarray) -> np.ndarray:
+    """Rows times a matrix of shape (n_features, n_outputs)."""
+    if values.shape[1] == 1:
+        # SciPy and BLAS are faster with a vector than with one column.
+        return np.asarray(X @ values[:, 0])[:, np.newaxis]
+    return np.asarray(X @ values)
+
+
+def _parts(sums: np.ndarray) -> Iterator[slice]:
+    """Some columns at a time."""
+    size = max(1, _CHUNK // max(1, sums.shape[1]))
+    for start in range(0, len(sums), size):
+        yield slice(start, min(start + size, len(sums)))
