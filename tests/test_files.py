@@ -96,7 +96,9 @@ def check(estimator, frame):
     if target is None:
         assert np.isfinite(model.score(X))
         topics = model.transform(X)
-        np.testing.assert_allclose(topics.compute(), model.transform(rows[COLUMNS]))
+        # In single precision, and by blocks of other documents.
+        found, expected = topics.compute(), model.transform(rows[COLUMNS])
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
         result = frame.assign(topic=topics.argmax(axis=1)).compute()
         expected = model.transform(rows[COLUMNS]).argmax(axis=1)
         np.testing.assert_array_equal(result["topic"], expected)

@@ -183,7 +183,9 @@ class SendModel(Rounds):
                 if len(part):
                     self._update(self._corpus.batch(part))
         is_last = n_round == self.n_rounds - 1
-        if self._params.mixing == "butterfly" and not is_last:
+        if self._group.size == 1:
+            self._end_alone()
+        elif self._params.mixing == "butterfly" and not is_last:
             self._mix(computing)
         else:
             self._average(len(documents), n_round, computing)
@@ -196,10 +198,7 @@ class SendModel(Rounds):
         self.topics.update(batch.words, statistics, self._rate(self.n_updates), factor)
 
     def _average(self, n_documents: int, n_round: int, computing: Timer) -> None:
-        """Average over all ranks, if there are others."""
-        if self._group.size == 1:
-            self._end_alone()
-            return
+        """Average over all ranks."""
         share = n_documents / self._corpus.documents_of_round(n_round, self.n_rounds)
         with computing():
             arrays = [self.topics.settle(share)]
