@@ -174,7 +174,7 @@ class SendModel(Rounds):
             self._n_local = -(-most_in_round // params.local_batch_size)
 
     def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
-        """Update the topics by each batch, then average them."""
+        """Update the topics by each batch, then average them if there are others."""
         with computing():
             if self.is_kept or not self.topics.excess.flags.writeable:
                 self.topics.detach()
@@ -183,12 +183,13 @@ class SendModel(Rounds):
                 if len(part):
                     self._update(self._corpus.batch(part))
         is_last = n_round == self.n_rounds - 1
-        if self._group.size == 1:
-            self._end_alone()
-        elif self._params.mixing == "butterfly" and not is_last:
+        mixes = self._params.mixing == "butterfly" and not is_last
+        if self._group.size > 1 and mixes:
             self._mix(computing)
-        else:
+        elif self._group.size > 1:
             self._average(len(documents), n_round, computing)
+        elif self._params.learn_prior and not mixes:
+            self._learn_prior(self._log_sums, self._rate(self._n_merges))
 
     def _update(self, batch: Batch) -> None:
         """Move this rank's topics towards what a batch shows."""
@@ -211,11 +212,6 @@ class SendModel(Rounds):
             self.topics.reset(merged)
             if log_sums:
                 self._learn_prior(log_sums[0], self._rate(self._n_merges))
-
-    def _end_alone(self) -> None:
-        """What a round ends with where there is nobody to average with."""
-        if self._params.learn_prior:
-            self._learn_prior(self._log_sums, self._rate(self._n_merges))
 
     @property
     def _n_merges(self) -> int:
