@@ -15,7 +15,7 @@ The iterations converge linearly, and slowly where topics are alike. In every th
 documents therefore go farther in the direction in which the iteration takes them: by
 the factor that its change from one iteration to the next tells, as in Aitken's method.
 A document has converged when an iteration changes it little, and ends with the result
-of that iteration, so the result is as before; it takes a third to a half of the
+of that iteration, so it ends at an optimum as before, in a third to two thirds of the
 iterations.
 """
 

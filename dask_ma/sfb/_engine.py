@@ -191,8 +191,7 @@ class BroadcastEngine:
         """
         matrix = self.whole()
         if self._process.is_same or self._is_dual:
-            values = matrix.whole().T
-            matrix = ParameterMatrix(values, matrix.intercept, matrix.prox)
+            matrix = ParameterMatrix(matrix.whole().T, matrix.intercept, matrix.prox)
         self.matrix, self._shares = matrix, None
 
     def copies(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -420,9 +419,8 @@ class BroadcastEngine:
         if exchange._wants_factors or self._context.group.size == 1:
             return "factors"
         group = self._context.group
-        n_pairs = self._model.n_pairs
-        if n_pairs is None:
-            n_pairs = max(1, -(-self.n_rows // max(1, self.n_steps * group.size)))
+        n_rows = -(-self.n_rows // max(1, self.n_steps * group.size))
+        n_pairs = self._model.n_pairs or max(1, n_rows)
         return choose_communication(
             group,
             self._shard,
