@@ -212,6 +212,7 @@ def test_rows_are_on_the_disk_of_their_rank(rows, cluster, on_disks, deal):
             for piece in spec.pieces:
                 source = piece.source
                 main = source[0] if isinstance(source, tuple) else source
+                wait([main])
                 assert address in cluster.who_has([main])[main.key]
                 found = main.result()
                 found = found[0] if isinstance(found, tuple) else found
