@@ -365,6 +365,7 @@ def test_parameters_of_butterfly_mixing_are_those_of_scikit_learn(cls, twin):
     assert set(ours) - set(theirs) == {
         "batch_size",
         "mixing",
+        "mixing_period",
         "n_ranks",
         "preconditioner",
         "refine",

@@ -144,6 +144,7 @@ class ButterflyProcesses(WithCluster):
         self.model = ButterflySGDClassifier(
             alpha=1e-5,
             mixing=mixing,
+            mixing_period=1,
             batch_size=256,
             max_iter=2,
             tol=None,

@@ -110,6 +110,7 @@ def fits(n_workers: int, features: list[int], batches: list[int]) -> None:
                             tol=None,
                             batch_size=batch_size,
                             mixing=mixing,
+                            mixing_period=1,
                             learning_rate="invscaling",
                             random_state=0,
                         ).fit(X, y)

@@ -41,7 +41,8 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     """Train a linear model on the rows of all ranks.
 
     In each step every rank updates its weights by the gradient of a batch of its own
-    rows, and averages them with those of a partner. The model is the mean over ranks.
+    rows; after some, it averages them with those of a partner. The model is the mean
+    over ranks.
     A pass that has made it worse is taken back, and the next one makes shorter steps.
     What the passes end with is refined if that is asked for, or needed.
 
@@ -143,6 +144,7 @@ class Passes(Refinable):
             "eta": state.eta,
             "n_passes": state.n_passes,
             "n_averaged": state.n_averaged,
+            "n_exchanges": state.n_exchanges,
             "batch_size": state.batch_size,
             "moments": None if moments is None else moments.sums,
             "moments_total": 0.0 if moments is None else moments.total,

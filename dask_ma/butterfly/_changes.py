@@ -136,7 +136,7 @@ class Mixer:
     places : Places
         For as many rows.
     step : int
-        Number of the first step, from 0.
+        Number of the first exchange, from 0.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class Mixer:
 
 
 class ButterflyMixer(Mixer):
-    """Averages the changes of this rank with those of a partner, in every step.
+    """Averages the changes of this rank with those of a partner, in every exchange.
 
-    A change is exchanged in as many steps as it takes until all ranks have an equal
+    A change is exchanged as many times as it takes until all ranks have an equal
     part of it, and becomes part of what they have in common.
     """
 
@@ -255,7 +255,7 @@ class ButterflyMixer(Mixer):
 
 
 class MeanMixer(Mixer):
-    """Gives all ranks the mean of their changes, in every `period`-th step."""
+    """Gives all ranks the mean of their changes, in every `period`-th exchange."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class MeanMixer(Mixer):
 def make_mixer(
     group: Group, weights: np.ndarray, places: Places, step: int, mixing: str
 ) -> Mixer | None:
-    """What mixes the ranks' weights from a step on; a collective call.
+    """What mixes the ranks' weights from an exchange on; a collective call.
 
     Parameters
     ----------

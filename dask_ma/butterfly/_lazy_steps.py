@@ -121,7 +121,10 @@ class LazySteps:
         self._decay = Decay(
             state.preconditioner, bounds, n_features, weights.dtype, most, amounts
         )
-        self._mixer = make_mixer(group, weights, self._places, state.t - 1, mixing)
+        self._mixer = make_mixer(
+            group, weights, self._places, state.n_exchanges, mixing
+        )
+        self._number, self._n_exchanges = 0, state.n_exchanges
         self._mean = LazyMean(self._decay, weights, state)
         self._ball: Ball | None = None
         if rule.is_projected:
@@ -165,14 +168,17 @@ class LazySteps:
             self._make_good(due, self._decay.rows_from(due))
 
     def begin_mixing(self) -> None:
-        """Send what the others need."""
+        """Send what the others need, if an exchange follows the step."""
         self._group.raise_if_closed()
-        if self._mixer is not None:
+        if self._mixer is not None and self._rule.is_mixed(self._number):
             self._mixer.begin()
 
     def finish_mixing(self) -> None:
         """Wait for what the others have sent, and complete the step."""
-        rows = None if self._mixer is None else self._mixer.finish()
+        is_mixed = self._rule.is_mixed(self._number)
+        self._number += 1
+        self._n_exchanges += is_mixed
+        rows = self._mixer.finish() if self._mixer is not None and is_mixed else None
         if self._mixer is not None and rows is not None:
             self._settle(self._mixer.settle, rows)
         if self._t >= self._rule.first_averaged:
@@ -191,6 +197,7 @@ class LazySteps:
             t=self._t,
             mean=self._mean.values,
             n_averaged=self._mean.number,
+            n_exchanges=self._n_exchanges,
         )
 
     def _compact(self, batch: Sequence[Piece]) -> tuple[np.ndarray, list[Piece]]:

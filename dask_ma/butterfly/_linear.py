@@ -36,6 +36,10 @@ class LinearButterfly(LinearEstimator):
             Interval(Integral, 1, None, closed="left"),
         ],
         "mixing": [StrOptions({"butterfly", "allreduce", "periodic", "none"})],
+        "mixing_period": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
         "learning_rate": [StrOptions({"adaptive", "invscaling"})],
         "eta0": [Interval(Real, 0, None, closed="neither")],
         "preconditioner": [StrOptions(set(PRECONDITIONERS)), None],

@@ -17,8 +17,10 @@ from dask_ma.comm import (
 Pending = Callable[[], np.ndarray]
 
 
-def start_mixing(group: Group, weights: np.ndarray, step: int, mixing: str) -> Pending:
-    """Mix the ranks' weights after a step; a collective call.
+def start_mixing(
+    group: Group, weights: np.ndarray, number: int, mixing: str
+) -> Pending:
+    """Mix the ranks' weights; a collective call.
 
     Parameters
     ----------
@@ -26,11 +28,11 @@ def start_mixing(group: Group, weights: np.ndarray, step: int, mixing: str) -> P
         This rank.
     weights : ndarray
         Weights of this rank. They must not change until they are mixed.
-    step : int
-        Number of the step, from 0, the same on all ranks.
+    number : int
+        Number of the exchange, from 0, the same on all ranks.
     mixing : {"butterfly", "allreduce", "periodic", "none"}
-        Average with a partner in each step; over all ranks in each step; over all ranks
-        in every ``ceil(log2(size))``-th step; not at all.
+        Average with a partner in each exchange; over all ranks in each; over all ranks
+        in every ``ceil(log2(size))``-th; not at all.
 
     Returns
     -------
@@ -39,17 +41,17 @@ def start_mixing(group: Group, weights: np.ndarray, step: int, mixing: str) -> P
         written to, the array given only if it is the one returned.
     """
     if mixing == "butterfly":
-        return ButterflyAverage(group, weights, step).finish
-    if _is_due(step, group.size, mixing):
+        return ButterflyAverage(group, weights, number).finish
+    if _is_due(number, group.size, mixing):
         return lambda: _mean_over_ranks(group, weights)
     return lambda: weights
 
 
-def _is_due(step: int, size: int, mixing: str) -> bool:
-    """Whether the weights of all ranks are averaged after a step."""
+def _is_due(number: int, size: int, mixing: str) -> bool:
+    """Whether the weights of all ranks are averaged in an exchange."""
     if size == 1 or mixing == "none":
         return False
-    return mixing == "allreduce" or (step + 1) % butterfly_depth(size) == 0
+    return mixing == "allreduce" or (number + 1) % butterfly_depth(size) == 0
 
 
 def _mean_over_ranks(group: Group, weights: np.ndarray) -> np.ndarray:

@@ -44,6 +44,7 @@ class ButterflyParams(RefineParams):
     batch_size: int | str
     shuffle: bool
     mixing: str
+    mixing_period: int | str
     learning_rate: str
     eta0: float
     preconditioner: str | None
@@ -100,9 +101,15 @@ def _without_patience(estimator: Any) -> tuple[str, ...]:
     return ("tol",) if unrefined_by(estimator) or takes_back else ()
 
 
+def _unmixed(estimator: Any) -> tuple[str, ...]:
+    """Where nothing is mixed, no step is followed by an exchange."""
+    return ("mixing",) if estimator.mixing == "none" else ()
+
+
 INACTIVE = (
     EPSILON,
     HELD_OUT,
+    Inactive(("mixing_period",), _unmixed, "set mixing='butterfly'"),
     Inactive(("n_iter_no_change",), _without_patience, "set tol to a number"),
     Inactive(
         ("refine_max_iter", "refine_tol"),

@@ -25,6 +25,9 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel
 from dask_ma.supervised import Problem
 
+# Exchanges of a pass between which ranks go on alone.
+_USUAL_EXCHANGES = 12
+
 
 class Plan(NamedTuple):
     """What stays the same from pass to pass.
@@ -56,7 +59,8 @@ def prepare(
     moments = None
     if params.preconditioner is not None:
         moments = sum_moments(group, problem, params.moments)
-    state = RankState(stack(model), int(params.t), params.eta0)
+    t = int(params.t)
+    state = RankState(stack(model), t, params.eta0, n_exchanges=t - 1)
     described: dict[str, Any] = {}
     if params.batch_size == "auto":
         batch_size = usual_batch_size(most_rows)
@@ -72,12 +76,14 @@ def prepare(
         described = times._asdict()
         batch_size = rounded(times.best_batch_size(group.size), most_rows)
     n_steps = -(-most_rows // batch_size)
-    described = {"batch_size": batch_size, "n_steps": n_steps, **described}
+    period = period_of(params, group.size, n_steps)
+    steps = {"batch_size": batch_size, "n_steps": n_steps, "mixing_period": period}
+    described = {**steps, **described}
     state = state._replace(
         batch_size=batch_size,
         preconditioner=make_preconditioner(moments, params, problem, batch_size),
     )
-    rule = make_rule(params, problem, group.size, n_steps, most_nonzero)
+    rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period)
     return state, Plan(n_steps, rule, described, moments)
 
 
@@ -107,17 +113,28 @@ def resume(
         # After a pass the mean is the model, on all ranks.
         mean=shared["weights"].copy() if shared["n_averaged"] else None,
         n_averaged=shared["n_averaged"],
+        n_exchanges=shared["n_exchanges"],
     )
     most_rows, most_nonzero = largest_rank(group, problem)
     n_steps = -(-most_rows // state.batch_size)
     described = dict(zip(shared["described"], shared["values"].tolist(), strict=True))
+    period = period_of(params, group.size, n_steps)
     described |= {"batch_size": state.batch_size, "n_steps": n_steps}
-    rule = make_rule(params, problem, group.size, n_steps, most_nonzero)
+    described["mixing_period"] = period
+    rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period)
     return state, Plan(n_steps, rule, described, moments)
 
 
+def period_of(params: ButterflyParams, n_ranks: int, n_steps: int) -> int:
+    """Steps from one exchange to the next."""
+    if params.mixing_period != "auto":
+        return min(int(params.mixing_period), n_steps)
+    if n_ranks == 1 or params.batch_size == "timed":
+        return 1  # nothing is exchanged, or steps were chosen to have an exchange each
+    return max(1, n_steps // _USUAL_EXCHANGES)
+
+
 def replica_of(rank: int, shared: dict[str, Any]) -> int:
-    """Rank that held the same average as `rank` after the last step."""
-    last_step = shared["t"] - 2  # `t` is the next step and counts from 1
-    other = sibling(rank, last_step, shared["n_ranks"])
+    """Rank that held the same average as `rank` after the last exchange."""
+    other = sibling(rank, shared["n_exchanges"] - 1, shared["n_ranks"])
     return rank if other is None else other

@@ -24,9 +24,10 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
     """Linear regression by mini-batch SGD with butterfly mixing.
 
     In each step every rank moves its weights along the gradient of a batch of its own
-    rows, and averages them with those of one other rank. The partner changes from step
-    to step, so that after log2(ranks) steps each rank has heard of all others; the cost
-    of an exchange does not grow with the number of ranks. The model is the mean over
+    rows. After every step, or every few, it averages them with those of one other rank.
+    The partner changes from time to time, so that after log2(ranks) exchanges each rank
+    has heard of all others; the cost of an exchange does not grow with the number of
+    ranks. The model is the mean over
     ranks. The objective is ``sum_i s_i loss(y_i, x_i w + b) / sum_i s_i + alpha *
     ||w||^2 / 2``, where `s_i` is the sample weight.
 
@@ -66,11 +67,16 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         same fit may give another model the next time. With one rank it is "auto", and
         ``mixing="none"``, which exchanges nothing, refuses it.
     mixing : {"butterfly", "allreduce", "periodic", "none"}, default="butterfly"
-        What the ranks average after a step: "butterfly", the weights of two ranks;
+        What the ranks average in an exchange: "butterfly", the weights of two ranks;
         "allreduce", those of all ranks, which takes log2(ranks) times the messages;
-        "periodic", those of all ranks in every log2(ranks)-th step, which takes as many
-        messages as "butterfly"; "none", nothing before the end of a pass, for the
+        "periodic", those of all ranks in every log2(ranks)-th exchange, which takes as
+        many messages as "butterfly"; "none", nothing before the end of a pass, for the
         record alone.
+    mixing_period : int or "auto", default="auto"
+        Steps from one exchange to the next, at least 1; the last step of a pass is
+        followed by one in any case. With 1, as in the paper, each step is. "auto"
+        leaves a pass at least 12 exchanges: 1 where it has fewer than 24 steps, or with
+        ``batch_size="timed"``, else the steps of a pass by 12, rounded down.
     random_state : int, RandomState instance or None, default=None
         Seed of the shuffles and of the validation rows.
     learning_rate : {"adaptive", "invscaling"}, default="adaptive"
@@ -144,13 +150,14 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         rank 0 started; `objective` of the model after it, which is the one before if
         the pass has been taken back, and its `validation_score` with `early_stopping`;
         `eta`, the length of the steps times ``sqrt(t)``; `batch_size`; `n_steps`, the
-        steps of the pass; over all ranks the sums `n_samples` (rows gone over in the
-        pass), `bytes_sent` and `messages_sent` between processes, and `bytes_shared`
-        within processes; and the means over ranks `seconds_computing` and
-        `seconds_waiting`. Where ``batch_size="timed"`` has measured, also what it has
-        found: `seconds_per_row` and `seconds_per_exchange`, on each rank, and
-        `noise_scale`, the rows of all ranks' batches together at which twice as many
-        rows are needed as with small batches.
+        steps of the pass, and `mixing_period`, those from one exchange to the next;
+        over all ranks the sums `n_samples` (rows gone over in the pass), `bytes_sent`
+        and `messages_sent` between processes, and `bytes_shared` within processes; and
+        the means over ranks `seconds_computing` and `seconds_waiting`. Where
+        ``batch_size="timed"`` has measured, also what it has found: `seconds_per_row`
+        and `seconds_per_exchange`, on each rank, and `noise_scale`, the rows of all
+        ranks' batches together at which twice as many rows are needed as with small
+        batches.
         Rounds of the refinement have `refined`, which is True, `local_epochs`, their
         passes over the rows, and `excess`, an estimate of how far the objective is
         above its optimum, relative to itself, in place of what tells of steps.
@@ -208,6 +215,7 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         epsilon: float = 0.1,
         batch_size: int | str = "auto",
         mixing: str = "butterfly",
+        mixing_period: int | str = "auto",
         random_state: Any = None,
         learning_rate: str = "adaptive",
         eta0: float = 1.0,
@@ -232,6 +240,7 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         self.epsilon = epsilon
         self.batch_size = batch_size
         self.mixing = mixing
+        self.mixing_period = mixing_period
         self.random_state = random_state
         self.learning_rate = learning_rate
         self.eta0 = eta0

@@ -33,6 +33,8 @@ class RankState(NamedTuple):
         Mean of the weights after the steps averaged; None before the first one.
     n_averaged : int
         Steps that `mean` is the mean of.
+    n_exchanges : int
+        Number of the next exchange, from 0, the same on all ranks.
     """
 
     weights: np.ndarray
@@ -43,6 +45,7 @@ class RankState(NamedTuple):
     preconditioner: np.ndarray | None = None
     mean: np.ndarray | None = None
     n_averaged: int = 0
+    n_exchanges: int = 0
 
     def at(self, model: LinearModel) -> RankState:
         """The state of a rank that goes on from a model, its mean begun anew."""

@@ -48,6 +48,8 @@ class StepRule(NamedTuple):
         rows are not sparse.
     n_steps : int
         Steps of a pass.
+    period : int
+        Steps from one exchange to the next; the last step of a pass has one as well.
     """
 
     params: ButterflyParams
@@ -56,6 +58,11 @@ class StepRule(NamedTuple):
     positive_weight: np.ndarray | None = None
     n_nonzero: float = math.inf
     n_steps: int = 1
+    period: int = 1
+
+    def is_mixed(self, number: int) -> bool:
+        """Whether an exchange follows a step, of those of a pass, from 0."""
+        return (number + 1) % self.period == 0 or number == self.n_steps - 1
 
     @property
     def is_projected(self) -> bool:
@@ -122,6 +129,7 @@ def make_rule(
     n_ranks: int,
     n_steps: int,
     most_nonzero: float,
+    period: int = 1,
 ) -> StepRule:
     """The rule of a rank whose pass has `n_steps` steps.
 
@@ -146,6 +154,7 @@ def make_rule(
         positive_weight=positive_weight,
         n_nonzero=most_nonzero / n_steps,
         n_steps=n_steps,
+        period=period,
     )
 
 
@@ -181,14 +190,19 @@ def run_steps(
     """
     with computing():
         batch = next(batches, None)
+    number = 0
     while batch is not None:
         with computing():
             rule.update(state, batch)
-        finish = start_mixing(group, state.weights, state.t - 1, mixing)
+        finish = None
+        if rule.is_mixed(number):
+            finish = start_mixing(group, state.weights, state.n_exchanges, mixing)
+            state = state._replace(n_exchanges=state.n_exchanges + 1)
         # Rows are picked while the weights are under way.
         with computing():
             batch = next(batches, None)
-        state = rule.after(state, finish())
+        state = rule.after(state, state.weights if finish is None else finish())
+        number += 1
     return state
 
 

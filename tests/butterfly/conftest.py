@@ -49,6 +49,8 @@ class Simulation:
         self.coef = [np.zeros((n_problems, n_features)) for _ in shards]
         self.intercept = [np.zeros(n_problems) for _ in shards]
         self.t = 1
+        self.n_exchanges = 0
+        self.period = params.get("mixing_period", max(1, self.n_steps // 12))
         self.eta = params["eta0"]
         self.averaged = []  # mean models after the steps that the mean is made of
 
@@ -77,7 +79,9 @@ class Simulation:
         for step in range(self.n_steps):
             for rank in range(self.size):
                 self._update(rank, step)
-            self._mix()
+            if (step + 1) % self.period == 0 or step == self.n_steps - 1:
+                self._mix()
+                self.n_exchanges += 1
             seen = self.t * self.n_rows / self.n_steps
             if self.params.get("average") and seen >= self.params["average"]:
                 self.averaged.append(self._mean_over_ranks())
@@ -171,7 +175,7 @@ class Simulation:
 
     def _mixed(self, values, rank):
         depth = math.ceil(math.log2(self.size)) if self.size > 1 else 1
-        step, mixing = self.t - 1, self.params["mixing"]
+        step, mixing = self.n_exchanges, self.params["mixing"]
         is_due = mixing == "allreduce" or (
             mixing == "periodic" and (step + 1) % depth == 0
         )

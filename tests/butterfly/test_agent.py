@@ -64,6 +64,41 @@ def test_ranks_and_mixings(binary, simulation, n_ranks, mixing):
     check(simulation, *binary, n_ranks, mixing=mixing)
 
 
+@pytest.mark.parametrize("mixing_period", [2, 3, 7, 100])
+@pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
+@pytest.mark.parametrize("n_ranks", [2, 3, 4])
+def test_ranks_go_on_alone_between_exchanges(
+    binary, simulation, n_ranks, mixing, mixing_period
+):
+    params = {"mixing": mixing, "mixing_period": mixing_period, "batch_size": 4}
+    ours, theirs = check(simulation, *binary, n_ranks, 5, average=150, **params)
+    every_step = fit(*binary, n_ranks, 5, average=150, mixing=mixing, batch_size=4)
+    assert not np.allclose(ours.coef_, every_step.coef_, rtol=1e-6)
+    assert theirs.n_exchanges == 5 * -(-theirs.n_steps // mixing_period)
+
+
+def test_a_long_pass_has_a_dozen_exchanges(binary):
+    """By default; where it has fewer than two dozen steps, each has one."""
+    for batch_size, period in ((1, 5), (2, 2), (3, 1), (7, 1)):
+        default, named = (
+            fit(*binary, 2, batch_size=batch_size, **params)
+            for params in ({}, {"mixing_period": period})
+        )
+        np.testing.assert_array_equal(default.coef_, named.coef_)
+        assert default.history_[0]["mixing_period"] == period
+        others = fit(*binary, 2, batch_size=batch_size, mixing_period=period + 1)
+        assert not np.array_equal(default.coef_, others.coef_)
+
+
+def test_bytes_follow_the_exchanges(binary):
+    sent = [
+        fit(*binary, 4, batch_size=1, mixing_period=period).history_[1]["bytes_shared"]
+        for period in (1, 10)
+    ]
+    # 30 steps; the rest is what a pass sends at its end.
+    assert sent[0] - sent[1] == (30 - 3) * 4 * 7 * 8
+
+
 @pytest.mark.parametrize("preconditioner", ["bounded", "jacobi", "frequency", None])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 @pytest.mark.parametrize("n_ranks", [1, 4, 5])

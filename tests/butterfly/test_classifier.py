@@ -302,12 +302,17 @@ def test_bytes_of_a_butterfly_are_a_part_of_those_of_an_allreduce(
     monkeypatch.setattr(LocalGroup, "create", lambda n_ranks: create(n_ranks, 1))
 
     def bytes_of(mixing):
+        often = {} if mixing == "none" else {"mixing_period": 1}
         # What a pass sends besides its steps is what two passes do not send twice.
         counts = [
             sum(
                 r["bytes_sent"]
                 for r in fit(
-                    binary, mixing=mixing, n_ranks=n_ranks, batch_size=b
+                    binary,
+                    mixing=mixing,
+                    n_ranks=n_ranks,
+                    batch_size=b,
+                    **often,
                 ).history_
             )
             for b in (1, 10**6)

@@ -82,8 +82,12 @@ def check(lazily, X, y, rtol=1e-9, start=None, **params):
 @pytest.mark.parametrize("average", [False, 60])
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5, 8])
-def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average):
-    check(lazily, *rows, n_ranks=n_ranks, mixing=mixing, average=average)
+@pytest.mark.parametrize("mixing_period", ["auto", 3])
+def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average, mixing_period):
+    if mixing == "none":
+        mixing_period = "auto"
+    params = {"mixing": mixing, "mixing_period": mixing_period}
+    check(lazily, *rows, n_ranks=n_ranks, average=average, **params)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,7 @@ def test_ranks_and_mixings(lazily, rows, n_ranks, mixing, average):
         {"learning_rate": "adaptive", "eta0": 300.0, "max_iter": 10},
         {"learning_rate": "adaptive", "average": True, "max_iter": 10},
         {"class_weight": {0: 0.3, 1: 5.0}},
+        {"mixing_period": 4, "loss": "hinge", "alpha": 3.0, "average": True},
     ],
     ids=str,
 )

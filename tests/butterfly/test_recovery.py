@@ -20,9 +20,14 @@ def fit(X, y, **params):
 
 
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic", "none"])
+@pytest.mark.parametrize("mixing_period", ["auto", 2])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
-def test_a_resumed_fit_is_an_uninterrupted_one(multi, tmp_path, mixing, n_ranks):
+def test_a_resumed_fit_is_an_uninterrupted_one(
+    multi, tmp_path, mixing, mixing_period, n_ranks
+):
     params = {"mixing": mixing, "n_ranks": n_ranks}
+    if mixing != "none":
+        params["mixing_period"] = mixing_period
     whole = fit(*multi, **params)
     with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
         fit(*multi, **params, max_iter=4)
@@ -105,16 +110,16 @@ def test_other_data(multi, tmp_path):
 
 
 @pytest.mark.parametrize("n_ranks", [2, 4, 8])
-@pytest.mark.parametrize("t", [2, 3, 4, 9])
-def test_the_partner_of_the_last_step_stands_in(n_ranks, t):
-    shared = {"n_ranks": n_ranks, "t": t}
+@pytest.mark.parametrize("n_exchanges", [1, 2, 3, 8])
+def test_the_partner_of_the_last_exchange_stands_in(n_ranks, n_exchanges):
+    shared = {"n_ranks": n_ranks, "n_exchanges": n_exchanges}
     for rank in range(n_ranks):
-        partner = butterfly_partners(rank, t - 2, n_ranks).dest
+        partner = butterfly_partners(rank, n_exchanges - 1, n_ranks).dest
         assert replica_of(rank, shared) == partner
 
 
 def test_nobody_stands_in_among_three():
-    shared = {"n_ranks": 3, "t": 5}
+    shared = {"n_ranks": 3, "n_exchanges": 4}
     assert [replica_of(rank, shared) for rank in range(3)] == [0, 1, 2]
 
 
@@ -124,7 +129,7 @@ def lose(run_ranks):
 
     def run(lost, size, behind=()):
         fit_id = "lose"
-        shared = {"n_ranks": size, "t": 2}
+        shared = {"n_ranks": size, "n_exchanges": 1}
 
         def keep(group):
             fit_info = FitInfo("Fit", fit_id, keeps=True)

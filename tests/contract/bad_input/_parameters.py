@@ -60,6 +60,7 @@ CASES = [
     *(wrong("learning_decay", value) for value in (-0.1, 1.5)),
     *(wrong("strategy", value) for value in ("gossip",)),
     *(wrong("mixing", value) for value in ("gossip",)),
+    *(wrong("mixing_period", value) for value in ("often", 0, 1.5)),
     *(wrong("cv", value) for value in ("five",)),
     *(wrong("alphas", value) for value in (0, "many")),
     Case(
