@@ -1,6 +1,5 @@
 """The loop of the ranks against a slow loop of one process."""
 
-
 import numpy as np
 import pytest
 from scipy import sparse
