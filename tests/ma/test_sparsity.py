@@ -8,9 +8,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.linear_model import LogisticRegression
 
-from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma import MASGDClassifier, MASGDRegressor, SchMPLogisticRegression
 from dask_ma._sklearn import pass_over
 from dask_ma.data import _shard
 from dask_ma.datasets import make_sparse_classification
@@ -34,15 +33,10 @@ def objective(coef, intercept, X, y, l1_ratio):
 
 
 def optimum(X, y, l1_ratio):
-    exact = LogisticRegression(
-        solver="saga",
-        l1_ratio=l1_ratio,
-        C=1 / (ALPHA * len(y)),
-        max_iter=500,
-        tol=1e-6,
-        random_state=0,
-    ).fit(X, y)
+    """By a fit that proves how near it is: seconds sooner than by saga."""
+    exact = SchMPLogisticRegression(ALPHA, l1_ratio=l1_ratio, tol=1e-7).fit(X, y)
     value = objective(exact.coef_, exact.intercept_, X, y, l1_ratio)
+    assert exact.dual_gap_ <= 1e-7 * np.log(2)
     return value, np.count_nonzero(exact.coef_)
 
 
