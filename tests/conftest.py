@@ -48,7 +48,7 @@ dask.config.set(
     {
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
-        "distributed.admin.system-monitor.interval": "5s",
+        "distributed.admin.system-monitor.interval": "1 min",
         "distributed.scheduler.work-stealing-interval": "5s",
         "distributed.worker.memory.monitor-interval": "1s",
         # A worker that imports all modules itself takes 3 s of the processor until it
@@ -159,10 +159,23 @@ def _wide_cluster() -> Iterator[Client]:
 def _cluster(**options: Any) -> Iterator[Client]:
     """A cluster whose client is not the current one, for tests without a client."""
     with (
+        dask.config.set({"distributed.worker.memory.monitor-interval": "10s"}),
         LocalCluster(dashboard_address=":0", **options) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        _calm(cluster)
         yield client
+
+
+def _calm(cluster: LocalCluster) -> None:
+    """Have workers say that they are there each ten seconds, and not twice in one."""
+    handlers = cluster.scheduler.handlers
+    heartbeat = handlers["heartbeat_worker"]
+
+    def slowly(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {**heartbeat(*args, **kwargs), "heartbeat-interval": 10.0}
+
+    handlers["heartbeat_worker"] = slowly
 
 
 @pytest.fixture
