@@ -84,6 +84,7 @@ def walk(rule, share, part, l1):
     return found
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("l1", [0.0, 0.5], ids=["l2", "l1"])
 @pytest.mark.parametrize("fit_intercept", [True, False])

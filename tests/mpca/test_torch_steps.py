@@ -485,6 +485,7 @@ def test_gradients_are_clipped_as_in_torch(problem, params, clip):
         np.testing.assert_allclose(vector_of(network), flat(module), atol=1e-6)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("size", [1, 5, 7, 100])
 @pytest.mark.parametrize(
     "criterion",

@@ -214,6 +214,7 @@ def test_fewer_rows_than_ranks(cluster, make_model, rows, settings, n_rows):
 # Checkpoints --------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(0.02), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("fit_intercept", [False, True])
