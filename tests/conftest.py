@@ -48,7 +48,7 @@ dask.config.set(
     {
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
-        "distributed.admin.system-monitor.interval": "1 min",
+        "distributed.admin.system-monitor.interval": "60s",
         "distributed.scheduler.work-stealing-interval": "5s",
         "distributed.worker.memory.monitor-interval": "1s",
         # A worker that imports all modules itself takes 3 s of the processor until it
@@ -61,7 +61,8 @@ get_mp_context().set_forkserver_preload(
         "distributed",
         "_pytest.assertion.rewrite",  # comes with every function that asserts
         *(f"dask_ma.{name}" for name in sorted({*dask_ma._FOLDER_OF.values()})),
-        "torch",  # two seconds more in each of them; passed over where it is not
+        # Passed over where it is not. The first optimiser imports what compiles.
+        "torch._dynamo",  # two seconds more in each of them
     ]
 )
 
