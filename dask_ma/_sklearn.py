@@ -53,7 +53,7 @@ def pass_over(
     """
     is_classifier = hasattr(sgd, "class_weight")
     name = "_fit_binary" if is_classifier else "_fit_regressor"
-    given = _arguments(type(sgd), name)
+    given = _arguments(sgd.__class__, name)
     if given is None or getattr(X, "indices", _INDICES).dtype != _INDICES.dtype:
         # Once is enough: comparing the classes takes longer than a step.
         is_new = is_classifier and not hasattr(sgd, "classes_")
