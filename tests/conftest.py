@@ -66,7 +66,7 @@ get_mp_context().set_forkserver_preload(
     ]
 )
 
-_SETTLE = 2.0  # seconds that a cluster has to forget a run
+_SETTLE = 10.0  # seconds that a cluster has to forget a run
 _JOIN = 60.0  # seconds after which a rank counts as stuck
 
 
