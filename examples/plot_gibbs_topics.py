@@ -24,9 +24,9 @@ bars = np.zeros((10, 5, 5))
 for place in range(5):
     bars[place, place, :] = bars[5 + place, :, place] = 0.2
 bars = bars.reshape(10, 25)
-shares = rng.dirichlet(np.full(10, 0.2), size=500)
+shares = rng.dirichlet(np.full(10, 0.2), size=300)
 X = np.array([rng.multinomial(100, row) for row in shares @ bars])
-train, test = X[:400], X[400:]
+train, test = X[:240], X[240:]
 
 # %%
 # A fit
@@ -42,7 +42,7 @@ fits = [
         10,
         doc_topic_prior=0.2,
         topic_word_prior=0.05,
-        max_iter=60,
+        max_iter=50,
         evaluate_every=1,
         keep_tokens=True,
         n_ranks=3,
@@ -56,9 +56,9 @@ likelihood = [record["log_likelihood"] for record in lda.history_[1:]]
 changed = [record["changed"] for record in lda.history_[1:]]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
-left.plot(range(1, 61), likelihood)
+left.plot(range(1, 51), likelihood)
 left.set(xlabel="rotations", ylabel="log likelihood per token")
-right.plot(range(1, 61), changed)
+right.plot(range(1, 51), changed)
 right.set(xlabel="rotations", ylabel="tokens with another topic", ylim=(0, 1))
 plt.show()
 
@@ -87,7 +87,7 @@ print(lda.doc_topic_[0].round(2))
 # the other half, and as a whole; beside variational inference.
 
 variational = MALDA(10, doc_topic_prior=0.2, topic_word_prior=0.05, random_state=0)
-variational.set_params(max_iter=60).fit(train)
+variational.set_params(max_iter=50).fit(train)
 print(f"SchMPLDA {lda.perplexity(test):.2f}")
 print(f"MALDA    {variational.perplexity(test, method='completion'):.2f}")
 print(f"as a whole {lda.perplexity(test, method='left-to-right'):.2f}")
@@ -101,7 +101,7 @@ print(f"as a whole {lda.perplexity(test, method='left-to-right'):.2f}")
 prior = np.full((10, 25), 0.05)
 prior[0, 2::5] = 20
 guided = SchMPLDA(
-    10, doc_topic_prior=0.2, topic_word_prior=prior, max_iter=60, random_state=0
+    10, doc_topic_prior=0.2, topic_word_prior=prior, max_iter=50, random_state=0
 ).fit(train)
 figure, ax = plt.subplots(figsize=(2, 2), layout="constrained")
 ax.imshow(guided.components_[0].reshape(5, 5), cmap="Blues")

@@ -285,7 +285,7 @@ def test_lasso_of_stars():
     alpha = 2e-3
     theirs = Lasso(alpha, tol=1e-9, max_iter=10_000).fit(X, y)
     best = lasso_value(X, y, theirs, alpha, 1.0)
-    for n_ranks, layout in RANKS:
+    for n_ranks, layout in FEW_RANKS:
         ours = SchMPLasso(alpha, tol=GAP, n_ranks=n_ranks, layout=layout).fit(X, y)
         found = lasso_value(X, y, ours, alpha, 1.0)
         assert abs(found - best) <= GAP * y.var() / 2

@@ -99,6 +99,7 @@ def test_bytes_follow_the_exchanges(binary):
     assert sent[0] - sent[1] == (30 - 3) * 4 * 7 * 8
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("preconditioner", ["bounded", "jacobi", "frequency", None])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 @pytest.mark.parametrize("n_ranks", [1, 4, 5])
@@ -108,6 +109,7 @@ def test_preconditioners(multi, simulation, n_ranks, loss, preconditioner):
     check(simulation, X, y, n_ranks, loss=loss, preconditioner=preconditioner)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("loss", MARGIN_LOSSES + REGRESSION_LOSSES)
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("data", ["binary", "multi"])
@@ -116,6 +118,7 @@ def test_losses(request, simulation, data, n_ranks, loss):
     check(simulation, X, y, n_ranks, loss=loss)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("loss", REGRESSION_LOSSES)
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
@@ -129,6 +132,7 @@ def test_regression(binary, weights, simulation, n_ranks, loss, container):
     np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-9)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("average", [False, True, 200])
 @pytest.mark.parametrize("eta0", [0.3, 300.0])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])
@@ -200,6 +204,7 @@ def test_other_parameters(binary, simulation, n_ranks, params):
     check(simulation, *binary, n_ranks, **params)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_rows", [9, 10, 119])
 @pytest.mark.parametrize("n_ranks", [3, 8])
 @pytest.mark.parametrize("mixing", MIXINGS)
@@ -272,6 +277,7 @@ def test_ranks_without_rows(binary, simulation, mixing):
     np.testing.assert_allclose(ours.intercept_, intercept, rtol=1e-9)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("container", sorted(CONTAINERS))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])

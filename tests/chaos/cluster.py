@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -58,13 +59,41 @@ def _run_job(scheduler: str, name: str, directory: str, go: Any) -> None:
     os.dup2(quiet, sys.stderr.fileno())
     fork_quickly()
     first = get_mp_context().Process(target=_nothing)
-    first.start()
+    with _forked_server():
+        first.start()
     first.join()
     go.recv()
     from distributed.cli.dask_worker import main
 
     options = ["--nthreads", "1", "--no-dashboard", "--memory-limit", _MEMORY_LIMIT]
     main([scheduler, "--name", name, "--local-directory", directory, *options])
+
+
+@contextlib.contextmanager
+def _forked_server() -> Iterator[None]:
+    """A server of forks that starts in here is a fork itself: it imports nothing."""
+    start = util.spawnv_passfds
+
+    def fork(path: bytes, args: list[Any], passfds: list[int]) -> int:
+        if ".forkserver " not in args[-1]:
+            return start(path, args, passfds)
+        pid = os.fork()
+        if pid == 0:
+            try:  # while it held the other files, it would see no end of this process
+                nothing = os.open(os.devnull, os.O_RDWR)
+                held = {int(name) for name in os.listdir("/proc/self/fd")}
+                for number in held - {0, 1, 2, nothing, *passfds}:
+                    os.dup2(nothing, number, inheritable=False)
+                exec(args[-1])
+            finally:
+                os._exit(0)
+        return pid
+
+    util.spawnv_passfds = fork
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = start
 
 
 def _nothing() -> None:

@@ -150,6 +150,7 @@ def test_unknown_operation(run_ranks, collective):
         run_ranks(lambda group: collective(group, np.ones(2), "mean"), 1)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("per_node", [None, 1, 2])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_results_are_everyones_own(run_ranks, way, size, per_node):

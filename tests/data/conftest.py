@@ -41,7 +41,7 @@ def tasks(client: Client) -> list[object]:
 
 def tasks_left(client: Client) -> list[object]:
     """Keys on the scheduler once it has had time to forget what was released."""
-    for _ in range(200):
+    for _ in range(500):
         left = tasks(client)
         if not left:
             break

@@ -101,6 +101,7 @@ def test_blocks_are_computed_where_they_are_needed(client, workers, clean, Xy):
         whole = [p for p in spec.pieces if isinstance(p.source, tuple)]
         assert whole
         for piece in whole:
+            wait(list(piece.source[:2]))
             for held in client.who_has(list(piece.source[:2])).values():
                 assert address in held
 

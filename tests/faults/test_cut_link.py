@@ -221,7 +221,7 @@ def test_a_link_that_is_cut(hosts, workers, rows, undisturbed, halfway, lost):
         start = time.monotonic()
         go.touch()
         model, left = future.result(60)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 25
     assert workers[lost].is_alive()
     assert left == {hosts.address(number) for number in workers if number != lost}
     rounds = [record["round"] for record in model.history_]

@@ -182,6 +182,7 @@ def test_a_row_at_its_softmax_stays():
 # A batch -----------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("options", [{}, {"block_size": 5}, {"n_sweeps": 3}])
 @either_weight
 @every_width
@@ -350,6 +351,7 @@ def sklearn_optimum(p, fit_intercept):
     return reference.coef_.T, reference.intercept_ if fit_intercept else 0.0
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @either_weight
 @pytest.mark.parametrize("n_columns", [1, 4])

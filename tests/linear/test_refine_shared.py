@@ -1,5 +1,7 @@
 """L-BFGS whose vectors are shared out, against the one that one rank holds."""
 
+from contextlib import contextmanager
+
 import dask
 import numpy as np
 import pytest
@@ -31,17 +33,28 @@ def shared(monkeypatch):
     monkeypatch.setattr(_run, "_LEAST_SHARED", 1)
 
 
-@pytest.fixture(scope="module")
-def many_columns():
-    """Few rows of as many columns as are shared out."""
+def few_rows(n_columns):
+    """Rows with eight values each, half of them in the first columns."""
     rng = np.random.default_rng(0)
     columns = np.column_stack(
-        [rng.integers(0, 40, (60, 4)), rng.integers(40, N_LARGE, (60, 4))]
+        [rng.integers(0, 40, (60, 4)), rng.integers(40, n_columns, (60, 4))]
     )
     rows = np.repeat(np.arange(60), 8)
     values = rng.normal(size=columns.size)
-    X = sparse.csr_array((values, (rows, columns.ravel())), shape=(60, N_LARGE))
+    X = sparse.csr_array((values, (rows, columns.ravel())), shape=(60, n_columns))
     return X, (X[:, [0]].toarray().ravel() + rng.normal(size=60) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def many_columns():
+    """As many columns as are shared out."""
+    return few_rows(N_LARGE)
+
+
+@pytest.fixture(scope="module")
+def some_columns():
+    """So many that their sums travel in parts."""
+    return few_rows(2**16)
 
 
 # Directions ---------------------------------------------------------------------------
@@ -71,6 +84,7 @@ def walk(rule, share, part, l1):
     return found
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("l1", [0.0, 0.5], ids=["l2", "l1"])
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -228,20 +242,40 @@ def test_many_columns_are_shared_out_and_few_are_not(many_columns, monkeypatch):
     original = _run.SharedRefinement._begin
     monkeypatch.setattr(_run.SharedRefinement, "_begin", begin)
     X, y = many_columns
-    fit_many((X, y), n_ranks=2)
+    fit_many((X, y), n_ranks=2, refine_max_iter=2)
     assert made == ["SharedRefinement"] * 2
-    fit_many((X, y), n_ranks=1)
-    fit_many((X[:, : N_LARGE - 1], y), n_ranks=2)
+    fit_many((X, y), n_ranks=1, refine_max_iter=2)
+    fit_many((X[:, : N_LARGE - 1], y), n_ranks=2, refine_max_iter=2)
     assert len(made) == 2
+
+
+@contextmanager
+def shared_on_workers(client):
+    """On other processes, too, what few columns there are is shared out."""
+
+    def set_least(least):
+        from dask_ma.linear.refine import _run
+
+        before, _run._LEAST_SHARED = _run._LEAST_SHARED, least
+        return before
+
+    before = client.run(set_least, 1)
+    try:
+        yield
+    finally:
+        for address, least in before.items():
+            client.run(set_least, least, workers=[address])
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
 def test_clusters_and_aggregations_agree_bit_for_bit(
-    inproc_client, process_client, wide_client, many_columns, penalty
+    shared, inproc_client, process_client, wide_client, some_columns, penalty
 ):
     params = {"penalty": penalty, "alpha": 1e-3}
-    here = fit_many(many_columns, **params)
-    assert fit_many(many_columns, **params, paradigm=Models("tree")) == here
-    for client in (inproc_client, process_client, wide_client):
-        with client.as_current():
-            assert fit_many(many_columns, **params) == here
+    here = fit_many(some_columns, **params)
+    assert fit_many(some_columns, **params, paradigm=Models("tree")) == here
+    with inproc_client.as_current():
+        assert fit_many(some_columns, **params) == here
+    for client in (process_client, wide_client):
+        with shared_on_workers(client), client.as_current():
+            assert fit_many(some_columns, **params) == here

@@ -185,6 +185,7 @@ def test_callbacks_change_nothing(place, X, mixing, callbacks):
     np.testing.assert_array_equal(recorder.models[1].components_, short.components_)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("stop_at", [2, 3])
 def test_a_callback_ends_the_fit(place, X, mixing, stop_at, callbacks):

@@ -168,6 +168,7 @@ class Simulation:
         return rank ^ distance if is_power_of_2 else (rank - distance) % size
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(
@@ -344,6 +345,7 @@ PRIORS = [0.01, 3.0, np.geomspace(1e-3, 5, V), ETAS["matrix"]]
 PRIOR_IDS = ["0.01", "3", "vector", "matrix"]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("prior", PRIORS, ids=PRIOR_IDS)
 @pytest.mark.parametrize("kind", ["paper", "some 1", "large"])
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-11), (np.float32, 2e-4)])

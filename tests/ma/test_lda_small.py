@@ -32,29 +32,27 @@ def perplexity(model, documents):
 
 def test_neither_ranks_nor_blocks_nor_order_matter(corpus):
     X, _ = corpus
-    expected = fit(X, dtype="float64").components_
+    params = {"dtype": "float64", "max_iter": 3}
+    expected = fit(X, **params).components_
     mixed = X[np.random.default_rng(1).permutation(len(X))]
     blocks = da.from_array(X, chunks=(10, -1))
     for rows, n_ranks in ((X, 4), (blocks, 1), (blocks, 4), (mixed, 3)):
-        found = fit(rows, n_ranks=n_ranks, dtype="float64").components_
+        found = fit(rows, n_ranks=n_ranks, **params).components_
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
-def worst(corpus):
-    """Perplexity of the worst of scikit-learn's models, as there are several optima."""
+def theirs(corpus):
+    """Perplexity of one of scikit-learn's models, as there are several optima."""
     X, others = corpus
-    return max(
-        LatentDirichletAllocation(K, random_state=s).fit(X).perplexity(others)
-        for s in range(3)
-    )
+    return LatentDirichletAllocation(K, random_state=0).fit(X).perplexity(others)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_held_out_documents_are_predicted_as_by_scikit_learn(corpus, worst, seed):
+def test_held_out_documents_are_predicted_as_by_scikit_learn(corpus, theirs, seed):
     X, others = corpus
     model = MALDA(K, random_state=seed, n_ranks=2).fit(da.from_array(X, (10, -1)))
-    assert perplexity(model, others) < 1.01 * worst
+    assert perplexity(model, others) < 1.01 * theirs
 
 
 def test_the_best_start_is_taken(corpus):

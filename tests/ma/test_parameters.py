@@ -138,6 +138,7 @@ def test_parameter_acts(cls, name, binary, regression, capsys):
     assert changed == expected.get(name, {"coef_"})
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("cls", [MASGDClassifier, MASGDRegressor])
 @pytest.mark.parametrize(("name", "value"), [*WRONG.items(), *MORE_WRONG])
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

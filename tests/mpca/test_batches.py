@@ -167,6 +167,7 @@ def test_without_weights(as_csr):
         assert sparse.issparse(batch.X) == as_csr
 
 
+@pytest.mark.pairs
 @every_shuffle
 @pytest.mark.parametrize("sizes", [(23,), (9, 1, 13)])
 @pytest.mark.parametrize("n_before", [0, 2, 5, 11])

@@ -170,6 +170,7 @@ class SlowJoint:
 # In turn ------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @every_weighting
 @every_number_of_phases
 @pytest.mark.parametrize("n_ranks", [1, 2, 4])
@@ -285,6 +286,7 @@ def test_the_next_shard_leaves_before_the_last_one_is_back():
     assert begun == {1: 1, 2: 2, 3: 3}
 
 
+@pytest.mark.pairs
 @every_weighting
 @every_number_of_phases
 @pytest.mark.parametrize("n_ranks", [1, 3])

@@ -68,6 +68,7 @@ def test_means_of_what_is_far(rows, run_ranks, n_ranks, container, weighted):
     assert (found.scale == 1).all()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -85,6 +85,7 @@ def assert_same_model(network, spec, n_classes, second, rtol=1e-9):
         np.testing.assert_allclose(mine, other, rtol=rtol, atol=rtol / 10)
 
 
+@pytest.mark.pairs
 @every_task
 @pytest.mark.parametrize("activation", ["identity", "logistic", "tanh", "relu"])
 @pytest.mark.parametrize(

@@ -277,6 +277,7 @@ def settled(ranks, expected):
     until(is_settled)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("elasticity", [0.3, 1.0])
 @pytest.mark.parametrize("period", [1, 3])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])

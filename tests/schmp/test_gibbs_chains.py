@@ -1,5 +1,6 @@
 """Chains of topics against exact posteriors, a joint test, and a plain sampler."""
 
+import random
 from itertools import product
 
 import numpy as np
@@ -100,23 +101,27 @@ def test_counts_are_exact_however_large(others):
 @pytest.mark.slow
 def test_words_and_topics_of_a_joint_chain_have_their_prior():
     """Geweke's test: words drawn given topics, topics given words, and so on."""
-    rng, n_words, beta = np.random.default_rng(2), 4, 0.6
+    rng, draws = np.random.default_rng(2), random.Random(2)
+    n_words, beta = 4, 0.6
     lengths, K = (5, 3), len(ALPHA)
 
     def words_given(topics):
-        counts = np.zeros((K, n_words))
-        words = np.empty(len(topics), dtype=int)
-        for place, topic in enumerate(topics):  # Polya's urn: phi integrated out
-            weights = counts[topic] + beta
-            words[place] = rng.choice(n_words, p=weights / weights.sum())
-            counts[topic, words[place]] += 1
-        return words
+        weights = [[beta] * n_words for _ in range(K)]
+        words = []
+        for topic in topics.tolist():  # Polya's urn: phi integrated out
+            urn = weights[topic]
+            [word] = draws.choices(range(n_words), urn)
+            urn[word] += 1
+            words.append(word)
+        return np.array(words)
 
     def topics_of_prior():
         theta = rng.dirichlet(ALPHA, len(lengths))
-        return np.concatenate(
-            [rng.choice(K, n, p=row) for n, row in zip(lengths, theta, strict=True)]
-        ).astype(np.int32)
+        found = [
+            draws.choices(range(K), row, k=n)
+            for n, row in zip(lengths, theta.tolist(), strict=True)
+        ]
+        return np.concatenate(found).astype(np.int32)
 
     def statistics(words, topics):
         table = np.zeros((n_words, K))

@@ -107,6 +107,7 @@ def test_scales_of_columns_that_share_a_penalty(cls):
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.pairs
 @every_layout
 @every_model
 @pytest.mark.parametrize("factor", [1.0 + 1e-9, 10.0, 1e6])
@@ -189,6 +190,7 @@ def test_a_constant_target(wide, n_ranks, layout, value):
     np.testing.assert_allclose(chosen.predict(X), value, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.pairs
 @every_layout
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("fit_intercept", [False, True])

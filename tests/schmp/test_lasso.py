@@ -502,6 +502,7 @@ def test_a_fit_goes_on_with_other_ranks(wide, tmp_path, monkeypatch):
 # -- Path ----------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize(
     ("n_ranks", "layout"), [(1, "rows"), (3, "rows"), (2, "columns")]

@@ -134,6 +134,7 @@ def test_values_out_of_range(cls, name, value, wide):
 # -- Schedules -----------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     "schedule",
     [

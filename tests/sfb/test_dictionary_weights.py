@@ -22,6 +22,7 @@ def learnt(rows, weight=None, **params):
     return model.fit(rows, sample_weight=weight)
 
 
+@pytest.mark.pairs
 @KINDS
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("communication", ["statistics", "factors"])

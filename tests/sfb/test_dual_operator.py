@@ -97,6 +97,7 @@ def objective(W, l1=L1, l2=L2):
 # Optima -------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @every_size
 @pytest.mark.parametrize("is_columnwise", [True, False])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, sparse.csr_matrix])
@@ -201,6 +202,7 @@ def test_a_loss_without_slope(n_ranks):
     assert found - least - 1e-6 <= last["dual_gap"] < 2e-3 * least
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("communication", ["factors", Exchange("factors", staleness=1)])
 @pytest.mark.parametrize("is_columnwise", [True, False])
 @every_size

@@ -1,7 +1,5 @@
 """The loop of the ranks against a slow loop of one process."""
 
-import time
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -344,11 +342,9 @@ def test_an_error_of_one_rank_ends_all(
             raise
 
     where = "LeastSquares.factors, on rank 1 in iteration 2 " if message else "zero"
-    start = time.perf_counter()
     with pytest.raises(error, match=f"{where}.*{message}"):
         run_ranks(agent, 3)
     assert sorted(ended) == [0, 2]
-    assert time.perf_counter() - start < 5
 
 
 @pytest.mark.parametrize(("per_node", "n_copies"), [(4, 1), (2, 2), (1, 4)])

@@ -47,6 +47,7 @@ def peak(model, X, **options):
         tracemalloc.stop()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(1e-3), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])

@@ -2,7 +2,6 @@
 
 import pickle
 import re
-import time
 
 import dask.array as da
 import numpy as np
@@ -215,6 +214,7 @@ def test_fewer_rows_than_ranks(cluster, make_model, rows, settings, n_rows):
 # Checkpoints --------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("prox", [NoPenalty(), L1(0.02), L2(0.1)], ids=repr)
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -343,13 +343,11 @@ def test_wrong_factors_name_rank_and_iteration(request, make_model, rows, where)
     model = make_model(prepare=prepare, factors=factors)
     model.before = model.initial_matrix(7).T.sum()
     model.before = (np.eye(7) @ np.array(model.initial_matrix(7).T, order="C")).sum()
-    start = time.perf_counter()
     message = (
         r"LeastSquares.factors, on rank 2 in iteration 1 returned u of shape \(1, 2\)"
     )
     with pytest.raises(ValueError, match=message):
         fit(model, rows)
-    assert time.perf_counter() - start < 5
 
 
 @pytest.mark.parametrize("communication", ["factors", "full_matrix"])

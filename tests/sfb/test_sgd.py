@@ -29,6 +29,7 @@ def check(found, expected, rtol=1e-2):
     assert -1e-7 < found - expected <= rtol * expected
 
 
+@pytest.mark.pairs
 @every_size
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
@@ -193,6 +194,7 @@ def test_schedules(labelled, penalty, learning_rate):
     assert model.t_ == 5
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("batch_size", [1, 16, 200])
 @pytest.mark.parametrize("n_classes", [2, 3])
