@@ -8,12 +8,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.linear_model import SGDClassifier
 
 from dask_ma import MASGDClassifier, MASGDRegressor, SchMPLogisticRegression
-from dask_ma._sklearn import pass_over
 from dask_ma.data import _shard
 from dask_ma.datasets import make_sparse_classification
-from dask_ma.ma.sgd import _solver
 
 ALPHA = 1e-3
 N_ROWS, N_COLUMNS = 2000, 3000
@@ -133,12 +132,13 @@ def test_threshold_waits_for_a_whole_pass(text):
 def test_small_blocks_cost_no_calls(text, penalty, monkeypatch):
     """A call of scikit-learn's SGD looks at all columns, however few rows it has."""
     calls = []
+    partial_fit = SGDClassifier.partial_fit
 
-    def counted(sgd, X, *args):
+    def counted(self, X, *args, **kwargs):
         calls.append(X.shape[0])
-        pass_over(sgd, X, *args)
+        return partial_fit(self, X, *args, **kwargs)
 
-    monkeypatch.setattr(_solver, "pass_over", counted)
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
     params = {"learning_rate": "optimal", "tol": None, "max_iter": 3, "n_ranks": 1}
     classifier = MASGDClassifier(penalty=penalty, local_epochs=1, **params)
     classifier.fit(*in_blocks(*text, 50))
@@ -147,12 +147,13 @@ def test_small_blocks_cost_no_calls(text, penalty, monkeypatch):
 
 def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
     calls = []
+    partial_fit = SGDClassifier.partial_fit
 
-    def counted(sgd, X, *args):
+    def counted(self, X, *args, **kwargs):
         calls.append(X.shape[0])
-        pass_over(sgd, X, *args)
+        return partial_fit(self, X, *args, **kwargs)
 
-    monkeypatch.setattr(_solver, "pass_over", counted)
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
     X, y = in_blocks(*text, 50)
     nbytes = text[0].data.nbytes + text[0].indices.nbytes
     params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 1}
@@ -166,11 +167,11 @@ def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
 def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypatch):
     """Where they are not all joined, a sixteenth is copied at a time."""
     sizes, copies = [], {}
-    join = _shard._join
+    partial_fit, join = SGDClassifier.partial_fit, _shard._join
 
-    def counted(sgd, X, *args):
+    def counted(self, X, *args, **kwargs):
         sizes.append(X.shape[0])
-        pass_over(sgd, X, *args)
+        return partial_fit(self, X, *args, **kwargs)
 
     def watched(blocks):
         if len(blocks) == 1:
@@ -182,7 +183,7 @@ def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypa
         copies[threading.get_ident()] = weakref.ref(values)
         return joined
 
-    monkeypatch.setattr(_solver, "pass_over", counted)
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
     monkeypatch.setattr(_shard, "_join", watched)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(6400, 50)), rng.integers(0, 2, 6400)

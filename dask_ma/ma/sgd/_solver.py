@@ -19,7 +19,6 @@ import numpy as np
 from sklearn import config_context
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dask_ma._sklearn import pass_over
 from dask_ma.data import Block, Shard, join_groups
 from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
@@ -39,10 +38,10 @@ _COPIED = 16
 class LocalSGD:
     """SGD with batch size 1 and lazy L2 over the rows of one rank.
 
-    scikit-learn's estimator does the work of ``partial_fit``: its loop is compiled,
-    costs each row its non-zeros, and releases the GIL. A call costs a look at all
-    coefficients besides, so small blocks are joined for it. For a loss that it does not
-    have, :class:`LossSGD` takes its place.
+    scikit-learn's estimator does the work through ``partial_fit``: its loop is
+    compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
+    all coefficients besides, so small blocks are joined for it. For a loss that it does
+    not have, :class:`LossSGD` takes its place.
 
     Parameters
     ----------
@@ -170,6 +169,9 @@ class LocalSGD:
     def _take_steps(self, block: Block, t: float) -> None:
         """Go over a block once for each problem; the first step has the number `t`."""
         n_problems, sgd = len(self._coef), self._estimator
+        # Once is enough: comparing the classes takes longer than a step over few rows.
+        first = self._is_classifier and not hasattr(sgd, "classes_")
+        classes = {"classes": np.arange(2)} if first else {}
         seeds: Any = [self._random_state]
         if n_problems > 1:
             seeds = self._random_state.randint(_MAX_SEED, size=n_problems)
@@ -184,10 +186,7 @@ class LocalSGD:
             if self._positive_weight is not None:
                 sgd.class_weight = {0: 1.0, 1: float(self._positive_weight[k])}
             y = (block.y == k).astype(np.intp) if n_problems > 1 else block.y
-            if isinstance(sgd, LossSGD):
-                sgd.partial_fit(block.X, y, sample_weight=block.sample_weight)
-            else:
-                pass_over(sgd, block.X, y, block.sample_weight)
+            sgd.partial_fit(block.X, y, sample_weight=block.sample_weight, **classes)
             self._coef[k] = sgd.coef_.ravel()
             self._intercept[k] = sgd.intercept_[0]
 
