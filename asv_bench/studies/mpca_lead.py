@@ -18,7 +18,12 @@ The folder (or ``$DASK_MA_DATA``) holds ``fashion_mnist``, and ``cifar10_subset`
 the residual network. Where several hosts share the processors of one machine, ranks
 that wait leave theirs to the others, as they could not on hosts of their own.
 ``--pause`` makes up for it: each step of training sleeps so long, whoever makes it.
-``--write`` adds the best settings to a file.
+
+``--cells FILE`` adds each fit to a file as it ends, and makes none that is in there.
+With ``--seconds 200`` no fit begins after so many, and the exit status is 75 while some
+are left: so the study can be run in pieces. ``--show`` makes none and prints what the
+file has; keep one for each set of the other options. ``--write`` adds the best settings
+to a file.
 """
 
 from __future__ import annotations
@@ -27,7 +32,8 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -60,6 +66,7 @@ _RATES = (1e-3, 2e-3)
 _PERIODS = (5, 10, 20, 40)
 _DDP, _POST_LOCAL = "ddp", "post_local"
 _OF_TORCH = (_DDP, _POST_LOCAL)
+_LEFT = 75  # status of a study that has fits left
 
 
 def kinds(periods: Sequence[int]) -> dict[str, list[Any]]:
@@ -104,6 +111,8 @@ class Task(NamedTuple):
         Most of them.
     batch : int
         Images of a step of a rank.
+    pause : float
+        Seconds that a step is longer than it takes by itself.
     """
 
     load: Callable[[Path, int | None], Images]
@@ -113,6 +122,68 @@ class Task(NamedTuple):
     n_rows: int | None = None
     n_epochs: int = 10
     batch: int = 64
+    pause: float = 0.0
+
+
+class Cell(NamedTuple):
+    """A fit of the study; `kind` is a name, a number or nothing for its period."""
+
+    task: str
+    link: str
+    strategy: str
+    kind: str
+    rate: float
+    seed: int
+
+
+class Cells:
+    """What fits have come to, also in a file.
+
+    Parameters
+    ----------
+    path : Path or None
+        File to begin with and to add to; None for none.
+    seconds : float
+        After so many no fit begins.
+    """
+
+    def __init__(self, path: Path | None, seconds: float) -> None:
+        self.known: dict[Cell, Course] = {}
+        self.n_left = 0
+        self._path, self._end = path, time.monotonic() + seconds
+        if path is not None and path.exists():
+            with path.open(newline="") as file:
+                self.known.update(map(self._read, csv.reader(file)))
+
+    def find(self, cell: Cell, fit: Callable[[], Course]) -> None:
+        """Make a fit, unless it is known or there is no time."""
+        if cell in self.known:
+            return
+        if time.monotonic() > self._end:
+            self.n_left += 1
+            return
+        course = self.known[cell] = fit()
+        print(*cell, course, file=sys.stderr, flush=True)
+        if self._path is not None:
+            with self._path.open("a", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerow([*cell, *course])
+
+    def rows(self) -> list[Row]:
+        """Medians over seeds."""
+        found = defaultdict(list)
+        for cell, course in self.known.items():
+            found[cell[:-1]].append(course)
+        return [
+            Row(task, link, strategy, f"{kind}, rate {rate:g}", medians(own))
+            for (task, link, strategy, kind, rate), own in found.items()
+        ]
+
+    @staticmethod
+    def _read(line: list[str]) -> tuple[Cell, Course]:
+        """Take a line of the file apart."""
+        *names, rate, seed = line[: len(Cell._fields)]
+        course = Course(*map(float, line[len(Cell._fields) :]))
+        return Cell(*names, float(rate), int(seed)), course
 
 
 class Row(NamedTuple):
@@ -209,23 +280,39 @@ class Slow(nn.Module):
 
 
 TASKS = {
-    "perceptron": Task(load_images, (), perceptron, 0.86),
-    "convolutions": Task(
-        load_images, (1, 28, 28), convolutions, 0.84, n_rows=20_000, n_epochs=6
+    "perceptron": Task(
+        load_images, (), perceptron, 0.8, n_rows=12_000, n_epochs=6, pause=0.01
     ),
-    "resnet20": Task(load_colours, (3, 32, 32), residual, 0.4, batch=32),
+    "convolutions": Task(
+        load_images, (1, 28, 28), convolutions, 0.8, n_rows=12_000, n_epochs=6,
+        pause=0.02,
+    ),
+    "resnet20": Task(
+        load_colours, (3, 32, 32), residual, 0.4, n_epochs=6, batch=32, pause=0.1
+    ),
     # A quarter of the work, for machines with fewer processors than hosts.
     "resnet20_narrow": Task(
-        load_colours, (3, 32, 32), partial(residual, width=8), 0.4, batch=32
+        load_colours, (3, 32, 32), partial(residual, width=8), 0.4, batch=32,
+        pause=0.03,
     ),
-}
+}  # fmt: skip
 
 
-def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
+def cells_of(
+    name: str, args: argparse.Namespace
+) -> Iterator[tuple[Cell, int | str | Any]]:
+    """Fits of a task, with the strategy's object or period."""
+    known = kinds(args.periods)
+    for seed, strategy in product(range(args.repeats), args.strategies):
+        for kind, rate in product(known[strategy], args.rates):
+            period = kind if isinstance(kind, int) else getattr(kind, "period", "")
+            yield Cell(name, args.link, strategy, str(period), rate, seed), kind
+
+
+def measure(name: str, client: Any, args: argparse.Namespace, cells: Cells) -> None:
     """All settings of all strategies, in turn, several times."""
     task = TASKS[name]
     images = task.load(args.data, args.rows or task.n_rows)
-    batch, n_epochs = args.batch or task.batch, args.epochs or task.n_epochs
     data = spread(images, client)
     # Futures of the same blocks, for what knows nothing of dask.array.
     X, y = (client.compute(list(each.to_delayed().ravel())) for each in data)
@@ -234,44 +321,49 @@ def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
         data = data[0].reshape(-1, *task.shape), data[1]
         test = images.X_test.reshape(-1, *task.shape)
         images = images._replace(X_test=test)
-    known = kinds(args.periods)
-    settings = [
-        (strategy, kind, rate)
-        for strategy in args.strategies
-        for kind, rate in product(known[strategy], args.rates)
-    ]
-    courses: list[list[Course]] = [[] for _ in settings]
-    network = partial(Slow, task.network, args.pause)
-    target = args.target or task.target
-    for seed in range(args.repeats):
-        for own, (strategy, kind, rate) in zip(courses, settings, strict=True):
-            if strategy in _OF_TORCH:
-                plan = torch_peers.Plan(
-                    network, task.shape, rate, batch, n_epochs, seed, target,
-                    period=kind, limit=args.limit,
-                )  # fmt: skip
-                own.append(
-                    course_of(torch_peers.train(client, blocks, plan), plan, images)
-                )
-            else:
-                model = MPCAClassifier(
-                    module=Torch(network, device="cpu"),
-                    strategy=kind,
-                    batch_size=batch,
-                    learning_rate_init=rate,
-                    max_iter=n_epochs,
-                    tol=None,
-                    early_stopping=True,
-                    random_state=seed,
-                )
-                model.set_callbacks(Limit(args.limit))
-                own.append(run(model, data, images, target))
-            found = name, args.link, strategy, kind, rate, own[-1]
-            print(*found, file=sys.stderr, flush=True)
-    return [
-        Row(name, args.link, strategy, f"{kind or ''}, rate {rate:g}", medians(own))
-        for own, (strategy, kind, rate) in zip(courses, settings, strict=True)
-    ]
+    for cell, kind in cells_of(name, args):
+        if cell.strategy in _OF_TORCH:
+            fit = partial(fit_by_torch, client, blocks, images, cell, kind, args)
+        else:
+            fit = partial(fit_by_dask, data, images, cell, kind, args)
+        cells.find(cell, fit)
+
+
+def fit_by_torch(
+    client: Any, blocks: Any, images: Images, cell: Cell, kind: Any, args: Any
+) -> Course:
+    """What ``torch.distributed`` comes to."""
+    task = TASKS[cell.task]
+    plan = torch_peers.Plan(
+        partial(Slow, task.network, task.pause if args.pause is None else args.pause),
+        task.shape,
+        cell.rate,
+        args.batch or task.batch,
+        args.epochs or task.n_epochs,
+        cell.seed,
+        args.target or task.target,
+        period=kind,
+        limit=args.limit,
+    )
+    return course_of(torch_peers.train(client, blocks, plan), plan, images)
+
+
+def fit_by_dask(data: Any, images: Images, cell: Cell, kind: Any, args: Any) -> Course:
+    """What a strategy of ours comes to."""
+    task = TASKS[cell.task]
+    pause = task.pause if args.pause is None else args.pause
+    model = MPCAClassifier(
+        module=Torch(partial(Slow, task.network, pause), device="cpu"),
+        strategy=kind,
+        batch_size=args.batch or task.batch,
+        learning_rate_init=cell.rate,
+        max_iter=args.epochs or task.n_epochs,
+        tol=None,
+        early_stopping=True,
+        random_state=cell.seed,
+    )
+    model.set_callbacks(Limit(args.limit))
+    return run(model, data, images, args.target or task.target)
 
 
 def load_torch() -> None:
@@ -305,10 +397,10 @@ def course_of(outcome: Any, plan: Any, images: Images) -> Course:
 
 
 def best_of(rows: list[Row]) -> list[Row]:
-    """The best setting of each strategy, by task."""
-    best: dict[tuple[str, str], Row] = {}
+    """The best setting of each strategy, by task and link."""
+    best: dict[tuple[str, ...], Row] = {}
     for row in rows:
-        key = row.task, row.strategy
+        key = row.task, row.link, row.strategy
         if key not in best or row.course.seconds < best[key].course.seconds:
             best[key] = row
     return list(best.values())
@@ -316,11 +408,12 @@ def best_of(rows: list[Row]) -> list[Row]:
 
 def table(rows: list[Row]) -> list[list[str]]:
     """The best setting of each strategy, and how long it takes by "mpca"."""
-    ours = {row.task: row.course.seconds for row in rows if row.strategy == "mpca"}
+    best = best_of(rows)
+    ours = {row[:2]: row.course.seconds for row in best if row.strategy == "mpca"}
     head = ["task", "link", "strategy", "setting", "seconds", "epochs", "computing"]
     lines = [[*head, "steps between exchanges", "test accuracy", "by mpca"]]
-    for row in best_of(rows):
-        course, base = row.course, ours.get(row.task, np.nan)
+    for row in best:
+        course, base = row.course, ours.get(row[:2], np.nan)
         values = [f"{course.seconds:.1f}", f"{course.epochs:.2f}"]
         values += [f"{course.computing:.2f}", f"{course.tau:.1f}"]
         values += [f"{course.accuracy:.4f}", f"{course.seconds / base:.2f}"]
@@ -328,7 +421,7 @@ def table(rows: list[Row]) -> list[list[str]]:
     return lines
 
 
-def main() -> None:
+def main() -> int:
     """Run the study."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
@@ -341,19 +434,38 @@ def main() -> None:
     add("--link", default="", help="name of what workers send through")
     add("--rates", type=float, nargs="+", default=_RATES, help="step sizes")
     add("--periods", type=int, nargs="+", default=_PERIODS, help="steps")
-    add("--pause", type=float, default=0.0, help="seconds, of each step")
+    add("--pause", type=float, help="seconds, of each step; the task's by default")
     add("--target", type=float, help="accuracy, in place of the task's own")
     add("--write", type=Path, help="file of comma-separated values to add to")
     add("--limit", type=float, default=120.0, help="seconds, of a fit")
     add("--brief", action="store_true", help="one setting of each strategy")
+    add("--cells", type=Path, help="file with fits, to go on with")
+    add("--seconds", type=float, default=np.inf, help="begin no fit after so many")
+    add("--show", action="store_true", help="make no fits")
     parser.set_defaults(batch=None, epochs=None)  # those of the tasks
     args = parse(parser)
     if args.brief:
         args.rates, args.periods, args.repeats = _RATES[:1], _PERIODS[1:2], 1
         args.strategies = [n for n in args.strategies if n in _BRIEF]
+    cells = Cells(args.cells, args.seconds)
+    if not args.show:
+        make(args, cells)
+    lines = table(cells.rows())
+    csv.writer(sys.stdout).writerows(lines)
+    if args.write is not None:
+        is_new = not args.write.exists()
+        with args.write.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines[not is_new :])
+    return _LEFT if cells.n_left else 0
+
+
+def make(args: argparse.Namespace, cells: Cells) -> None:
+    """Make the fits that are not known."""
+    wanted = [cell for name in args.tasks for cell, _ in cells_of(name, args)]
+    if all(cell in cells.known for cell in wanted):
+        return
     # Workers cannot import it.
     cloudpickle.register_pickle_by_value(torch_peers)
-    rows: list[Row] = []
     with connect(args) as client:
         client.wait_for_workers(args.workers, timeout=60)
         workers = client.scheduler_info(n_workers=-1)["workers"]
@@ -361,14 +473,8 @@ def main() -> None:
         wait([client.submit(load_torch, workers=[w], pure=False) for w in workers])
         warm_up(args, client)
         for name in args.tasks:
-            rows += measure(name, client, args)
-    lines = table(rows)
-    csv.writer(sys.stdout).writerows(lines)
-    if args.write is not None:
-        is_new = not args.write.exists()
-        with args.write.open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines[not is_new :])
+            measure(name, client, args, cells)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -59,6 +59,48 @@ def group_parameters(
     return [*made, {"params": others}] if others else made
 
 
+def check_builder(found: Any) -> None:
+    """Refuse what makes no optimiser.
+
+    Parameters
+    ----------
+    found : object
+        What is given for a class of optimisers.
+
+    Raises
+    ------
+    TypeError
+        If it is no class or function; of an optimiser that has been made it says what
+        to give in its place.
+    """
+    if isinstance(found, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer is an object of {type(found).__name__}, which is for "
+            f"parameters of its own, while each rank makes one: give "
+            f"{_call_that_made(found)}"
+        )
+    if not callable(found):
+        raise TypeError(f"optimizer={found!r} must be a class, or a name")
+
+
+def _call_that_made(optimizer: Any) -> str:
+    """An optimiser in the words of the user's parameter."""
+    kind = type(optimizer)
+    is_known = getattr(torch.optim, kind.__name__, None) is kind
+    name = repr(kind.__name__) if is_known else kind.__name__
+    known = inspect.signature(kind).parameters
+    options = {
+        key: value
+        for key, value in optimizer.defaults.items()
+        if key in known and value != known[key].default
+    }
+    call = f"Torch(..., optimizer={name}, optimizer_params={options!r})"
+    if len(optimizer.param_groups) == 1:
+        return call
+    groups = '[("*.bias", {...}), ...]'
+    return f"{call}, and optimizer__param_groups={groups} for groups by names"
+
+
 class PacedOptimizer:
     """An optimiser of torch whose step size is set anew for each step.
 

@@ -44,6 +44,7 @@ from dask_ma.mpca.torch._objective import Objective
 from dask_ma.mpca.torch._optimizer import (
     OWN_KERNELS,
     OptimizerBuilder,
+    check_builder,
     group_parameters,
 )
 from dask_ma.mpca.torch._schedule import ScheduleSpec
@@ -475,8 +476,7 @@ class TorchSpec(NetworkSpec):
         """What makes optimisers: that of the module's own parameters has groups."""
         chosen = "Adam" if _is_auto(self.optimizer) else self.optimizer
         found = find_class(chosen, torch.optim, "optimizer", "torch.optim")
-        if not callable(found):
-            raise TypeError(f"optimizer={found!r} must be a class, or a name")
+        check_builder(found)
         params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
         if _is_auto(self.optimizer) and not {*params} & OWN_KERNELS:
             params["fused"] = True  # the same steps in a quarter of the time
