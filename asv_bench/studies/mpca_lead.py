@@ -233,14 +233,14 @@ def load_colours(folder: Path, n_rows: int | None) -> Images:
     return Images(*found)
 
 
-def perceptron() -> Any:
-    """Layers of 256 and 128 units."""
+def perceptron(first: int = 256, second: int = 128) -> Any:
+    """Two hidden layers."""
     return nn.Sequential(
-        nn.Linear(784, 256),
+        nn.Linear(784, first),
         nn.ReLU(),
-        nn.Linear(256, 128),
+        nn.Linear(first, second),
         nn.ReLU(),
-        nn.Linear(128, 10),
+        nn.Linear(second, 10),
     )
 
 
@@ -282,6 +282,11 @@ class Slow(nn.Module):
 TASKS = {
     "perceptron": Task(
         load_images, (), perceptron, 0.8, n_rows=12_000, n_epochs=6, pause=0.01
+    ),
+    # 15 MB, which a link of 1 Gbit/s carries in the time of several steps.
+    "wide": Task(
+        load_images, (), partial(perceptron, 2048, 1024), 0.8, n_rows=12_000,
+        n_epochs=6, pause=0.05,
     ),
     "convolutions": Task(
         load_images, (1, 28, 28), convolutions, 0.8, n_rows=12_000, n_epochs=6,

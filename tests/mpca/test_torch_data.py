@@ -21,6 +21,7 @@ from torch.utils.data import (  # noqa: E402
 from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
 from dask_ma.mpca import Torch, get_rank_info  # noqa: E402
 from dask_ma.mpca.inputs._fields import pack_rows, unpack_rows  # noqa: E402
+from dask_ma.mpca.torch._inputs import Loaded  # noqa: E402
 from dask_ma.mpca.training._batches import Sampler  # noqa: E402
 from dask_ma.mpca.training._prefetch import Prefetcher  # noqa: E402
 
@@ -587,6 +588,21 @@ def test_what_is_prefetched_is_the_same(rows, strategy):
     )
     np.testing.assert_array_equal(ahead.vector_, plain.vector_)
     assert not [t for t in threading.enumerate() if t.name == "dask_ma-prefetch"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_for_a_gpu_lie_in_pinned_memory(rows, monkeypatch, prefetch):
+    found = []
+    given_to = Loaded.on
+
+    def on(self, device):
+        found.append((device.type, self.value.is_pinned()))
+        return given_to(self, device)
+
+    monkeypatch.setattr(Loaded, "on", on)
+    fitted(*rows, max_iter=1, torch={"device": "cuda", "prefetch": prefetch})
+    assert ("cuda", True) in found
 
 
 def sampler_of(rows, seed=0):
