@@ -11,6 +11,9 @@ Each strategy is shown at its best setting, beside "mpca" by default.
     python mpca_lead.py --data FOLDER --tasks perceptron --pause 0.01
     python mpca_lead.py --data FOLDER --tasks resnet20_narrow --brief
 
+"one_rank" is one process with batches as large as those of all ranks together. With a
+target above 1, as ``--target 2``, all fits make all epochs, and tell what they come to.
+
 ``--brief`` has one step size, one period and one repetition, and leaves out the forms
 of strategies with fewer bits.
 
@@ -66,6 +69,7 @@ _RATES = (1e-3, 2e-3)
 _PERIODS = (5, 10, 20, 40)
 _DDP, _POST_LOCAL = "ddp", "post_local"
 _OF_TORCH = (_DDP, _POST_LOCAL)
+_ALONE = "one_rank"
 _LEFT = 75  # status of a study that has fits left
 
 
@@ -83,12 +87,14 @@ def kinds(periods: Sequence[int]) -> dict[str, list[Any]]:
         "easgd": [strategies.ElasticAveraging(period) for period in periods],
         "gradients": ["gradients"],
         "parameter_server": ["parameter_server"],
+        _ALONE: ["mpca"],
         _DDP: [None],
         _POST_LOCAL: list(periods),
     }
 
 
 _STRATEGIES = tuple(kinds(_PERIODS))
+_DEFAULT = [name for name in _STRATEGIES if name != _ALONE]
 _BRIEF = "mpca", "synchronous", "easgd", "parameter_server", *_OF_TORCH
 
 
@@ -357,10 +363,12 @@ def fit_by_dask(data: Any, images: Images, cell: Cell, kind: Any, args: Any) -> 
     """What a strategy of ours comes to."""
     task = TASKS[cell.task]
     pause = task.pause if args.pause is None else args.pause
+    is_alone = cell.strategy == _ALONE
     model = MPCAClassifier(
         module=Torch(partial(Slow, task.network, pause), device="cpu"),
         strategy=kind,
-        batch_size=args.batch or task.batch,
+        batch_size=(args.batch or task.batch) * (args.workers if is_alone else 1),
+        n_ranks=1 if is_alone else None,
         learning_rate_init=cell.rate,
         max_iter=args.epochs or task.n_epochs,
         tol=None,
@@ -435,7 +443,7 @@ def main() -> int:
     add_common(parser)
     add = parser.add_argument
     add("--tasks", nargs="+", choices=TASKS, default=["perceptron"])
-    add("--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES))
+    add("--strategies", nargs="+", choices=_STRATEGIES, default=_DEFAULT)
     add("--link", default="", help="name of what workers send through")
     add("--rates", type=float, nargs="+", default=_RATES, help="step sizes")
     add("--periods", type=int, nargs="+", default=_PERIODS, help="steps")

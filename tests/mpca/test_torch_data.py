@@ -456,6 +456,9 @@ def test_a_data_set_travels_to_processes(rows):
 def test_items_without_targets_are_refused(rows):
     with pytest.raises(ValueError, match="y is None, so each item must be a pair"):
         fitted(TensorDataset(torch.tensor(rows[0])))
+    X, y = map(torch.tensor, rows)
+    with pytest.raises(ValueError, match=r"got tuple of 3; give y.* with a dict of"):
+        fitted(TensorDataset(X, X, y))
 
 
 class Stream(IterableDataset):

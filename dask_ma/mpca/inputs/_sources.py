@@ -236,9 +236,11 @@ def _targets(items: Iterator[Any]) -> Iterator[np.ndarray]:
     """Targets of items."""
     for item in items:
         if not isinstance(item, tuple | list) or len(item) != 2:
+            length = f" of {len(item)}" if isinstance(item, tuple | list) else ""
             raise ValueError(
                 "y is None, so each item must be a pair of an input and its target, "
-                f"got {type(item).__name__}; give y, or a data set of pairs"
+                f"got {type(item).__name__}{length}; give y, or a data set of pairs, "
+                "with a dict of the inputs where there are several"
             )
         yield np.asarray(item[1])
 

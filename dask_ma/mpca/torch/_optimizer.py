@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dask_ma.kernels import Optimizer
+from dask_ma.mpca.torch._names import find_class
 
 # Makes an optimiser for some parameters, or for groups of them.
 OptimizerBuilder = Callable[[list[Any]], Any]
@@ -59,20 +60,28 @@ def group_parameters(
     return [*made, {"params": others}] if others else made
 
 
-def check_builder(found: Any) -> None:
-    """Refuse what makes no optimiser.
+def find_builder(chosen: Any) -> Any:
+    """What makes optimisers, of what a user has chosen.
 
     Parameters
     ----------
-    found : object
-        What is given for a class of optimisers.
+    chosen : type, callable or str
+        A name in `torch.optim` stands for the class, "auto" for Adam.
+
+    Returns
+    -------
+    found : type or callable
 
     Raises
     ------
     TypeError
         If it is no class or function; of an optimiser that has been made it says what
         to give in its place.
+    ValueError
+        For an unknown name.
     """
+    name = "Adam" if isinstance(chosen, str) and chosen == "auto" else chosen
+    found = find_class(name, torch.optim, "optimizer", "torch.optim")
     if isinstance(found, torch.optim.Optimizer):
         raise TypeError(
             f"optimizer is an object of {type(found).__name__}, which is for "
@@ -81,6 +90,7 @@ def check_builder(found: Any) -> None:
         )
     if not callable(found):
         raise TypeError(f"optimizer={found!r} must be a class, or a name")
+    return found
 
 
 def _call_that_made(optimizer: Any) -> str:
