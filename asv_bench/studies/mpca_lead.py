@@ -35,7 +35,6 @@ import argparse
 import csv
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -47,13 +46,13 @@ import numpy as np
 import torch
 import torch_peers
 from dask.distributed import wait
+from mpca_cells import Cell, Cells, table
 from mpca_strategies import (
     Course,
     Images,
     add_common,
     connect,
     load_images,
-    medians,
     parse,
     reached,
     run,
@@ -129,77 +128,6 @@ class Task(NamedTuple):
     n_epochs: int = 10
     batch: int = 64
     pause: float = 0.0
-
-
-class Cell(NamedTuple):
-    """A fit of the study; `kind` is a name, a number or nothing for its period."""
-
-    task: str
-    link: str
-    strategy: str
-    kind: str
-    rate: float
-    seed: int
-
-
-class Cells:
-    """What fits have come to, also in a file.
-
-    Parameters
-    ----------
-    path : Path or None
-        File to begin with and to add to; None for none.
-    seconds : float
-        After so many no fit begins.
-    """
-
-    def __init__(self, path: Path | None, seconds: float) -> None:
-        self.known: dict[Cell, Course] = {}
-        self.n_left = 0
-        self._path, self._end = path, time.monotonic() + seconds
-        if path is not None and path.exists():
-            with path.open(newline="") as file:
-                self.known.update(map(self._read, csv.reader(file)))
-
-    def find(self, cell: Cell, fit: Callable[[], Course]) -> None:
-        """Make a fit, unless it is known or there is no time."""
-        if cell in self.known:
-            return
-        if time.monotonic() > self._end:
-            self.n_left += 1
-            return
-        course = self.known[cell] = fit()
-        print(*cell, course, file=sys.stderr, flush=True)
-        if self._path is not None:
-            with self._path.open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerow([*cell, *course])
-
-    def rows(self) -> list[Row]:
-        """Medians over seeds."""
-        found = defaultdict(list)
-        for cell, course in self.known.items():
-            found[cell[:-1]].append(course)
-        return [
-            Row(task, link, strategy, f"{kind}, rate {rate:g}", medians(own))
-            for (task, link, strategy, kind, rate), own in found.items()
-        ]
-
-    @staticmethod
-    def _read(line: list[str]) -> tuple[Cell, Course]:
-        """Take a line of the file apart."""
-        *names, rate, seed = line[: len(Cell._fields)]
-        course = Course(*map(float, line[len(Cell._fields) :]))
-        return Cell(*names, float(rate), int(seed)), course
-
-
-class Row(NamedTuple):
-    """What a setting of a strategy has come to on a link."""
-
-    task: str
-    link: str
-    strategy: str
-    setting: str
-    course: Course
 
 
 def convolutions() -> Any:
@@ -407,31 +335,6 @@ def course_of(outcome: Any, plan: Any, images: Images) -> Course:
     seconds, epochs = reached(outcome.history, plan.target)
     accuracy = float((codes == images.y_test).mean())
     return Course(seconds, epochs, np.nan, np.nan, np.nan, accuracy)
-
-
-def best_of(rows: list[Row]) -> list[Row]:
-    """The best setting of each strategy, by task and link."""
-    best: dict[tuple[str, ...], Row] = {}
-    for row in rows:
-        key = row.task, row.link, row.strategy
-        if key not in best or row.course.seconds < best[key].course.seconds:
-            best[key] = row
-    return list(best.values())
-
-
-def table(rows: list[Row]) -> list[list[str]]:
-    """The best setting of each strategy, and how long it takes by "mpca"."""
-    best = best_of(rows)
-    ours = {row[:2]: row.course.seconds for row in best if row.strategy == "mpca"}
-    head = ["task", "link", "strategy", "setting", "seconds", "epochs", "computing"]
-    lines = [[*head, "steps between exchanges", "test accuracy", "by mpca"]]
-    for row in best:
-        course, base = row.course, ours.get(row[:2], np.nan)
-        values = [f"{course.seconds:.1f}", f"{course.epochs:.2f}"]
-        values += [f"{course.computing:.2f}", f"{course.tau:.1f}"]
-        values += [f"{course.accuracy:.4f}", f"{course.seconds / base:.2f}"]
-        lines.append([row.task, row.link, row.strategy, row.setting, *values])
-    return lines
 
 
 def main() -> int:
