@@ -456,9 +456,52 @@ def test_a_data_set_travels_to_processes(rows):
 def test_items_without_targets_are_refused(rows):
     with pytest.raises(ValueError, match="y is None, so each item must be a pair"):
         fitted(TensorDataset(torch.tensor(rows[0])))
-    X, y = map(torch.tensor, rows)
-    with pytest.raises(ValueError, match=r"got tuple of 3; give y.* with a dict of"):
-        fitted(TensorDataset(X, X, y))
+
+
+class SecondInput(nn.Module):
+    """The first one tells nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = linear()
+
+    def forward(self, noise, X):
+        assert noise.shape == X.shape
+        return self.layers(X)
+
+
+class Several(IterableDataset):
+    """Several inputs and a target, as a script that calls model(a, b) reads them."""
+
+    def __init__(self, X, y):
+        self.X, self.y = X, y
+
+    def __iter__(self):
+        for row, label in zip(self.X, self.y, strict=True):
+            yield 0 * row, row, int(label)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_all_but_the_last_part_of_an_item_are_inputs(rows, n_ranks):
+    X, y = rows
+    items = TensorDataset(torch.zeros(X.shape), *map(torch.tensor, rows))
+    known = {"n_ranks": n_ranks, "max_iter": 20, "learning_rate_init": 0.03}
+    model = fitted(items, module=SecondInput, **known)
+    assert model.score(items) > 0.9
+    assert model.predict(items).shape == y.shape
+    model.set_params(early_stopping=True).fit(items, X_val=items)
+    assert model.validation_scores_[-1] > 0.9
+    assert fitted(Several(X, y), module=SecondInput, **known).score(items) > 0.9
+
+
+def test_inputs_without_names_need_a_data_set(rows):
+    stream = Several(*rows)
+    model = MPCAClassifier(module=SecondInput, early_stopping=True, **QUICK)
+    with pytest.raises(ValueError, match="several inputs of an item have no names"):
+        model.fit(stream, X_val=stream)
+    bag = db.from_sequence([(row, row, int(label)) for row, label in zip(*rows)])
+    with pytest.raises(ValueError, match="several inputs are entries of a dict"):
+        fitted(bag, module=SecondInput)
 
 
 class Stream(IterableDataset):
