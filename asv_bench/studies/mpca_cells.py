@@ -113,7 +113,7 @@ def table(rows: list[Row]) -> list[list[str]]:
     best = best_of(rows)
     ours = {row[:2]: row.course.seconds for row in best if row.strategy == "mpca"}
     head = ["task", "link", "strategy", "setting", "seconds", "epochs", "computing"]
-    lines = [[*head, "steps between exchanges", "test accuracy", "by mpca"]]
+    lines = [[*head, "steps between exchanges", "test accuracy", "times mpca"]]
     for row in best:
         course, base = row.course, ours.get(row[:2], np.nan)
         values = [number(course.seconds, 1), number(course.epochs, 2)]
