@@ -11,6 +11,9 @@ Each strategy is shown at its best setting, beside "mpca" by default.
     python mpca_lead.py --data FOLDER --tasks perceptron --pause 0.01
     python mpca_lead.py --data FOLDER --tasks resnet20_narrow --brief
 
+"one_rank" is one process with batches as large as those of all ranks together. With a
+target above 1, as ``--target 2``, all fits make all epochs, and tell what they come to.
+
 ``--brief`` has one step size, one period and one repetition, and leaves out the forms
 of strategies with fewer bits.
 
@@ -18,7 +21,12 @@ The folder (or ``$DASK_MA_DATA``) holds ``fashion_mnist``, and ``cifar10_subset`
 the residual network. Where several hosts share the processors of one machine, ranks
 that wait leave theirs to the others, as they could not on hosts of their own.
 ``--pause`` makes up for it: each step of training sleeps so long, whoever makes it.
-``--write`` adds the best settings to a file.
+
+``--cells FILE`` adds each fit to a file as it ends, and makes none that is in there.
+With ``--seconds 200`` no fit begins after so many, and the exit status is 75 while some
+are left: so the study can be run in pieces. ``--show`` makes none and prints what the
+file has; keep one for each set of the other options. ``--write`` adds the best settings
+to a file.
 """
 
 from __future__ import annotations
@@ -27,7 +35,7 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -38,13 +46,13 @@ import numpy as np
 import torch
 import torch_peers
 from dask.distributed import wait
+from mpca_cells import Cell, Cells, table
 from mpca_strategies import (
     Course,
     Images,
     add_common,
     connect,
     load_images,
-    medians,
     parse,
     reached,
     run,
@@ -60,6 +68,8 @@ _RATES = (1e-3, 2e-3)
 _PERIODS = (5, 10, 20, 40)
 _DDP, _POST_LOCAL = "ddp", "post_local"
 _OF_TORCH = (_DDP, _POST_LOCAL)
+_ALONE = "one_rank"
+_LEFT = 75  # status of a study that has fits left
 
 
 def kinds(periods: Sequence[int]) -> dict[str, list[Any]]:
@@ -76,12 +86,14 @@ def kinds(periods: Sequence[int]) -> dict[str, list[Any]]:
         "easgd": [strategies.ElasticAveraging(period) for period in periods],
         "gradients": ["gradients"],
         "parameter_server": ["parameter_server"],
+        _ALONE: ["mpca"],
         _DDP: [None],
         _POST_LOCAL: list(periods),
     }
 
 
 _STRATEGIES = tuple(kinds(_PERIODS))
+_DEFAULT = [name for name in _STRATEGIES if name != _ALONE]
 _BRIEF = "mpca", "synchronous", "easgd", "parameter_server", *_OF_TORCH
 
 
@@ -104,6 +116,8 @@ class Task(NamedTuple):
         Most of them.
     batch : int
         Images of a step of a rank.
+    pause : float
+        Seconds that a step is longer than it takes by itself.
     """
 
     load: Callable[[Path, int | None], Images]
@@ -113,16 +127,7 @@ class Task(NamedTuple):
     n_rows: int | None = None
     n_epochs: int = 10
     batch: int = 64
-
-
-class Row(NamedTuple):
-    """What a setting of a strategy has come to on a link."""
-
-    task: str
-    link: str
-    strategy: str
-    setting: str
-    course: Course
+    pause: float = 0.0
 
 
 def convolutions() -> Any:
@@ -162,14 +167,14 @@ def load_colours(folder: Path, n_rows: int | None) -> Images:
     return Images(*found)
 
 
-def perceptron() -> Any:
-    """Layers of 256 and 128 units."""
+def perceptron(first: int = 256, second: int = 128) -> Any:
+    """Two hidden layers."""
     return nn.Sequential(
-        nn.Linear(784, 256),
+        nn.Linear(784, first),
         nn.ReLU(),
-        nn.Linear(256, 128),
+        nn.Linear(first, second),
         nn.ReLU(),
-        nn.Linear(128, 10),
+        nn.Linear(second, 10),
     )
 
 
@@ -209,23 +214,44 @@ class Slow(nn.Module):
 
 
 TASKS = {
-    "perceptron": Task(load_images, (), perceptron, 0.86),
-    "convolutions": Task(
-        load_images, (1, 28, 28), convolutions, 0.84, n_rows=20_000, n_epochs=6
+    "perceptron": Task(
+        load_images, (), perceptron, 0.8, n_rows=12_000, n_epochs=6, pause=0.01
     ),
-    "resnet20": Task(load_colours, (3, 32, 32), residual, 0.4, batch=32),
+    # 15 MB, which a link of 1 Gbit/s carries in the time of several steps.
+    "wide": Task(
+        load_images, (), partial(perceptron, 2048, 1024), 0.8, n_rows=12_000,
+        n_epochs=6, pause=0.05,
+    ),
+    "convolutions": Task(
+        load_images, (1, 28, 28), convolutions, 0.8, n_rows=12_000, n_epochs=6,
+        pause=0.02,
+    ),
+    "resnet20": Task(
+        load_colours, (3, 32, 32), residual, 0.4, n_epochs=6, batch=32, pause=0.1
+    ),
     # A quarter of the work, for machines with fewer processors than hosts.
     "resnet20_narrow": Task(
-        load_colours, (3, 32, 32), partial(residual, width=8), 0.4, batch=32
+        load_colours, (3, 32, 32), partial(residual, width=8), 0.4, batch=32,
+        pause=0.03,
     ),
-}
+}  # fmt: skip
 
 
-def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
+def cells_of(
+    name: str, args: argparse.Namespace
+) -> Iterator[tuple[Cell, int | str | Any]]:
+    """Fits of a task, with the strategy's object or period."""
+    known = kinds(args.periods)
+    for seed, strategy in product(range(args.repeats), args.strategies):
+        for kind, rate in product(known[strategy], args.rates):
+            period = kind if isinstance(kind, int) else getattr(kind, "period", "")
+            yield Cell(name, args.link, strategy, str(period), rate, seed), kind
+
+
+def measure(name: str, client: Any, args: argparse.Namespace, cells: Cells) -> None:
     """All settings of all strategies, in turn, several times."""
     task = TASKS[name]
     images = task.load(args.data, args.rows or task.n_rows)
-    batch, n_epochs = args.batch or task.batch, args.epochs or task.n_epochs
     data = spread(images, client)
     # Futures of the same blocks, for what knows nothing of dask.array.
     X, y = (client.compute(list(each.to_delayed().ravel())) for each in data)
@@ -234,44 +260,51 @@ def measure(name: str, client: Any, args: argparse.Namespace) -> list[Row]:
         data = data[0].reshape(-1, *task.shape), data[1]
         test = images.X_test.reshape(-1, *task.shape)
         images = images._replace(X_test=test)
-    known = kinds(args.periods)
-    settings = [
-        (strategy, kind, rate)
-        for strategy in args.strategies
-        for kind, rate in product(known[strategy], args.rates)
-    ]
-    courses: list[list[Course]] = [[] for _ in settings]
-    network = partial(Slow, task.network, args.pause)
-    target = args.target or task.target
-    for seed in range(args.repeats):
-        for own, (strategy, kind, rate) in zip(courses, settings, strict=True):
-            if strategy in _OF_TORCH:
-                plan = torch_peers.Plan(
-                    network, task.shape, rate, batch, n_epochs, seed, target,
-                    period=kind, limit=args.limit,
-                )  # fmt: skip
-                own.append(
-                    course_of(torch_peers.train(client, blocks, plan), plan, images)
-                )
-            else:
-                model = MPCAClassifier(
-                    module=Torch(network, device="cpu"),
-                    strategy=kind,
-                    batch_size=batch,
-                    learning_rate_init=rate,
-                    max_iter=n_epochs,
-                    tol=None,
-                    early_stopping=True,
-                    random_state=seed,
-                )
-                model.set_callbacks(Limit(args.limit))
-                own.append(run(model, data, images, target))
-            found = name, args.link, strategy, kind, rate, own[-1]
-            print(*found, file=sys.stderr, flush=True)
-    return [
-        Row(name, args.link, strategy, f"{kind or ''}, rate {rate:g}", medians(own))
-        for own, (strategy, kind, rate) in zip(courses, settings, strict=True)
-    ]
+    for cell, kind in cells_of(name, args):
+        if cell.strategy in _OF_TORCH:
+            fit = partial(fit_by_torch, client, blocks, images, cell, kind, args)
+        else:
+            fit = partial(fit_by_dask, data, images, cell, kind, args)
+        cells.find(cell, fit)
+
+
+def fit_by_torch(
+    client: Any, blocks: Any, images: Images, cell: Cell, kind: Any, args: Any
+) -> Course:
+    """What ``torch.distributed`` comes to."""
+    task = TASKS[cell.task]
+    plan = torch_peers.Plan(
+        partial(Slow, task.network, task.pause if args.pause is None else args.pause),
+        task.shape,
+        cell.rate,
+        args.batch or task.batch,
+        args.epochs or task.n_epochs,
+        cell.seed,
+        args.target or task.target,
+        period=kind,
+        limit=args.limit,
+    )
+    return course_of(torch_peers.train(client, blocks, plan), plan, images)
+
+
+def fit_by_dask(data: Any, images: Images, cell: Cell, kind: Any, args: Any) -> Course:
+    """What a strategy of ours comes to."""
+    task = TASKS[cell.task]
+    pause = task.pause if args.pause is None else args.pause
+    is_alone = cell.strategy == _ALONE
+    model = MPCAClassifier(
+        module=Torch(partial(Slow, task.network, pause), device="cpu"),
+        strategy=kind,
+        batch_size=(args.batch or task.batch) * (args.workers if is_alone else 1),
+        n_ranks=1 if is_alone else None,
+        learning_rate_init=cell.rate,
+        max_iter=args.epochs or task.n_epochs,
+        tol=None,
+        early_stopping=True,
+        random_state=cell.seed,
+    )
+    model.set_callbacks(Limit(args.limit))
+    return run(model, data, images, args.target or task.target)
 
 
 def load_torch() -> None:
@@ -304,31 +337,7 @@ def course_of(outcome: Any, plan: Any, images: Images) -> Course:
     return Course(seconds, epochs, np.nan, np.nan, np.nan, accuracy)
 
 
-def best_of(rows: list[Row]) -> list[Row]:
-    """The best setting of each strategy, by task."""
-    best: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        key = row.task, row.strategy
-        if key not in best or row.course.seconds < best[key].course.seconds:
-            best[key] = row
-    return list(best.values())
-
-
-def table(rows: list[Row]) -> list[list[str]]:
-    """The best setting of each strategy, and how long it takes by "mpca"."""
-    ours = {row.task: row.course.seconds for row in rows if row.strategy == "mpca"}
-    head = ["task", "link", "strategy", "setting", "seconds", "epochs", "computing"]
-    lines = [[*head, "steps between exchanges", "test accuracy", "by mpca"]]
-    for row in best_of(rows):
-        course, base = row.course, ours.get(row.task, np.nan)
-        values = [f"{course.seconds:.1f}", f"{course.epochs:.2f}"]
-        values += [f"{course.computing:.2f}", f"{course.tau:.1f}"]
-        values += [f"{course.accuracy:.4f}", f"{course.seconds / base:.2f}"]
-        lines.append([row.task, row.link, row.strategy, row.setting, *values])
-    return lines
-
-
-def main() -> None:
+def main() -> int:
     """Run the study."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
@@ -337,23 +346,42 @@ def main() -> None:
     add_common(parser)
     add = parser.add_argument
     add("--tasks", nargs="+", choices=TASKS, default=["perceptron"])
-    add("--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES))
+    add("--strategies", nargs="+", choices=_STRATEGIES, default=_DEFAULT)
     add("--link", default="", help="name of what workers send through")
     add("--rates", type=float, nargs="+", default=_RATES, help="step sizes")
     add("--periods", type=int, nargs="+", default=_PERIODS, help="steps")
-    add("--pause", type=float, default=0.0, help="seconds, of each step")
+    add("--pause", type=float, help="seconds, of each step; the task's by default")
     add("--target", type=float, help="accuracy, in place of the task's own")
     add("--write", type=Path, help="file of comma-separated values to add to")
     add("--limit", type=float, default=120.0, help="seconds, of a fit")
     add("--brief", action="store_true", help="one setting of each strategy")
+    add("--cells", type=Path, help="file with fits, to go on with")
+    add("--seconds", type=float, default=np.inf, help="begin no fit after so many")
+    add("--show", action="store_true", help="make no fits")
     parser.set_defaults(batch=None, epochs=None)  # those of the tasks
     args = parse(parser)
     if args.brief:
         args.rates, args.periods, args.repeats = _RATES[:1], _PERIODS[1:2], 1
         args.strategies = [n for n in args.strategies if n in _BRIEF]
+    cells = Cells(args.cells, args.seconds)
+    if not args.show:
+        make(args, cells)
+    lines = table(cells.rows())
+    csv.writer(sys.stdout).writerows(lines)
+    if args.write is not None:
+        is_new = not args.write.exists()
+        with args.write.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines[not is_new :])
+    return _LEFT if cells.n_left else 0
+
+
+def make(args: argparse.Namespace, cells: Cells) -> None:
+    """Make the fits that are not known."""
+    wanted = [cell for name in args.tasks for cell, _ in cells_of(name, args)]
+    if all(cell in cells.known for cell in wanted):
+        return
     # Workers cannot import it.
     cloudpickle.register_pickle_by_value(torch_peers)
-    rows: list[Row] = []
     with connect(args) as client:
         client.wait_for_workers(args.workers, timeout=60)
         workers = client.scheduler_info(n_workers=-1)["workers"]
@@ -361,14 +389,8 @@ def main() -> None:
         wait([client.submit(load_torch, workers=[w], pure=False) for w in workers])
         warm_up(args, client)
         for name in args.tasks:
-            rows += measure(name, client, args)
-    lines = table(rows)
-    csv.writer(sys.stdout).writerows(lines)
-    if args.write is not None:
-        is_new = not args.write.exists()
-        with args.write.open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines[not is_new :])
+            measure(name, client, args, cells)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -105,6 +105,36 @@ def test_overlap_is_that_of_the_spans(example):
     assert np.isnan(train.overlap(timeline[:2]))
 
 
+def test_images_a_second_leave_out_the_first_epoch(example):
+    _, train = example
+    history = [
+        {"epoch": epoch, "n_samples": 50, "time": time}
+        for epoch, time in ((0.5, 9.0), (1.0, 10.0), (1.5, 11.0), (2.0, 12.5))
+    ]
+    assert train.rank_rate(history, 2) == pytest.approx(100 / 2.5 / 2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_plain_loop_trains_the_network_of_the_estimator(
+    example, precision, monkeypatch
+):
+    _, train = example
+    X, y = np.zeros((10, 3, 32, 32), np.uint8), np.arange(10)
+    model = train.make_classifier(X, 8, 2, precision=precision)
+    seen = []
+    forward = train.ResNet.forward
+
+    def watched(self, images):
+        output = forward(self, images)
+        seen.append((len(images), output.dtype))
+        return output
+
+    monkeypatch.setattr(train.ResNet, "forward", watched)
+    assert train.plain_rate(X, y, model.module, 8, n_epochs=2) > 0
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    assert seen == [(8, dtype), (2, dtype)] * 3
+
+
 @pytest.mark.slow
 def test_losses_fall_alike_on_one_rank_and_four(example):
     """Images whose halves tell the class, as one or the other colour.

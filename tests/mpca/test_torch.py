@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import sys
 import threading
 from functools import partial
@@ -15,6 +16,8 @@ torch = pytest.importorskip("torch", reason="torch modules need torch")
 
 from torch import nn  # noqa: E402
 
+from dask_ma import MPCAClassifier  # noqa: E402
+from dask_ma.mpca import Torch  # noqa: E402
 from dask_ma.mpca.networks._network import ProximalTerm  # noqa: E402
 from dask_ma.mpca.torch._module import make_module, pack_module  # noqa: E402
 from dask_ma.mpca.torch._spec import TorchSpec  # noqa: E402
@@ -777,6 +780,37 @@ def test_parameters_that_do_not_fit_are_named(params, error, reason):
     spec_of().check(N_FEATURES, N_CLASSES)
     with pytest.raises(error, match=reason):
         spec_of(**params).check(N_FEATURES, N_CLASSES)
+
+
+def biased():
+    """Groups of parameters as a script makes them."""
+    first, *others = Perceptron().parameters()
+    return [{"params": [first], "weight_decay": 0.1}, {"params": others}]
+
+
+class OwnSGD(torch.optim.SGD):
+    """Not a class of torch."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "remedy"),
+    [
+        (
+            torch.optim.SGD(Perceptron().parameters(), lr=0.1, momentum=0.9),
+            "optimizer='SGD', optimizer_params={'lr': 0.1, 'momentum': 0.9})",
+        ),
+        (
+            torch.optim.AdamW(biased()),
+            "optimizer='AdamW', optimizer_params={}), and optimizer__param_groups=[",
+        ),
+        (OwnSGD(Perceptron().parameters(), lr=0.1), "optimizer=OwnSGD"),
+    ],
+)
+def test_of_an_optimiser_that_has_been_made_the_remedy_is_told(optimizer, remedy):
+    X, y = np.zeros((8, N_FEATURES)), np.arange(8) % N_CLASSES
+    model = MPCAClassifier(module=Torch(Perceptron, optimizer=optimizer), n_ranks=2)
+    with pytest.raises(TypeError, match=re.escape(remedy)):
+        model.fit(X, y)
 
 
 def test_absent_torch_is_named(monkeypatch):

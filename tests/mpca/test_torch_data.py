@@ -21,6 +21,7 @@ from torch.utils.data import (  # noqa: E402
 from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
 from dask_ma.mpca import Torch, get_rank_info  # noqa: E402
 from dask_ma.mpca.inputs._fields import pack_rows, unpack_rows  # noqa: E402
+from dask_ma.mpca.torch._inputs import Loaded  # noqa: E402
 from dask_ma.mpca.training._batches import Sampler  # noqa: E402
 from dask_ma.mpca.training._prefetch import Prefetcher  # noqa: E402
 
@@ -457,6 +458,52 @@ def test_items_without_targets_are_refused(rows):
         fitted(TensorDataset(torch.tensor(rows[0])))
 
 
+class SecondInput(nn.Module):
+    """The first one tells nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = linear()
+
+    def forward(self, noise, X):
+        assert noise.shape == X.shape
+        return self.layers(X)
+
+
+class Several(IterableDataset):
+    """Several inputs and a target, as a script that calls model(a, b) reads them."""
+
+    def __init__(self, X, y):
+        self.X, self.y = X, y
+
+    def __iter__(self):
+        for row, label in zip(self.X, self.y, strict=True):
+            yield 0 * row, row, int(label)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_all_but_the_last_part_of_an_item_are_inputs(rows, n_ranks):
+    X, y = rows
+    items = TensorDataset(torch.zeros(X.shape), *map(torch.tensor, rows))
+    known = {"n_ranks": n_ranks, "max_iter": 20, "learning_rate_init": 0.03}
+    model = fitted(items, module=SecondInput, **known)
+    assert model.score(items) > 0.9
+    assert model.predict(items).shape == y.shape
+    model.set_params(early_stopping=True).fit(items, X_val=items)
+    assert model.validation_scores_[-1] > 0.9
+    assert fitted(Several(X, y), module=SecondInput, **known).score(items) > 0.9
+
+
+def test_inputs_without_names_need_a_data_set(rows):
+    stream = Several(*rows)
+    model = MPCAClassifier(module=SecondInput, early_stopping=True, **QUICK)
+    with pytest.raises(ValueError, match="several inputs of an item have no names"):
+        model.fit(stream, X_val=stream)
+    bag = db.from_sequence([(row, row, int(label)) for row, label in zip(*rows)])
+    with pytest.raises(ValueError, match="several inputs are entries of a dict"):
+        fitted(bag, module=SecondInput)
+
+
 class Stream(IterableDataset):
     """Pairs from front to end; a rank takes some of them, or shares them out."""
 
@@ -587,6 +634,21 @@ def test_what_is_prefetched_is_the_same(rows, strategy):
     )
     np.testing.assert_array_equal(ahead.vector_, plain.vector_)
     assert not [t for t in threading.enumerate() if t.name == "dask_ma-prefetch"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_for_a_gpu_lie_in_pinned_memory(rows, monkeypatch, prefetch):
+    found = []
+    given_to = Loaded.on
+
+    def on(self, device):
+        found.append((device.type, self.value.is_pinned()))
+        return given_to(self, device)
+
+    monkeypatch.setattr(Loaded, "on", on)
+    fitted(*rows, max_iter=1, torch={"device": "cuda", "prefetch": prefetch})
+    assert ("cuda", True) in found
 
 
 def sampler_of(rows, seed=0):

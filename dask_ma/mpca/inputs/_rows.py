@@ -16,6 +16,24 @@ MODULE_DTYPES = (
 )
 
 
+def has_target(item: Any) -> bool:
+    """Whether an item of a data set ends with a target: `(input, ..., target)`."""
+    return isinstance(item, tuple | list) and len(item) > 1
+
+
+def input_of(item: Any) -> Any:
+    """What a module gets of an item; a list where it has several inputs.
+
+    Parameters
+    ----------
+    item : object
+        One input, or a tuple of one or more inputs and a target.
+    """
+    if not has_target(item):
+        return item
+    return item[0] if len(item) == 2 else list(item[:-1])
+
+
 def flat_rows(X: Any) -> tuple[Any, tuple[int, ...] | None]:
     """Lay the values of each row end to end.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_ma.data import is_dask_collection, refuse_unfinished
 from dask_ma.mpca.inputs._fields import Fields, pack_rows
-from dask_ma.mpca.inputs._rows import flat_rows
+from dask_ma.mpca.inputs._rows import flat_rows, has_target, input_of
 
 
 class Source(NamedTuple):
@@ -185,8 +185,12 @@ def _columns_of(items: list[Any], y: Any) -> tuple[Any, Any]:
     """Arrays of the inputs of items, and of their targets where none are given."""
     if y is None:
         y = np.stack(list(_targets(iter(items))))
-    is_pair = isinstance(items[0], tuple | list) and len(items[0]) > 1
-    inputs = [item[0] if is_pair else item for item in items]
+    inputs = [input_of(item) for item in items]
+    if isinstance(inputs[0], list):
+        raise ValueError(
+            "several inputs of an item have no names, by which arrays of them could be "
+            "told apart: give a Dataset with __getitem__, or items with a dict"
+        )
     if isinstance(inputs[0], Mapping):
         return {n: np.stack([np.asarray(i[n]) for i in inputs]) for n in inputs[0]}, y
     return np.stack([np.asarray(each) for each in inputs]), y
@@ -235,12 +239,13 @@ def _targets_of_stream(dataset: Any) -> np.ndarray:
 def _targets(items: Iterator[Any]) -> Iterator[np.ndarray]:
     """Targets of items."""
     for item in items:
-        if not isinstance(item, tuple | list) or len(item) != 2:
+        if not has_target(item):
             raise ValueError(
-                "y is None, so each item must be a pair of an input and its target, "
-                f"got {type(item).__name__}; give y, or a data set of pairs"
+                "y is None, so each item must be a pair of an input and its target, or "
+                f"a tuple of several inputs and it, got {type(item).__name__}; give y, "
+                "or a data set of pairs"
             )
-        yield np.asarray(item[1])
+        yield np.asarray(item[-1])
 
 
 def _is_bag(X: Any) -> bool:
@@ -258,7 +263,7 @@ def _of_bag(bag: Any, y: Any, needs_target: bool) -> Source:
     if y is None and needs_target and not is_pair:
         raise ValueError(
             "y is None, so each item of the bag must be a pair of an input and its "
-            f"target, got {type(first).__name__}"
+            f"target, got {type(first).__name__}; several inputs are entries of a dict"
         )
     first_input = first[0] if is_pair else first
     fields = shape = None

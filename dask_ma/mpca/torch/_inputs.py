@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from dask_ma.mpca.inputs._fields import Fields, unpack_rows
 from dask_ma.mpca.inputs._rank_info import RankInfo, asked_for_rank
+from dask_ma.mpca.inputs._rows import input_of
 
 #: What a module is called with: one tensor, or several, by name or in order.
 Value = Any
@@ -113,8 +114,8 @@ class Inputs:
         """The batch as it lies in the rows, and what belongs to it in a stream."""
         if isinstance(dataset, Stream):
             items = dataset.take(X.shape[0])
-            targets = np.stack([np.asarray(item[1]) for item in items])
-            return default_collate([item[0] for item in items]), targets
+            targets = np.stack([np.asarray(item[-1]) for item in items])
+            return default_collate([input_of(item) for item in items]), targets
         if dataset is not None:
             items = [input_of(dataset[int(i)]) for i in X[:, 0]]
             return default_collate(items), None
@@ -220,11 +221,6 @@ def call(module: Any, value: Value) -> Any:
     if isinstance(value, Mapping):
         return module(**value)
     return module(*value) if isinstance(value, list | tuple) else module(value)
-
-
-def input_of(item: Any) -> Any:
-    """What the module gets of an item, of which the rest is the target."""
-    return item[0] if isinstance(item, tuple | list) and len(item) > 1 else item
 
 
 def _row_of(value: Value, number: int) -> Value:

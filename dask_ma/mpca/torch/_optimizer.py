@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dask_ma.kernels import Optimizer
+from dask_ma.mpca.torch._names import find_class
 
 # Makes an optimiser for some parameters, or for groups of them.
 OptimizerBuilder = Callable[[list[Any]], Any]
@@ -57,6 +58,57 @@ def group_parameters(
                 f"which are {', '.join(names)}"
             )
     return [*made, {"params": others}] if others else made
+
+
+def find_builder(chosen: Any) -> Any:
+    """What makes optimisers, of what a user has chosen.
+
+    Parameters
+    ----------
+    chosen : type, callable or str
+        A name in `torch.optim` stands for the class, "auto" for Adam.
+
+    Returns
+    -------
+    found : type or callable
+
+    Raises
+    ------
+    TypeError
+        If it is no class or function; of an optimiser that has been made it says what
+        to give in its place.
+    ValueError
+        For an unknown name.
+    """
+    name = "Adam" if isinstance(chosen, str) and chosen == "auto" else chosen
+    found = find_class(name, torch.optim, "optimizer", "torch.optim")
+    if isinstance(found, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer is an object of {type(found).__name__}, which is for "
+            f"parameters of its own, while each rank makes one: give "
+            f"{_call_that_made(found)}"
+        )
+    if not callable(found):
+        raise TypeError(f"optimizer={found!r} must be a class, or a name")
+    return found
+
+
+def _call_that_made(optimizer: Any) -> str:
+    """An optimiser in the words of the user's parameter."""
+    kind = type(optimizer)
+    is_known = getattr(torch.optim, kind.__name__, None) is kind
+    name = repr(kind.__name__) if is_known else kind.__name__
+    known = inspect.signature(kind).parameters
+    options = {
+        key: value
+        for key, value in optimizer.defaults.items()
+        if key in known and value != known[key].default
+    }
+    call = f"Torch(..., optimizer={name}, optimizer_params={options!r})"
+    if len(optimizer.param_groups) == 1:
+        return call
+    groups = '[("*.bias", {...}), ...]'
+    return f"{call}, and optimizer__param_groups={groups} for groups by names"
 
 
 class PacedOptimizer:

@@ -130,7 +130,7 @@ class Torch(AddressFreeRepr, Settings):
         "module_params": [dict, None],
         "criterion": [str, callable],
         "criterion_params": [dict, None],
-        "optimizer": [str, callable],
+        "optimizer": [str, callable, HasMethods("step")],  # its class is asked for
         "optimizer_params": [dict, None],
         "lr_scheduler": [str, callable, HasMethods("step"), None],
         "lr_scheduler_params": [dict, None],

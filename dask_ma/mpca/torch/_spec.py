@@ -44,6 +44,7 @@ from dask_ma.mpca.torch._objective import Objective
 from dask_ma.mpca.torch._optimizer import (
     OWN_KERNELS,
     OptimizerBuilder,
+    find_builder,
     group_parameters,
 )
 from dask_ma.mpca.torch._schedule import ScheduleSpec
@@ -158,9 +159,11 @@ class TorchSpec(NetworkSpec):
         Raises
         ------
         TypeError, ValueError
-            As :func:`~dask_ma.mpca.torch._module.pack_module`.
+            As :func:`~dask_ma.mpca.torch._module.pack_module`, or if the optimiser is
+            no class or name of one.
         """
         pack_module(self.module, self.module_params)
+        find_builder(self.optimizer)
 
     def digest_dataset(self) -> str:
         """What tells data sets from others.
@@ -473,10 +476,7 @@ class TorchSpec(NetworkSpec):
 
     def _optimizer_builder(self, module: nn.Module) -> OptimizerBuilder:
         """What makes optimisers: that of the module's own parameters has groups."""
-        chosen = "Adam" if _is_auto(self.optimizer) else self.optimizer
-        found = find_class(chosen, torch.optim, "optimizer", "torch.optim")
-        if not callable(found):
-            raise TypeError(f"optimizer={found!r} must be a class, or a name")
+        found = find_builder(self.optimizer)
         params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
         if _is_auto(self.optimizer) and not {*params} & OWN_KERNELS:
             params["fused"] = True  # the same steps in a quarter of the time
