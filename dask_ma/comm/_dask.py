@@ -84,11 +84,10 @@ def _clock_of_loop(worker: Worker) -> int:
 
 
 def _hear(run_id: str, rank: int, mailbox: Mailbox) -> list[str]:
-    """Addresses of all ranks, from the rank above this one in a binomial tree."""
-    parent = rank - (1 << (rank.bit_length() - 1))
+    """Addresses of all ranks, from the rank above this one in a binary tree."""
     try:
         addresses: list[str] = mailbox.get(
-            parent, _ADDRESSES, _config.get_timeout("comm.timeout")
+            parent_of(rank), _ADDRESSES, _config.get_timeout("comm.timeout")
         )
     except BaseException:
         registry.close(run_id, rank)  # nobody else will
@@ -96,10 +95,16 @@ def _hear(run_id: str, rank: int, mailbox: Mailbox) -> list[str]:
     return addresses
 
 
+def parent_of(rank: int) -> int:
+    """Rank right above one in a binary tree over all ranks."""
+    return (rank - 1) // 2
+
+
 def children_of(rank: int, size: int) -> list[int]:
-    """Ranks right below a rank in a binomial tree over all ranks, the lowest first."""
-    steps = range(rank.bit_length(), size.bit_length())
-    return [rank + (1 << step) for step in steps if rank + (1 << step) < size]
+    """Ranks right below a rank in a binary tree over all ranks, the lowest first."""
+    # A rank of a binomial tree would send a list of all ranks, as long as they are
+    # many, to as many others as the logarithm of their number.
+    return list(range(2 * rank + 1, min(2 * rank + 3, size)))
 
 
 class _Parcel(NamedTuple):
