@@ -8,8 +8,8 @@ a process. The third simulates more ranks than a machine carries: the steps of e
 operation on a clock for every rank, with the costs of a message measured before. The
 fourth does so for launches: seconds of client and scheduler by a straight line through
 those of the first table, whose last point it leaves out and foretells; the bytes of the
-tasks, which are those of tasks that are made; and the time until the last rank has heard
-where the others are.
+tasks, which are those of tasks that are made; and the time until the last rank has
+heard where the others are.
 
 Run ``python many_ranks.py --help``; the defaults take some minutes. All but the columns
 of seconds by the clock can be trusted on a machine that does other things, too.

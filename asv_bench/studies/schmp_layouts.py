@@ -1,12 +1,12 @@
 """Does ``layout="auto"`` of SchMPLasso choose what is quicker?
 
-Dense and sparse data of several shapes, from few stored elements for each column to many,
-lie on worker processes. Each is fitted with the rows shared out and with the columns, in
-turns; medians by the clock are printed with what "auto" chooses. Where it has chosen the
-slower one, the last column says how much slower.
+Dense and sparse data of several shapes, from few stored elements for each column to
+many, lie on worker processes. Each is fitted with the rows shared out and with the
+columns, in turns; medians by the clock are printed with what "auto" chooses. Where it
+has chosen the slower one, the last column says how much slower.
 
-Run ``python schmp_layouts.py``; the defaults take about two minutes. On hosts with links
-of a given rate, with that rate for the choice:
+Run ``python schmp_layouts.py``; the defaults take about two minutes. On hosts with
+links of a given rate, with that rate for the choice:
 
     DASK_DASK_MA__COMM__LINK_BANDWIDTH="12 MB" \\
         python shaped_hosts.py --rate 100mbit schmp_layouts.py --processes 4

@@ -8,14 +8,14 @@ for it. The ways are
 - ``frames of 2 GiB``: ``distributed.comm.shard``, so that no array is cut into frames;
 - ``one thread``: ``distributed.comm.offload``, so that large arrays are packed and
   unpacked by the event loop itself;
-- ``behind the header``: without the byte that dask_ma sends ahead, so that Dask reads the
-  header and the array into one buffer, and its elements lie at any byte;
+- ``behind the header``: without the byte that dask_ma sends ahead, so that Dask reads
+  the header and the array into one buffer, and its elements lie at any byte;
 - ``UCX``: ``protocol="ucxx"``, where the package distributed-ucxx can be imported;
 - ``sockets``: two processes that only send bytes, and receive them into memory that is
   there already.
 
-The receiver adds the array to another one, since that is what allreduces do with it; the
-time of this on arrays in memory is printed first.
+The receiver adds the array to another one, since that is what allreduces do with it;
+the time of this on arrays in memory is printed first.
 
 Run ``python transports.py``; the defaults take about two minutes.
 """
