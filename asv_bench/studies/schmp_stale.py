@@ -2,9 +2,9 @@
 
 The paper's pipeline of depth two, emulated in one process: each working set is chosen
 by the gradient at the model of a round before, as if other ranks had looked for it
-while rank 0 solved. Rounds are counted, and the seconds of what only rank 0 can
-do, the small problem, and of what is shared out: gradients, gap and columns. From these
-follows how long a fit takes on some ranks if messages cost nothing:
+while rank 0 solved. Rounds are counted, and the seconds of the processor of what only
+rank 0 can do, the small problem, and of what is shared out: gradients, gap and columns.
+From these follows how long a fit takes on some ranks if messages cost nothing:
 
 - one after the other, rounds take what is shared out over the ranks, and the small
   problem on top;
@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,23 +59,23 @@ class Timed(WorkingSets):
     rounds: list[list[float]]  # of the small problem, and of all else
 
     def check(self) -> DualityGap:
-        start = perf_counter()
+        start = thread_time()
         try:
             return super().check()
         finally:
-            type(self).rounds.append([0.0, perf_counter() - start])
+            type(self).rounds.append([0.0, thread_time() - start])
 
     def improve(self) -> None:
-        start = perf_counter()
+        start = thread_time()
         super().improve()
-        type(self).rounds[-1][1] += perf_counter() - start
+        type(self).rounds[-1][1] += thread_time() - start
 
     def _step(self, *args: Any) -> Any:
-        start = perf_counter()
+        start = thread_time()
         try:
             return super()._step(*args)
         finally:
-            seconds = perf_counter() - start
+            seconds = thread_time() - start
             last = type(self).rounds[-1]
             last[0] += seconds
             last[1] -= seconds  # of all that is in `improve`
