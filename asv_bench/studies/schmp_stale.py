@@ -143,9 +143,12 @@ def main() -> None:
     add("--ranks", type=int, nargs="+", default=[2, 4])
     add("--most", type=int, default=200, help="rounds after which to give up")
     add("--repeats", type=int, default=3)
+    add("--write", type=Path, help="file for the table")
     args = parser.parse_args()
-    head = "columns divisor rounds stale_rounds small_problem all_else"
-    print(*head.split(), *(f"stale/in_turns_on_{n}" for n in args.ranks), sep=", ")
+    rows = [["columns", "largest alpha over", "rounds", "a round behind"]]
+    rows[0] += ["small problems [s]", "all else [s]"]
+    rows[0] += [f"ratio on {n} ranks" for n in args.ranks]
+    print(*rows[0], sep=", ")
     for columns in args.columns:
         problem = make_correlated(args.rows, columns)
         for divisor in args.divisors:
@@ -153,17 +156,16 @@ def main() -> None:
                 found = rounds_of(Timed, problem, divisor, args)
                 stale = rounds_of(Stale, problem, divisor, args)
             ratios = [stale.overlapped(n) / found.in_turns(n) for n in args.ranks]
-            print(
-                columns,
-                f"{divisor:g}",
-                len(found.alone) - 1,  # the last look finds that it is the end
-                len(stale.alone) - 1,
-                f"{found.alone.sum():.3f} s",
-                f"{found.shared.sum():.3f} s",
-                *(f"{ratio:.2f}" for ratio in ratios),
-                sep=", ",
-                flush=True,
-            )
+            # The last look at the gap finds that it is the end.
+            rounds = [len(work.alone) - 1 for work in (found, stale)]
+            seconds = [found.alone.sum(), found.shared.sum()]
+            row = [str(columns), f"{divisor:g}", *map(str, rounds)]
+            row += [f"{number:.3f}" for number in seconds]
+            row += [f"{ratio:.2f}" for ratio in ratios]
+            print(*row, sep=", ", flush=True)
+            rows.append(row)
+    if args.write:
+        args.write.write_text("".join(",".join(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import os
 import socket
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,7 @@ def main() -> None:
     add = parser.add_argument
     add("--sizes", type=int, nargs="+", default=[10**6, 2 * 10**7, 16 * 10**7])
     add("--repeats", type=int, default=9)
+    add("--write", type=Path, help="file for the table")
     args = parser.parse_args()
     args.sizes = [size // 8 * 8 for size in args.sizes]
     ways = [(way, "tcp") for way in WAYS]
@@ -179,13 +181,17 @@ def main() -> None:
             one += other
         seconds = (time.perf_counter() - start) / args.repeats
         print(f"{nbytes / 1e6:g} MB added up in {1e3 * seconds:.2f} ms")
-    print("ms of a message by the clock / of the processor, with its sum")
-    print("way", *(f"{nbytes / 1e6:g} MB" for nbytes in args.sizes), sep=", ")
+    rows = [["ms by the clock / of the processor"]]
+    rows[0] += [f"{nbytes / 1e6:g} MB" for nbytes in args.sizes]
     runs = {way: on_workers(way, protocol, args) for way, protocol in ways}
     runs["sockets"] = by_sockets(args)
     for way, found in runs.items():
         cells = [f"{1e3 * clock:.2f} / {1e3 * used:.2f}" for clock, used in found]
-        print(way, *cells, sep=", ")
+        rows.append([way, *cells])
+    text = "".join(",".join(row) + "\n" for row in rows)
+    print(text)
+    if args.write:
+        args.write.write_text(text)
 
 
 if __name__ == "__main__":
