@@ -1,6 +1,6 @@
 """What do hundreds of ranks cost the client, the scheduler and rank 0?
 
-Four tables. The first is measured on a cluster of this machine, whose scheduler and
+Five tables. The first is measured on a cluster of this machine, whose scheduler and
 workers are processes of their own: processor time of each for a launch and its
 clean-up, for following ranks that work, and the bytes of the tasks. The second counts
 messages of collective operations among ranks that are threads, each of which passes for
@@ -9,7 +9,9 @@ operation on a clock for every rank, with the costs of a message measured before
 fourth does so for launches: seconds of client and scheduler by a straight line through
 those of the first table, whose last point it leaves out and foretells; the bytes of the
 tasks, which are those of tasks that are made; and the time until the last rank has
-heard where the others are.
+heard where the others are. The fifth counts the functions of Python that client and
+scheduler call in a launch: by it one can tell on a busy machine whether they grow with
+the ranks.
 
 Run ``python many_ranks.py --help``; the defaults take some minutes. All but the columns
 of seconds by the clock can be trusted on a machine that does other things, too.
@@ -186,6 +188,61 @@ def measure_launch(
         row[f"following, {name} [s/s]"] = round(extra, 3)
     row["barrier [ms]"] = round(1e3 * max(first for first, _ in times), 1)
     row["allreduce [ms]"] = round(1e3 * max(second for _, second in times), 1)
+    return row
+
+
+# Calls of a launch ------------------------------------------------------------------
+
+
+class Calls:
+    """Counts the functions that a thread calls, which no other load changes."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def start(self) -> None:
+        """Begin in the thread that calls this."""
+        sys.setprofile(self._note)
+
+    def stop(self) -> int:
+        """End in the same thread; how many there were."""
+        sys.setprofile(None)
+        return self.number
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        self.number += event in ("call", "c_call")
+
+
+def start_on_scheduler(dask_scheduler: Any) -> None:
+    """Count on the scheduler's event loop."""
+    dask_scheduler.calls = Calls()
+    dask_scheduler.calls.start()
+
+
+def stop_on_scheduler(dask_scheduler: Any) -> int:
+    """What has been counted there."""
+    return int(dask_scheduler.calls.stop())
+
+
+def count_calls(client: Client, n_ranks: int) -> dict[str, Any]:
+    """Functions that client and scheduler call for a launch and its clean-up."""
+    own, of_loop = Calls(), Calls()
+
+    async def start() -> None:
+        of_loop.start()
+
+    async def stop() -> int:
+        return of_loop.stop()
+
+    client.run_on_scheduler(start_on_scheduler)
+    client.sync(start)
+    own.start()
+    run_spmd(nothing, client=client, n_ranks=n_ranks)
+    number = own.stop() + client.sync(stop)
+    row: dict[str, Any] = {"ranks": n_ranks, "client": number}
+    row["scheduler"] = client.run_on_scheduler(stop_on_scheduler)
+    for side in ("client", "scheduler"):
+        row[f"{side}, for a rank"] = round(row[side] / n_ranks)
     return row
 
 
@@ -411,7 +468,9 @@ def main() -> None:
             measure_launch(client, scheduler, n_ranks, options.repeats)
             for n_ranks in options.ranks
         ]
+        calls = [count_calls(client, n_ranks) for n_ranks in options.ranks]
         costs = measure_costs(client)
+    show("Functions called in a launch and its clean-up", calls, path("calls"))
     show("Launch, following, clean-up", rows, path("launch"))
     counted = [count_messages(n_ranks) for n_ranks in options.ranks]
     show(
