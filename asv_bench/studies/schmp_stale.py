@@ -11,7 +11,7 @@ From these follows how long a fit takes on some ranks if messages cost nothing:
 - in the pipeline, whichever is longer: the small problem, or all work over the ranks,
   where rank 0 has as many rows less as keep it busy no longer than the others.
 
-This is the best case for the pipeline: its certificate, too, would come a round late.
+This is the best case for the pipeline: what ranks tell each other takes no time.
 
 Run ``python schmp_stale.py``; the defaults take about a minute and 2 GB of memory.
 """
