@@ -42,4 +42,4 @@ class SchMPParams(ProblemParams):
     @property
     def n_rounds(self) -> int:
         """Gradients over all features to expect; coordinate descent makes few."""
-        return 10 if self.schedule is None else 0
+        return 6 if self.schedule is None else 0
