@@ -268,9 +268,11 @@ def test_indices_are_as_small_as_they_may_be(n_rows, n_stored, expected):
         # hardly anything to send
         (Extent(500, 5000, 9000, 8, True), 4, 10, 640e6, "columns"),
         (Extent(30, 5000, 150_000), 4, 0, 640e6, "rows"),  # no gradients
-        # On a fast network sparse rows cost more to lay out than to send.
-        (Extent(500, 5000, 100_000, 8, True), 4, 10, 640e6, "rows"),
-        (Extent(500, 5000, 100_000, 8, True), 4, 10, 12e6, "columns"),
+        # On a fast network many sparse rows cost more to lay out than to send.
+        (Extent(10**5, 10**6, 3 * 10**7, 8, True), 4, 10, 640e6, "rows"),
+        (Extent(10**5, 10**6, 3 * 10**7, 8, True), 4, 20, 12e6, "columns"),
+        # Few are laid out by columns in any case.
+        (Extent(10**5, 10**6, 2 * 10**7, 8, True), 4, 10, 640e6, "columns"),
         # In float32 X is half of the bytes; gradients are not.
         (Extent(60, 5000, 300_000, 4), 4, 10, 12e6, "columns"),
         (Extent(60, 5000, 300_000, 8), 4, 10, 12e6, "rows"),
@@ -282,7 +284,7 @@ def test_choice_of_the_layout(extent, n_ranks, n_rounds, bandwidth, expected):
 
 def test_the_choice_knows_the_bandwidth_of_the_configuration(configured, monkeypatch):
     """Read by the client, and the same on all ranks, also on one without rows."""
-    X = sparse.random_array((60, 5000), density=0.1, random_state=0, format="csr")
+    X = sparse.random_array((60, 5000), density=0.3, random_state=0, format="csr")
     y = np.asarray(X[:, :1].sum(axis=1)).ravel()
     chosen = []
 
@@ -291,7 +293,7 @@ def test_the_choice_knows_the_bandwidth_of_the_configuration(configured, monkeyp
         return chosen[-1]
 
     monkeypatch.setattr(_agent, "choose_layout", choose)
-    for bandwidth, layout in [("12 MB", "columns"), ("64 GB", "rows")]:
+    for bandwidth, layout in [("64 GB", "columns"), ("1 MB", "rows")]:
         with configured({"dask-ma.comm.link-bandwidth": bandwidth}):
             SchMPLasso(0.1, n_ranks=4).fit(X, y)
             SchMPLasso(0.1).path(X, y, alphas=[0.1])
