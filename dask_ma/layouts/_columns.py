@@ -29,7 +29,7 @@ from dask_ma.data import Block, Shard
 from dask_ma.kernels import column_store
 
 # Stored elements of sparse rows, 64 MiB with their places, whose copy by columns is
-# worth its memory: fits take half of the time that they take with columns read from rows.
+# worth its memory: fits take half of the time of those that read them from rows.
 FEW_STORED = 2**26 // 12
 _LARGEST_INT32 = np.iinfo(np.int32).max
 _TILE = 512
