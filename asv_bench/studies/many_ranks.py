@@ -1,11 +1,17 @@
 """What do hundreds of ranks cost the client, the scheduler and rank 0?
 
-Three tables. The first is measured on a cluster of this machine, whose scheduler and
+Five tables. The first is measured on a cluster of this machine, whose scheduler and
 workers are processes of their own: processor time of each for a launch and its
 clean-up, for following ranks that work, and the bytes of the tasks. The second counts
 messages of collective operations among ranks that are threads, each of which passes for
 a process. The third simulates more ranks than a machine carries: the steps of each
-operation on a clock for every rank, with the costs of a message measured before.
+operation on a clock for every rank, with the costs of a message measured before. The
+fourth does so for launches: seconds of client and scheduler by a straight line through
+those of the first table, whose last point it leaves out and foretells; the bytes of the
+tasks, which are those of tasks that are made; and the time until the last rank has
+heard where the others are. The fifth counts the functions of Python that client and
+scheduler call in a launch: by it one can tell on a busy machine whether they grow with
+the ranks.
 
 Run ``python many_ranks.py --help``; the defaults take some minutes. All but the columns
 of seconds by the clock can be trusted on a machine that does other things, too.
@@ -41,6 +47,7 @@ from dask_ma.comm import (
     broadcast,
     gather,
 )
+from dask_ma.comm._dask import children_of
 from dask_ma.comm._topology import doubling_partners, doubling_steps, powers_of_two
 from dask_ma.engine import _launch
 from dask_ma.engine._run import Run
@@ -124,9 +131,14 @@ def n_tasks(client: Client) -> int:
     )
 
 
+def addresses_of(n_ranks: int) -> tuple[str, ...]:
+    """Addresses as those of as many workers."""
+    return tuple(f"tcp://10.0.{i // 250}.{i % 250}:40000" for i in range(n_ranks))
+
+
 def bytes_of_tasks(n_ranks: int) -> int:
     """Bytes of what the tasks of all ranks are sent of a run."""
-    addresses = tuple(f"tcp://10.0.{i // 250}.{i % 250}:40000" for i in range(n_ranks))
+    addresses = addresses_of(n_ranks)
     run = Run(
         name="MASGDClassifier",
         run_id="0" * 32,
@@ -176,6 +188,61 @@ def measure_launch(
         row[f"following, {name} [s/s]"] = round(extra, 3)
     row["barrier [ms]"] = round(1e3 * max(first for first, _ in times), 1)
     row["allreduce [ms]"] = round(1e3 * max(second for _, second in times), 1)
+    return row
+
+
+# Calls of a launch ------------------------------------------------------------------
+
+
+class Calls:
+    """Counts the functions that a thread calls, which no other load changes."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def start(self) -> None:
+        """Begin in the thread that calls this."""
+        sys.setprofile(self._note)
+
+    def stop(self) -> int:
+        """End in the same thread; how many there were."""
+        sys.setprofile(None)
+        return self.number
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        self.number += event in ("call", "c_call")
+
+
+def start_on_scheduler(dask_scheduler: Any) -> None:
+    """Count on the scheduler's event loop."""
+    dask_scheduler.calls = Calls()
+    dask_scheduler.calls.start()
+
+
+def stop_on_scheduler(dask_scheduler: Any) -> int:
+    """What has been counted there."""
+    return int(dask_scheduler.calls.stop())
+
+
+def count_calls(client: Client, n_ranks: int) -> dict[str, Any]:
+    """Functions that client and scheduler call for a launch and its clean-up."""
+    own, of_loop = Calls(), Calls()
+
+    async def start() -> None:
+        of_loop.start()
+
+    async def stop() -> int:
+        return of_loop.stop()
+
+    client.run_on_scheduler(start_on_scheduler)
+    client.sync(start)
+    own.start()
+    run_spmd(nothing, client=client, n_ranks=n_ranks)
+    number = own.stop() + client.sync(stop)
+    row: dict[str, Any] = {"ranks": n_ranks, "client": number}
+    row["scheduler"] = client.run_on_scheduler(stop_on_scheduler)
+    for side in ("client", "scheduler"):
+        row[f"{side}, for a rank"] = round(row[side] / n_ranks)
     return row
 
 
@@ -333,6 +400,32 @@ def simulate(n_ranks: int, costs: Costs) -> dict[str, Any]:
     return {name: round(value, 1) for name, value in row.items()}
 
 
+def heard_of_others(n_ranks: int, costs: Costs) -> float:
+    """Seconds until the last rank has the addresses, which go down a tree."""
+    nbytes = sum(len(address) for address in addresses_of(n_ranks))
+    clocks = np.zeros(n_ranks)
+    for rank in range(n_ranks):
+        for child in children_of(rank, n_ranks):
+            costs.send(clocks[rank : rank + 1], clocks[child : child + 1], nbytes)
+    return float(clocks.max())
+
+
+def foretell(
+    measured: list[dict[str, Any]], n_ranks: int, costs: Costs
+) -> dict[str, Any]:
+    """A launch of more ranks, each of whose sides costs something for each rank."""
+    row: dict[str, Any] = {"ranks": n_ranks}
+    row["KB of tasks"] = round(bytes_of_tasks(n_ranks) / 1e3)
+    known = [each for each in measured if each["ranks"] < n_ranks]
+    ranks = np.array([each["ranks"] for each in known])
+    for name in ("clock", "client", "scheduler"):
+        column = f"launch, {name} [s]"
+        line = np.polyfit(ranks, [each[column] for each in known], 1)
+        row[column] = round(float(np.polyval(line, n_ranks)), 2)
+    row["addresses [ms]"] = round(1e3 * heard_of_others(n_ranks, costs), 1)
+    return row
+
+
 # Tables -----------------------------------------------------------------------------
 
 
@@ -375,7 +468,9 @@ def main() -> None:
             measure_launch(client, scheduler, n_ranks, options.repeats)
             for n_ranks in options.ranks
         ]
+        calls = [count_calls(client, n_ranks) for n_ranks in options.ranks]
         costs = measure_costs(client)
+    show("Functions called in a launch and its clean-up", calls, path("calls"))
     show("Launch, following, clean-up", rows, path("launch"))
     counted = [count_messages(n_ranks) for n_ranks in options.ranks]
     show(
@@ -387,6 +482,10 @@ def main() -> None:
     )
     simulated = [simulate(n_ranks, costs) for n_ranks in options.simulated]
     show("Simulated milliseconds", simulated, path("simulated"))
+    if len(rows) > 2:
+        sizes = [rows[-1]["ranks"], *options.simulated]
+        foretold = [foretell(rows, n_ranks, costs) for n_ranks in sizes]
+        show("Launches, foretold", foretold, path("foretold"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dask_ma.comm._topology import (
     doubling_partners,
     doubling_steps,
     powers_of_two,
+    split_bounds,
 )
 
 Way = Literal["whole", "halves", "parts"]
@@ -44,7 +45,7 @@ def allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndar
     else:
         add_up = _add_up_whole if way == "whole" else _add_up_by_halves
         result = _between_first_ranks(group, flat, combine, tag, add_up)
-    group.flush()
+    group.take_back()
     return result
 
 
@@ -191,11 +192,11 @@ def _add_up_by_halves(
     return _Halves(group, combine, tag, len(vector)).total(vector)
 
 
-# The nodes are taken in teams of powers of two, the largest first: 7 as 4, 2 and 1. In
-# step `i` node `k` of a team and node ``k XOR 2^i`` exchange halves of what they have,
-# and add up, so that each has the sum over its team of some rows of the vector, seen as
-# a matrix with a row for each node of the first team. From the last team to the first
-# these are handed on and added to what the next team has. Rows of the total are
+# The nodes are taken in teams of powers of two, the largest first: 7 as 4, 2 and 1. The
+# vector is cut into as many pieces as the first team has nodes. In step `i` node `k` of
+# a team and node ``k XOR 2^i`` exchange halves of what they have, and add up, so that
+# each has the sum over its team of a run of pieces. From the last team to the first
+# these are handed on and added to what the next team has. Pieces of the total are
 # exchanged in the first team, backwards, and it gives the total to the others.
 class _Halves:
     """Exchange of halves between nodes of which each has the sum of a subtree."""
@@ -206,7 +207,7 @@ class _Halves:
         node = layout.node_of(group.rank)
         self._leaders = [ranks[0] for ranks in layout.members]
         self._sizes = powers_of_two(layout.n_nodes)
-        self._length = length
+        self._bounds = split_bounds(length, self._sizes[0])
         self._team, self._start = 0, 0  # this node's team, and its first node
         while node >= self._start + self._sizes[self._team]:
             self._start += self._sizes[self._team]
@@ -215,88 +216,111 @@ class _Halves:
 
     def total(self, vector: np.ndarray) -> np.ndarray:
         """The sum over all nodes."""
-        rows = self._hand_on(self._halve(self._as_rows(vector)))
+        run = self._hand_on(self._halve(vector))
         n_first = self._sizes[0]
         if self._team:
             node = self._start + self._place
             return np.array(self._receive(node - n_first, "total"))
-        total: np.ndarray = self._double(rows).reshape(-1)[: self._length]
+        total = self._double(run)
         beyond = self._place + n_first
         if beyond < len(self._leaders):
-            # The caller may change what it gets before it has gone out.
-            self._send(total.copy(), beyond, "total")
+            self._send(total, beyond, "total")
         return total
 
-    def _as_rows(self, vector: np.ndarray) -> np.ndarray:
-        """The vector as a matrix with a row for each node of the first team."""
-        n_rows = self._sizes[0]
-        width = -(-len(vector) // n_rows)
-        if len(vector) == width * n_rows:
-            return vector.reshape(n_rows, width)
-        rows = np.zeros((n_rows, width), vector.dtype)
-        rows.reshape(-1)[: len(vector)] = vector
-        return rows
-
-    def _halve(self, rows: np.ndarray) -> np.ndarray:
-        """Sum over the team of each `size`-th row, from the one of this place on."""
+    def _halve(self, vector: np.ndarray) -> _Run:
+        """Sum over the team of the pieces that this place gets."""
+        run = _Run(0, self._sizes[0], vector)
         for distance in doubling_steps(self._sizes[self._team]):
-            is_upper = int(self._place & distance != 0)
+            is_upper = bool(self._place & distance)
             peer = self._start + (self._place ^ distance)
-            sent = np.ascontiguousarray(rows[1 - is_upper :: 2])
-            self._send(sent, peer, ("halves", distance))
-            own, other = rows[is_upper::2], self._receive(peer, ("halves", distance))
-            rows = self._combine(other, own) if is_upper else self._combine(own, other)
-        return rows
+            kept, given = self._cut(run, is_upper)
+            self._send(given.values, peer, ("halves", distance))
+            own, other = kept.values, self._receive(peer, ("halves", distance))
+            pair = (other, own) if is_upper else (own, other)
+            # The caller's vector may not be written to; sums of it are this rank's.
+            out = None if run.values is vector else own
+            run = kept._replace(values=self._combine(*pair, out=out))
+        return run
 
-    def _hand_on(self, rows: np.ndarray) -> np.ndarray:
+    def _hand_on(self, run: _Run) -> _Run:
         """Add what later teams have, and give the sum to the team before."""
         size = self._sizes[self._team]
         if self._team + 1 < len(self._sizes):
             later = self._take_over(size, self._sizes[self._team + 1])
-            rows = self._combine(rows, later)
+            run = run._replace(values=self._combine(run.values, later))
         if self._team:
             before = self._start - self._sizes[self._team - 1] + self._place
-            self._send(rows, before, "sum")
-        return rows
+            self._send(run.values, before, "sum")
+        return run
 
     def _take_over(self, size: int, n_later: int) -> np.ndarray:
-        """Rows of this place of what the next team has added up."""
+        """Pieces of this place of what the next team has added up."""
         # As many nodes of this team get them, and halve them with others of it.
-        steps = [n_later * step for step in doubling_steps(size // n_later)]
-        later: np.ndarray | None = None
+        later: _Run | None = None
         if self._place < n_later:
-            later = self._receive(self._start + size + self._place, "sum")
-        for distance in steps:
+            first, last = 0, self._sizes[0]
+            for distance in doubling_steps(n_later):
+                first, last = _half(first, last, bool(self._place & distance))
+            values = self._receive(self._start + size + self._place, "sum")
+            later = _Run(first, last, values)
+        for distance in [n_later * step for step in doubling_steps(size // n_later)]:
             if later is not None:
-                given = np.ascontiguousarray(later[1::2])
+                later, given = self._cut(later, False)
                 peer = self._start + self._place + distance
-                self._send(given, peer, ("later", distance))
-                later = later[::2]
+                message = [given.first, given.last, given.values]
+                self._send(message, peer, ("later", distance))
             elif self._place < 2 * distance:
                 peer = self._start + self._place - distance
-                later = self._receive(peer, ("later", distance))
+                later = _Run(*self._receive(peer, ("later", distance)))
         if later is None:
-            raise RuntimeError("no node has handed its rows on")
-        return later
+            raise RuntimeError("no node has handed its pieces on")
+        return later.values
 
-    def _double(self, rows: np.ndarray) -> np.ndarray:
-        """All rows of the total, from those of this place in the first team."""
-        width = rows.shape[1]
+    def _double(self, run: _Run) -> np.ndarray:
+        """All pieces of the total, from those of this place in the first team."""
+        total = np.empty(self._bounds[-1], run.values.dtype)
+        first, last = run.first, run.last
+        total[self._slice(first, last)] = run.values
         for distance in reversed(doubling_steps(self._sizes[0])):
-            is_upper = int(self._place & distance != 0)
-            peer = self._place ^ distance
-            self._send(rows, peer, ("wholes", distance))
-            joined = np.empty((2 * len(rows), width), rows.dtype)
-            joined[is_upper::2] = rows
-            joined[1 - is_upper :: 2] = self._receive(peer, ("wholes", distance))
-            rows = joined
-        return rows
+            peer, width = self._place ^ distance, last - first
+            start = first - width if self._place & distance else last
+            self._send(total[self._slice(first, last)], peer, ("wholes", distance))
+            received = self._receive(peer, ("wholes", distance))
+            total[self._slice(start, start + width)] = received
+            first = min(first, start)
+            last = first + 2 * width
+        return total
 
-    def _send(self, payload: np.ndarray, node: int, what: object) -> None:
+    def _slice(self, first: int, last: int) -> slice:
+        """Elements of some pieces."""
+        return slice(self._bounds[first], self._bounds[last])
+
+    def _cut(self, run: _Run, upper: bool) -> tuple[_Run, _Run]:
+        """The half that is kept, and the one that is given away."""
+        middle = _half(run.first, run.last, False)[1]
+        where = self._bounds[middle] - self._bounds[run.first]
+        lower = _Run(run.first, middle, run.values[:where])
+        higher = _Run(middle, run.last, run.values[where:])
+        return (higher, lower) if upper else (lower, higher)
+
+    def _send(self, payload: Any, node: int, what: object) -> None:
         """Send to the first rank of a node."""
         self._group.push(payload, self._leaders[node], (what, self._tag), copy=False)
 
-    def _receive(self, node: int, what: object) -> np.ndarray:
+    def _receive(self, node: int, what: object) -> Any:
         """Receive from the first rank of a node."""
-        received: np.ndarray = self._group.recv(self._leaders[node], (what, self._tag))
-        return received
+        return self._group.recv(self._leaders[node], (what, self._tag))
+
+
+class _Run(NamedTuple):
+    """Pieces of a vector that follow each other: `first` up to but not `last`."""
+
+    first: int
+    last: int
+    values: np.ndarray
+
+
+def _half(first: int, last: int, upper: bool) -> tuple[int, int]:
+    """One half of a run of pieces."""
+    middle = (first + last) // 2
+    return (middle, last) if upper else (first, middle)

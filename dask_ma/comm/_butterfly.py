@@ -238,7 +238,7 @@ def _doubling(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndarray:
             distance *= 2
         if rank < n_extra:
             group.push(total, rank + n_core, ("out", tag))
-    group.flush()
+    group.take_back()
     return total
 
 

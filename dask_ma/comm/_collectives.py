@@ -138,7 +138,7 @@ def reduce_scatter(group: Group, array: np.ndarray, op: Op = "sum") -> np.ndarra
     tag = group._next_tag()
     with adding_up(group):
         part = reduce_scatter_flat(group, np.ravel(array), _ufunc(op), tag)
-    group.flush()
+    group.take_back()
     # Ranks of this process may still read `array`, which the caller may change.
     local_barrier(group, tag)
     return np.array(part)
@@ -162,7 +162,7 @@ def allgather(group: Group, payload: Any) -> list[Any]:
     # Ranks of this process see the same memory: nobody may write to it.
     payload = map_arrays(payload, np.copy)
     payloads = gather_by_doubling(group, payload, group._next_tag())
-    group.flush()
+    group.take_back()
     return [
         map_arrays(map_arrays(payload, aligned), frozen_view) for payload in payloads
     ]
@@ -188,7 +188,8 @@ def gather(group: Group, payload: Any, root: int = 0) -> list[Any] | None:
     group._check_rank(root, "root")
     tag = ("gather", group._next_tag())
     if group.rank != root:
-        group.send(payload, root, tag)
+        group.push(payload, root, tag, copy=root in group.local_ranks)
+        group.take_back()
         return None
     return [
         payload if source == root else group.recv(source, tag)
@@ -232,7 +233,7 @@ def broadcast(group: Group, payload: Any = None, root: int = 0) -> Any:
             group.push(payload, child, tag, copy=False)
             step <<= 1
         push_to_local_peers(group, payload, tag, copy=True)
-        group.flush()
+        group.take_back()
     else:
         payload = group.recv(layout.delegate(root, node), tag)
     return payload if group.rank == root else map_arrays(payload, aligned)
@@ -261,7 +262,7 @@ def sendrecv(
     """
     group.push(payload, dest, tag, copy=dest in group.local_ranks)
     received = group.recv(source, tag)
-    group.flush()
+    group.take_back()
     return received
 
 

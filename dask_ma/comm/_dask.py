@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 from dask_ma import _config
@@ -84,11 +84,10 @@ def _clock_of_loop(worker: Worker) -> int:
 
 
 def _hear(run_id: str, rank: int, mailbox: Mailbox) -> list[str]:
-    """Addresses of all ranks, from the rank above this one in a binomial tree."""
-    parent = rank - (1 << (rank.bit_length() - 1))
+    """Addresses of all ranks, from the rank above this one in a binary tree."""
     try:
         addresses: list[str] = mailbox.get(
-            parent, _ADDRESSES, _config.get_timeout("comm.timeout")
+            parent_of(rank), _ADDRESSES, _config.get_timeout("comm.timeout")
         )
     except BaseException:
         registry.close(run_id, rank)  # nobody else will
@@ -96,10 +95,25 @@ def _hear(run_id: str, rank: int, mailbox: Mailbox) -> list[str]:
     return addresses
 
 
+def parent_of(rank: int) -> int:
+    """Rank right above one in a binary tree over all ranks."""
+    return (rank - 1) // 2
+
+
 def children_of(rank: int, size: int) -> list[int]:
-    """Ranks right below a rank in a binomial tree over all ranks, the lowest first."""
-    steps = range(rank.bit_length(), size.bit_length())
-    return [rank + (1 << step) for step in steps if rank + (1 << step) < size]
+    """Ranks right below a rank in a binary tree over all ranks, the lowest first."""
+    # A rank of a binomial tree would send a list of all ranks, as long as they are
+    # many, to as many others as the logarithm of their number.
+    return list(range(2 * rank + 1, min(2 * rank + 3, size)))
+
+
+class _Parcel(NamedTuple):
+    """A message under way, its bytes and who gets it."""
+
+    future: Future[None]
+    nbytes: int
+    dest: int
+    is_lent: bool  # its arrays are those of the rank
 
 
 class DaskGroup(Group):
@@ -137,8 +151,8 @@ class DaskGroup(Group):
         self.run_id = run_id
         self._addresses = tuple(addresses)
         self._worker = worker
-        self._under_way: deque[tuple[Future[None], int, int]] = deque()
-        self._bytes_under_way = 0
+        self._under_way: deque[_Parcel] = deque()
+        self._bytes_under_way = self._n_lent = 0
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._push_buffer = _config.get_bytes("comm.push-buffer")
         self._pace = pace_of(worker)
@@ -160,7 +174,7 @@ class DaskGroup(Group):
         """The same rank for a second thread; see :meth:`Group.for_thread`."""
         second = super().for_thread()
         second._under_way = deque()
-        second._bytes_under_way = 0
+        second._bytes_under_way = second._n_lent = 0
         return second
 
     def flush(self) -> None:
@@ -177,10 +191,20 @@ class DaskGroup(Group):
             self._wait_for_oldest()
         self.raise_if_closed()
 
+    def take_back(self) -> None:
+        """Wait until arrays that were pushed without a copy may be changed.
+
+        A short message is a copy already; that a collective operation need not wait for
+        the answer to it saves a third of the time of a small one.
+        """
+        while self._under_way and (self._n_lent or self._under_way[0].future.done()):
+            self._wait_for_oldest()
+        self.raise_if_closed()
+
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
-        for future, _, _ in self._under_way:
-            future.cancel()
+        for parcel in self._under_way:
+            parcel.future.cancel()
         self._under_way.clear()
         registry.close(self.run_id, self.rank)
 
@@ -188,10 +212,14 @@ class DaskGroup(Group):
         nbytes = payload_nbytes(payload)
         while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
             self._wait_for_oldest()
+        message = as_message(payload)
+        is_copy = "pickled" in message
         loop = self._worker.loop.asyncio_loop
-        future = asyncio.run_coroutine_threadsafe(self._carry(payload, dest, tag), loop)
-        self._under_way.append((future, nbytes, dest))
+        carried = self._carry(message, nbytes, dest, tag)
+        future = asyncio.run_coroutine_threadsafe(carried, loop)
+        self._under_way.append(_Parcel(future, nbytes, dest, not is_copy))
         self._bytes_under_way += nbytes
+        self._n_lent += not is_copy
 
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
         timeout = _config.get_timeout("launch.start-timeout")
@@ -200,8 +228,9 @@ class DaskGroup(Group):
 
     def _wait_for_oldest(self) -> None:
         """Wait for the delivery of the message that was pushed first."""
-        future, nbytes, dest = self._under_way.popleft()
+        future, nbytes, dest, is_lent = self._under_way.popleft()
         self._bytes_under_way -= nbytes
+        self._n_lent -= is_lent
         timeout = _config.get_timeout("comm.timeout")
         start = perf_counter()
         try:
@@ -254,15 +283,17 @@ class DaskGroup(Group):
 
     # Event loop of the worker --------------------------------------------------------
 
-    async def _carry(self, payload: Any, dest: int, tag: Hashable) -> None:
+    async def _carry(
+        self, message: dict[str, Any], nbytes: int, dest: int, tag: Hashable
+    ) -> None:
         """Send one message; wake this rank with the error if that fails."""
         address = self._addresses[dest]
         try:
             # One at a time to each rank: two connections could overtake each other.
             async with self._turns[dest]:
                 if self._pace is not None:
-                    await self._pace.wait(payload_nbytes(payload))
-                await self._post(payload, dest, tag)
+                    await self._pace.wait(nbytes)
+                await self._post(message, dest, tag)
         except FitFailedError as error:  # before OSError, which a time-out is, too
             self._mailbox.close(error)
             raise
@@ -278,12 +309,11 @@ class DaskGroup(Group):
             self._mailbox.close(error)
             raise
 
-    async def _post(self, payload: Any, dest: int, tag: Hashable) -> None:
+    async def _post(self, message: dict[str, Any], dest: int, tag: Hashable) -> None:
         """Send a message until the worker at the other end takes it."""
         timeout = _config.get_timeout("launch.start-timeout")
         deadline = monotonic() + timeout
         pause = _FIRST_PAUSE
-        message = as_message(payload)
         # A scheduler says that the plugin is installed while it is still on its way to
         # some workers for another run. Those answer None, and drop the message.
         while not await self._worker.rpc(self._addresses[dest]).dask_ma_receive(

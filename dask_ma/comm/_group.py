@@ -337,6 +337,13 @@ class Group(ABC):
     def flush(self) -> None:
         """Wait until all that was pushed lies in the mailboxes of its receivers."""
 
+    def take_back(self) -> None:
+        """Wait until arrays that were pushed without a copy may be changed.
+
+        For ranks of other processes: those of this one read them where they are.
+        """
+        self.flush()
+
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
         self._mailbox.close(GroupClosedError(f"rank {self.rank} has left its group"))

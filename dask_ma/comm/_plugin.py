@@ -194,6 +194,7 @@ async def receive(
     tag: Hashable,
     payload: Any,
     pickled: bytes | None = None,
+    before: Any = None,
 ) -> bool:
     """Handler: put a message into its mailbox; answer True once it lies there.
 

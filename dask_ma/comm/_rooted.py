@@ -145,7 +145,7 @@ def reduce_and_gather(
             ]
         messages = gather(group, (shares, payload), root)
         if in_parts:
-            group.flush()
+            group.take_back()
             # Ranks of this process may still read the arrays, which may be changed.
             for tag in tags:
                 local_barrier(group, tag)

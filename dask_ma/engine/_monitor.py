@@ -118,7 +118,8 @@ class RunMonitor:
         """Wake who waits for the ranks: when one has failed, or all have ended."""
         # Not for each of them: who wakes up looks at all. Called in one thread.
         self._n_ended += 1
-        if self._n_ended >= len(self._futures) or future.status != "finished":
+        has_failed = future.status != "finished" and self._news.empty()
+        if has_failed or self._n_ended >= len(self._futures):
             self._news.put(None)
 
     def result(self) -> Any:

@@ -220,7 +220,11 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             params = run.params
             if run.shares_params:
                 params = broadcast(group, params)
-            result = run.agent(context, shard, params)
+            try:
+                result = run.agent(context, shard, params)
+            except (RegroupError, StoppedError):
+                group.flush()  # others may still wait for what made this rank end
+                raise
         group.flush()
         if run.collect == "all" or rank == 0:
             return Outcome(result, context.notes, series=context.series)

@@ -18,6 +18,7 @@ from dask_ma.comm import (
 from dask_ma.data import Shard, is_on_disk
 from dask_ma.kernels import column_squares, column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
+from dask_ma.layouts._columns import FEW_STORED as _SMALL
 from dask_ma.layouts._columns import joined_columns
 from dask_ma.layouts._design import (
     Design,
@@ -33,9 +34,6 @@ from dask_ma.layouts._design import (
 from dask_ma.layouts._row_columns import RowColumns
 
 _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
-# Stored elements, 64 MiB with their places, whose copy by columns is worth its memory:
-# fits take half of the time that they take with columns read from the rows.
-_SMALL = 2**26 // 12
 # Of sparse columns, so many elements may be copied; or one of so many of all.
 _LITTLE = 2**19
 _COPIED = 8

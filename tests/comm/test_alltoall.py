@@ -119,7 +119,7 @@ def test_one_sender_at_a_time(run_ranks):
         assert sorted(step) == list(range(5))
 
 
-def test_no_more_than_one_message_is_under_way(process_client):
+def test_no_more_than_one_long_message_is_under_way(process_client):
     def program(group):
         deliver, counts = group._deliver, []
 
@@ -128,7 +128,7 @@ def test_no_more_than_one_message_is_under_way(process_client):
             deliver(*message)
 
         group._deliver = count
-        alltoall(group, [np.ones(1000)] * group.size)
+        alltoall(group, [np.ones(10_000)] * group.size)
         return counts, len(group._under_way)
 
     expected = ([0, 0, 0], 0)

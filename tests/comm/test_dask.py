@@ -257,6 +257,27 @@ def test_what_a_collective_gives_is_aligned(process_client):
     assert run_spmd(program, client=process_client) == [True] * 4
 
 
+def test_large_messages_are_aligned_without_a_copy(process_client):
+    """Whatever the length of what goes ahead of their arrays."""
+
+    def program(group):
+        array = np.arange(1 << 15, dtype=np.float64)
+        found = []
+        for length in range(8):
+            tag = "x" * length
+            if group.rank == 0:
+                group.send(array, 1, tag)
+                group.send([array, array[1:]], 1, tag)
+            else:
+                one, two = group.recv(0, tag), group.recv(0, tag)
+                found += [one, *two]
+                np.testing.assert_array_equal(one, array)
+                np.testing.assert_array_equal(two[1], array[1:])
+        return all(received.flags.aligned for received in found)
+
+    assert run_spmd(program, client=process_client, n_ranks=2) == [True, True]
+
+
 def test_pushing_waits_while_too_much_is_under_way(process_client, configured):
     def program(group):
         if group.rank == 1:

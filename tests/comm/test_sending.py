@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import time
 from contextlib import ExitStack
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from distributed.comm import CommClosedError
 
@@ -36,8 +38,8 @@ class Sender:
         self._thread.start()
 
     def rpc(self, address):
-        async def dask_ma_receive(*, run_id, source, dest, tag, payload, pickled=None):
-            payload = from_message(getattr(payload, "data", None), pickled)
+        async def dask_ma_receive(*, run_id, source, dest, tag, payload, **rest):
+            payload = from_message(getattr(payload, "data", None), rest.get("pickled"))
             return await self._deliver(payload) is not NO_HANDLER
 
         return SimpleNamespace(dask_ma_receive=dask_ma_receive)
@@ -76,6 +78,41 @@ def test_messages_to_a_rank_keep_their_order_on_the_way(sending_group):
         group.push(number, 1)
     group.flush()
     assert arrived == list(range(10))
+
+
+def test_short_messages_are_copies_and_need_no_answer(sending_group):
+    """Arrays of longer ones are lent until they arrive, also behind short ones."""
+    arrived, may_arrive = [], threading.Event()
+
+    async def when_it_may(payload):
+        while not may_arrive.is_set():
+            await asyncio.sleep(0.001)
+        arrived.append(payload.copy())
+
+    group = sending_group(when_it_may)
+    short, long = np.zeros(3), np.zeros(1 << 16)
+    group.push(short, 1, copy=False)
+    group.take_back()
+    assert not arrived
+    short[:] = 1
+    group.push(long, 1, copy=False)
+    threading.Timer(0.05, may_arrive.set).start()
+    group.take_back()
+    long[:] = 1
+    assert len(arrived) == 2 and not np.concatenate(arrived).any()
+    group.push(short, 1, copy=False)
+    group.flush()
+    assert arrived[2].all()
+
+
+def test_a_short_message_that_does_not_arrive(sending_group):
+    """The next call raises, or the one after it."""
+    group = sending_group(refuse(CommClosedError("reset")))
+    group.push("x", 1)
+    with pytest.raises(PeerLostError, match="cannot reach rank 1"):
+        for _ in range(1000):
+            group.take_back()
+            time.sleep(0.01)
 
 
 def test_a_message_is_sent_until_the_worker_knows_how_to_take_it(sending_group):

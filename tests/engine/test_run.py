@@ -1,5 +1,6 @@
 """What one run consists of, and its part on a rank."""
 
+import asyncio
 import pickle
 import time
 from dataclasses import replace
@@ -9,8 +10,10 @@ from distributed import get_worker
 
 from dask_ma import run_spmd
 from dask_ma.comm import close_run
+from dask_ma.engine._launch import launch
 from dask_ma.engine._run import Run
 from dask_ma.engine.recovery._identity import FitInfo
+from dask_ma.engine.recovery._states import RegroupError, StoppedError
 from dask_ma.exceptions import GroupClosedError
 
 
@@ -92,3 +95,28 @@ def test_ranks_of_a_run_that_was_ended_return_nothing(inproc_client):
         group.recv(0)
 
     assert run_spmd(program, client=inproc_client) == [None] * 4
+
+
+@pytest.mark.parametrize("error", [RegroupError, StoppedError])
+def test_what_a_rank_has_sent_arrives_when_all_end_in_order(process_client, error):
+    """Also a short message, whose sender does not wait for it."""
+
+    def agent(context, shard, params):
+        group = context.group
+        if group.rank == 0:
+            group.recv(1, timeout=10)
+            raise error("all end")
+        post = group._post
+
+        async def late(*message):
+            await asyncio.sleep(0.3)
+            await post(*message)
+
+        group._post = late
+        group.push("end", 0)
+        group.take_back()
+        raise error("all end")
+
+    addresses = sorted(process_client.nthreads())[:2]
+    with pytest.raises(error):
+        launch(agent, [None] * 2, name="A", client=process_client, addresses=addresses)

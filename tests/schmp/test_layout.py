@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma import run_spmd
+from dask_ma import SchMPLasso, run_spmd
 from dask_ma.data import Block, Shard
 from dask_ma.layouts import _columns
-from dask_ma.layouts._columns import choose_layout, to_columns
+from dask_ma.layouts._columns import Extent, choose_layout, to_columns
+from dask_ma.schmp.l1 import _agent
 
 # Rows of the blocks of each rank; some ranks have none.
 CASES = {
@@ -256,16 +257,45 @@ def test_indices_are_as_small_as_they_may_be(n_rows, n_stored, expected):
 
 
 @pytest.mark.parametrize(
-    ("shape", "n_stored", "n_ranks", "n_rounds", "expected"),
+    ("extent", "n_ranks", "n_rounds", "bandwidth", "expected"),
     [
-        ((30, 5000), 150_000, 4, 10, "columns"),
-        ((30, 5000), 150_000, 1, 10, "rows"),  # nobody to share with
-        ((500, 5000), 2_500_000, 4, 10, "rows"),  # sending X costs more
-        ((500, 5000), 2_500_000, 4, 200, "columns"),  # but not than many rounds
-        ((30, 20), 600, 4, 100, "rows"),  # more rows than columns
-        ((500, 5000), 9000, 4, 10, "columns"),  # hardly anything to send
-        ((30, 5000), 150_000, 4, 0, "rows"),  # no gradients
+        (Extent(30, 5000, 150_000), 4, 10, 640e6, "columns"),
+        (Extent(30, 5000, 150_000), 1, 10, 640e6, "rows"),  # nobody to share with
+        (Extent(500, 5000, 2_500_000), 4, 10, 640e6, "rows"),  # sending X costs more
+        # but not than many rounds
+        (Extent(500, 5000, 2_500_000), 4, 200, 640e6, "columns"),
+        (Extent(30, 20, 600), 4, 100, 640e6, "rows"),  # more rows than columns
+        # hardly anything to send
+        (Extent(500, 5000, 9000, 8, True), 4, 10, 640e6, "columns"),
+        (Extent(30, 5000, 150_000), 4, 0, 640e6, "rows"),  # no gradients
+        # On a fast network many sparse rows cost more to lay out than to send.
+        (Extent(10**5, 10**6, 3 * 10**7, 8, True), 4, 10, 640e6, "rows"),
+        (Extent(10**5, 10**6, 3 * 10**7, 8, True), 4, 20, 12e6, "columns"),
+        # Few are laid out by columns in any case.
+        (Extent(10**5, 10**6, 2 * 10**7, 8, True), 4, 10, 640e6, "columns"),
+        # In float32 X is half of the bytes; gradients are not.
+        (Extent(60, 5000, 300_000, 4), 4, 10, 12e6, "columns"),
+        (Extent(60, 5000, 300_000, 8), 4, 10, 12e6, "rows"),
     ],
 )
-def test_choice_of_the_layout(shape, n_stored, n_ranks, n_rounds, expected):
-    assert choose_layout(*shape, n_stored, n_ranks, n_rounds) == expected
+def test_choice_of_the_layout(extent, n_ranks, n_rounds, bandwidth, expected):
+    assert choose_layout(extent, n_ranks, n_rounds, bandwidth) == expected
+
+
+def test_the_choice_knows_the_bandwidth_of_the_configuration(configured, monkeypatch):
+    """Read by the client, and the same on all ranks, also on one without rows."""
+    X = sparse.random_array((60, 5000), density=0.3, random_state=0, format="csr")
+    y = np.asarray(X[:, :1].sum(axis=1)).ravel()
+    chosen = []
+
+    def choose(*args):
+        chosen.append(choose_layout(*args))
+        return chosen[-1]
+
+    monkeypatch.setattr(_agent, "choose_layout", choose)
+    for bandwidth, layout in [("64 GB", "columns"), ("1 MB", "rows")]:
+        with configured({"dask-ma.comm.link-bandwidth": bandwidth}):
+            SchMPLasso(0.1, n_ranks=4).fit(X, y)
+            SchMPLasso(0.1).path(X, y, alphas=[0.1])
+        assert chosen[:4] == [layout] * 4
+        chosen.clear()

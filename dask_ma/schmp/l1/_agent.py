@@ -20,7 +20,7 @@ from dask_ma.engine import (
 )
 from dask_ma.kernels import Loss, SquaredError, log_loss_of
 from dask_ma.layouts._column_design import ColumnDesign
-from dask_ma.layouts._columns import choose_layout, to_columns
+from dask_ma.layouts._columns import Extent, choose_layout, to_columns
 from dask_ma.layouts._design import Design
 from dask_ma.layouts._row_design import RowDesign
 from dask_ma.schmp.l1._descent import Descent
@@ -144,12 +144,13 @@ def lay_out(group: Group, problem: Problem, params: SchMPParams) -> Data:
     shard = problem.shard
     layout = params.layout
     if layout == "auto":
+        n_rows, n_stored = problem.total_rows, problem.total_stored
+        # Ranks without rows do not know of themselves what the others have.
+        is_sparse = n_stored < n_rows * shard.n_features
+        itemsize = problem.dtype.itemsize
+        extent = Extent(n_rows, shard.n_features, n_stored, itemsize, is_sparse)
         layout = choose_layout(
-            problem.total_rows,
-            shard.n_features,
-            problem.total_stored,
-            group.size,
-            params.n_rounds,
+            extent, group.size, params.n_rounds, params.link_bandwidth
         )
     if layout == "columns":
         columns = to_columns(group, shard)

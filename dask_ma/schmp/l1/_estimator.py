@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from dask_ma import _config
 from dask_ma._settings import Inactive, Named, unless
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo
@@ -89,6 +90,7 @@ class L1Estimator(LinearEstimator):
         chosen = {
             "schedule": self._objects().get("schedule"),
             "feature_weights": _checked_weights(self.feature_weights),
+            "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
         }
         return self._params_of(SchMPParams, **{**chosen, **changes})
 
@@ -152,6 +154,7 @@ def path_params(
         alpha=1.0,
         l1_ratio=1.0,
         feature_weights=_checked_weights(estimator.feature_weights),
+        link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
         schedule=None,  # paths are made by working sets
         l1_ratios=l1_ratios,
         alphas=alphas,

@@ -78,6 +78,9 @@ class ColumnGram:
 
     def dot(self, coef: np.ndarray) -> np.ndarray:
         """Its product with a vector of shape (m,)."""
+        used = np.flatnonzero(coef)
+        if 3 * len(used) < len(coef):  # columns of zeros cost more than a copy
+            return np.asarray(self.columns @ (coef[used] @ self.columns[used]))
         return np.asarray(self.columns @ (coef @ self.columns))
 
     def block(self, index: np.ndarray) -> np.ndarray:

@@ -19,6 +19,8 @@ class SchMPParams(ProblemParams):
     ----------
     schedule : CandidateSchedule or None
         None for working sets.
+    link_bandwidth : float
+        Bytes a second between two ranks, for the choice of the layout.
     start : dict or None
         Model to start from: `coordinates`, `coef` and `intercept`. None starts from
         zeros.
@@ -31,6 +33,7 @@ class SchMPParams(ProblemParams):
     tol: float
     positive: bool = False
     layout: str
+    link_bandwidth: float
     schedule: CandidateSchedule | None = None
     polish: bool = True
     feature_weights: np.ndarray | None = field(default=None, repr=False)
@@ -39,4 +42,4 @@ class SchMPParams(ProblemParams):
     @property
     def n_rounds(self) -> int:
         """Gradients over all features to expect; coordinate descent makes few."""
-        return 10 if self.schedule is None else 0
+        return 6 if self.schedule is None else 0

@@ -33,7 +33,7 @@ _SMALLEST_FIRST = 100
 _GROWTH = 2  # coefficients that may come into one, for each that is not zero
 # The same where rank 0 has the columns themselves: coefficients cost little there.
 _FIRST_PER_ROW = 3
-_GROWTH_FEW_ROWS = 8
+_GROWTH_FEW_ROWS = 4
 _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working set
 # Of the gap so far, which the small problem is solved to.
 _INNER_GAP = 0.05
