@@ -1,0 +1,195 @@
+"""Linear models on two processes next to Spark's on two threads, to one objective.
+
+To be run in the folder asv_bench:
+
+    python -m peers.spark --part gradients          hinge loss, MLlib's SVMWithSGD
+    python -m peers.spark --part logistic           log loss, spark.ml's L-BFGS
+    python -m peers.spark --write ../docs/measured/spark.csv     both
+
+Spark fits first, on rows that it keeps in memory. MASGDClassifier, whose rows lie on two
+worker processes, then makes as many rounds as it takes to an objective that is not higher;
+launch and result count. All its parameters but `loss` and `alpha` are the defaults. Fits
+take turns; seconds are medians. `pyspark` and Java 17 are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.datasets import dump_svmlight_file
+
+from benchmarks._data import load_classification, persist
+from dask_ma import MASGDClassifier
+
+from ._problem import Problem
+from ._solvers import fit_spark, load_spark, local_cluster, spark_session
+from .ranks import rounds_needed
+
+HEADS = ("loss", "method of Spark", "Spark", "MASGDClassifier", "ratio", "objectives")
+PARTS = ("gradients", "logistic")
+
+
+class Row(NamedTuple):
+    """Seconds of both, and the objectives that they reach."""
+
+    loss: str
+    method: str
+    theirs: float
+    ours: float
+    objectives: tuple[float, float]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--part", choices=PARTS, help="both by default")
+    add("--rows", type=int, default=400_000)
+    add("--columns", type=int, default=50_000)
+    add("--nonzeros", type=int, default=33, help="per row")
+    add("--alpha", type=float, default=1e-5)
+    add("--iterations", type=int, default=100, help="of Spark")
+    add("--steps", type=float, nargs="+", default=[1.0, 10.0, 30.0], help="tried first")
+    add("--limit", type=int, default=60, help="of rounds")
+    add("--repeats", type=int, default=3)
+    add("--seed", type=int, default=0)
+    add("--write", type=Path, help="file for the figures")
+    return parser.parse_args()
+
+
+def log_objective(problem: Problem, weights: np.ndarray, intercept: float) -> float:
+    """Mean logistic loss + alpha / 2 * squared norm of the weights."""
+    margins = problem.labels * (problem.features @ weights + intercept)
+    loss = np.logaddexp(0.0, -margins).mean()
+    return float(loss + 0.5 * problem.alpha * (weights @ weights))
+
+
+def by_gradients(
+    session: Any, problem: Problem, options: argparse.Namespace
+) -> tuple[str, Callable[[], tuple[float, float]]]:
+    """A run of SVMWithSGD, from a step size that is best after 20 iterations."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = load_spark(session, problem, Path(folder))
+        tried = {
+            step: fit_spark(session, problem, rows, 20, step)[1]
+            for step in options.steps
+        }
+    step = min(tried, key=tried.__getitem__)
+    return (
+        f"SVMWithSGD, {options.iterations} iterations, step {step:g}",
+        lambda: fit_spark(session, problem, rows, options.iterations, step),
+    )
+
+
+def by_quasi_newton(
+    session: Any, problem: Problem, options: argparse.Namespace
+) -> tuple[str, Callable[[], tuple[float, float]]]:
+    """A run of spark.ml's LogisticRegression on the same objective."""
+    from pyspark.ml.classification import LogisticRegression
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "train.libsvm")
+        labels = (problem.labels > 0).astype(int)
+        dump_svmlight_file(problem.features, labels, path, zero_based=False)
+        reader = session.read.format("libsvm")
+        reader = reader.option("numFeatures", problem.features.shape[1])
+        rows = reader.load(path).repartition(2).cache()
+        if rows.count() != len(labels):
+            raise RuntimeError("Spark did not read back all rows")
+    model = LogisticRegression(
+        regParam=problem.alpha, maxIter=options.iterations, standardization=False
+    )
+
+    def run() -> tuple[float, float]:
+        start = time.perf_counter()
+        fitted = model.fit(rows)
+        elapsed = time.perf_counter() - start
+        weights = np.asarray(fitted.coefficients.toArray())
+        return elapsed, log_objective(problem, weights, fitted.intercept)
+
+    return f"LogisticRegression, at most {options.iterations} iterations", run
+
+
+def compare(
+    loss: str,
+    theirs: tuple[str, Callable[[], tuple[float, float]]],
+    ours: Callable[[int], MASGDClassifier],
+    options: argparse.Namespace,
+) -> Row:
+    """Fit in turns; the first fits, which find the rounds, are not timed."""
+    method, run = theirs
+    _, target = run()
+    rounds = rounds_needed(ours(options.limit), target)
+    spark, own = [], []
+    for _ in range(options.repeats):
+        spark.append(run()[0])
+        start = time.perf_counter()
+        model = ours(rounds)
+        own.append(time.perf_counter() - start)
+    reached = float(model.history_[-1]["objective"])
+    medians = statistics.median(spark), statistics.median(own)
+    return Row(loss, method, *medians, (target, reached))
+
+
+def cells_of(row: Row) -> list[str]:
+    """What a row shows, in the order of the heads."""
+    return [
+        row.loss,
+        row.method,
+        f"{row.theirs:.2f}",
+        f"{row.ours:.3f}",
+        f"{row.theirs / row.ours:.1f}",
+        f"{row.objectives[0]:.5f}, {row.objectives[1]:.5f}",
+    ]
+
+
+def main() -> None:
+    """Measure, print the rows, write the figures if asked to."""
+    options = parse_arguments()
+    features, labels = load_classification(
+        options.rows, options.columns, options.nonzeros, options.seed
+    )
+    problem = Problem(features, labels, options.alpha)
+    shape = f"{features.shape[0]:,} x {features.shape[1]:,}, {features.nnz:,} non-zeros"
+    print(shape, flush=True)
+    rows = []
+    with local_cluster(2) as client, spark_session() as session:
+        X, y = persist(features, labels, client)
+        for part in PARTS if options.part is None else (options.part,):
+            loss = "hinge" if part == "gradients" else "log_loss"
+            prepare = by_gradients if part == "gradients" else by_quasi_newton
+
+            def ours(rounds: int, loss: str = loss) -> MASGDClassifier:
+                return MASGDClassifier(
+                    loss=loss,
+                    alpha=options.alpha,
+                    max_iter=rounds,
+                    tol=None,
+                    random_state=options.seed,
+                ).fit(X, y)
+
+            rows.append(
+                compare(loss, prepare(session, problem, options), ours, options)
+            )
+            print(", ".join(map(" ".join, zip(HEADS, cells_of(rows[-1])))), flush=True)
+    if options.write:
+        with options.write.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(HEADS)
+            writer.writerows(map(cells_of, rows))
+
+
+# Worker processes import this file again.
+if __name__ == "__main__":
+    main()
