@@ -6,10 +6,10 @@ To be run in the folder asv_bench:
     python -m peers.spark --part logistic           log loss, spark.ml's L-BFGS
     python -m peers.spark --write ../docs/measured/spark.csv     both
 
-Spark fits first, on rows that it keeps in memory. MASGDClassifier, whose rows lie on two
-worker processes, then makes as many rounds as it takes to an objective that is not higher;
-launch and result count. All its parameters but `loss` and `alpha` are the defaults. Fits
-take turns; seconds are medians. `pyspark` and Java 17 are needed.
+Spark fits first, on rows that it keeps in memory. MASGDClassifier, whose rows lie on
+two worker processes, then makes as many rounds as it takes to an objective that is not
+higher; launch and result count. All its parameters but `loss` and `alpha` are the
+defaults. Fits take turns; seconds are medians. `pyspark` and Java 17 are needed.
 """
 
 from __future__ import annotations
