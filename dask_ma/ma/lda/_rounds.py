@@ -173,7 +173,7 @@ class SendModel(Rounds):
         self.n_rounds = min(-(-total // size), most)
         most_in_round = -(-most // self.n_rounds)
         if params.local_batch_size is None:
-            self._n_local = count_updates(most_in_round, total / self.n_rounds)
+            self._n_local = count_updates(most_in_round, total / self.n_rounds, total)
         else:
             self._n_local = -(-most_in_round // params.local_batch_size)
         self._is_updated = np.zeros(corpus.n_features, dtype=bool)  # in this round
