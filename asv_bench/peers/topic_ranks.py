@@ -15,6 +15,7 @@ completion.
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import statistics
 import time
@@ -28,6 +29,8 @@ from dask_ma import MALDA
 
 from ._solvers import local_cluster
 from .topics import held_out_perplexity, load
+
+HEADS = ("processes", "seconds", "busiest CPU", "to last round", "perplexity", "ratio")
 
 
 class Fit(NamedTuple):
@@ -65,6 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--pairs", type=int, default=5)
     add("--processes", type=int, default=2, help="to compare with one")
     add("--seed", type=int, default=0)
+    add("--write", type=Path, help="file for the figures")
     options = parser.parse_args()
     if options.data is None:
         parser.error("--data or DASK_MA_DATA must name the folder with the corpus")
@@ -109,18 +113,23 @@ def compare(X: Any, X_test: Any, options: argparse.Namespace) -> list[tuple[Fit,
     return pairs
 
 
-def format_pairs(pairs: list[tuple[Fit, Fit]], n_processes: int) -> str:
-    """A line for each number of processes, and the ratio of the times."""
-    heads = ("seconds", "busiest", "rounds", "perplexity")
-    lines = [f"{'processes':<12}" + "".join(f"{head:>12}" for head in heads)]
+def rows_of(pairs: list[tuple[Fit, Fit]], n_processes: int) -> list[list[str]]:
+    """A row for each number of processes, of medians; ratios are those of the pairs."""
+    rows = []
     for place, count in enumerate((1, n_processes)):
         columns = zip(*(pair[place] for pair in pairs), strict=True)
-        medians = [statistics.median(column) for column in columns]
-        lines.append(f"{count:<12}" + "".join(f"{value:>12.2f}" for value in medians))
-    ratios = [one.wall / several.wall for one, several in pairs]
-    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    lines.append(f"times as fast: {statistics.median(ratios):.2f} ({each})")
-    return "\n".join(lines)
+        medians = [f"{statistics.median(column):.2f}" for column in columns]
+        ratio = statistics.median(pair[0].wall / pair[place].wall for pair in pairs)
+        rows.append([str(count), *medians, f"{ratio:.2f}"])
+    return rows
+
+
+def write(rows: list[list[str]], path: Path) -> None:
+    """The table as CSV, with the heads that the pages show."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADS)
+        writer.writerows(rows)
 
 
 def main() -> None:
@@ -132,7 +141,11 @@ def main() -> None:
         f"{options.components} topics, {options.passes} passes",
         flush=True,
     )
-    print(format_pairs(compare(X, X_test[:2000], options), options.processes))
+    rows = rows_of(compare(X, X_test[:2000], options), options.processes)
+    for row in (HEADS, *rows):
+        print("".join(f"{cell:>16}" for cell in row))
+    if options.write:
+        write(rows, options.write)
 
 
 # Worker processes import this file again.
