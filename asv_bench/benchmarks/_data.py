@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from operator import methodcaller
 from pathlib import Path
 
 import dask
@@ -42,6 +43,9 @@ def persist(
 ) -> tuple[da.Array, da.Array]:
     """Cut the rows evenly, one block per worker thread, and leave them in memory there.
 
+    Each block is the result of a task, as blocks are that workers have read; what a
+    client scatters lies where its message has put it, and is copied by each fit.
+
     Parameters
     ----------
     X, y : csr_matrix, ndarray
@@ -59,10 +63,14 @@ def persist(
     used = sorted(workers)[:n_workers]
     places = [name for name in used for _ in range(workers[name]["nthreads"])]
     bounds = np.linspace(0, len(y), len(places) + 1).astype(int)
-    X_blocks, y_blocks = [], []
+    X_blocks, y_blocks, copied = [], [], methodcaller("copy")
     for place, start, stop in zip(places, bounds[:-1], bounds[1:]):
         X_block, y_block = client.scatter(
             [X[start:stop], y[start:stop]], workers=[place], hash=False
+        )
+        X_block, y_block = (
+            client.submit(copied, block, workers=[place], pure=False)
+            for block in (X_block, y_block)
         )
         X_blocks.append(
             da.from_delayed(

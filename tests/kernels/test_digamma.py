@@ -69,6 +69,15 @@ def test_single_precision_rounds(threshold):
     assert (error < 8e-7 * np.maximum(1, terms)).all()
 
 
+@pytest.mark.parametrize("function", [digamma, exp_digamma])
+def test_single_precision_goes_as_far_as_can_be_told(function):
+    x, _ = points(np.float32)
+    far, farther = function(x, 5.0), function(x, 9.0)
+    np.testing.assert_array_equal(far, farther)
+    wide = x.astype(np.float64)
+    assert (function(wide, 5.0) != function(wide, 9.0)).any()
+
+
 @every_threshold
 def test_known_values(threshold):
     x = np.array([1.0, 0.5, 2.0, 10.0])

@@ -168,12 +168,19 @@ class Simulation:
         return rank ^ distance if is_power_of_2 else (rank - distance) % size
 
 
+@pytest.fixture(params=[0, 1], ids=["all words", "words of the round"])
+def averaged(request, monkeypatch):
+    """Both ways to average; which one is taken depends on the words otherwise."""
+    monkeypatch.setattr("dask_ma.ma.lda._rounds._MOST_WORDS", request.param)
+
+
 @pytest.mark.pairs
 @pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     ("batch_size", "local_batch_size"), [(9, 2), (4096, 3), (1, 1), (7, 100)]
 )
+@pytest.mark.usefixtures("averaged")
 def test_models_are_averaged(
     X, components, mixing, n_ranks, batch_size, local_batch_size
 ):
@@ -198,6 +205,7 @@ ETAS = {
 
 @pytest.mark.parametrize("eta", ETAS.values(), ids=ETAS)
 @pytest.mark.parametrize("learning_decay", [0.0, 0.51, 1.0])
+@pytest.mark.usefixtures("averaged")
 def test_rates_and_priors(X, components, eta, learning_decay):
     """Among them a rate of 1, and parameters below the prior."""
     params = {"learning_decay": learning_decay, "batch_size": 8, "local_batch_size": 2}
@@ -216,6 +224,7 @@ def test_rates_and_priors(X, components, eta, learning_decay):
 
 @pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
 @pytest.mark.parametrize("n_ranks", [1, 4])
+@pytest.mark.usefixtures("averaged")
 def test_the_prior_is_learned_with_the_topics(X, components, mixing, n_ranks):
     params = {"batch_size": 8, "local_batch_size": 2, "mixing": mixing}
     model = MALDA(
@@ -254,6 +263,22 @@ def test_the_prior_of_the_words_is_learned_with_the_topics(
     assert model.topic_word_prior_ == pytest.approx(simulation.params["eta"], rel=1e-5)
     assert abs(model.topic_word_prior_ - 1 / K) > 0.01
     np.testing.assert_allclose(model.components_, expected[0], rtol=1e-5)
+
+
+def test_only_words_of_the_round_travel(monkeypatch):
+    """The others are the same on all ranks, but for a number."""
+    counts = np.random.default_rng(0).integers(1, 4, (40, 4))
+    wide = sparse.csr_array((counts.ravel(), np.arange(160), np.arange(0, 161, 4)))
+    wide.resize((40, 5000))
+    params = {**BASE, "batch_size": 20, "local_batch_size": 5, "n_ranks": 2}
+    model = MALDA(K, **params, learning_method="online", evaluate_every=0).fit(wide)
+    for record in model.history_:
+        # A flag for each word, and rows of 80 words.
+        assert 5000 < record["bytes_shared"] / 2 < 5000 + 80 * K * 8 + 1000
+    monkeypatch.setattr("dask_ma.ma.lda._rounds._MOST_WORDS", 0)
+    dense = MALDA(K, **params, learning_method="online", evaluate_every=0).fit(wide)
+    assert dense.history_[0]["bytes_shared"] > 2 * 5000 * K * 8
+    np.testing.assert_allclose(model.components_, dense.components_, rtol=1e-8)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -367,6 +392,48 @@ def test_lazy_updates_are_dense_updates(prior, kind, dtype, rtol):
             np.testing.assert_allclose(topics.settle() + column, dense, rtol, rtol)
             topics.reset(topics.excess.copy())
     assert topics.totals.dtype == np.float64
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.6, 0.97, 1.0])
+def test_means_of_topics_that_began_alike(rate):
+    """Over 40 rounds of three ranks, one of which leaves out its second update."""
+    rng, shares = np.random.default_rng(3), (0.5, 0.3, 0.2)
+    start = rng.gamma(2.0, 1.0, (V, K))
+    ranks = [Topics(start.copy(), np.full((1, 1), 0.1)) for _ in shares]
+    dense = [start.copy() for _ in shares]
+    was_alike = []
+    for _ in range(40):
+        alike = {topics.begin_alike([rate, rate]) for topics in ranks}
+        assert len(alike) == 1
+        was_alike += alike
+        for number, (topics, own) in enumerate(zip(ranks, dense, strict=True)):
+            for _ in range(1 + (number < 2)):
+                words = np.sort(rng.choice(6, 3, replace=False))
+                drawn = rng.gamma(0.5, 2.0, (3, K))
+                own *= 1 - rate
+                own[words] += rate * 7.5 * drawn
+                topics.update(words, drawn, rate, 7.5)
+        mean = sum(share * own for share, own in zip(shares, dense, strict=True))
+        dense = [mean.copy() for _ in shares]
+        if was_alike[-1]:
+            parts = [
+                topics.share(np.arange(6), share)
+                for topics, share in zip(ranks, shares, strict=True)
+            ]
+            rows, rest = (sum(part) for part in zip(*parts, strict=True))
+            for topics in ranks:
+                topics.merge(np.arange(6), rows, rest)
+        else:
+            for topics in ranks:
+                topics.reset(mean.copy())
+        for topics in ranks:
+            np.testing.assert_allclose(topics.parameters(slice(None)), mean + 0.1)
+            np.testing.assert_allclose(topics.totals, mean.sum(axis=0) + V * 0.1)
+    assert all(was_alike) == (rate < 1)
+    ranks[0].add_up()
+    np.testing.assert_array_equal(
+        ranks[0].totals, ranks[0].excess.sum(axis=0) + V * 0.1
+    )
 
 
 def test_settle_multiplies_what_is_beyond_the_prior():

@@ -33,17 +33,27 @@ def test_rounds_of_gradients_are_smaller():
 
 
 @pytest.mark.parametrize("n_documents", CORPORA)
-def test_ranks_make_as_many_updates_as_one(n_documents):
-    """As long as each is by 16 documents."""
+@pytest.mark.parametrize("n_ranks", [1, 2, 4, 16, 64, 300])
+def test_updates_are_by_256_documents_of_a_rank(n_documents, n_ranks):
+    """And there is one in each round."""
     n_in_round = min(round_size(n_documents), n_documents)
-    alone = count_updates(n_in_round, n_in_round)
-    assert alone == max(1, round(n_in_round / 256))
-    for n_ranks in (2, 4, 16, 64, 300):
-        n_own = -(-n_in_round // n_ranks)
-        n_updates = count_updates(n_own, n_in_round)
-        assert 1 <= n_updates <= alone
-        assert n_updates in (1, alone) or n_own / n_updates >= 16
-        assert n_own / n_updates < 32 or n_updates == alone
+    n_own = -(-n_in_round // n_ranks)
+    n_updates = count_updates(n_own, n_in_round, n_documents)
+    assert n_updates == max(1, n_own // 256)
+
+
+@pytest.mark.parametrize("n_documents", [2000, 25_000, 8_200_000])
+@pytest.mark.parametrize("n_ranks", [1, 2, 4, 16, 64, 300])
+def test_large_rounds_have_the_updates_of_the_rounds_in_their_place(
+    n_documents, n_ranks
+):
+    """Other topics would be left that are mostly random, as long as it is by 16."""
+    n_own = -(-n_documents // n_ranks)
+    n_updates = count_updates(n_own, n_documents, n_documents)
+    n_rounds = n_documents / max(256, round_size(n_documents))
+    assert n_updates >= min(round(n_rounds), n_own // 16)
+    assert n_updates >= n_own // 256
+    assert n_updates <= max(round(n_rounds), n_own // 256)
 
 
 def counts(n):

@@ -71,9 +71,10 @@ class MALDA(TopicEstimator):
         the documents. Not used by ``learning_method="batch"``.
     local_batch_size : int or "auto", default="auto"
         Documents by which a rank updates its own topics at once. "auto" lets every rank
-        make one update for each 256 documents of a round, whatever the number of ranks,
-        unless that leaves it fewer than 16 documents for each; so with one rank it is
-        what scikit-learn calls `batch_size`. Used by ``paradigm="model"``.
+        make one update for each 256 of its own in a round, and for a `batch_size` above
+        what "auto" is there at least one for so many documents of all ranks, but of 16
+        for each; so with one rank it is what scikit-learn calls `batch_size`. Used by
+        ``paradigm="model"``.
     evaluate_every : int, default=-1
         Passes from one evaluation of the perplexity to the next; 0 or less evaluates
         after the last pass only. It is that of the training documents, or, with a

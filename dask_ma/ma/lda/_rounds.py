@@ -24,6 +24,8 @@ from dask_ma.topics._corpus import Batch, Corpus
 
 Timer = Callable[[], AbstractContextManager[None]]
 
+_MOST_WORDS = 0.75  # part of the vocabulary from which on all words are averaged
+
 
 def own_words(group: Group, n_words: int) -> tuple[int, int]:
     """First word, and end, of the part of the vocabulary that this rank looks at."""
@@ -156,8 +158,10 @@ class Rounds(ABC):
 class SendModel(Rounds):
     """Each rank updates topics of its own, which are averaged then (Algorithm 6).
 
-    The average is weighted by the documents of the round. With butterfly mixing a rank
-    takes the plain average with one partner in each round but the last of a pass.
+    The average is weighted by the documents of the round. Words that no rank has
+    updated differ by the scales of the ranks alone, so only the others travel. With
+    butterfly mixing a rank takes the plain average with one partner in each round but
+    the last of a pass.
     """
 
     def __init__(
@@ -169,27 +173,39 @@ class SendModel(Rounds):
         self.n_rounds = min(-(-total // size), most)
         most_in_round = -(-most // self.n_rounds)
         if params.local_batch_size is None:
-            self._n_local = count_updates(most_in_round, total / self.n_rounds)
+            self._n_local = count_updates(most_in_round, total / self.n_rounds, total)
         else:
             self._n_local = -(-most_in_round // params.local_batch_size)
+        self._is_updated = np.zeros(corpus.n_features, dtype=bool)  # in this round
 
     def run(self, documents: np.ndarray, n_round: int, computing: Timer) -> None:
         """Update the topics by each batch, then average them if there are others."""
+        is_last = n_round == self.n_rounds - 1
+        mixes = self._params.mixing == "butterfly" and not is_last
         with computing():
             if self.is_kept or not self.topics.excess.flags.writeable:
                 self.topics.detach()
+            alike = self._begin_alike()
             for part in np.array_split(documents, self._n_local):
                 self.n_updates += 1
                 if len(part):
                     self._update(self._corpus.batch(part))
-        is_last = n_round == self.n_rounds - 1
-        mixes = self._params.mixing == "butterfly" and not is_last
         if self._group.size > 1 and mixes:
             self._mix(computing)
         elif self._group.size > 1:
-            self._average(len(documents), n_round, computing)
+            words = self._updated_words() if alike else None
+            self._average(words, len(documents), n_round, computing)
         elif self._params.learn_prior and not mixes:
             self._learn_prior(self._log_sums, self._rate(self._n_merges))
+
+    def _begin_alike(self) -> bool:
+        """Whether the average will only need the words that some rank updates."""
+        if self._group.size == 1 or self._params.mixing == "butterfly":
+            return False
+        self._is_updated[:] = False
+        first = self.n_updates + 1
+        rates = [self._rate(first + number) for number in range(self._n_local)]
+        return self.topics.begin_alike(rates)
 
     def _update(self, batch: Batch) -> None:
         """Move this rank's topics towards what a batch shows."""
@@ -197,21 +213,40 @@ class SendModel(Rounds):
         total = self._params.total_samples or self._corpus.total_documents
         factor = total / batch.X.shape[0]
         self.topics.update(batch.words, statistics, self._rate(self.n_updates), factor)
+        self._is_updated[batch.words] = True
 
-    def _average(self, n_documents: int, n_round: int, computing: Timer) -> None:
-        """Average over all ranks."""
+    def _updated_words(self) -> np.ndarray | None:
+        """Words of the round on all ranks; None for most of them; a collective call."""
+        found = allreduce(self._group, self._is_updated.view(np.uint8), "max")
+        words = np.flatnonzero(found)
+        return words if len(words) <= _MOST_WORDS * len(found) else None
+
+    def _average(
+        self,
+        words: np.ndarray | None,
+        n_documents: int,
+        n_round: int,
+        computing: Timer,
+    ) -> None:
+        """Average over all ranks: some words, beside which nothing differs, or all."""
         share = n_documents / self._corpus.documents_of_round(n_round, self.n_rounds)
         with computing():
-            arrays = [self.topics.settle(share)]
+            if words is None:
+                arrays = [self.topics.settle(share)]
+            else:
+                arrays = list(self.topics.share(words, share))
         if self._params.learn_prior:
             arrays.append(self._log_sums)
-        merged, *log_sums = aggregate(
-            self._group, arrays, self._params.paradigm.aggregation
-        )
+        means = aggregate(self._group, arrays, self._params.paradigm.aggregation)
         with computing():
-            self.topics.reset(merged)
-            if log_sums:
-                self._learn_prior(log_sums[0], self._rate(self._n_merges))
+            if words is None:
+                self.topics.reset(means[0])
+            else:
+                self.topics.merge(words, *means[:2])
+                if n_round == self.n_rounds - 1:
+                    self.topics.add_up()  # leaves nothing behind of how it was kept up
+            if self._params.learn_prior:
+                self._learn_prior(means[-1], self._rate(self._n_merges))
 
     @property
     def _n_merges(self) -> int:

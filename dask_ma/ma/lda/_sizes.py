@@ -1,9 +1,9 @@
 """Sizes of a round and of an update in documents: functions of sizes alone.
 
 The topics have to be moved often enough to forget the random ones that they begin with,
-and by enough documents at a time to be about something. Every rank makes the updates
-that one rank alone would make, each by its part of their documents: what a fit ends
-with then depends little on the number of ranks.
+and by enough documents at a time to be about something. So a rank updates its topics by
+as many documents of its own as one rank alone would, as long as all passes have the
+updates that their rounds are meant to bring.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 _FEWEST = 32  # documents of a round
-_ENOUGH = 256  # documents of an update on one rank; more make it little better
+_ENOUGH = 256  # documents of an update of a rank; more make it little better
 _ROUNDS_OF_FEW = 8  # in a pass over a small corpus
 _ROUNDS_OF_MANY = 32  # in a pass over one that is not small
 _PER_ROOT = 16.0  # documents of a round for the root of a document of a large corpus
@@ -72,7 +72,7 @@ def gradient_size(n_documents: int) -> int:
     return min(round_size(n_documents), most)
 
 
-def count_updates(n_own: int, n_in_round: float) -> int:
+def count_updates(n_own: int, n_in_round: float, n_documents: int) -> int:
     """Updates of each rank in a round for ``local_batch_size="auto"``.
 
     Parameters
@@ -81,11 +81,15 @@ def count_updates(n_own: int, n_in_round: float) -> int:
         Documents of the round on the rank that has most.
     n_in_round : float
         On all ranks.
+    n_documents : int
+        Documents of the corpus.
 
     Returns
     -------
     n_updates : int
-        One for 256 documents of all ranks, but not so many that a rank has fewer than
-        16 for each.
+        One for 256 documents of the rank. Where the round is larger than
+        :func:`round_size`, at least one for as many documents of all ranks, or for 256
+        if that is more. In no case so many that a rank has fewer than 16 for each.
     """
-    return max(1, min(round(n_in_round / _ENOUGH), n_own // _FEWEST_LOCAL))
+    fewest = round(n_in_round / max(_ENOUGH, round_size(n_documents)))
+    return max(1, min(max(n_own // _ENOUGH, fewest), n_own // _FEWEST_LOCAL))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,63 @@ class Topics:
             self._sums *= scale
         self._scale = 1.0
         return self.excess
+
+    # Means over ranks -----------------------------------------------------------------
+
+    def begin_alike(self, rates: Sequence[float]) -> bool:
+        """Prepare for updates of ranks that have the same topics now.
+
+        Parameters
+        ----------
+        rates : sequence of float
+            Those of the updates; a rank may leave some out.
+
+        Returns
+        -------
+        alike : bool
+            Whether the ranks have the same excess of all words that none of them has
+            updated then, however different their scales, so that :meth:`merge` will do.
+        """
+        left = prod(1 - rate for rate in rates)
+        if left < 2 * _SMALLEST_SCALE:  # an update would settle, or begin anew
+            return False
+        if self._scale * left < 2 * _SMALLEST_SCALE:
+            self.settle()
+        return True
+
+    def share(self, words: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
+        """This rank's part of a mean over ranks.
+
+        Parameters
+        ----------
+        words : ndarray of int, shape (n_words,)
+            All words that some rank has updated.
+        factor : float
+            The weight of this rank.
+
+        Returns
+        -------
+        rows : ndarray of shape (n_words, n_components)
+            To be summed over ranks.
+        rest : ndarray of float64, shape (n_components + 1,)
+            The same: sums over all words, and the scale.
+        """
+        scale = self._scale * factor
+        rows = self.excess[words]
+        rows *= rows.dtype.type(scale)
+        return rows, np.append(self._sums, 1.0) * scale
+
+    def merge(self, words: np.ndarray, rows: np.ndarray, rest: np.ndarray) -> None:
+        """Take over a mean over ranks, the sums of what :meth:`share` has given."""
+        self._scale = float(rest[-1])
+        self._sums = rest[:-1] / self._scale
+        self.excess[words] = rows * rows.dtype.type(1 / self._scale)
+
+    def add_up(self) -> None:
+        """Compute the sums over words from the parameters."""
+        self.reset(self.settle())
+
+    # Evaluation -----------------------------------------------------------------------
 
     def bound(self, start: int, stop: int) -> float:
         """Part of the words `start` to `stop` in the evidence lower bound.
