@@ -12,7 +12,16 @@ and timed by the processor's clock, since other work on the machine would distor
 ratio of sweeps that follow each other. Perplexity is that of every other word of a
 held-out document, given the words between, for all systems by the same function.
 
-Ours is the sampler of one rank, as in a fit on one. `--fits` adds whole fits of
+Ours is the sampler of one rank, as in a fit on one. `--processes 1 2` makes fits on so
+many worker processes and by tomotopy with one worker instead, each in turn, by the
+clock: `--sweeps` of tomotopy and `--rotations` of ours, by the first of `--samplers`,
+which should be as many as lead to the same perplexity:
+
+    python -m peers.gibbs --processes 1 2
+    python -m peers.gibbs --processes 1 2 --components 1000 --samplers metropolis \\
+        --sweeps 20 --rotations 30 --held-out 800
+
+`--fits` adds whole fits of
 SchMPLDA, MALDA, scikit-learn and gensim, and the coherence (npmi) of ten words of each
 topic in the documents of the fit. Systems that are not installed are left out with a
 message.
@@ -28,6 +37,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.feature_extraction.text import CountVectorizer
 
@@ -42,6 +52,7 @@ from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors
 from dask_ma.topics._coherence import occurrences, topic_coherence
 from dask_ma.topics._model import TopicModel, completion_columns
 
+from ._solvers import local_cluster
 from ._topic_systems import as_pairs
 
 CORPORA = ("newsgroups20", "imdb", "ap", "clinc150")
@@ -116,8 +127,8 @@ class Tomotopy:
         self._model, self._shape = model, (X.shape[1], options.components)
         self._words = np.array([int(word) for word in model.used_vocabs])
 
-    def sweep(self) -> None:
-        self._model.train(1, workers=1)
+    def sweep(self, n_sweeps: int = 1) -> None:
+        self._model.train(n_sweeps, workers=1)
 
     def counts(self) -> np.ndarray:
         counts = np.zeros(self._shape)
@@ -273,6 +284,48 @@ def fit_gensim(X: Any, options: argparse.Namespace) -> tuple[float, np.ndarray]:
     return time.process_time() - start, model.state.get_lambda()
 
 
+def compare_processes(X: Any, test: Any, options: argparse.Namespace) -> None:
+    """Fits on worker processes, and tomotopy's with one worker, by the clock."""
+    K, rotations = options.components, options.rotations or options.sweeps
+    rows = sparse.csr_array(X.astype(np.float32))
+    seconds: dict[str, list[float]] = {}
+    found: dict[str, np.ndarray] = {}
+    for _ in range(options.repeats):
+        tomotopy = Tomotopy(X, options)
+        start = time.perf_counter()
+        tomotopy.sweep(options.sweeps)
+        seconds.setdefault("tomotopy", []).append(time.perf_counter() - start)
+        found["tomotopy"] = tomotopy.counts().T + options.beta
+        for n in options.processes:
+            model = SchMPLDA(
+                K,
+                doc_topic_prior=options.alpha,
+                topic_word_prior=options.beta,
+                sampler=options.samplers[0],
+                n_proposals=options.proposals,
+                max_iter=rotations,
+                n_ranks=n,
+                random_state=options.seed,
+            )
+            with local_cluster(n):
+                clone(model).set_params(max_iter=1).fit(rows[:100])  # loads modules
+                start = time.perf_counter()
+                model.fit(rows)
+                name = f"SchMPLDA, {n} processes"
+                seconds.setdefault(name, []).append(time.perf_counter() - start)
+            found[name] = model.components_
+    peer = np.array(seconds["tomotopy"])
+    for name, components in found.items():
+        own = np.array(seconds[name])
+        print(
+            f"  {name:22s} {np.median(own):7.2f} s  "
+            f"{np.median(own / peer):5.2f} x tomotopy's time "
+            f"({(own / peer).min():.2f} to {(own / peer).max():.2f})  "
+            f"perplexity {perplexity(components, test, options):8.1f}",
+            flush=True,
+        )
+
+
 def show(
     name: str,
     seconds: float,
@@ -307,6 +360,9 @@ def main() -> None:
     add("--every", type=int, default=25, help="sweeps between perplexities")
     add("--proposals", type=int, default=4)
     add("--samplers", nargs="+", default=["exact", "metropolis"])
+    add("--processes", type=int, nargs="+", help="fits on so many, by the clock")
+    add("--rotations", type=int, help="of these; by default as many as sweeps")
+    add("--repeats", type=int, default=3, help="of these")
     add("--fits", action="store_true", help="whole fits, too")
     add("--only-fits", action="store_true", help="and no interleaved sweeps")
     add("--passes", type=int, default=5, help="of the variational systems")
@@ -315,6 +371,9 @@ def main() -> None:
     if options.data is None and options.corpus != "clinc150":
         parser.error("--data or DASK_MA_DATA must name the folder with the corpus")
     X, test = load(options)
+    if options.processes:
+        compare_processes(X, test, options)
+        return
     if not options.only_fits:
         compare_chains(X, test, options)
     if options.fits or options.only_fits:
