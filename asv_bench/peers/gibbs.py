@@ -21,10 +21,10 @@ which should be as many as lead to the same perplexity:
     python -m peers.gibbs --processes 1 2 --components 1000 --samplers metropolis \\
         --sweeps 20 --rotations 30 --held-out 800
 
-`--fits` adds whole fits of
-SchMPLDA, MALDA, scikit-learn and gensim, and the coherence (npmi) of ten words of each
-topic in the documents of the fit. Systems that are not installed are left out with a
-message.
+`--inference` works the proportions of held-out documents out, by the same topics.
+`--fits` adds whole fits of SchMPLDA, MALDA, scikit-learn and gensim, and the coherence
+(npmi) of ten words of each topic in the documents of the fit. Systems that are not
+installed are left out with a message.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,7 +51,11 @@ from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
 from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors
 from dask_ma.topics._coherence import occurrences, topic_coherence
-from dask_ma.topics._model import TopicModel, completion_columns
+from dask_ma.topics._model import (
+    TopicModel,
+    completion_columns,
+    topic_proportions,
+)
 
 from ._solvers import local_cluster
 from ._topic_systems import as_pairs
@@ -129,6 +134,19 @@ class Tomotopy:
 
     def sweep(self, n_sweeps: int = 1) -> None:
         self._model.train(n_sweeps, workers=1)
+
+    def infer(self, X: Any, n_iterations: int) -> np.ndarray:
+        """Proportions of the topics in new documents."""
+        model, prior = self._model, self._model.alpha
+        proportions = np.tile(prior / prior.sum(), (X.shape[0], 1))
+        filled, documents = np.flatnonzero(np.diff(X.indptr)), []
+        for row in filled:
+            part = slice(X.indptr[row], X.indptr[row + 1])
+            words = np.repeat(X.indices[part], X.data[part].astype(int))
+            documents.append(model.make_doc([str(word) for word in words]))
+        found, _ = model.infer(documents, iterations=n_iterations, workers=1)
+        proportions[filled] = found
+        return proportions
 
     def counts(self) -> np.ndarray:
         counts = np.zeros(self._shape)
@@ -326,6 +344,47 @@ def compare_processes(X: Any, test: Any, options: argparse.Namespace) -> None:
         )
 
 
+def compare_inference(X: Any, test: Any, options: argparse.Namespace) -> None:
+    """Proportions of new documents, by the same topics: those of tomotopy."""
+    tomotopy = Tomotopy(X, options)
+    tomotopy.sweep(options.sweeps)
+    components = (tomotopy.counts().T + options.beta).astype(np.float32)
+    phi = components / components.sum(axis=1, keepdims=True)
+    first, second = halves_of(sparse.csr_array(test.astype(np.float32)))
+    prior = np.full(options.components, options.alpha)
+    known = TopicModel(components, prior, InferenceSettings(), is_known=True)
+    ways: dict[str, Callable[[Any], np.ndarray]] = {
+        "SchMPLDA": lambda rows: topic_proportions(known, rows),
+        "tomotopy": lambda rows: tomotopy.infer(rows, options.iterations),
+    }
+    for name, infer in ways.items():
+        start = time.process_time()
+        theta = infer(first)
+        spent = time.process_time() - start
+        value = 0.0
+        for row, begin, end in zip(theta, second.indptr, second.indptr[1:]):
+            part = slice(begin, end)
+            likely = row @ phi[:, second.indices[part]]
+            value += second.data[part] @ np.log(likely)
+        print(
+            f"  {name:12s} {len(theta) / spent:8.0f} documents/s  "
+            f"perplexity {np.exp(-value / second.sum()):8.1f}",
+            flush=True,
+        )
+
+
+def halves_of(X: Any) -> tuple[Any, Any]:
+    """Every other word of each document, and the words between."""
+    ends = np.cumsum(X.data)
+    later = np.floor(ends / 2) - np.floor((ends - X.data) / 2)
+    parts = []
+    for data in (X.data - later, later):
+        half = sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
+        half.eliminate_zeros()
+        parts.append(half.copy())
+    return parts[0], parts[1]
+
+
 def show(
     name: str,
     seconds: float,
@@ -361,6 +420,8 @@ def main() -> None:
     add("--proposals", type=int, default=4)
     add("--samplers", nargs="+", default=["exact", "metropolis"])
     add("--processes", type=int, nargs="+", help="fits on so many, by the clock")
+    add("--inference", action="store_true", help="of held-out documents instead")
+    add("--iterations", type=int, default=100, help="of tomotopy's inference")
     add("--rotations", type=int, help="of these; by default as many as sweeps")
     add("--repeats", type=int, default=3, help="of these")
     add("--fits", action="store_true", help="whole fits, too")
@@ -371,6 +432,9 @@ def main() -> None:
     if options.data is None and options.corpus != "clinc150":
         parser.error("--data or DASK_MA_DATA must name the folder with the corpus")
     X, test = load(options)
+    if options.inference:
+        compare_inference(X, test, options)
+        return
     if options.processes:
         compare_processes(X, test, options)
         return
