@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CELL_FLOATS = 2**18  # elements of a tile's arrays, so that they stay in the cache
+_CELL_FLOATS = 2**19  # elements of cells x topics of a tile
 _FEWEST_TILES = 128  # of a corpus, so that few tokens are drawn at a time
-_MOST_TOKENS = 3000
+_MOST_TOKENS = 6000
 
 
 class Tile(NamedTuple):
