@@ -12,6 +12,7 @@ from dask_ma.kernels import (
     TileSampler,
     TokenRun,
     TopicCounts,
+    _gibbs_proposals,
     accept_topics,
     cut_runs,
     cut_tiles,
@@ -154,7 +155,11 @@ def test_documents_offer_what_they_have():
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("by_topic", [False, True])
-def test_words_offer_what_they_have_on_all_ranks(elsewhere, by_topic):
+@pytest.mark.parametrize("laid_out", [0, 2**19])
+def test_words_offer_what_they_have_on_all_ranks(
+    elsewhere, by_topic, laid_out, monkeypatch
+):
+    monkeypatch.setattr(_gibbs_proposals, "_MOST_LAID_OUT", laid_out)
     rng = np.random.default_rng(1)
     topics = topics_of_run(rng, 6)
     counts = counts_of_run(topics, 6)
