@@ -12,10 +12,19 @@ and timed by the processor's clock, since other work on the machine would distor
 ratio of sweeps that follow each other. Perplexity is that of every other word of a
 held-out document, given the words between, for all systems by the same function.
 
-Ours is the sampler of one rank, as in a fit on one. `--fits` adds whole fits of
-SchMPLDA, MALDA, scikit-learn and gensim, and the coherence (npmi) of ten words of each
-topic in the documents of the fit. Systems that are not installed are left out with a
-message.
+Ours is the sampler of one rank, as in a fit on one. `--processes 1 2` makes fits on so
+many worker processes and by tomotopy with one worker instead, each in turn: `--sweeps`
+of tomotopy and `--rotations` of ours, by the first of `--samplers`,
+which should be as many as lead to the same perplexity:
+
+    python -m peers.gibbs --processes 1 2
+    python -m peers.gibbs --processes 1 2 --components 1000 --samplers metropolis \\
+        --sweeps 20 --rotations 30 --held-out 800
+
+`--inference` works the proportions of held-out documents out, by the same topics.
+`--fits` adds whole fits of SchMPLDA, MALDA, scikit-learn and gensim, and the coherence
+(npmi) of ten words of each topic in the documents of the fit. Systems that are not
+installed are left out with a message.
 """
 
 from __future__ import annotations
@@ -23,11 +32,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.feature_extraction.text import CountVectorizer
 
@@ -40,8 +51,13 @@ from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
 from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors
 from dask_ma.topics._coherence import occurrences, topic_coherence
-from dask_ma.topics._model import TopicModel, completion_columns
+from dask_ma.topics._model import (
+    TopicModel,
+    completion_columns,
+    topic_proportions,
+)
 
+from ._solvers import local_cluster
 from ._topic_systems import as_pairs
 
 CORPORA = ("newsgroups20", "imdb", "ap", "clinc150")
@@ -116,8 +132,21 @@ class Tomotopy:
         self._model, self._shape = model, (X.shape[1], options.components)
         self._words = np.array([int(word) for word in model.used_vocabs])
 
-    def sweep(self) -> None:
-        self._model.train(1, workers=1)
+    def sweep(self, n_sweeps: int = 1) -> None:
+        self._model.train(n_sweeps, workers=1)
+
+    def infer(self, X: Any, n_iterations: int) -> np.ndarray:
+        """Proportions of the topics in new documents."""
+        model, prior = self._model, self._model.alpha
+        proportions = np.tile(prior / prior.sum(), (X.shape[0], 1))
+        filled, documents = np.flatnonzero(np.diff(X.indptr)), []
+        for row in filled:
+            part = slice(X.indptr[row], X.indptr[row + 1])
+            words = np.repeat(X.indices[part], X.data[part].astype(int))
+            documents.append(model.make_doc([str(word) for word in words]))
+        found, _ = model.infer(documents, iterations=n_iterations, workers=1)
+        proportions[filled] = found
+        return proportions
 
     def counts(self) -> np.ndarray:
         counts = np.zeros(self._shape)
@@ -273,6 +302,98 @@ def fit_gensim(X: Any, options: argparse.Namespace) -> tuple[float, np.ndarray]:
     return time.process_time() - start, model.state.get_lambda()
 
 
+def compare_processes(X: Any, test: Any, options: argparse.Namespace) -> None:
+    """Fits on worker processes, and tomotopy's with one worker, in turn."""
+    rows = sparse.csr_array(X.astype(np.float32))
+    seconds: dict[str, list[tuple[float, float]]] = {}  # clock, busiest processor
+    found: dict[str, np.ndarray] = {}
+    for _ in range(options.repeats):
+        tomotopy = Tomotopy(X, options)
+        start, before = time.perf_counter(), time.process_time()
+        tomotopy.sweep(options.sweeps)
+        spent = time.perf_counter() - start, time.process_time() - before
+        seconds.setdefault("tomotopy", []).append(spent)
+        found["tomotopy"] = tomotopy.counts().T + options.beta
+        for n in options.processes:
+            name = f"SchMPLDA, {n} processes"
+            spent, found[name] = fit_on_processes(n, rows, options)
+            seconds.setdefault(name, []).append(spent)
+    peer = np.array(seconds["tomotopy"])
+    for name, components in found.items():
+        own = np.array(seconds[name])
+        clock, processor = np.median(own, axis=0)
+        ratio, of_processor = np.median(own / peer, axis=0)
+        print(
+            f"  {name:22s} {clock:7.2f} s, {ratio:.2f} x tomotopy's; busiest processor "
+            f"{processor:7.2f} s, {of_processor:.2f} x; perplexity "
+            f"{perplexity(components, test, options):8.1f}",
+            flush=True,
+        )
+
+
+def fit_on_processes(
+    n_processes: int, X: Any, options: argparse.Namespace
+) -> tuple[tuple[float, float], np.ndarray]:
+    """Seconds of a fit by the clock and by the busiest processor, and its topics."""
+    model = SchMPLDA(
+        options.components,
+        doc_topic_prior=options.alpha,
+        topic_word_prior=options.beta,
+        sampler=options.samplers[0],
+        n_proposals=options.proposals,
+        max_iter=options.rotations or options.sweeps,
+        n_ranks=n_processes,
+        random_state=options.seed,
+    )
+    with local_cluster(n_processes) as client:
+        clone(model).set_params(max_iter=1).fit(X[:100])  # loads modules
+        start, before = time.perf_counter(), client.run(time.process_time)
+        model.fit(X)
+        spent, after = time.perf_counter() - start, client.run(time.process_time)
+    return (spent, max(after[k] - before[k] for k in after)), model.components_
+
+
+def compare_inference(X: Any, test: Any, options: argparse.Namespace) -> None:
+    """Proportions of new documents, by the same topics: those of tomotopy."""
+    tomotopy = Tomotopy(X, options)
+    tomotopy.sweep(options.sweeps)
+    components = (tomotopy.counts().T + options.beta).astype(np.float32)
+    phi = components / components.sum(axis=1, keepdims=True)
+    first, second = halves_of(sparse.csr_array(test.astype(np.float32)))
+    prior = np.full(options.components, options.alpha)
+    known = TopicModel(components, prior, InferenceSettings(), is_known=True)
+    ways: dict[str, Callable[[Any], np.ndarray]] = {
+        "SchMPLDA": lambda rows: topic_proportions(known, rows),
+        "tomotopy": lambda rows: tomotopy.infer(rows, options.iterations),
+    }
+    for name, infer in ways.items():
+        start = time.process_time()
+        theta = infer(first)
+        spent = time.process_time() - start
+        value = 0.0
+        for row, begin, end in zip(theta, second.indptr, second.indptr[1:]):
+            part = slice(begin, end)
+            likely = row @ phi[:, second.indices[part]]
+            value += second.data[part] @ np.log(likely)
+        print(
+            f"  {name:12s} {len(theta) / spent:8.0f} documents/s  "
+            f"perplexity {np.exp(-value / second.sum()):8.1f}",
+            flush=True,
+        )
+
+
+def halves_of(X: Any) -> tuple[Any, Any]:
+    """Every other word of each document, and the words between."""
+    ends = np.cumsum(X.data)
+    later = np.floor(ends / 2) - np.floor((ends - X.data) / 2)
+    parts = []
+    for data in (X.data - later, later):
+        half = sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
+        half.eliminate_zeros()
+        parts.append(half.copy())
+    return parts[0], parts[1]
+
+
 def show(
     name: str,
     seconds: float,
@@ -307,6 +428,11 @@ def main() -> None:
     add("--every", type=int, default=25, help="sweeps between perplexities")
     add("--proposals", type=int, default=4)
     add("--samplers", nargs="+", default=["exact", "metropolis"])
+    add("--processes", type=int, nargs="+", help="fits on so many, by the clock")
+    add("--inference", action="store_true", help="of held-out documents instead")
+    add("--iterations", type=int, default=100, help="of tomotopy's inference")
+    add("--rotations", type=int, help="of these; by default as many as sweeps")
+    add("--repeats", type=int, default=3, help="of these")
     add("--fits", action="store_true", help="whole fits, too")
     add("--only-fits", action="store_true", help="and no interleaved sweeps")
     add("--passes", type=int, default=5, help="of the variational systems")
@@ -315,6 +441,12 @@ def main() -> None:
     if options.data is None and options.corpus != "clinc150":
         parser.error("--data or DASK_MA_DATA must name the folder with the corpus")
     X, test = load(options)
+    if options.inference:
+        compare_inference(X, test, options)
+        return
+    if options.processes:
+        compare_processes(X, test, options)
+        return
     if not options.only_fits:
         compare_chains(X, test, options)
     if options.fits or options.only_fits:

@@ -60,14 +60,7 @@ from dask_ma.kernels._feasible import (
     mixed_values,
     shrunk_entropy_sum,
 )
-from dask_ma.kernels._gibbs import (
-    Tile,
-    TileSampler,
-    TopicCounts,
-    cut_tiles,
-    document_groups,
-    tokens_of_tile,
-)
+from dask_ma.kernels._gibbs import TileSampler, TopicCounts
 from dask_ma.kernels._gibbs_likelihood import polya_slopes, polya_sum
 from dask_ma.kernels._gibbs_proposals import (
     DocumentWeights,
@@ -79,6 +72,12 @@ from dask_ma.kernels._gibbs_proposals import (
     offer_of_documents,
     offer_of_words,
     without_itself,
+)
+from dask_ma.kernels._gibbs_tiles import (
+    Tile,
+    cut_tiles,
+    document_groups,
+    tokens_of_tile,
 )
 from dask_ma.kernels._hessian import softmax_hessian
 from dask_ma.kernels._left_to_right import left_to_right

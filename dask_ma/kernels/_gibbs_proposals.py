@@ -19,6 +19,7 @@ import numpy as np
 
 _RUN_TOKENS = 20_000  # that are moved together
 _RUN_COUNTS = 400_000  # elements of the counts of a run
+_MOST_LAID_OUT = 2**19  # tokens of the words of a run, on all ranks
 
 
 class TokenRun(NamedTuple):
@@ -284,14 +285,9 @@ def offer_of_words(
         return _offer_by_rows(run, counts + prior, n_proposals, rng)
     n_topics = counts.shape[1]
     lengths, starts = _lengths(run)
-    is_all_here = counts.sum(dtype=np.int64) == len(topics)
-    if not is_all_here:
-        filled = np.flatnonzero(counts)
-        upto = np.cumsum(counts.reshape(-1)[filled], dtype=np.int64)
-        ends = np.searchsorted(filled, np.arange(1, len(counts) + 1) * n_topics)
-        ends = np.append(upto, 0)[ends - 1] * (ends > 0)
-        starts = np.concatenate([[0], ends[:-1]])
-        lengths = ends - starts
+    urn: np.ndarray | _Steps = topics
+    if counts.sum(dtype=np.int64) != len(topics):  # other ranks have some, too
+        urn, lengths, starts = _of_all_ranks(counts)
     totals = (lengths + n_topics * prior.astype(np.float64)).take(run.owners)
     lengths, starts = lengths.take(run.owners), starts.take(run.owners)
     offered = np.empty((n_proposals, len(topics)), dtype=np.int32)
@@ -299,14 +295,46 @@ def offer_of_words(
         place = rng.random(len(topics))
         place *= totals
         behind = np.flatnonzero(place >= lengths)
-        if is_all_here:
-            row[:] = _urn(topics, starts, place)
-        else:
-            sought = starts + place.astype(np.int64)
-            found = np.searchsorted(upto, sought, side="right")
-            row[:] = filled.take(found, mode="clip") % n_topics
+        row[:] = _urn(urn, starts, place)
         row[behind] = rng.integers(0, n_topics, len(behind), dtype=np.int32)
     return offered
+
+
+class _Steps(NamedTuple):
+    """An array of topics in which many that follow each other are equal.
+
+    Attributes
+    ----------
+    topics : ndarray of int
+    ends : ndarray of int64
+        Where each of these ends.
+    """
+
+    topics: np.ndarray
+    ends: np.ndarray
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Topics at some places; any one behind the last."""
+        found = np.searchsorted(self.ends, places, side="right")
+        return self.topics.take(found, mode="clip")
+
+
+def _of_all_ranks(
+    counts: np.ndarray,
+) -> tuple[np.ndarray | _Steps, np.ndarray, np.ndarray]:
+    """Topics of the tokens of words, how many tokens each has, and where they begin."""
+    n_words, n_topics = counts.shape
+    filled = np.flatnonzero(counts != 0)  # of truth values in a third of the time
+    sizes = counts.reshape(-1).take(filled)
+    upto = np.cumsum(sizes, dtype=np.int64)
+    ends = np.searchsorted(filled, np.arange(1, n_words + 1) * n_topics)
+    ends = np.append(upto, 0)[ends - 1] * (ends > 0)
+    starts = np.concatenate([[0], ends[:-1]])
+    topics = filled % n_topics
+    urn: np.ndarray | _Steps = _Steps(topics, upto)
+    if ends[-1] <= _MOST_LAID_OUT:  # searching for places takes longer
+        urn = np.repeat(topics, sizes)
+    return urn, ends - starts, starts
 
 
 def draw_by_rows(
@@ -352,6 +380,11 @@ def _lengths(run: TokenRun) -> tuple[np.ndarray, np.ndarray]:
     return lengths, np.cumsum(lengths) - lengths
 
 
-def _urn(topics: np.ndarray, starts: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _urn(
+    topics: np.ndarray | _Steps, starts: np.ndarray, place: np.ndarray
+) -> np.ndarray:
     """Topic of the token at a place of an owner's tokens; any one behind the last."""
-    return topics.take(starts + place.astype(np.int64), mode="clip")
+    places = starts + place.astype(np.int64)
+    if isinstance(topics, _Steps):
+        return topics.at(places)
+    return topics.take(places, mode="clip")

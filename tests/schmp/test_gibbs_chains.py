@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from dask_ma.data import Room
-from dask_ma.kernels import polya_sum
+from dask_ma.kernels import Tile, TileSampler, TopicCounts, polya_sum
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._moves import ExactMoves, Priors
@@ -58,23 +58,83 @@ def joint(tokens, n_words, topics, alpha, beta):
 
 TINY = [np.array([0, 1]), np.array([0, 0, 2])]
 ALPHA = np.array([0.3, 0.8])
+BETA = np.array([[0.5, 0.2], [0.3, 0.9], [0.4, 0.4]])
+
+
+def posterior(beta):
+    """Probabilities of all 32 assignments of topics to the tokens of the corpus."""
+    states = np.array(list(product(range(2), repeat=5)), dtype=np.int32)
+    logs = np.array([joint(TINY, 3, state, ALPHA, beta) for state in states])
+    return np.exp(logs - special.logsumexp(logs))
 
 
 @pytest.mark.slow
 def test_the_posterior_of_a_tiny_corpus():
     """Total variation from the probabilities of all 32 assignments."""
-    n_draws = 24_000
-    beta = np.array([[0.5, 0.2], [0.3, 0.9], [0.4, 0.4]])
-    states = np.array(list(product(range(2), repeat=5)), dtype=np.int32)
-    logs = np.array([joint(TINY, 3, state, ALPHA, beta) for state in states])
-    exact = np.exp(logs - special.logsumexp(logs))
-    rng = np.random.default_rng(1)
-    moves, counts, totals, priors = chain_of(TINY, 3, states[0], ALPHA, beta)
+    n_draws, exact = 24_000, posterior(BETA)
+    rng, start = np.random.default_rng(1), np.zeros(5, dtype=np.int32)
+    moves, counts, totals, priors = chain_of(TINY, 3, start, ALPHA, BETA)
     found = np.zeros(32)
     for _ in range(n_draws):
         moves.visit(0, counts, priors, totals, rng)
         found[topics_of(moves) @ (2 ** np.arange(4, -1, -1))] += 1
     assert np.abs(found / n_draws - exact).sum() / 2 < 0.02
+
+
+def many_chains(n_chains, alpha, beta, rng):
+    """Chains of the tiny corpus side by side, each with words and topics of its own.
+
+    A word has no prior of topics that are not its chain's, so chains know nothing of
+    each other, whatever is drawn in one tile: the tokens at one place of all of them.
+    """
+    n_topics, n_words = len(alpha), len(beta)
+    documents = np.repeat(np.arange(len(TINY)), [len(words) for words in TINY])
+    documents, words = (
+        (np.arange(n_chains) * step + own[:, np.newaxis]).ravel()
+        for own, step in (
+            (documents, len(TINY)),
+            (np.concatenate(TINY), n_words),
+        )
+    )
+    chains = np.tile(np.arange(n_chains), 5)
+    topics = rng.integers(0, n_topics, 5 * n_chains) + n_topics * chains
+    sampler = TileSampler(n_topics * n_chains)
+    assert sampler.width == n_topics * n_chains
+    of_documents = np.zeros((len(TINY) * n_chains, sampler.width), dtype=np.float32)
+    np.add.at(of_documents, (documents, topics), 1)
+    of_words = np.kron(np.eye(n_chains), beta).astype(np.float32)
+    np.add.at(of_words, (words, topics), 1)
+    counts = TopicCounts(
+        topics.astype(np.int32),
+        of_documents,
+        of_words,
+        np.bincount(topics, minlength=sampler.width),
+        np.tile(alpha, n_chains).astype(np.float32),
+        np.tile(beta.sum(axis=0), n_chains),
+    )
+    nothing = np.empty(0, dtype=np.int32)
+    tiles = [
+        Tile(0, len(of_documents), part, documents[part], words[part], nothing)
+        for part in (slice(n, n + n_chains) for n in range(0, len(topics), n_chains))
+    ]
+    return sampler, tiles, counts
+
+
+def test_the_posterior_of_a_tiny_corpus_in_many_draws():
+    """Total variation of 100,000 draws from the probabilities of all assignments."""
+    rng, n_chains, n_draws = np.random.default_rng(4), 64, 100_000
+    exact = posterior(BETA)
+    sampler, tiles, counts = many_chains(n_chains, ALPHA, BETA, rng)
+    found, powers = np.zeros(32), 2 ** np.arange(4, -1, -1)
+    n_sweeps = -(-n_draws // n_chains)
+    for sweep in range(-20, n_sweeps):
+        for tile in tiles:
+            sampler.draw(tile, counts, rng)
+        if sweep >= 0:
+            own = counts.topics.reshape(5, n_chains) % 2
+            found += np.bincount(powers @ own, minlength=32)
+    assert found.sum() >= n_draws
+    assert np.abs(found / found.sum() - exact).sum() / 2 < 0.01
 
 
 @pytest.mark.parametrize("others", [0, 2**20, 2**21 - 8, 2**24 + 1])

@@ -177,6 +177,25 @@ def test_totals_are_at_most_a_rotation_old(monkeypatch):
                 np.testing.assert_array_equal(totals, known[rotation])
 
 
+@pytest.mark.parametrize("n_components", [8, 1000])
+@pytest.mark.parametrize("n_ranks", [2, 4])
+def test_each_rank_sends_the_table_once_in_a_rotation(
+    n_components, n_ranks, process_client, configured
+):
+    """Of many topics only the elements that are not zero, in 8 bytes each."""
+    counts = np.random.default_rng(0).poisson(0.5, (100, 2000)).astype(float)
+    model = SchMPLDA(n_components, **{**FIT, "n_ranks": n_ranks, "max_iter": 3})
+    without_copies = configured({"dask-ma.on-worker-loss": "raise"}, process_client)
+    with process_client.as_current(), without_copies:
+        model.fit(counts)
+    n_filled = (model.components_ > 0.5).sum()  # more than the prior
+    table = min(4 * 2000 * n_components, 8 * n_filled)
+    for record in model.history_[2:]:
+        rest = record["bytes_sent"] - n_ranks * table
+        assert rest > -0.02 * n_ranks * table  # which changes on its way
+        assert rest < 8 * n_components * record["messages_sent"]  # totals, 8 bytes
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_totals_that_are_exchanged_more_often(sampler):
     fits = [

@@ -26,7 +26,7 @@ from dask_ma.schmp.topics._layout import BlockTokens, by_document
 _ONE = np.int32(1)  # one of another type than the counts takes ten times as long
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
-_COUNTS = 2**15  # elements of documents x topics at a time
+_COUNTS = 2**15  # elements of a table of counts at a time
 _TOPICS = "tokens/topics"
 
 
@@ -240,6 +240,7 @@ class ExactMoves(Moves):
         self._tiles: dict[int, list[Tile]] = {}
         self._order: dict[int, np.ndarray] = {}  # until tokens have topics
         self._counts: np.ndarray | None = None
+        self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
         tiles, order = cut_tiles(
@@ -269,10 +270,9 @@ class ExactMoves(Moves):
         return np.concatenate([np.empty(0, dtype=np.int32), *of_tiles])
 
     def document_counts(self) -> Iterator[np.ndarray]:
-        counts, step = self._document_table(), max(1, _COUNTS // self._n_topics)
-        for first in range(0, len(counts), step):
-            part = counts[first : first + step, : self._n_topics]
-            yield np.rint(part).astype(np.int64)
+        counts = self._document_table()
+        for part in _rows_at_a_time(*counts.shape):
+            yield np.rint(counts[part, : self._n_topics]).astype(np.int64)
 
     def load(self, group: Group, state: State) -> None:
         super().load(group, state)
@@ -292,27 +292,37 @@ class ExactMoves(Moves):
         totals: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
-        n, width = self._n_topics, self._sampler.width
-        topics = self.topics[number]
-        prior = priors.words if priors.words.ndim == 2 else priors.words[:, np.newaxis]
-        words = np.zeros((len(counts), width), dtype=np.float32)
-        words[:, :n] = counts
-        words[:, :n] += prior
-        of_document = np.zeros(width, dtype=np.float32)
+        topics, n = self.topics[number], self._n_topics
+        words, most = self._as_weights(counts, priors.words)
+        of_document = np.zeros(self._sampler.width, dtype=np.float32)
         of_document[:n] = priors.document
         known = TopicCounts(
             topics, self._document_table(), words, totals, of_document, priors.sums
         )
         totals_before = totals.copy()
-        most = float(words.max(initial=0)) + len(topics)
-        before = topics.copy() if most > _MOST_COUNTED else None
+        before = topics.copy() if most + len(topics) > _MOST_COUNTED else None
         n_changed = sum(self._sampler.draw(t, known, rng) for t in self._tiles[number])
         if before is None:
             # Counts plus prior, with the changes: faster than to make these again.
-            np.rint(words[:, :n] - prior, out=counts, casting="unsafe")
+            _to_counts(words[:, :n], priors.words, counts)
         else:
             self._move(counts, self.words(number), before, topics)
         return totals - totals_before, n_changed
+
+    def _as_weights(
+        self, counts: np.ndarray, prior: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Counts of words plus their prior, for the sampler, and the largest of all."""
+        n, width = self._n_topics, self._sampler.width
+        if len(self._words) < len(counts):
+            self._words = np.zeros((len(counts), width), dtype=np.float32)
+        words, most = self._words[: len(counts)], 0.0
+        for part in _rows_at_a_time(len(counts), width):
+            here = words[part, :n]
+            here[:] = counts[part]
+            here += prior[part].reshape(len(here), -1)
+            most = max(most, float(here.max(initial=0)))
+        return words, most
 
     def _document_table(self) -> np.ndarray:
         """Tokens of each document and topic, once all tokens have topics."""
@@ -327,6 +337,22 @@ class ExactMoves(Moves):
                     np.add.at(flat, rows * width + topics, one)
             self._counts = table
         return self._counts
+
+
+def _rows_at_a_time(n_rows: int, width: int) -> Iterator[slice]:
+    """Parts of a table that the cache holds."""
+    step = max(1, _COUNTS // width)
+    for first in range(0, n_rows, step):
+        yield slice(first, min(first + step, n_rows))
+
+
+def _to_counts(words: np.ndarray, prior: np.ndarray, counts: np.ndarray) -> None:
+    """Whole numbers of counts plus prior, which are changed."""
+    for part in _rows_at_a_time(*words.shape):
+        here = words[part]
+        here -= prior[part].reshape(len(here), -1)
+        np.rint(here, out=here)
+        counts[part] = here
 
 
 def topic_dtype(n_topics: int) -> np.dtype:

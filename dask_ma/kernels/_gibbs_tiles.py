@@ -1,0 +1,160 @@
+"""Tiles of a corpus: some documents by some words, whose tokens are drawn together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+_CELL_FLOATS = 2**19  # elements of cells x topics of a tile
+_FEWEST_TILES = 128  # of a corpus, so that few tokens are drawn at a time
+_MOST_TOKENS = 6000
+
+
+class Tile(NamedTuple):
+    """Tokens that are drawn together.
+
+    A cell is a document and a word. The first token of each cell comes first, in the
+    order of the words, then all others.
+
+    Attributes
+    ----------
+    first, last : int
+        Documents of the tile are from `first` on and before `last`.
+    tokens : slice
+        Where the topics of the tokens are.
+    documents : ndarray of int32 of shape (n_cells,)
+        Document of each cell, counted from `first`.
+    words : ndarray of int32 of shape (n_cells,)
+        Word of each cell.
+    repeats : ndarray of int32 of shape (n_tokens - n_cells,)
+        Cell of each token that is not the first of its cell.
+    """
+
+    first: int
+    last: int
+    tokens: slice
+    documents: np.ndarray
+    words: np.ndarray
+    repeats: np.ndarray
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Cell of each token, int32 of shape (n_tokens,)."""
+        first = np.arange(len(self.words), dtype=np.int32)
+        return np.concatenate([first, self.repeats])
+
+
+def tokens_of_tile(n_tokens: int, n_topics: int) -> int:
+    """Most tokens that should be drawn together.
+
+    Parameters
+    ----------
+    n_tokens : int
+        Tokens of the corpus.
+    n_topics : int
+        Number of topics.
+
+    Returns
+    -------
+    n : int
+        1 for a small corpus, which is sampled one token after the other.
+    """
+    most = min(_MOST_TOKENS, max(64, 3 * _CELL_FLOATS // (2 * n_topics)))
+    return int(np.clip(n_tokens // _FEWEST_TILES, 1, most))
+
+
+def document_groups(lengths: np.ndarray, size: int) -> np.ndarray:
+    """Cut the documents into runs of about the same number of tokens.
+
+    Parameters
+    ----------
+    lengths : ndarray of int of shape (n_documents,)
+        Tokens of each document.
+    size : int
+        Most tokens of a tile.
+
+    Returns
+    -------
+    bounds : ndarray of int64
+        Where runs begin, and the number of documents: about as many runs as each has
+        tiles.
+    """
+    n_groups = max(1, round(float(np.sqrt(lengths.sum() / size))))
+    ends = np.cumsum(lengths)
+    wanted = np.linspace(0, ends[-1] if len(ends) else 0, n_groups + 1)[1:-1]
+    inner = np.searchsorted(ends, wanted, side="left") + 1
+    return np.unique(np.concatenate([[0], inner, [len(lengths)]]))
+
+
+def cut_tiles(
+    documents: np.ndarray, words: np.ndarray, bounds: np.ndarray, size: int
+) -> tuple[list[Tile], np.ndarray]:
+    """Cut the tokens of some words into tiles.
+
+    Parameters
+    ----------
+    documents, words : ndarray of int of shape (n_tokens,)
+        Document and word of each token: word after word, and the documents of each in
+        increasing order.
+    bounds : ndarray of int
+        From :func:`document_groups`.
+    size : int
+        Most tokens of a tile.
+
+    Returns
+    -------
+    tiles : list of Tile
+        In an order in which neither documents nor words soon come again.
+    order : ndarray of int32 of shape (n_tokens,)
+        The tokens in the order of the tiles.
+    """
+    if not len(documents):
+        return [], np.empty(0, dtype=np.int32)
+    group = np.searchsorted(bounds, documents, side="right") - 1
+    # Stable, and of small numbers in the time that it takes to count them.
+    order = np.argsort(group.astype(np.min_scalar_type(len(bounds))), kind="stable")
+    group = group[order]
+    begins = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    ends = np.r_[begins[1:], len(group)]
+    cuts = []
+    for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        n_tiles = -(-(end - begin) // size)
+        edges = begin + (end - begin) * np.arange(n_tiles + 1) // n_tiles
+        # Each run of documents begins with other words.
+        turned = (np.arange(n_tiles) + n_tiles * place // len(begins)) % n_tiles
+        cuts += [
+            (turn, place, edges[tile], edges[tile + 1])
+            for turn, tile in enumerate(turned)
+        ]
+    cuts.sort()
+    tiles: list[Tile] = []
+    turned_order, done = np.empty(len(order), dtype=np.int32), 0
+    for _, place, begin, end in cuts:
+        chosen, number = order[begin:end], group[begins[place]]
+        first, last = int(bounds[number]), int(bounds[number + 1])
+        tokens = slice(done, done + len(chosen))
+        tile, places = _tile(documents[chosen], words[chosen], tokens, first, last)
+        tiles.append(tile)
+        turned_order[tokens] = chosen[places]
+        done = tokens.stop
+    return tiles, turned_order
+
+
+def _tile(
+    documents: np.ndarray, words: np.ndarray, tokens: slice, first: int, last: int
+) -> tuple[Tile, np.ndarray]:
+    """A tile of tokens that are in the order of words and documents; its own order."""
+    is_first = np.r_[
+        True, (documents[1:] != documents[:-1]) | (words[1:] != words[:-1])
+    ]
+    starts, later = np.flatnonzero(is_first), np.flatnonzero(~is_first)
+    tile = Tile(
+        first,
+        last,
+        tokens,
+        (documents[starts] - first).astype(np.int32),
+        words[starts].astype(np.int32),
+        (np.cumsum(is_first)[later] - 1).astype(np.int32),
+    )
+    return tile, np.concatenate([starts, later])
