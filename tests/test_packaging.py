@@ -49,6 +49,16 @@ def modules_after(imports):
     )
 
 
+def test_a_rank_loads_what_its_fit_needs():
+    """New workers import it at the beginning of their first fit."""
+    loaded = modules_after("from dask_ma.ma.sgd import _agent")
+    others = ("dask_ma.ma.lda", "dask_ma.mpca", "dask_ma.schmp", "dask_ma.sfb")
+    # Beside the first, which scikit-learn's SGD is in.
+    unused = ("sklearn.decomposition", "sklearn.neural_network", "dask.array")
+    assert "sklearn.linear_model" in loaded
+    assert not {name for name in loaded if name.startswith((*others, *unused))}
+
+
 def test_version_is_that_of_the_distribution():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", dask_ma.__version__)
     assert metadata.version("dask_ma") == dask_ma.__version__

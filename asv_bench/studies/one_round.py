@@ -51,9 +51,7 @@ class Account:
     def now(self) -> dict[str, float]:
         """Milliseconds so far: the mean of the workers, the scheduler, the client."""
         return {
-            name: 1e3
-            * sum(sum(each.cpu_times()[:2]) for each in side)
-            / len(side)
+            name: 1e3 * sum(sum(each.cpu_times()[:2]) for each in side) / len(side)
             for name, side in self._sides.items()
         }
 
@@ -88,9 +86,7 @@ def measure(options: argparse.Namespace) -> None:
             "fit of one round": lambda: fit(X, y),
             "the same, persisted rows": lambda: fit(*arrays),
             "launch of nothing": lambda: run_spmd(nothing, client=client),
-            "launch, 100 allreduces": lambda: run_spmd(
-                collectives, 100, client=client
-            ),
+            "launch, 100 allreduces": lambda: run_spmd(collectives, 100, client=client),
         }
         for action in cases.values():
             action()

@@ -120,7 +120,7 @@ def _bytes_of(array: np.ndarray) -> Any:
         return array.reshape(-1).view(np.uint8).data
     # By this object Dask knows what lies in the same memory.
     start = array.ctypes.data - place.ctypes.data
-    return memoryview(place)[start : start + array.nbytes]
+    return place.data[start : start + array.nbytes]
 
 
 def _is_bytes(array: np.ndarray) -> bool:

@@ -153,13 +153,12 @@ class Rounds(Refinable):
     def begin(self) -> None:
         """Find steps by trial, if that is asked for."""
         params = self.params
-        if not params.is_balanced or params.max_iter == 0:
-            return
         if tries_steps(params):
-            steps = find_steps(self.context, self.problem, params, self.current)
-        else:
-            steps = balanced_steps(params, params.eta, params.t)
-        self._set_steps(steps)
+            self._set_steps(
+                find_steps(self.context, self.problem, params, self.current)
+            )
+        elif params.is_balanced and params.eta is not None:
+            self._set_steps(balanced_steps(params, params.eta, params.t))
 
     def load_state_dict(self, state: State) -> None:
         shared = state.shared
