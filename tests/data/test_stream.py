@@ -312,6 +312,25 @@ def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch)
             model.set_params(max_iter=1).fit(X, y)
 
 
+def test_ratings_are_refused_before_they_are_made(
+    cluster, small_workers, monkeypatch, tmp_path
+):
+    """As many as metadata say: neither ids nor values are looked at."""
+    made = tmp_path / "made"
+
+    def make():
+        made.touch()
+        return np.zeros((50, 2))
+
+    blocks = [
+        da.from_delayed(dask.delayed(make)(), (50, 2), dtype=float) for _ in range(4)
+    ]
+    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    with pytest.raises(InsufficientMemoryError, match="X has about 2.34 kiB"):
+        SchMPMatrixFactorization(2).fit(da.concatenate(blocks), da.ones(200, chunks=50))
+    assert not made.exists()
+
+
 def test_workers_without_a_limit_take_all(rows, small_workers, configured, written):
     X, y = lazy(*rows)
     with (
