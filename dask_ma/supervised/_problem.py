@@ -228,28 +228,39 @@ def _inspect(
         has_weights=any(b.sample_weight is not None for b in shard.blocks),
         labels=labels,
         label_weights=weights,
-        weight=float(sum(_weight_sum(b) for b in shard.blocks)),
+        weight=_weight_sum(shard),
         n_weightless=shard.n_weightless,
         measured=None if measure is None else measure(shard),
     )
 
 
-def _weight_sum(block: Block) -> float:
-    """Sum of the weights of a block."""
-    if block.sample_weight is None:
-        return float(len(block.y))
-    with np.errstate(over="ignore"):
-        return float(block.sample_weight.sum(dtype=np.float64))
+def _weights_of(shard: Shard) -> np.ndarray | None:
+    """Weights of all rows of a shard, None where none are given."""
+    if all(block.sample_weight is None for block in shard.blocks):
+        return None
+    return np.concatenate([block.weights() for block in shard.blocks])
+
+
+# Sums go over all rows at once, so that they do not depend on how these are cut.
+
+
+def _weight_sum(shard: Shard) -> float:
+    """Sum of the weights of a shard."""
+    weights = _weights_of(shard)
+    if weights is None:
+        return float(shard.n_rows)
+    with np.errstate(over="ignore"):  # too large sums are refused later on
+        return float(weights.sum())
 
 
 def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
     """Sum of the weights of each label."""
-    sums = np.zeros(len(labels))
-    for block in shard.blocks:
-        codes = encode_labels(block.y, labels)
-        with np.errstate(over="ignore"):  # too large sums are refused later on
-            sums += np.bincount(codes, block.sample_weight, minlength=len(labels))
-    return sums
+    if not shard.blocks:
+        return np.zeros(len(labels))
+    codes = np.concatenate([encode_labels(b.y, labels) for b in shard.blocks])
+    with np.errstate(over="ignore"):
+        sums = np.bincount(codes, _weights_of(shard), minlength=len(labels))
+    return sums.astype(np.float64, copy=False)
 
 
 def _float_target(block: Block) -> Block:
