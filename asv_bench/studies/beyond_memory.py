@@ -135,6 +135,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> None:
     """Fit an estimator and print what has become of it."""
     kind, make = CASES[name]
     log = folder / f"{name}.txt"
+    log.touch()
     n_blocks = int(2 * options.ratio * options.limit / options.block)
     X, y = make_rows(kind, n_blocks, int(1e6 * options.block), str(log))
     limit = f"{options.limit} MB"
