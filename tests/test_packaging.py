@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import logging.config
 import re
@@ -47,6 +48,31 @@ def modules_after(*imports):
     lines = [f"{line}; found.append(list(sys.modules))" for line in imports]
     code = ["import json, sys", "found = []", *lines, "print(json.dumps(found))"]
     return [set(modules) for modules in run_python("\n".join(code))]
+
+
+@pytest.mark.parametrize(
+    "agent", ["ma.sgd._agent", "schmp.l1._agent", "sfb.logistic._agent"]
+)
+def test_a_rank_loads_what_its_fit_needs(agent):
+    """New workers import it at the beginning of their first fit."""
+    loaded = modules_after(f"import dask_ma.{agent}")
+    folders = {name.split(".")[1] for name in loaded if name.startswith("dask_ma.")}
+    systems = {"ma", "butterfly", "sfb", "schmp", "mpca"}
+    assert folders & systems == {agent.split(".")[0]}
+    others = ("ma.lda", "schmp.topics", "schmp.factorization", "sfb.metric")
+    unused = ("sklearn.decomposition", "sklearn.neural_network", "dask.array")
+    not_needed = (*(f"dask_ma.{name}" for name in others), *unused)
+    assert not {name for name in loaded if name.startswith(not_needed)}
+
+
+@pytest.mark.parametrize("folder", ["ma", "schmp", "sfb"])
+def test_names_of_a_folder_come_when_they_are_asked_for(folder):
+    module = importlib.import_module(f"dask_ma.{folder}")
+    assert {*module.__all__} <= {*dir(module)}
+    for name in module.__all__:
+        assert getattr(module, name) is vars(module)[name]
+    with pytest.raises(AttributeError, match=f"'dask_ma.{folder}' has no .* 'nothing'"):
+        module.nothing  # noqa: B018
 
 
 def test_version_is_that_of_the_distribution():

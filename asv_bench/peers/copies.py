@@ -48,6 +48,7 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
     "SFBLogisticRegression": lambda: SFBLogisticRegression(**_SHORT),
     "MPCAClassifier": lambda: MPCAClassifier((4,), batch_size=2000, **_SHORT),
     "SchMPLasso": lambda: SchMPLasso(0.05, max_iter=1),
+    "SchMPLasso, cyclic": lambda: SchMPLasso(0.05, max_iter=1, schedule="cyclic"),
     "MALDA": lambda: MALDA(**_TOPICS, max_doc_update_iter=1),
     "SchMPLDA": lambda: SchMPLDA(**_TOPICS),
     "SFBMetricLearner": lambda: SFBMetricLearner(2, max_iter=1, random_state=0),
@@ -58,7 +59,7 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
 # Whose memory is that of the tokens, or of a matrix for all columns, on such rows.
 LEFT_OUT = {
     "CSR": ("SFBMetricLearner", "SFBDictionaryLearning"),
-    "NumPy": ("SchMPLDA",),
+    "NumPy": ("SchMPLDA", "SchMPLasso, cyclic"),
 }
 
 
@@ -107,9 +108,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=400)
     parser.add_argument("--only", nargs="+", default=list(ESTIMATORS))
+    parser.add_argument("--kinds", nargs="+", default=["CSR", "NumPy"])
     parser.add_argument("--write", type=Path, help="file for the table, CSV")
     options = parser.parse_args()
-    kinds = make_rows(options.megabytes)
+    made = make_rows(options.megabytes)
+    kinds = {kind: made.pop(kind) for kind in options.kinds}
+    made.clear()
     table = [["", *kinds]]
     with (
         LocalCluster(

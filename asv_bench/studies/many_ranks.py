@@ -397,6 +397,10 @@ def simulate(n_ranks: int, costs: Costs) -> dict[str, Any]:
         + 1e3 * (n_ranks - 2) * costs.overhead,
     }
     row["allreduce, 1 MiB"] = 1e3 * float(by_halves(n_ranks, 1 << 20, costs).max())
+    # Models are averaged, then losses, norms and what ranks have counted are added up.
+    row["round, 1,000 weights"] = run((doubling(d), 8 * 1001) for d in steps) + run(
+        (doubling(d), 100) for d in steps
+    )
     return {name: round(value, 1) for name, value in row.items()}
 
 

@@ -37,6 +37,7 @@ from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._room import Room, RoomSettings, memory_here
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
+from dask_ma.data._stream import refuse_beyond_memory
 
 __all__ = [
     "Block",
@@ -75,6 +76,7 @@ __all__ = [
     "merge_labels",
     "partition",
     "recover_shards",
+    "refuse_beyond_memory",
     "refuse_unfinished",
     "row_blocks",
     "rows_like",

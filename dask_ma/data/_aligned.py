@@ -4,6 +4,10 @@ Dask reads a message into one buffer, and the arrays in it begin at any byte. To
 them, each would be copied to an even address, and its rows would take their size twice.
 Here a few bytes that nobody needs go ahead, so that the one who receives the rows can
 move them to an even address within the buffer.
+
+Dask also cuts arrays of more than 64 MiB (``distributed.comm.shard``), and the one who
+receives them joins the pieces in a copy, unless all lie in the buffer with the first
+array of the message. So large arrays are laid into one piece of memory before they go.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import numpy as np
 import scipy.sparse
+from dask.utils import parse_bytes
 from distributed.protocol import dask_deserialize, dask_serialize
 
 from dask_ma.data._blocks import as_whole, csr_of
@@ -51,6 +57,31 @@ def from_frames(header: dict[str, Any], frames: list[Any]) -> RawBlock:
     return RawBlock(*(_rebuild(part, found) for part in header["parts"]))
 
 
+def in_one_place(block: RawBlock) -> RawBlock:
+    """The same rows, copied into one piece of memory where Dask would join arrays.
+
+    It would where an array after the first one is cut. Other kinds of rows than those
+    of :func:`to_frames` stay as they are.
+    """
+    try:
+        parts = [_describe(part) for part in block]
+    except NotImplementedError:
+        return block
+    arrays = [array for part in block for array in _arrays_of(part)]
+    most = parse_bytes(dask.config.get("distributed.comm.shard"))
+    if max((array.nbytes for array in arrays[1:]), default=0) <= most:
+        return block
+    sizes = [-(-array.nbytes // len(_ROOM)) * len(_ROOM) for array in arrays]
+    place, start, copies = np.empty(sum(sizes), np.uint8), 0, []
+    for array, size in zip(arrays, sizes, strict=True):
+        flat = place[start : start + array.nbytes].view(array.dtype)
+        copies.append(flat.reshape(array.shape))
+        copies[-1][...] = array
+        start += size
+    found = iter(copies)
+    return RawBlock(*(_rebuild(part, found) for part in parts))
+
+
 def _describe(part: Any) -> Any:
     """What a part is: None, an array, or a CSR with its shape."""
     if part is None or type(part) is np.ndarray:
@@ -82,7 +113,19 @@ def _rebuild(described: Any, arrays: Iterator[np.ndarray]) -> Any:
 
 def _bytes_of(array: np.ndarray) -> Any:
     """The bytes of an array, not copied."""
-    return array.reshape(-1).view(np.uint8).data if array.size else b""
+    if not array.size:
+        return b""
+    place = array.base
+    if not (isinstance(place, np.ndarray) and _is_bytes(place)):
+        return array.reshape(-1).view(np.uint8).data
+    # By this object Dask knows what lies in the same memory.
+    start = array.ctypes.data - place.ctypes.data
+    return place.data[start : start + array.nbytes]
+
+
+def _is_bytes(array: np.ndarray) -> bool:
+    """Whether an array is nothing but bytes in a row."""
+    return array.dtype == np.uint8 and array.ndim == 1 and array.flags.c_contiguous
 
 
 def _at_even_address(room: Any, frame: Any) -> np.ndarray:

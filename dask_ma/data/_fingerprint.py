@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma.data._blocks import frame_to_array, is_frame, is_sparse
-from dask_ma.data._shard import read_pieces
+from dask_ma.data._runs import read_pieces
 
 logger = logging.getLogger("dask_ma.data")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dask_ma.data._aligned import in_one_place
 from dask_ma.data._blocks import is_frame, n_bytes, take_rows
 from dask_ma.data._checks import RawBlock
 from dask_ma.data._collections import check_client, scatter_each
@@ -201,7 +202,8 @@ def _scatter(
     ranks = [rank for rank, segments in enumerate(plan) if segments]
 
     def rows_of(rank: int) -> RawBlock:
-        return RawBlock(*(p if p is None else _take(p, plan[rank]) for p in data))
+        own = (part if part is None else _take(part, plan[rank]) for part in data)
+        return in_one_place(RawBlock(*own))
 
     def pieces_of(rank: int, future: Future) -> list[Piece]:
         stops = np.cumsum([s.stop - s.start for s in plan[rank]]).tolist()

@@ -20,7 +20,6 @@ from dask_ma.data._blocks import (
     take_rows,
 )
 from dask_ma.data._checks import (
-    RawBlock,
     check_columns,
     check_finite,
     check_kind,
@@ -29,10 +28,10 @@ from dask_ma.data._checks import (
     check_sparse,
     check_weights,
     not_a_column,
-    open_block,
     without_duplicates,
 )
 from dask_ma.data._mapped import hand_back
+from dask_ma.data._runs import RawPiece, Run, read_runs
 
 __all__ = ["Block", "Shard", "build_shard", "join_groups", "join_shard"]
 
@@ -112,14 +111,6 @@ class Shard:
         return sum(n_bytes(block[:3]) for block in self.blocks)
 
 
-class _Piece(NamedTuple):
-    """Unconverted rows of one block."""
-
-    raw: RawBlock
-    index: int  # type: ignore[assignment]
-    start: int | None
-
-
 def build_shard(
     arguments: dict[str, Any],
     *,
@@ -130,6 +121,7 @@ def build_shard(
     drop_weightless: bool = True,
     n_targets: int | None = None,
     needs_squares: bool = False,
+    join_limit: int = 0,
 ) -> Shard:
     """Turn the pieces of one rank into a shard.
 
@@ -151,6 +143,9 @@ def build_shard(
         Columns of y; None for a y of one dimension.
     needs_squares : bool, default=False
         Whether squares of the elements of X have to be finite.
+    join_limit : int, default=0
+        Bytes of a shard up to which rows that have been dealt out, and lie behind one
+        another now, are one block.
 
     Returns
     -------
@@ -167,22 +162,24 @@ def build_shard(
         they are not accepted.
     """
     columns = arguments["n_features"] if n_features is None else n_features
-    pieces = read_pieces(arguments)
+    runs = read_runs(arguments)
+    wholes = [run.whole for run in runs]
     kinds: dict[bool, int] = {}
-    for piece in pieces:
-        X = piece.raw.X
-        check_columns(X, piece.index, columns)
-        check_numbers(X, piece.index)
-        check_kind(kinds, X, piece.index, accept_sparse)
-        if require_labels and piece.raw.y is None:
+    for raw, index, _ in wholes:
+        check_columns(raw.X, index, columns)
+        check_numbers(raw.X, index)
+        check_kind(kinds, raw.X, index, accept_sparse)
+        if require_labels and raw.y is None:
             raise ValueError(
-                f"requires y to be passed, but block {piece.index} has no labels."
+                f"requires y to be passed, but block {index} has no labels."
             )
-        _check_targets(piece.raw.y, piece.index, n_targets)
-    target = _common_dtype([p.raw.X for p in pieces], arguments["dtype"], dtype)
-    blocks = [_finish(p, target, drop_weightless, needs_squares) for p in pieces]
+        _check_targets(raw.y, index, n_targets)
+    target = _common_dtype([p.raw.X for p in wholes], arguments["dtype"], dtype)
+    options = target, drop_weightless, needs_squares
+    joins = sum(n_bytes(piece.raw) for piece in wholes) <= join_limit
+    blocks = [block for run in runs for block in _finish_run(run, options, joins)]
     shard = Shard([b for b in blocks if b.X.shape[0]], columns, target)
-    shard.n_weightless = sum(p.raw.X.shape[0] for p in pieces) - shard.n_rows
+    shard.n_weightless = sum(p.raw.X.shape[0] for p in wholes) - shard.n_rows
     return shard
 
 
@@ -196,23 +193,6 @@ def _check_targets(y: np.ndarray | None, index: int, n_targets: int | None) -> N
         f"Block {index} of y has shape {y.shape}, expected {n_targets} columns; all "
         "blocks need the same columns."
     )
-
-
-def read_pieces(arguments: dict[str, Any]) -> list[_Piece]:
-    """Cut each piece out of its block."""
-    pieces = []
-    aligned = arguments["aligned"] or [(None, None)] * len(arguments["pieces"])
-    for piece, columns in zip(arguments["pieces"], aligned, strict=True):
-        source, start, stop, rows, index, first = piece
-        X, y, sample_weight = open_block(source, rows, index)
-        raw = RawBlock(
-            take_rows(X, start, stop),
-            columns[0] if y is None else y[start:stop],
-            columns[1] if sample_weight is None else sample_weight[start:stop],
-        )
-        if stop > start:
-            pieces.append(_Piece(raw, index, first))
-    return pieces
 
 
 def _common_dtype(
@@ -231,8 +211,33 @@ def _dtype_of(block: Any) -> np.dtype:
     return frame_to_array(block.iloc[:0]).dtype
 
 
+def _finish_run(
+    run: Run, options: tuple[np.dtype, bool, bool], joins: bool
+) -> list[Block]:
+    """Convert and check the pieces of a run, all at once if nothing is wrong."""
+    if len(run.cuts) > 1:
+        try:
+            whole = _finish(run.whole, *options)
+        except (TypeError, ValueError):
+            pass  # which row of the input is wrong, its piece knows
+        else:
+            if joins:
+                return [whole]
+            if whole.X.shape[0] == run.whole.raw.X.shape[0]:
+                return [_rows(whole, *cut) for cut in run.cuts]
+    return [_finish(piece, *options) for piece in run.pieces()]
+
+
+def _rows(block: Block, start: int, stop: int, first: int) -> Block:
+    """Some rows of a block as one, of which the first has a number in the input."""
+    y, weights = (
+        None if column is None else column[start:stop] for column in block[1:3]
+    )
+    return Block(take_rows(block.X, start, stop), y, weights, block.index, first)
+
+
 def _finish(
-    piece: _Piece, dtype: np.dtype, drop_weightless: bool, needs_squares: bool
+    piece: RawPiece, dtype: np.dtype, drop_weightless: bool, needs_squares: bool
 ) -> Block:
     """Convert one piece and check its values."""
     (X, y, weights), index, start = piece

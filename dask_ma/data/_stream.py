@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__: list[str] = []
+__all__ = ["refuse_beyond_memory"]
 
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
@@ -185,20 +185,12 @@ def exceed_memory(
     expected = int(np.mean(list(sizes.values()))) * len(blocks) if sizes else 0
     if expected < _LITTLE:
         return False
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    limits = [workers[a]["memory_limit"] for a in set(addresses) if a in workers]
-    if not limits or not all(limits):
+    limits = _limits(client, addresses)
+    if not limits:
         return False
     texts = format_bytes(expected), format_bytes(sum(limits))
-    if not spills and copies * expected > _MOST * sum(limits):
-        raise InsufficientMemoryError(
-            f"X has about {texts[0]}, of which the fit keeps {copies:g} times as much "
-            "in memory (columns of SchMP, ratings, rows that early stopping has "
-            f"split), and the workers have {texts[1]} together; take more "
-            "or larger workers, fewer columns, or a fit that reads the rows from "
-            "disks, such as one of MASGDClassifier, MASGDRegressor or MALDA without "
-            "early stopping"
-        )
+    if not spills:
+        _refuse_beyond(expected, copies, limits)
     part = float(_config.get("data.memory-fraction"))
     if (1 + copies) * expected <= part * sum(limits):
         return False
@@ -208,6 +200,49 @@ def exceed_memory(
         *texts,
     )
     return True
+
+
+def refuse_beyond_memory(n_bytes: int, copies: float) -> None:
+    """Refuse rows that are too many for the workers, before anything is computed.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Of the rows, by their metadata.
+    copies : float
+        Bytes that the fit keeps in memory for each of these.
+
+    Raises
+    ------
+    InsufficientMemoryError
+        If the workers of the current client cannot hold them.
+    """
+    client = cluster.current_client()
+    if client is None or persists() is not None or n_bytes < _LITTLE:
+        return
+    _refuse_beyond(n_bytes, copies, _limits(client))
+
+
+def _limits(client: Client, addresses: Iterable[str] | None = None) -> list[int]:
+    """Bytes that each worker, or some, may use; none where one has no limit."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    chosen = set(workers if addresses is None else addresses)
+    limits = [workers[a]["memory_limit"] for a in chosen if a in workers]
+    return limits if all(limits) else []
+
+
+def _refuse_beyond(expected: int, copies: float, limits: list[int]) -> None:
+    """Refuse rows whose copies are too much for workers with some limits."""
+    if not limits or copies * expected <= _MOST * sum(limits):
+        return
+    raise InsufficientMemoryError(
+        f"X has about {format_bytes(expected)}, of which the fit keeps {copies:g} "
+        "times as much in memory (columns of SchMP, ratings, rows that early stopping "
+        f"has split), and the workers have {format_bytes(sum(limits))} together; take "
+        "more or larger workers, fewer columns, or a fit that reads the rows from "
+        "disks, such as one of MASGDClassifier, MASGDRegressor or MALDA without early "
+        "stopping"
+    )
 
 
 def _wait_for_some(

@@ -174,9 +174,11 @@ def running_workers(
         if is_running(info)
     }
     if not running and not allow_none:
+        n_paused = sum(info.get("status") == "paused" for info in workers.values())
+        paused = f" ({n_paused} paused, as their memory is full)" if n_paused else ""
         raise NoWorkersError(
             f"the cluster of the current Dask client ({client.scheduler.address}) has "
-            f"{len(workers)} workers, none of them running; wait for them with "
+            f"{len(workers)} workers, none of them running{paused}; wait for them with "
             "client.wait_for_workers(n) or dask-ma.launch.min-workers, or close the "
             "client to fit in this process"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import Group, broadcast, gather_timeline
+from dask_ma.comm import TIMELINE_DTYPE, Group, broadcast, gather_timeline
 from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._states import ReplicaOf, State, StateStore
 
@@ -46,6 +46,8 @@ class RankContext:
         Data of the rank's shard, which tell a checkpoint of other data.
     n_threads : int, default=1
         Threads that the rank may compute with where it computes with several.
+    is_timed : bool, default=True
+        Whether the timeline is asked for; the same on all ranks.
 
     Attributes
     ----------
@@ -74,12 +76,14 @@ class RankContext:
         run_id: str | None = None,
         arguments: Any = None,
         n_threads: int = 1,
+        is_timed: bool = True,
     ) -> None:
         if fit_info is None:
             fit_info = FitInfo(name="", fit_id="")
         self.group = group
         self.set_seed(seed, group.rank)
         self.n_threads = n_threads
+        self._is_timed = is_timed
         self.history: list[Record] = []
         self.notes: list[str] = []
         self._states = StateStore(self, fit_info, run_id, arguments)
@@ -123,8 +127,11 @@ class RankContext:
         Returns
         -------
         timeline : ndarray or None
-            As :func:`~dask_ma.comm.gather_timeline` gives it; None but on rank 0.
+            As :func:`~dask_ma.comm.gather_timeline` gives it, without a span where it
+            is not asked for; None but on rank 0.
         """
+        if not self._is_timed:
+            return None if self.group.rank else np.empty(0, TIMELINE_DTYPE)
         origin = self.group.trace.to_time_of_day(self._start)
         return gather_timeline(self.group, origin=origin)
 

@@ -38,6 +38,8 @@ from dask_ma.engine._liveness import (
 )
 from dask_ma.engine._lost_workers import (
     OF_LOSSES,
+    describe_memory,
+    ended_for_memory,
     find_lost,
     reassign,
     wait_for_workers,
@@ -98,6 +100,9 @@ def run_fit(
             fit.prepare()
             with follow() as listener:
                 return fit.run(listener)
+        except Exception as error:
+            fit.explain(error)
+            raise
         finally:
             fit.close()
 
@@ -120,6 +125,8 @@ class _Fit:
     n_losses: int = 0  # since the last round that was finished
     round_of_last_loss: int = 0
     has_result: bool = False
+    used: set[str] = field(default_factory=set)  # all workers that there have been
+    ended: dict[str, int] = field(default_factory=dict)  # for their memory, bytes
 
     def __post_init__(self) -> None:
         self.policy = _config.get("on-worker-loss")
@@ -170,6 +177,13 @@ class _Fit:
                     raise  # SIGTERM may have gone to the workers, too
                 self._note_loss(error)
             self.attempt += 1
+
+    def explain(self, error: Exception) -> None:
+        """Say which workers were ended for want of memory, if that may be it."""
+        if isinstance(error, OF_LOSSES):
+            self._look_at_memory()
+            if self.ended:
+                error.add_note(describe_memory(self.ended))
 
     def close(self) -> None:
         """Leave nothing on the cluster, not even after an error."""
@@ -255,6 +269,7 @@ class _Fit:
             for address in addresses
             if address in workers
         }
+        self.used.update(self.known_workers)
 
     def _find_left(self) -> set[str]:
         """Workers that the fit knows and that are still the same processes."""
@@ -315,9 +330,19 @@ class _Fit:
             raise error
         self.lost.update(lost)
         self._count_loss(error)
+        self._look_at_memory()
         logger.warning(
-            "%s: lost %s; policy %r", self.job.name, ", ".join(lost), self.policy
+            "%s: lost %s; policy %r%s",
+            self.job.name,
+            ", ".join(lost),
+            self.policy,
+            f"; {describe_memory(self.ended)}" if self.ended else "",
         )
+
+    def _look_at_memory(self) -> None:
+        """Note which workers were ended for want of memory."""
+        if self.client is not None and self.client.status == "running":
+            self.ended |= ended_for_memory(self.client, self.used)
 
     def _is_held_up(self, error: Exception) -> bool:
         """Whether rows could not be sent since a worker has been paused meanwhile."""

@@ -12,6 +12,7 @@ from typing import Any
 from distributed import Client
 from distributed.protocol import pickle
 
+from dask_ma import _config
 from dask_ma.comm import LocalGroup, ensure_plugin
 from dask_ma.engine._context import Listener, RankContext, tell
 from dask_ma.engine._monitor import RunMonitor
@@ -26,6 +27,8 @@ logger = logging.getLogger("dask_ma.engine")
 # and from rank to rank: what passes through client and scheduler would grow with the
 # square of the ranks (29 MB for a thousand).
 _FEW = 64
+# Ranks that send rank 0 what they have noted of their time though nobody has asked.
+_MOST_TIMED = 64
 # Bytes of a model to start from with which it goes to one rank only, which broadcasts
 # it. In the task of each rank, all of them would pass through the scheduler.
 _MUCH = 1 << 16
@@ -108,6 +111,7 @@ def launch(
         listening=listener is not None,
         collect=collect,
         fit_info=fit_info,
+        is_timed=is_timed(len(addresses)),
     )
     if trail is None or not trail.has_plugin:
         # The scheduler gives it to workers that join; to register it again would mean
@@ -158,6 +162,7 @@ def _launch_here(
             listener=listener if group.rank == 0 else None,
             fit_info=fit_info,
             arguments=shards[group.rank],
+            is_timed=is_timed(len(shards)),
         )
         for group in groups
     ]
@@ -188,6 +193,19 @@ def _launch_here(
     note_ended(contexts[0].series)
     tell(contexts[0].notes)
     return results if collect == "all" else results[0]
+
+
+def is_timed(n_ranks: int) -> bool:
+    """Whether the timeline of so many ranks is asked for."""
+    chosen = _config.get("trace.timeline")
+    if chosen == "auto":
+        return n_ranks <= _MOST_TIMED
+    if not isinstance(chosen, bool):
+        raise ValueError(
+            f"the configuration dask-ma.trace.timeline is {chosen!r}, expected true, "
+            "false or 'auto'"
+        )
+    return chosen
 
 
 def _nbytes(params: Any) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic, sleep
 
+from dask.utils import format_bytes
 from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
 
@@ -116,6 +117,36 @@ def wait_for_workers(
         if client.status != "running" or waited >= longest:
             raise _nobody_left(name, waited)
         sleep(_SHORT_WAIT)
+
+
+def ended_for_memory(client: Client, known: Collection[str]) -> dict[str, int]:
+    """Bytes that workers held when their nannies ended them for it, by address.
+
+    Parameters
+    ----------
+    client : Client
+        Client of the fit.
+    known : collection of str
+        Addresses of workers that the fit has used.
+    """
+    try:
+        # Nannies log it there; nobody else knows why a process has gone.
+        events = client.get_events("worker-restart-memory")
+    except Exception:  # whatever a connection that has gone may raise
+        return {}
+    found = [event for _, event in events if isinstance(event, dict)]
+    return {e["worker"]: int(e["rss"]) for e in found if e.get("worker") in known}
+
+
+def describe_memory(ended: Mapping[str, int]) -> str:
+    """What a user can do about workers that were ended for want of memory."""
+    named = ", ".join(f"{a} with {format_bytes(n)}" for a, n in sorted(ended.items()))
+    return (
+        f"dask_ma: nannies ended workers that took too much memory: {named}. Take more "
+        "or larger workers, smaller blocks of rows, fewer ranks for each worker "
+        "(n_ranks), or have rows on disks (dask-ma.data.persist, "
+        "dask-ma.data.memory-fraction)"
+    )
 
 
 def _nobody_left(name: str, waited: float) -> NoWorkersError:

@@ -62,6 +62,8 @@ class Run:
         Whose results are wanted.
     fit_info : FitInfo or None
         The fit that this launch belongs to.
+    is_timed : bool
+        Whether rank 0 is sent what all ranks have done when.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Run:
     listening: bool
     collect: str
     fit_info: FitInfo | None = None
+    is_timed: bool = True
 
     @property
     def size(self) -> int:
@@ -215,6 +218,7 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
             run_id=run.run_id,
             arguments=shard,
             n_threads=max(1, worker.state.nthreads // group.n_beside),
+            is_timed=run.is_timed,
         )
         with context.blaming_checkpoint():
             params = run.params

@@ -15,7 +15,7 @@ from dask_ma.comm import (
     reduce_and_gather,
     reduce_scatter,
 )
-from dask_ma.data import Shard, is_on_disk
+from dask_ma.data import Shard, hand_back, is_on_disk
 from dask_ma.kernels import column_squares, column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
 from dask_ma.layouts._columns import FEW_STORED as _SMALL
@@ -31,6 +31,7 @@ from dask_ma.layouts._design import (
     squares_about_mean,
     transposed_product,
 )
+from dask_ma.layouts._read_columns import ReadColumns, is_read
 from dask_ma.layouts._row_columns import RowColumns
 
 _FETCHED_BYTES = 64 * 2**20  # of columns that are kept beside each other
@@ -51,18 +52,25 @@ class RowDesign(Design):
         of each column are, and no more than a quarter of them is copied. They are laid
         out anew, column by column, for :attr:`store`, where a row names a column twice,
         where they are several blocks or few, and where they would be read from a disk.
+        Those on a disk whose columns are too many for the memory are read, block by
+        block, for each product and for the columns of a working set.
     """
 
     def __init__(self, group: Group, shard: Shard) -> None:
         super().__init__(group, shard)
         self._blocks = [block.X for block in shard.blocks]
         self._is_sparse = bool(self._blocks) and shard.is_sparse
+        self._is_read = is_read(group, shard)
         # Sums over one block have the bits of those over its columns; over several they
         # would not have those of the same rows on a disk.
-        if self._is_sparse and (
-            len(self._blocks) > 1
-            or n_stored(self._blocks) <= _SMALL
-            or not _can_be_used(self._blocks[0])
+        if (
+            self._is_sparse
+            and not self._is_read
+            and (
+                len(self._blocks) > 1
+                or n_stored(self._blocks) <= _SMALL
+                or not _can_be_used(self._blocks[0])
+            )
         ):
             self._blocks = [joined_columns(shard)]
         # The living columns of the blocks, or all columns where copies were too much.
@@ -73,10 +81,11 @@ class RowDesign(Design):
         self.n_stored = n_stored(self._living)
 
     @cached_property
-    def _by_column(self) -> RowColumns | None:
+    def _by_column(self) -> RowColumns | ReadColumns | None:
         """Columns of sparse rows; None where they lie by column already."""
-        is_by_row = self._is_sparse and self._blocks[0].format == "csr"
-        return RowColumns(self._blocks) if is_by_row else None
+        if not self._is_sparse or self._blocks[0].format != "csr":
+            return None
+        return (ReadColumns if self._is_read else RowColumns)(self._blocks)
 
     def _make_store(self) -> ColumnStore:
         if self._is_sparse:
@@ -166,7 +175,7 @@ class RowDesign(Design):
     def _moments(self, X: Any, weight: np.ndarray, center: bool) -> np.ndarray:
         """What :func:`raw_moments` has, with the bits of rows laid out by column."""
         columns = self._by_column
-        if columns is None or X.format == "csc":
+        if not isinstance(columns, RowColumns) or X.format == "csc":
             return raw_moments(X, weight, center)
         moments = np.zeros((self.n_features, 2))
         for part in columns.parts():
@@ -180,8 +189,9 @@ class RowDesign(Design):
         columns = self._by_column
         self._living, self._are_all = self._blocks, True
         if columns is None:
-            self._living = [copied_columns(X, alive) for X in self._blocks]
-            self._are_all = False
+            if not self._is_read or _COPIED * len(alive) <= self.n_features:
+                self._living = [copied_columns(X, alive) for X in self._blocks]
+                self._are_all = False
         elif self._is_little(columns, alive):
             self._living, self._are_all = [columns.take(alive)], False
         self.n_stored = n_stored(self._living)
@@ -216,7 +226,9 @@ class RowDesign(Design):
         self._fetched = wanted if self._is_little(columns, wanted) else wanted[:0]
         self._columns = columns.take(self._fetched, np.dtype(np.float64))
 
-    def _is_little(self, columns: RowColumns, features: np.ndarray) -> bool:
+    def _is_little(
+        self, columns: RowColumns | ReadColumns, features: np.ndarray
+    ) -> bool:
         """Whether a copy of some sparse columns takes little beside the rows."""
         n = columns.n_stored(features)
         return n <= _LITTLE or _COPIED * n <= n_stored(self._blocks)
@@ -255,6 +267,7 @@ class RowDesign(Design):
         for X in blocks:
             yield slice(start, start + X.shape[0]), X
             start += X.shape[0]
+            hand_back(X)
 
     def _scattered(
         self, values: np.ndarray, for_all: np.ndarray

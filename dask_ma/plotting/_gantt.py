@@ -211,7 +211,8 @@ class GanttDisplay:
         if not len(self.timeline):
             raise ValueError(
                 "there is no span to show; dask-ma.trace.max-spans must be above 0 "
-                "during the fit, and time_range must meet it"
+                "during the fit, dask-ma.trace.timeline true for more than 64 ranks, "
+                "and time_range must meet it"
             )
         collections = load("collections")
         self.ax_ = new_axes(ax, (8, 1.6 + 0.35 * min(len(self.ranks), 20)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,6 +41,7 @@ class Summary(NamedTuple):
     label_weights: Any = None
     weight: float = 0.0
     n_weightless: int = 0
+    measured: Any = None  # ndarray, or None where nothing was
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Problem:
     positive_weight : ndarray of float64, shape (n_problems,), or None
         What the weights of each class are multiplied by in its own problem against the
         rest; None if they are not.
+    measured : ndarray of float64, or None
+        Sums over all ranks of what the method has measured on the rows.
     """
 
     shard: Shard
@@ -83,6 +87,7 @@ class Problem:
     dtype: np.dtype
     uneven: str | None = None
     positive_weight: np.ndarray | None = None
+    measured: np.ndarray | None = None
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -129,6 +134,8 @@ def agree_on_problem(
     dtypes: Sequence[Any] = (np.float64, np.float32),
     drop_weightless: bool = True,
     one_vs_rest: bool = False,
+    join_limit: int = 0,
+    measure: Callable[[Shard], np.ndarray] | None = None,
 ) -> Problem:
     """Check this rank's data and settle with the other ranks what is to be trained.
 
@@ -151,12 +158,25 @@ def agree_on_problem(
         Whether each of more than two classes is set against the rest. The weight of a
         class counts in its own problem only then, as SGDClassifier has it: rows of
         the other problems weigh no more for being of a heavy class.
+    join_limit : int, default=0
+        Bytes of a shard up to which rows that have been dealt out are one block.
+    measure : callable, default=None
+        What else is to be known of the rows of all ranks: gives an array of this rank's
+        parts of some sums, for which no message goes out.
 
     Returns
     -------
     problem : Problem
     """
-    shard, own = _inspect(arguments, params, dtypes, drop_weightless)
+    build = partial(
+        build_shard,
+        dtype=dtypes,
+        drop_weightless=drop_weightless,
+        n_targets=params.n_targets,
+        needs_squares=True,
+        join_limit=join_limit,
+    )
+    shard, own = _inspect(arguments, params, build, measure)
     summaries: list[Summary] = allgather(group, own)
     for summary in summaries:
         if summary.error is not None:
@@ -171,21 +191,19 @@ def agree_on_problem(
         _check_some(factors.sum())
         positive, factors = factors, None
     problem = _scale(shard, own, summaries, classes, factors)
-    return replace(problem, positive_weight=positive)
+    measured = None if measure is None else sum(s.measured for s in summaries)
+    return replace(problem, positive_weight=positive, measured=measured)
 
 
 def _inspect(
-    arguments: Any, params: ProblemParams, dtypes: Sequence[Any], drop_weightless: bool
+    arguments: Any,
+    params: ProblemParams,
+    build: Callable[[Any], Shard],
+    measure: Callable[[Shard], np.ndarray] | None,
 ) -> tuple[Shard | None, Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
-        shard = build_shard(
-            arguments,
-            dtype=dtypes,
-            drop_weightless=drop_weightless,
-            n_targets=params.n_targets,
-            needs_squares=True,
-        )
+        shard = build(arguments)
         labels = weights = None
         if params.has_classes:
             labels = unique_labels_of(shard)
@@ -210,27 +228,39 @@ def _inspect(
         has_weights=any(b.sample_weight is not None for b in shard.blocks),
         labels=labels,
         label_weights=weights,
-        weight=float(sum(_weight_sum(b) for b in shard.blocks)),
+        weight=_weight_sum(shard),
         n_weightless=shard.n_weightless,
+        measured=None if measure is None else measure(shard),
     )
 
 
-def _weight_sum(block: Block) -> float:
-    """Sum of the weights of a block."""
-    if block.sample_weight is None:
-        return float(len(block.y))
-    with np.errstate(over="ignore"):
-        return float(block.sample_weight.sum(dtype=np.float64))
+def _weights_of(shard: Shard) -> np.ndarray | None:
+    """Weights of all rows of a shard, None where none are given."""
+    if all(block.sample_weight is None for block in shard.blocks):
+        return None
+    return np.concatenate([block.weights() for block in shard.blocks])
+
+
+# Sums go over all rows at once, so that they do not depend on how these are cut.
+
+
+def _weight_sum(shard: Shard) -> float:
+    """Sum of the weights of a shard."""
+    weights = _weights_of(shard)
+    if weights is None:
+        return float(shard.n_rows)
+    with np.errstate(over="ignore"):  # too large sums are refused later on
+        return float(weights.sum())
 
 
 def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
     """Sum of the weights of each label."""
-    sums = np.zeros(len(labels))
-    for block in shard.blocks:
-        codes = encode_labels(block.y, labels)
-        with np.errstate(over="ignore"):  # too large sums are refused later on
-            sums += np.bincount(codes, block.sample_weight, minlength=len(labels))
-    return sums
+    if not shard.blocks:
+        return np.zeros(len(labels))
+    codes = np.concatenate([encode_labels(b.y, labels) for b in shard.blocks])
+    with np.errstate(over="ignore"):
+        sums = np.bincount(codes, _weights_of(shard), minlength=len(labels))
+    return sums.astype(np.float64, copy=False)
 
 
 def _float_target(block: Block) -> Block:

@@ -17,6 +17,7 @@ from dask_ma.comm import (
     gather_timeline,
     reduce,
 )
+from dask_ma.engine import _launch
 from dask_ma.ma import Models
 
 COMPUTE, EVALUATE, AGGREGATE, SEND, WAIT, EXCHANGE = range(len(KINDS))
@@ -250,6 +251,32 @@ def test_ranks_without_spans(run_ranks, configured):
 def fit(X, y, **changes):
     params = {"max_iter": 4, "tol": None, "random_state": 0, "n_ranks": 4, **changes}
     return MASGDClassifier(**params).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_there"), [("auto", False), (True, True), (False, False)]
+)
+def test_timelines_of_many_ranks_are_to_be_asked_for(
+    chosen, is_there, place, configured, monkeypatch
+):
+    monkeypatch.setattr(_launch, "_MOST_TIMED", 3)
+    X = np.random.default_rng(0).normal(size=(80, 3))
+    y = (X[:, 0] > 0).astype(int)
+    with configured({"dask-ma.trace.timeline": chosen}):
+        timelines = [fit(X, y, n_ranks=n).timeline_ for n in (3, 4)]
+    assert [bool(len(timeline)) for timeline in timelines] == [
+        chosen is not False,
+        is_there,
+    ]
+    assert all(timeline.dtype == TIMELINE_DTYPE for timeline in timelines)
+
+
+def test_other_words_for_timelines_are_refused(configured):
+    with (
+        configured({"dask-ma.trace.timeline": "perhaps"}),
+        pytest.raises(ValueError, match="trace.timeline is 'perhaps', expected true"),
+    ):
+        fit(np.eye(8), np.arange(8) % 2)
 
 
 @pytest.fixture(params=["here", "inproc", "process"])

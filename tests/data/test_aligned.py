@@ -1,13 +1,16 @@
 """Rows in a message, and where their arrays lie when they have arrived."""
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from distributed import Client, LocalCluster
+from distributed.comm.tcp import TCP
 from distributed.protocol import deserialize, serialize
 from distributed.protocol.pickle import dumps, loads
 
-from dask_ma.data._aligned import _AT_ONCE, from_frames, to_frames
+from dask_ma.data._aligned import _AT_ONCE, from_frames, in_one_place, to_frames
 from dask_ma.data._checks import RawBlock
 
 RNG = np.random.default_rng(0)
@@ -122,3 +125,71 @@ def test_dask_sends_rows_like_this():
     header, frames = serialize(BLOCKS["CSR"])
     assert header["serializer"] == "dask"
     assert_same(deserialize(header, frames), BLOCKS["CSR"])
+
+
+# -- Large arrays -------------------------------------------------------------------
+
+SHARD = 1 << 16  # bytes of an array from which Dask cuts it here
+LARGE = sp.random_array((2000, 600), density=0.1, format="csr", rng=1)
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(TCP, "max_shard_size", SHARD)
+    with dask.config.set({"distributed.comm.shard": SHARD}):
+        yield
+
+
+def buffers_of(block):
+    """How many pieces of memory the arrays of a block lie in."""
+    owners = set()
+    for array in arrays_of(block):
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        owners.add(id(array if array.base is None else memoryview(array.base).obj))
+    return len(owners)
+
+
+def test_large_arrays_are_laid_into_one_place(small_shards):
+    block = RawBlock(LARGE, np.arange(2000), np.ones(2000))
+    found = in_one_place(block)
+    assert_same(found, block)
+    assert buffers_of(block) == 5 and buffers_of(found) == 1
+    for array, given in zip(arrays_of(found), arrays_of(block), strict=True):
+        assert array.flags.aligned and not np.shares_memory(array, given)
+    owners = {id(f.obj) for f in to_frames(found)[1] if isinstance(f, memoryview)}
+    assert len(owners) == 1
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        RawBlock(CSR, np.arange(30), None),
+        RawBlock(np.zeros((2000, 9)), np.arange(2000), None),
+        RawBlock(sp.csc_array(LARGE), None, None),
+    ],
+    ids=["small", "first", "CSC"],
+)
+def test_other_blocks_are_not_copied(small_shards, block):
+    assert in_one_place(block) is block
+
+
+def test_dask_does_not_copy_them_as_they_arrive(small_shards):
+    """All arrays lie in the buffer that the message was read into."""
+    sent = RawBlock(LARGE, np.arange(2000), None)
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp",
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        futures = [
+            client.scatter([block], hash=False)[0]
+            for block in (sent, in_one_place(sent))
+        ]
+        apart, together = client.gather(client.map(buffers_of, futures))
+    assert together == 1 < apart

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import sparse
 
 import dask_ma
-from dask_ma.data import build_shard, partition
+from dask_ma.data import _shard, build_shard, partition
 
 
 def arguments(*blocks, n_features=None, dtype=float):
@@ -101,6 +101,63 @@ def test_slices_are_views():
     np.testing.assert_array_equal(block.X, X[3:7])
     np.testing.assert_array_equal(block.y, y[3:7])
     assert block.start == 3
+
+
+def dealt(X, y, sample_weight=None):
+    """Arguments of a shard whose rows have come from three places of the input."""
+    spec = arguments((X, y, sample_weight))
+    source, n_rows = spec["pieces"][0][0], X.shape[0]
+    spec["pieces"] = [
+        (source, 0, 2, n_rows, 5, 40),
+        (source, 2, 7, n_rows, 5, 10),
+        (source, 7, 10, n_rows, 5, 15),
+    ]
+    return spec
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("dtype", [np.float64, np.int8])
+def test_rows_that_were_dealt_are_looked_at_once(convert, dtype, monkeypatch):
+    X, y = random_block(10)
+    X, weights = convert((10 * X).astype(dtype)), np.arange(1.0, 11.0)
+    looks = []
+    check = _shard.check_finite
+    monkeypatch.setattr(_shard, "check_finite", lambda *a: looks.append(a) or check(*a))
+    apart = build_shard(dealt(X, y, weights)).blocks
+    assert len(looks) == 2  # at X and y
+    assert [(b.start, b.index, b.X.shape[0]) for b in apart] == [
+        (40, 5, 2),
+        (10, 5, 5),
+        (15, 5, 3),
+    ]
+    [whole] = build_shard(dealt(X, y, weights), join_limit=10_000).blocks
+    assert build_shard(dealt(X, y, weights), join_limit=10).blocks[1].start == 10
+    for blocks in (apart, [whole]):
+        dense = [b.X.toarray() if sp.issparse(b.X) else b.X for b in blocks]
+        expected = X.toarray() if sp.issparse(X) else X
+        np.testing.assert_array_equal(np.concatenate(dense), expected)
+        np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), y)
+        kept = np.concatenate([b.sample_weight for b in blocks])
+        np.testing.assert_array_equal(kept, weights)
+
+
+@pytest.mark.parametrize("join_limit", [0, 10_000])
+def test_rows_that_were_dealt_are_named_by_their_place_in_the_input(join_limit):
+    X, y = random_block(10)
+    X[4] = np.nan
+    with pytest.raises(ValueError, match="block 5, row 12 of the whole input"):
+        build_shard(dealt(X, y), join_limit=join_limit)
+
+
+def test_rows_without_weight_among_those_that_were_dealt():
+    X, y = random_block(10)
+    weights = np.ones(10)
+    weights[[0, 1, 5]] = 0
+    shard = build_shard(dealt(X, y, weights))
+    assert [(b.start, b.X.shape[0]) for b in shard.blocks] == [(10, 4), (15, 3)]
+    joined = build_shard(dealt(X, y, weights), join_limit=10_000)
+    assert [b.X.shape[0] for b in joined.blocks] == [7]
+    assert shard.n_weightless == joined.n_weightless == 3
 
 
 @pytest.mark.parametrize(

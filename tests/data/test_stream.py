@@ -20,7 +20,9 @@ from dask_ma import (
     MASGDClassifier,
     MPCAClassifier,
     SchMPLasso,
+    SchMPLassoCV,
     SchMPLDA,
+    SchMPLogisticRegression,
     SchMPMatrixFactorization,
     SFBDictionaryLearning,
     SFBLogisticRegression,
@@ -29,6 +31,7 @@ from dask_ma import (
 from dask_ma.data import _stream, partition
 from dask_ma.data._cache import remove_rows, store_rows
 from dask_ma.exceptions import InsufficientMemoryError
+from dask_ma.layouts import _read_columns, _row_design
 
 N_ROWS, N_COLUMNS, N_BLOCKS = 240, 6, 4
 
@@ -122,6 +125,37 @@ def test_bits_are_those_of_rows_in_memory(rows, cluster, on_disks, fitted, make,
         expected = fitted(make, X, y)
     assert not list(on_disks.iterdir())
     np.testing.assert_array_equal(fitted(make, X, y), expected)
+    assert not list(on_disks.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["array", "csr"])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SchMPLasso(alpha=0.02, tol=1e-10),
+        lambda: SchMPLasso(alpha=0.02, l1_ratio=0.5, positive=True, tol=1e-10),
+        lambda: SchMPLogisticRegression(alpha=0.02, tol=1e-10),
+    ],
+    ids=["lasso", "positive", "logistic"],
+)
+def test_columns_that_are_too_many_for_memory_are_read(
+    cluster, on_disks, monkeypatch, make, wide, kind
+):
+    """In place of a copy by columns: screening goes over the blocks."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 90 if wide else 30)) * (rng.random((60, 1)) < 0.7)
+    y = (X[:, 0] - X[:, 4] + 0.3 * rng.normal(size=60) > 0).astype(int)
+    X, y = lazy(X, y, kind)
+    expected = make().fit(X, y)
+    made = []
+    monkeypatch.setattr(_read_columns, "memory_here", lambda: 1)
+    for name in ("joined_columns", "RowColumns"):
+        monkeypatch.setattr(_row_design, name, made.append)
+    found = make().fit(X, y)
+    assert not made and np.count_nonzero(found.coef_) > 1
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.intercept_, expected.intercept_, atol=1e-7)
     assert not list(on_disks.iterdir())
 
 
@@ -291,7 +325,10 @@ def test_copies_of_an_estimator_count(rows, cluster, small_workers, monkeypatch)
     monkeypatch.setattr(_stream, "_MOST", 1e-9)
     MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
     with pytest.raises(InsufficientMemoryError, match=r"X has about .* 1.5 times as"):
-        SchMPLasso(alpha=0.1).fit(X, y)
+        SchMPLasso(alpha=0.1, schedule="cyclic").fit(X, y)
+    with pytest.raises(InsufficientMemoryError, match=r"X has about .* 1.5 times as"):
+        SchMPLassoCV(cv=2).fit(X, y)
+    SchMPLasso(alpha=0.1).fit(X, y)
     with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
         MASGDClassifier(early_stopping=True).fit(X, y)
     with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
@@ -310,6 +347,25 @@ def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.set_params(max_iter=1).fit(X, y)
+
+
+def test_ratings_are_refused_before_they_are_made(
+    cluster, small_workers, monkeypatch, tmp_path
+):
+    """As many as metadata say: neither ids nor values are looked at."""
+    made = tmp_path / "made"
+
+    def make():
+        made.touch()
+        return np.zeros((50, 2))
+
+    blocks = [
+        da.from_delayed(dask.delayed(make)(), (50, 2), dtype=float) for _ in range(4)
+    ]
+    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    with pytest.raises(InsufficientMemoryError, match="X has about 2.34 kiB"):
+        SchMPMatrixFactorization(2).fit(da.concatenate(blocks), da.ones(200, chunks=50))
+    assert not made.exists()
 
 
 def test_workers_without_a_limit_take_all(rows, small_workers, configured, written):

@@ -9,6 +9,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 from dask_ma import MASGDClassifier
+from dask_ma.exceptions import FitFailedError
 
 resource = pytest.importorskip("resource", reason="no limits on the size of files")
 pytestmark = pytest.mark.slow
@@ -188,10 +189,9 @@ def test_a_worker_that_is_paused(client, rows, undisturbed, full_disk, monkeypat
     np.testing.assert_array_equal(model.coef_, undisturbed.coef_)
 
 
-def test_a_worker_that_its_nanny_ends(
-    client, rows, undisturbed, full_disk, monkeypatch, tmp_path
-):
-    """What it held is computed again, and its rank goes on in its successor."""
+@pytest.fixture
+def takes_too_much(monkeypatch, tmp_path):
+    """A file that is there once rank 1 has taken more memory than its worker may."""
     mark = tmp_path / "too much"
 
     def agent(context, arguments, params):
@@ -211,12 +211,34 @@ def test_a_worker_that_its_nanny_ends(
         return _agent.train(context, arguments, params)
 
     monkeypatch.setattr("dask_ma.ma.sgd._linear.train", agent)
+    return mark
+
+
+def test_a_worker_that_its_nanny_ends(
+    client, rows, undisturbed, full_disk, takes_too_much, caplog
+):
+    """What it held is computed again, and its rank goes on in its successor."""
     before = set(client.nthreads())
     X, y = persist(client, rows)
-    model = MASGDClassifier(**PARAMS).fit(X, y)
-    assert mark.exists()
+    with caplog.at_level("WARNING", "dask_ma.engine"):
+        model = MASGDClassifier(**PARAMS).fit(X, y)
+    assert "nannies ended workers that took too much memory" in caplog.text
+    assert takes_too_much.exists()
     assert len(before - set(client.nthreads())) == 1
     assert [record["round"] for record in model.history_] == [1, 2, 3, 4, 5, 6]
     assert model.history_[-1]["n_samples"] == len(X)
     wanted = undisturbed.history_[-1]["objective"]
     assert model.history_[-1]["objective"] == pytest.approx(wanted, rel=0.01)
+
+
+def test_an_error_names_memory(client, rows, full_disk, takes_too_much):
+    [lost] = [a for rank, a in enumerate(sorted(client.nthreads())) if rank == 1]
+    with (
+        dask.config.set({"dask-ma.on-worker-loss": "raise"}),
+        pytest.raises(FitFailedError) as raised,
+    ):
+        MASGDClassifier(**PARAMS).fit(*persist(client, rows))
+    [note] = [n for n in raised.value.__notes__ if "memory" in n]
+    assert f"took too much memory: {lost} with" in note
+    assert "larger workers" in note
+    client.wait_for_workers(N_WORKERS)

@@ -1,11 +1,15 @@
 """Weights of rows and classes, and what all ranks agree on."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.comm import LocalGroup
+from dask_ma.supervised import ProblemParams, agree_on_problem
 
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 0, "alpha": 0.01}
 # A step too short to leave the model that the fit starts from.
@@ -140,3 +144,41 @@ def test_weights_of_any_type(binary):
     ]
     for other in models[1:]:
         same_model(models[0], other, rtol=1e-6)
+
+
+# -- What a method measures ----------------------------------------------------------
+
+
+def agree(n_ranks, measure):
+    """What ranks agree on, each with rows of its own number, and messages sent."""
+    X, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+    groups = LocalGroup.create(n_ranks, ranks_per_node=1)
+    params = ProblemParams(is_classifier=True)
+
+    def run(group):
+        rank, rows = group.rank, (X + group.rank, y, None)
+        spec = {
+            "pieces": [(rows, 0, 6, 6, rank, 6 * rank)],
+            "aligned": None,
+            "n_features": 2,
+            "dtype": X.dtype,
+        }
+        return agree_on_problem(group, spec, params, measure=measure)
+
+    with ThreadPoolExecutor(n_ranks) as pool:
+        problems = list(pool.map(run, groups))
+    return problems, sum(group.counters.messages_sent for group in groups)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_sums_of_what_is_measured_cost_no_message(n_ranks):
+    def measure(shard):
+        return np.array([shard.n_rows, sum(b.X.sum() for b in shard.blocks)])
+
+    problems, n_messages = agree(n_ranks, measure)
+    total = sum(66.0 + 12 * rank for rank in range(n_ranks))
+    for problem in problems:
+        np.testing.assert_array_equal(problem.measured, [6 * n_ranks, total])
+    plain, n_without = agree(n_ranks, None)
+    assert n_messages == n_without
+    assert [problem.measured for problem in plain] == [None] * n_ranks

@@ -34,7 +34,13 @@ from dask_ma.ma.sgd._paradigms import (
 from dask_ma.ma.sgd._params import FitParams, is_refined
 from dask_ma.ma.sgd._solver import LocalSGD
 from dask_ma.ma.sgd._steps import Sizes, Steps, balanced_steps, local_epochs, steps_of
-from dask_ma.ma.sgd._trial import PATIENCE, Shrinking, find_steps
+from dask_ma.ma.sgd._trial import (
+    PATIENCE,
+    Shrinking,
+    find_steps,
+    measure_sample,
+    tries_steps,
+)
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -70,7 +76,15 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         rank 0 has.
     """
     state, params = restore_state(context, params)
-    problem = agree_on_problem(context.group, arguments, params, one_vs_rest=True)
+    problem = agree_on_problem(
+        context.group,
+        arguments,
+        params,
+        one_vs_rest=True,
+        # Which rows are held out, the numbers of their blocks decide.
+        join_limit=0 if params.early_stopping else params.join_limit,
+        measure=measure_sample if state is None and tries_steps(params) else None,
+    )
     problem, validation = hold_out(context, problem, params)
     # What is done once per block costs a look at all coefficients.
     problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
@@ -139,13 +153,12 @@ class Rounds(Refinable):
     def begin(self) -> None:
         """Find steps by trial, if that is asked for."""
         params = self.params
-        if not params.is_balanced or params.max_iter == 0:
-            return
-        if params.eta is None:
-            steps = find_steps(self.context, self.problem, params, self.current)
-        else:
-            steps = balanced_steps(params, params.eta, params.t)
-        self._set_steps(steps)
+        if tries_steps(params):
+            self._set_steps(
+                find_steps(self.context, self.problem, params, self.current)
+            )
+        elif params.is_balanced and params.eta is not None:
+            self._set_steps(balanced_steps(params, params.eta, params.t))
 
     def load_state_dict(self, state: State) -> None:
         shared = state.shared

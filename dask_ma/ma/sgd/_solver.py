@@ -169,9 +169,6 @@ class LocalSGD:
     def _take_steps(self, block: Block, t: float) -> None:
         """Go over a block once for each problem; the first step has the number `t`."""
         n_problems, sgd = len(self._coef), self._estimator
-        # Once is enough: comparing the classes takes longer than a step over few rows.
-        first = self._is_classifier and not hasattr(sgd, "classes_")
-        classes = {"classes": np.arange(2)} if first else {}
         seeds: Any = [self._random_state]
         if n_problems > 1:
             seeds = self._random_state.randint(_MAX_SEED, size=n_problems)
@@ -186,7 +183,7 @@ class LocalSGD:
             if self._positive_weight is not None:
                 sgd.class_weight = {0: 1.0, 1: float(self._positive_weight[k])}
             y = (block.y == k).astype(np.intp) if n_problems > 1 else block.y
-            sgd.partial_fit(block.X, y, sample_weight=block.sample_weight, **classes)
+            sgd.partial_fit(block.X, y, sample_weight=block.sample_weight)
             self._coef[k] = sgd.coef_.ravel()
             self._intercept[k] = sgd.intercept_[0]
 
@@ -270,7 +267,7 @@ def _make_estimator(params: FitParams) -> Any:
         )
     kind = SGDClassifier if params.is_classifier else SGDRegressor
     split = l1 > 0
-    return kind(
+    sgd = kind(
         loss=params.loss,
         penalty=("l2" if l2 else None) if split else params.penalty,
         alpha=l2 if split and l2 else params.alpha,
@@ -279,6 +276,10 @@ def _make_estimator(params: FitParams) -> Any:
         epsilon=params.epsilon,
         power_t=params.power_t,
     )
+    if params.is_classifier:
+        # For scikit-learn to look at the classes takes longer than steps over few rows.
+        sgd.classes_ = np.arange(2)
+    return sgd
 
 
 def penalty_weights(params: FitParams) -> tuple[float, float]:

@@ -78,6 +78,11 @@ class Shrinking:
         self._best, self._idle = float(state[0]), int(state[1])
 
 
+def tries_steps(params: FitParams) -> bool:
+    """Whether a fit from its beginning finds its steps by trial."""
+    return params.is_balanced and params.eta is None and params.max_iter > 0
+
+
 def find_steps(
     context: RankContext, problem: Problem, params: FitParams, model: LinearModel
 ) -> Steps:
@@ -101,8 +106,9 @@ def find_steps(
         the samples has led to the lowest objective.
     """
     sample = _sample(problem.shard)
-    squares = np.array([_sum_of_squares(sample.blocks), float(sample.n_rows)])
-    total, n_rows = allreduce(context.group, squares).tolist()
+    if problem.measured is None:
+        raise RuntimeError("the rows of the samples have not been measured")
+    total, n_rows = problem.measured.tolist()
     # Steps of this size are about the longest that a squared loss bears.
     first = 1 / (total / n_rows + params.fit_intercept)
 
@@ -120,6 +126,12 @@ def find_steps(
         return values[eta]
 
     return balanced_steps(params, lowest(attempt, first), params.t)
+
+
+def measure_sample(shard: Shard) -> np.ndarray:
+    """Sum of the squares of the elements of a sample, and its rows."""
+    sample = _sample(shard)
+    return np.array([_sum_of_squares(sample.blocks), float(sample.n_rows)])
 
 
 def lowest(attempt: Callable[[float], float], first: float) -> float:

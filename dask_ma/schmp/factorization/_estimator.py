@@ -29,6 +29,7 @@ from dask_ma.schmp.factorization._fitted import (
 from dask_ma.schmp.factorization._held_out import shortfall_of
 from dask_ma.schmp.factorization._ids import KnownVectors, find_ids
 from dask_ma.schmp.factorization._inputs import (
+    COPIES,
     NO_RATINGS,
     are_pairs,
     encode,
@@ -366,7 +367,7 @@ class SchMPMatrixFactorization(FittedFactorization):
     @property
     def _copies(self) -> float:
         """Ratings as columns, and by users and by items."""
-        return 3.0
+        return COPIES
 
     @property
     def _agent(self) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from dask_ma.data import (
     is_dask_collection,
     is_foreign_sparse,
     is_sparse,
+    refuse_beyond_memory,
     row_blocks,
     to_csr,
 )
@@ -24,6 +25,9 @@ from dask_ma.schmp.factorization._ids import (
     unique_ids,
 )
 
+#: Ratings that a fit keeps for each rating: as a column, by users and by items.
+COPIES = 3.0
+_ROW_BYTES = 12  # of a rating in the table: user, item and value in single precision
 NO_RATINGS = "there are no ratings in X, expected at least one"
 
 
@@ -283,6 +287,9 @@ def _encode_dask(X: Any, y: Any, dtype: Any, *, adds_up: bool) -> Encoded:
     if not hasattr(X, "chunks") and not hasattr(X, "columns"):
         describe(X)  # says why it is neither pairs nor a matrix
     whole = is_matrix(X, y)
+    n_rows = X.shape[0]
+    if not whole and isinstance(n_rows, int | np.integer):  # else nobody knows
+        refuse_beyond_memory(_ROW_BYTES * int(n_rows), COPIES)
     blocks = _matrix_blocks(X) if whole else _pair_blocks(X, y)
     if whole:
         users, items = np.arange(X.shape[0]), np.arange(X.shape[1])

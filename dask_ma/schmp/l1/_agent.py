@@ -22,6 +22,7 @@ from dask_ma.kernels import Loss, SquaredError, log_loss_of
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._columns import Extent, choose_layout, to_columns
 from dask_ma.layouts._design import Design
+from dask_ma.layouts._read_columns import is_read
 from dask_ma.layouts._row_design import RowDesign
 from dask_ma.schmp.l1._descent import Descent
 from dask_ma.schmp.l1._losses import WeightedLoss
@@ -152,6 +153,10 @@ def lay_out(group: Group, problem: Problem, params: SchMPParams) -> Data:
         layout = choose_layout(
             extent, group.size, params.n_rounds, params.link_bandwidth
         )
+        if layout == "columns":
+            # Rows that some rank has to read from a disk stay there.
+            read = np.array([is_read(group, shard)], dtype=np.int64)
+            layout = "rows" if allreduce(group, read)[0] else layout
     if layout == "columns":
         columns = to_columns(group, shard)
         targets = np.asarray(columns.y)

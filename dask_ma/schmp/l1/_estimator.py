@@ -12,6 +12,7 @@ from dask_ma import _config
 from dask_ma._settings import Inactive, Named, unless
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo
+from dask_ma.layouts._read_columns import COPIES
 from dask_ma.linear import LinearEstimator
 from dask_ma.schmp.l1._agent import train
 from dask_ma.schmp.l1._params import SchMPParams
@@ -80,7 +81,12 @@ class L1Estimator(LinearEstimator):
     @property
     def _copies(self) -> float:
         """The columns, and those that working sets take."""
-        return 1.5
+        return COPIES
+
+    @property
+    def _spills(self) -> bool:
+        """Working sets read their columns from rows on a disk, schedules do not."""
+        return self._objects().get("schedule") is None and self.layout != "columns"
 
     @property
     def _agent(self) -> Any:

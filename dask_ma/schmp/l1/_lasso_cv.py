@@ -206,6 +206,11 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         return self._fit(X, y, sample_weight)
 
     @property
+    def _spills(self) -> bool:
+        """The rows of each fold are laid out anew."""
+        return False
+
+    @property
     def _agent(self) -> Any:
         return cross_validate
 

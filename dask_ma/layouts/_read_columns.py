@@ -1,0 +1,62 @@
+"""Columns of sparse rows on a disk, for which all rows are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group
+from dask_ma.data import Shard, hand_back, is_on_disk, memory_here
+
+# Bytes that columns in memory take for each byte of the rows, with those of working
+# sets, and what part of its limit a worker has room for.
+COPIES = 1.5
+_MOST = 0.7
+
+
+def is_read(group: Group, shard: Shard) -> bool:
+    """Whether rows lie on a disk, and their columns are too many for the memory.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    shard : Shard
+        Its rows; the other ranks of the process are taken to have as many.
+    """
+    if not shard.blocks or not is_on_disk(shard.blocks[0].X):
+        return False
+    n_here = len(group.local_ranks)
+    return bool(COPIES * shard.nbytes * n_here > _MOST * memory_here())
+
+
+class ReadColumns:
+    """Has what :class:`RowColumns` has of few columns, and no places in memory.
+
+    Parameters
+    ----------
+    blocks : list of CSR, of shape (n, n_features)
+        Rows, at least one block of them, that name no column twice.
+    """
+
+    def __init__(self, blocks: list[Any]) -> None:
+        self._blocks = blocks
+        self.dtype = np.result_type(*[X.dtype for X in blocks])
+        self._counts = np.zeros(blocks[0].shape[1], dtype=np.int64)
+        for X in blocks:
+            self._counts += np.bincount(X.indices, minlength=len(self._counts))
+            hand_back(X)
+
+    def n_stored(self, index: np.ndarray) -> int:
+        """Elements of some columns."""
+        return int(self._counts[index].sum())
+
+    def take(self, index: np.ndarray, dtype: np.dtype | None = None) -> Any:
+        """Some columns as a CSC of shape (n_rows, k)."""
+        parts = []
+        for X in self._blocks:
+            parts.append(X[:, index].astype(dtype or self.dtype, copy=False))
+            hand_back(X)
+        return sparse.vstack(parts, format="csr").tocsc()
