@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,25 +44,12 @@ def row_slice(X: Any, start: int, stop: int) -> Any:
 
 def _csr_row_slice(X: Any, start: int, stop: int) -> Any:
     """The CSR case: slicing and the constructor of SciPy both copy the entries."""
-    indptr = X.indptr[start : stop + 1]
-    first, last = int(indptr[0]), int(indptr[-1])
-    parts = X.data[first:last], X.indices[first:last], indptr - indptr[0]
-    return _made_of(parts, (stop - start, X.shape[1]), X)
-
-
-def _made_of(
-    parts: Sequence[np.ndarray],
-    shape: tuple[int, int],
-    like: Any,
-    kind: type | None = None,
-) -> Any:
-    """A CSR, or one of another kind, of these arrays themselves."""
-    # SciPy's constructor takes as long as a step over a small batch. An empty object is
-    # what `copy.copy` begins with, too.
-    made: Any = object.__new__(kind or type(like))
-    made.__dict__.update(maxprint=like.maxprint, _shape=shape)
-    made.data, made.indices, made.indptr = parts
-    return made
+    first, last = X.indptr[start], X.indptr[stop]
+    rows = type(X)((stop - start, X.shape[1]), dtype=X.dtype)
+    rows.data = X.data[first:last]
+    rows.indices = X.indices[first:last]
+    rows.indptr = np.subtract(X.indptr[start : stop + 1], first)
+    return rows
 
 
 def with_columns(X: Any, indices: np.ndarray, n_columns: int) -> Any:
@@ -82,7 +69,9 @@ def with_columns(X: Any, indices: np.ndarray, n_columns: int) -> Any:
     csr_matrix or csr_array of shape (n_samples, n_columns)
         The type of `X`.
     """
-    return _made_of((X.data, indices, X.indptr), (X.shape[0], n_columns), X)
+    moved = type(X)((X.shape[0], n_columns), dtype=X.dtype)
+    moved.data, moved.indices, moved.indptr = X.data, indices, X.indptr
+    return moved
 
 
 def transposed(X: Any) -> Any:
@@ -102,7 +91,9 @@ def transposed(X: Any) -> Any:
     if not sparse.issparse(X):
         return X.T
     kind = sparse.csc_array if isinstance(X, sparse.sparray) else sparse.csc_matrix
-    return _made_of((X.data, X.indices, X.indptr), X.shape[::-1], X, kind)
+    columns = kind(X.shape[::-1], dtype=X.dtype)
+    columns.data, columns.indices, columns.indptr = X.data, X.indices, X.indptr
+    return columns
 
 
 def chunked_predictions(
