@@ -141,7 +141,7 @@ class Fit(Method):
             record["validation_score"] = score(sums[0], is_classifier=True)
             value = -record["validation_score"]
         self._watch.check(np.inf if np.isnan(objective) else objective, self.n_rounds)
-        self._best.update(value, objective, self.engine.copies)
+        self._best.update(value, objective, self.engine.freeze)
         # The model that those who follow the fit see is the one it goes on from.
         self._is_done = self._decide(record)
 
@@ -255,7 +255,7 @@ class Fit(Method):
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
         self.engine.unite()
-        self._best.take(self.engine.copies)
+        self._best.take(self.engine.freeze)
 
     def _check_rows(self, own: dict[str, Any] | None) -> None:
         """Refuse dual variables of other rows."""
