@@ -144,7 +144,12 @@ from dask_ma.kernels._row_solvers import (
     losses_of_descent,
     solve_rows_nonnegative,
 )
-from dask_ma.kernels._rows import chunked_predictions, row_slice, with_columns
+from dask_ma.kernels._rows import (
+    chunked_predictions,
+    row_slice,
+    transposed_copy,
+    with_columns,
+)
 from dask_ma.kernels._second_order import (
     CompactMemory,
     model_point,
@@ -317,6 +322,7 @@ __all__ = [
     "tokens_of_tile",
     "topics_bound",
     "topics_bound_of_totals",
+    "transposed_copy",
     "triplet_losses",
     "used_columns",
     "with_columns",

@@ -163,7 +163,7 @@ class ColumnsFit(DictionaryFit):
 
     def model(self) -> Model:
         model = super().model()
-        atoms = self._table.shares.collect(self._atoms, "atoms")
+        atoms = self._table.shares.collect(self._atoms, "atoms", by_rows=True)
         statistics = self._solver.statistics[0], np.zeros_like(atoms)
         return {**model, "components": atoms, "statistics": statistics}
 

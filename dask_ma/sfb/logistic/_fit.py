@@ -10,6 +10,7 @@ from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
+from dask_ma.kernels import transposed_copy
 from dask_ma.linear import LinearModel, describe, initial_model, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
@@ -416,5 +417,5 @@ class Fit(Method):
         intercept = self._totals.from_centred(values, intercept)
         # The model of another rank goes nowhere: there is no need for a copy.
         is_used = everywhere or self.context.group.rank == 0
-        coef = np.array(values.T, order="C") if is_used else values.T
+        coef = transposed_copy(values) if is_used else values.T
         return LinearModel(coef, np.array(intercept))
