@@ -153,7 +153,9 @@ class ColumnsFit(DictionaryFit):
         self._progress = Progress(*shared["progress"])
 
     def state_dict(self) -> Snapshot:
-        shared = super().state_dict().shared
+        whole = super().state_dict()
+        assert whole is not None  # nothing is under way between batches
+        shared = whole.shared
         atoms = shared.pop("atoms")
         shared.pop("rows")  # zeros
         part = {"values": atoms, "n_outputs": self._rows.n_features}

@@ -21,6 +21,7 @@ from dask_ma.sfb.dictionary._solvers import SOLVERS
 
 _ABOVE_0 = Interval(Real, 0, None, closed="neither")
 _FROM_0 = Interval(Real, 0, None, closed="left")
+_COUNT = Interval(Integral, 0, None, closed="left")
 _FROM_1 = Interval(Integral, 1, None, closed="left")
 
 
@@ -100,6 +101,10 @@ class SFBDictionaryLearning(FittedDictionary):
         "auto": 1 with one rank, with "factors" and where a pass has few batches; else
         up to 16, with 4 exchanges in a pass at least, so that exchanges take little
         time.
+    staleness : int, default=0
+        How many batches the updates of atoms are behind, with "factors" and several
+        ranks: as many are under way while codes of the next ones are found. The same on
+        all ranks, which catch up at the end of a pass.
     shuffle : bool, default=True
         Whether each pass goes over the rows in another order.
     tol : float, default=1e-3
@@ -197,6 +202,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "split_sign": ["boolean"],
         "communication": [StrOptions({"statistics", "factors", "outputs"})],
         "merge_every": [_FROM_1, StrOptions({"auto"})],
+        "staleness": [_COUNT],
         "shuffle": ["boolean"],
         "tol": [_FROM_0],
         "max_no_improvement": [_FROM_1, None],
@@ -218,6 +224,11 @@ class SFBDictionaryLearning(FittedDictionary):
             ("merge_every",),
             unless("communication", "statistics"),
             "set communication='statistics'",
+        ),
+        Inactive(
+            ("staleness",),
+            unless("communication", "factors"),
+            "set communication='factors'",
         ),
     )
 
@@ -241,6 +252,7 @@ class SFBDictionaryLearning(FittedDictionary):
         split_sign: bool = False,
         communication: str = "statistics",
         merge_every: int | str = "auto",
+        staleness: int = 0,
         shuffle: bool = True,
         tol: float = 1e-3,
         max_no_improvement: int | None = 10,
@@ -265,6 +277,7 @@ class SFBDictionaryLearning(FittedDictionary):
         self.split_sign = split_sign
         self.communication = communication
         self.merge_every = merge_every
+        self.staleness = staleness
         self.shuffle = shuffle
         self.tol = tol
         self.max_no_improvement = max_no_improvement

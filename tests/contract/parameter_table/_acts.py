@@ -249,6 +249,7 @@ _ATOMS = {
     "split_sign": acts(True),
     "communication": acts("factors", "messages", n_ranks=3),
     "merge_every": acts(2, n_ranks=2, batch_size=5),
+    "staleness": acts(1, n_ranks=2, batch_size=5, communication="factors"),
     "shuffle": acts(False),
     "tol": acts(0.5, "n_iter", max_iter=20),
     "max_no_improvement": acts(1, "n_iter", max_iter=30),

@@ -166,6 +166,7 @@ INACTIVE = [
     ),
     raises(_ATOMS, "eta0", 0.1, "solver"),
     raises(_ATOMS, "merge_every", 2, "communication", communication="factors"),
+    raises(_ATOMS, "staleness", 1, "communication"),
     raises(
         _ATOMS,
         "merge_every",
