@@ -17,6 +17,7 @@ from dask_ma.sfb.dictionary._agent import train
 from dask_ma.sfb.dictionary._codes import ALGORITHMS
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import DictionaryParams
+from dask_ma.sfb.dictionary._pursuit import OTHER_CODES
 from dask_ma.sfb.dictionary._solvers import SOLVERS
 
 _ABOVE_0 = Interval(Real, 0, None, closed="neither")
@@ -73,11 +74,16 @@ class SFBDictionaryLearning(FittedDictionary):
     dict_init : array-like of shape (n_components, n_features), default=None
         Atoms to start from; longer ones are divided by their lengths. None takes rows
         at random.
-    transform_algorithm : {"greedy_cd", "fista", "cd", "lars"} or None, default=None
-        How :meth:`transform` finds codes; None is as in the fit. All give the same,
-        but for the duality gap that is left.
+    transform_algorithm : {"greedy_cd", "fista", "cd", "lars", "omp", "threshold"} or \
+            None, default=None
+        How :meth:`transform` finds codes; None is as in the fit. The first four give
+        the same, but for the duality gap that is left. "omp": least squares on a few
+        atoms, chosen one by one. "threshold": products of rows and atoms, less
+        `transform_alpha`.
     transform_alpha : float or None, default=None
         Penalty of :meth:`transform`, above 0; None is `alpha`.
+    transform_n_nonzero_coefs : int or None, default=None
+        Most atoms of a row by "omp", at least 1; None is a tenth of the features.
     transform_max_iter : int, default=1000
         Most iterations of :meth:`transform`, at least 1; in one of them, as many
         coefficients of a row may change as there are atoms.
@@ -196,8 +202,9 @@ class SFBDictionaryLearning(FittedDictionary):
         "positive_dict": ["boolean"],
         "resample_unused": ["boolean"],
         "dict_init": ["array-like", None],
-        "transform_algorithm": [StrOptions(set(ALGORITHMS)), None],
+        "transform_algorithm": [StrOptions({*ALGORITHMS, *OTHER_CODES}), None],
         "transform_alpha": [_ABOVE_0, None],
+        "transform_n_nonzero_coefs": [_FROM_1, None],
         "transform_max_iter": [_FROM_1],
         "split_sign": ["boolean"],
         "communication": [StrOptions({"statistics", "factors", "outputs"})],
@@ -217,6 +224,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "transform_algorithm",
         "transform_alpha",
         "transform_max_iter",
+        "transform_n_nonzero_coefs",
     }
     _inactive: ClassVar[tuple[Inactive, ...]] = (
         Inactive(("eta0",), unless("solver", "sgd"), "set solver='sgd'"),
@@ -224,6 +232,21 @@ class SFBDictionaryLearning(FittedDictionary):
             ("merge_every",),
             unless("communication", "statistics"),
             "set communication='statistics'",
+        ),
+        Inactive(
+            ("transform_n_nonzero_coefs",),
+            unless("transform_algorithm", "omp"),
+            "set transform_algorithm='omp'",
+        ),
+        Inactive(
+            ("transform_alpha",),
+            unless("transform_algorithm", None, *ALGORITHMS, "threshold"),
+            "name another transform_algorithm",
+        ),
+        Inactive(
+            ("transform_max_iter",),
+            unless("transform_algorithm", None, *ALGORITHMS),
+            "name another transform_algorithm",
         ),
         Inactive(
             ("staleness",),
@@ -248,6 +271,7 @@ class SFBDictionaryLearning(FittedDictionary):
         dict_init: Any = None,
         transform_algorithm: str | None = None,
         transform_alpha: float | None = None,
+        transform_n_nonzero_coefs: int | None = None,
         transform_max_iter: int = 1000,
         split_sign: bool = False,
         communication: str = "statistics",
@@ -273,6 +297,7 @@ class SFBDictionaryLearning(FittedDictionary):
         self.dict_init = dict_init
         self.transform_algorithm = transform_algorithm
         self.transform_alpha = transform_alpha
+        self.transform_n_nonzero_coefs = transform_n_nonzero_coefs
         self.transform_max_iter = transform_max_iter
         self.split_sign = split_sign
         self.communication = communication
@@ -357,6 +382,12 @@ class SFBDictionaryLearning(FittedDictionary):
         return self.tol > 0 or self.max_no_improvement is not None
 
     def _check_combinations(self) -> None:
+        if self.transform_algorithm == "omp" and self.positive_code:
+            raise ValueError(
+                "transform_algorithm='omp' finds codes of both signs, but "
+                "positive_code is True; set it to False, or "
+                "transform_algorithm='threshold'"
+            )
         if self.communication == "outputs" and self.solver != "sgd":
             raise ValueError(
                 f"communication='outputs' needs solver='sgd', got {self.solver!r}: "

@@ -245,6 +245,7 @@ _ATOMS = {
     "dict_init": acts(np.eye(3, 6)),
     "transform_algorithm": acts("fista"),
     "transform_alpha": acts(1.0),
+    "transform_n_nonzero_coefs": acts(2, transform_algorithm="omp"),
     "transform_max_iter": acts(1, n_components=12, transform_alpha=1e-4),
     "split_sign": acts(True),
     "communication": acts("factors", "messages", n_ranks=3),
