@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_score
@@ -98,7 +98,9 @@ def test_objective_of_triplets():
     assert not hasattr(learner, "threshold_")
 
 
-@pytest.mark.parametrize("load", [load_iris, load_wine, load_digits])
+@pytest.mark.parametrize(
+    "load", [load_iris, load_wine, load_breast_cancer, load_digits]
+)
 def test_as_good_as_the_peer(load):
     """Neighbours by the learnt distance, next to scikit-learn's components."""
     rows, labels = load(return_X_y=True)

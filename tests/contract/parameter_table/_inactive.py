@@ -167,8 +167,8 @@ INACTIVE = [
     raises(_ATOMS, "eta0", 0.1, "solver"),
     raises(_ATOMS, "merge_every", 2, "communication", communication="factors"),
     raises(_ATOMS, "staleness", 1, "communication"),
-    raises(_ATOMS, "transform_n_nonzero_coefs", 2, "transform_algorithm"),
-    raises(
+    warns(_ATOMS, "transform_n_nonzero_coefs", 2, "transform_algorithm"),
+    warns(
         _ATOMS,
         "transform_alpha",
         0.5,
@@ -176,7 +176,7 @@ INACTIVE = [
         transform_algorithm="omp",
     ),
     *(
-        raises(
+        warns(
             _ATOMS,
             "transform_max_iter",
             7,
