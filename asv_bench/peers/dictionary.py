@@ -36,6 +36,7 @@ from threadpoolctl import threadpool_limits
 from dask_ma import SFBDictionaryLearning
 from dask_ma.sfb.dictionary._block import Accuracy
 from dask_ma.sfb.dictionary._codes import ALGORITHMS, lasso_codes
+from dask_ma.sfb.dictionary._pursuit import pursued_codes
 
 from ._solvers import local_cluster
 
@@ -170,6 +171,24 @@ def compare_algorithms(folder: Path, name: str, n_runs: int) -> None:
             print(f"{each:34}{seconds[each] / len(found.values) * 1e6:10.1f}")
 
 
+def compare_pursuit(folder: Path, name: str, n_runs: int) -> None:
+    """Microseconds of a row by orthogonal matching pursuit, ours and scikit-learn's."""
+    n_atoms = SETS[name]
+    rows = read_rows(folder, name, 512 + n_atoms).astype(np.float64)
+    atoms, rows = first_atoms(rows, n_atoms), rows[:512]
+    for n_nonzero in (3, 6, 20):
+        calls: dict[str, Callable[[], Any]] = {
+            "omp": partial(pursued_codes, rows, atoms, n_nonzero),
+            "sklearn omp": partial(
+                sparse_encode, rows, atoms, algorithm="omp", n_nonzero_coefs=n_nonzero
+            ),
+        }
+        seconds, _ = take_turns(calls, n_runs)
+        print(f"{name}: {n_nonzero} of {n_atoms} atoms")
+        for each, taken in seconds.items():
+            print(f"{each:34}{taken / len(rows) * 1e6:10.1f}")
+
+
 def compare_fits(
     folder: Path, name: str, n_rows: int, epochs: int, n_runs: int
 ) -> None:
@@ -276,6 +295,7 @@ def main() -> None:
             compare_codes(folder, arguments.set, runs)
         elif arguments.what == "algorithms":
             compare_algorithms(folder, arguments.set, runs)
+            compare_pursuit(folder, arguments.set, runs)
         elif arguments.what == "fit":
             rows, epochs = arguments.rows, arguments.epochs
             compare_fits(folder, arguments.set, rows, epochs, runs)

@@ -143,7 +143,12 @@ from dask_ma.kernels._row_solvers import (
     losses_of_descent,
     solve_rows_nonnegative,
 )
-from dask_ma.kernels._rows import chunked_predictions, row_slice, with_columns
+from dask_ma.kernels._rows import (
+    chunked_predictions,
+    row_slice,
+    transposed_copy,
+    with_columns,
+)
 from dask_ma.kernels._second_order import (
     CompactMemory,
     model_point,
@@ -168,6 +173,7 @@ from dask_ma.kernels.losses import (
     loss_slopes,
     loss_values,
     make_loss,
+    part_of_log_losses,
     residuals,
     smooth_loss,
     softmax,
@@ -279,6 +285,7 @@ __all__ = [
     "offer_of_words",
     "one_vs_rest_targets",
     "pair_losses",
+    "part_of_log_losses",
     "penalty_of",
     "penalty_value",
     "polya_slopes",
@@ -314,6 +321,7 @@ __all__ = [
     "tokens_of_tile",
     "topics_bound",
     "topics_bound_of_totals",
+    "transposed_copy",
     "triplet_losses",
     "used_columns",
     "with_columns",

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+# Columns of a transpose that are written at a time: more would not stay in the cache.
+_COLUMNS = 128
 # 2^16 float64 predictions are 512 KiB: the few temporaries of a loss stay in cache
 _CHUNK_PREDICTIONS = 2**16
 
@@ -50,6 +52,27 @@ def _csr_row_slice(X: Any, start: int, stop: int) -> Any:
     rows.indices = X.indices[first:last]
     rows.indptr = np.subtract(X.indptr[start : stop + 1], first)
     return rows
+
+
+def transposed_copy(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """A C-contiguous copy of the transpose, which takes less time than by NumPy alone.
+
+    Parameters
+    ----------
+    array : ndarray of shape (n_rows, n_columns)
+    out : ndarray of shape (n_columns, n_rows), default=None
+        Where to; None makes one.
+
+    Returns
+    -------
+    out : ndarray of shape (n_columns, n_rows)
+    """
+    if out is None:
+        out = np.empty(array.shape[::-1], dtype=array.dtype)
+    for start in range(0, len(array), _COLUMNS):
+        rows = slice(start, start + _COLUMNS)
+        out[:, rows] = array[rows].T
+    return out
 
 
 def with_columns(X: Any, indices: np.ndarray, n_columns: int) -> Any:

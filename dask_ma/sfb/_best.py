@@ -9,11 +9,11 @@ import numpy as np
 
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
-Copies = Callable[[], tuple[np.ndarray, np.ndarray | None]]
+Freeze = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
 class Best:
-    """Keeps a copy of the best model.
+    """Keeps the best model.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Best:
         self._is_newest = False
         self._model: tuple[np.ndarray, np.ndarray | None] | None = None
 
-    def update(self, value: float, objective: float, copies: Copies) -> None:
+    def update(self, value: float, objective: float, freeze: Freeze) -> None:
         """Take the model of a pass, if it is the best one; a collective call.
 
         Parameters
@@ -36,14 +36,14 @@ class Best:
         value : float
             What is to be small; the same on all ranks.
         objective : float
-        copies : callable
-            Gives copies of values and intercepts.
+        freeze : callable
+            Gives values and intercepts, which stay as they are.
         """
         self._is_newest = value < self.value or self._model is None
         if self._is_newest:
             self.value, self.objective = value, objective
             self._model = None  # not two at a time
-            self._model = copies()
+            self._model = freeze()
 
     def give(self, matrix: ParameterMatrix) -> None:
         """Let a matrix be the best model.
@@ -56,17 +56,17 @@ class Best:
         if self._model is not None:
             matrix.replace(*self._model)
 
-    def take(self, copies: Copies) -> None:
+    def take(self, freeze: Freeze) -> None:
         """Let the best model be another one of the same value; a collective call.
 
         Parameters
         ----------
-        copies : callable
-            Gives copies of values and intercepts.
+        freeze : callable
+            Gives values and intercepts, which stay as they are.
         """
         if self._model is not None:
             self._model = None
-            self.update(self.value, self.objective, copies)
+            self.update(self.value, self.objective, freeze)
 
     @property
     def arrays(self) -> dict[str, Any]:

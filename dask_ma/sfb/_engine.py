@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import allgather, allreduce
+from dask_ma.comm import allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog, Snapshot
 from dask_ma.kernels import Optimizer, product_square
 from dask_ma.sfb._process import ProcessRanks
+from dask_ma.sfb._shared import SharedOutputs
 from dask_ma.sfb._start import Start, checked_matrix
 from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
@@ -27,7 +28,7 @@ from dask_ma.sfb.exchange._outputs import (
 from dask_ma.sfb.exchange._packets import Packet
 from dask_ma.sfb.exchange._settings import RunSettings
 from dask_ma.sfb.exchange._staleness import Staleness
-from dask_ma.sfb.model._factors import Factors, checked, stack
+from dask_ma.sfb.model._factors import Factors, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel, factors_of, view_of
 from dask_ma.sfb.model._source import RowSource, Source
@@ -194,17 +195,17 @@ class BroadcastEngine:
             matrix = ParameterMatrix(matrix.whole().T, matrix.intercept, matrix.prox)
         self.matrix, self._shares = matrix, None
 
-    def copies(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Copies of values and intercepts of this rank's matrix; a collective call.
+    def freeze(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values and intercepts as they are now, which no pass changes; collective.
 
-        Where matrices are the same, the ranks of a process have one copy together. It
-        must not be changed.
+        The next pass goes on with a copy of the values. Where matrices are the same,
+        the ranks of a process have one array together.
         """
         intercept = self.matrix.intercept
         intercept = None if intercept is None else intercept.copy()
         if self._shares is not None or not self._agrees:
-            return self.matrix.stored().copy(), intercept
-        return self._process.one(self.matrix.frozen_copy), intercept
+            return self.matrix.freeze(), intercept
+        return self._process.one(self.matrix.freeze), intercept
 
     def optimizer_state(self) -> dict[str, Any]:
         """State of the optimiser for a snapshot; a collective call."""
@@ -256,29 +257,15 @@ class BroadcastEngine:
     def _run_shared(self, shares: OutputShares, batches: Iterator[Batch]) -> None:
         """A pass in which each rank has some of the outputs, and rows of all."""
         model, matrix = self._model, self.matrix
-        for batch in shares.stream(map(self._as_shared, batches)):
-            values, sums = self._products(batch)
+        for factors in self._shared_by(shares).factors(matrix, batches):
             with self._log.computing():
-                u = model.share_slopes(values, sums, batch, shares.outputs)
-                where = f"{type(model).__name__}, on rank {self._context.group.rank}"
-                n_rows, shape = batch.n_rows, matrix.shape
-                factors = checked((u, batch.X), n_rows, shape, where)
                 self._rebuild(factors, self._scale(self.iteration))
                 matrix.penalise(model.step_size(self.iteration))
             self.iteration += 1
 
-    def _as_shared(self, batch: Batch) -> Batch:
-        """A batch of this rank as all ranks get it."""
-        with self._log.computing():
-            return batch._replace(X=self._model.share_rows(batch), others=())
-
-    def _products(self, batch: Batch) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Values of this rank's outputs, and sums of all; a collective call."""
-        with self._log.computing():
-            values = self.matrix.product(batch.X)
-            sums = self._model.share_sums(values)
-        is_needed = sums.shape[1] > 0
-        return values, allgather(self._context.group, sums) if is_needed else [sums]
+    def _shared_by(self, shares: OutputShares) -> SharedOutputs:
+        """What the ranks do for their outputs."""
+        return SharedOutputs(self._context.group, self._model, shares, self._log)
 
     @property
     def _can_share(self) -> bool:
@@ -295,6 +282,13 @@ class BroadcastEngine:
     def _exchange_matrices(self, factors: Factors) -> None:
         """Add up the updates of an iteration, and apply the sum."""
         assert self._matrices is not None
+        if self._common is None and self.optimizer is None:
+            scale = self._scale(self.iteration)
+            self._matrices.subtract(
+                factors, self.matrix, scale, self._model.intercept_scale
+            )
+            self._model.updated(self.matrix, None, scale)
+            return
         group, common = self._context.group, self._common
         total = self._matrices.total(factors, self.matrix)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
@@ -303,12 +297,15 @@ class BroadcastEngine:
                 if total.values is not None:
                     self._descend(total.values)
                 return
+            assert common is not None
             scale = self._scale(self.iteration)
-            if common:
-                scale *= common.agree(float(gains), total.square, total.slopes)
-            self.matrix.subtract_matrix(
-                total.values, total.slopes, scale, self._model.intercept_scale
+            scale *= common.agree(float(gains), total.square, total.slopes)
+            self.matrix.subtract_slopes(
+                total.slopes, scale * self._model.intercept_scale
             )
+            if total.values is not None:
+                columns = slice(0, len(total.values))
+                self.matrix.subtract_part(columns, total.values, scale)
             self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
@@ -318,7 +315,8 @@ class BroadcastEngine:
             return float("nan")
         has_shared_loss = type(model).share_loss is not FactorModel.share_loss
         if self._shares is not None and has_shared_loss:
-            return self._measure_shared(self._shares)
+            batches = self._source.read(self.matrix.shape[0])
+            return self._shared_by(self._shares).loss(self.matrix, batches)
         matrix = self.whole()
         with self._log.computing("evaluate"):
             for batch in self._source.read(matrix.shape[0]):
@@ -362,7 +360,7 @@ class BroadcastEngine:
             # Nobody will ask for it, but what is late is done now as with a copy.
             arrays["values"] = self.matrix.stored()
         elif "values" not in arrays:  # both go on changing in place
-            arrays["values"], arrays["intercept"] = self.copies()
+            arrays["values"], arrays["intercept"] = self.freeze()
         shared = {**shared, "iteration": self.iteration}
         if self._shares is None:
             return Snapshot({**shared, **arrays}, own, whole=self._keeps_parts)
@@ -370,16 +368,6 @@ class BroadcastEngine:
             return Snapshot({**shared, **self._shares.gather(arrays)}, own)
         part = {**arrays, "n_outputs": self._n_outputs}
         return Snapshot(shared, {**part, **(own or {})}, whole=True)
-
-    def _measure_shared(self, shares: OutputShares) -> float:
-        """This rank's part of the losses, by its outputs."""
-        model, total = self._model, 0.0
-        batches = self._source.read(self.matrix.shape[0])
-        for batch in shares.stream(map(self._as_shared, batches)):
-            values, sums = self._products(batch)
-            with self._log.computing("evaluate"):
-                total += model.share_loss(values, sums, batch, shares.outputs)
-        return total
 
     def _first_matrix(
         self, start: Start | None, shown: ParameterMatrix | None = None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dask_ma.kernels import row_slice
+from dask_ma.kernels import row_slice, transposed_copy
 from dask_ma.kernels._rows import transposed
 
 DENSE = np.arange(60, dtype=np.float32).reshape(12, 5) % 7
@@ -69,3 +69,16 @@ def test_dense_shares_memory():
 def test_range_out_of_bounds(start, stop):
     with pytest.raises(ValueError, match="start and stop .* 12 rows"):
         row_slice(DENSE, start, stop)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (128, 2), (300, 7), (5, 400)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_copies_of_transposes(shape, order):
+    array = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
+    found = transposed_copy(array)
+    assert found.flags.c_contiguous and not np.shares_memory(found, array)
+    np.testing.assert_array_equal(found, array.T)
+    place = np.zeros((shape[1] + 2, shape[0]))
+    transposed_copy(array, out=place[1:-1])
+    np.testing.assert_array_equal(place[1:-1], array.T)
+    assert not place[[0, -1]].any()

@@ -10,6 +10,7 @@ from dask_ma.kernels import (
     PartOfLogLoss,
     entropy_sum,
     log_loss_sum,
+    part_of_log_losses,
     residuals,
     softmax,
     softmax_slopes,
@@ -143,11 +144,11 @@ def test_no_rows(n_columns):
 def test_parts_of_the_loss_are_that_of_scipy_together(cuts, dtype):
     margins, y, _ = problem(5, n_rows=40, dtype=dtype)
     margins[0], margins[1, 3] = margins[0] + 300, 90  # exponentials beyond float32
-    parts = [PartOfLogLoss(part) for part in np.split(margins, cuts, axis=1)]
+    cut = list(zip(np.split(margins, cuts, axis=1), [0, *cuts], strict=True))
+    parts = [PartOfLogLoss(part) for part, _ in cut]
     sums = [part.sums for part in parts]
-    firsts = [0, *cuts]
-    values = [p.value(y, a, sums) for p, a in zip(parts, firsts, strict=True)]
-    slopes = [p.slope(y, a, sums) for p, a in zip(parts, firsts, strict=True)]
+    values = [part_of_log_losses(part, y, first, sums) for part, first in cut]
+    slopes = [p.slope(y, a, sums) for p, (_, a) in zip(parts, cut, strict=True)]
     logarithms = special.log_softmax(margins.astype(np.float64), axis=1)
     rtol = 1e-12 if dtype == np.float64 else 2e-5
     expected = -logarithms[np.arange(len(y)), y]

@@ -112,6 +112,37 @@ def test_ways_to_send_give_the_same(X):
 
 
 @pytest.mark.parametrize("solver", ["online", "sgd"])
+@pytest.mark.parametrize(("staleness", "most"), [(1, 1.2), (100, 1.4)])
+def test_updates_that_are_behind(X, solver, staleness, most):
+    """They end nearly as low, catch up in each pass, and are the same anew."""
+    params = {"n_ranks": 3, "communication": "factors", "solver": solver}
+    params |= {"batch_size": 20, "max_iter": 6}
+    prompt, late, again = (
+        fit(X, **params, staleness=s) for s in (0, staleness, staleness)
+    )
+    np.testing.assert_array_equal(late.components_, again.components_)
+    assert not np.array_equal(late.components_, prompt.components_)
+    ours, theirs = (objective(model.components_, X) for model in (late, prompt))
+    assert ours < most * theirs
+    n_batches = N // 20
+    objectives = np.array([record["objective"] for record in late.history_])
+    is_known = np.isfinite(objectives).reshape(-1, n_batches)
+    n_late = min(staleness, n_batches - 1)
+    assert not is_known[:, :n_late].any() and is_known[:, n_late:].all()
+    assert sum(record["n_samples"] for record in late.history_) == 6 * N
+    assert late.n_samples_seen_ == prompt.n_samples_seen_ == 6 * N
+
+
+@pytest.mark.parametrize("solver", ["online", "sgd"])
+def test_nothing_is_behind_where_nobody_waits(X, solver):
+    """One batch in a pass, or one rank."""
+    params = {"communication": "factors", "solver": solver}
+    for more in ({"n_ranks": 2, "batch_size": N}, {"n_ranks": 1}):
+        one, other = (fit(X, **params, **more, staleness=s) for s in (0, 3))
+        np.testing.assert_array_equal(one.components_, other.components_)
+
+
+@pytest.mark.parametrize("solver", ["online", "sgd"])
 def test_one_rank_and_three_learn_the_same_from_whole_passes(X, solver):
     """All rows make a batch; they are added up in another order."""
     params = {"batch_size": N, "solver": solver, "dict_init": X[:K]}

@@ -24,6 +24,7 @@ SETTINGS = [
     {},
     {"n_ranks": 3},
     {"n_ranks": 3, "communication": "factors"},
+    {"n_ranks": 2, "communication": "factors", "staleness": 2},
     {"n_ranks": 2, "solver": "sgd"},
     {"n_ranks": 3, "solver": "sgd", "communication": "outputs"},
     {"n_ranks": 2, "max_no_improvement": 3, "max_iter": 30},
@@ -47,7 +48,7 @@ def assert_same(one, other):
     assert (one.n_iter_, one.n_steps_) == (other.n_iter_, other.n_steps_)
     for ours, theirs in zip(one.history_, other.history_, strict=True):
         for name in ("round", "n_iter", "n_samples", "objective", "n_replaced"):
-            assert ours[name] == theirs[name]
+            np.testing.assert_equal(ours[name], theirs[name])
 
 
 @pytest.mark.parametrize("params", SETTINGS, ids=str)

@@ -10,8 +10,8 @@ SIZES = [[7], [4, 9], [3, 0, 5, 8]]  # rows of each rank; one has none
 N_ATOMS, N_FEATURES = 6, 5
 
 
-def make_rows(sizes, dtype, is_sparse):
-    rng = np.random.default_rng(0)
+def make_rows(sizes, dtype, is_sparse, seed=0):
+    rng = np.random.default_rng(seed)
     found = []
     for n in sizes:
         codes = rng.normal(size=(n, N_ATOMS)) * (rng.random((n, N_ATOMS)) < 0.4)
@@ -51,6 +51,32 @@ def test_sums_over_ranks(run_ranks, sizes, kind, is_sparse, dtype):
         # All ranks go on with the same bits.
         assert sums.rows.tobytes() == found[0][0].rows.tobytes()
         assert sums.codes.tobytes() == found[0][0].codes.tobytes()
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_sums_that_are_behind(run_ranks, staleness, is_sparse):
+    """Each batch once, in order, when so many others have been sent."""
+    batches = [
+        make_rows([4 + number, 3], np.float64, is_sparse, seed=number)
+        for number in range(5)
+    ]
+
+    def program(group):
+        prompt = FactorsSender(group, is_sparse=is_sparse)
+        late = FactorsSender(group, is_sparse=is_sparse, staleness=staleness)
+        expected = [prompt.add_up(*ranks[group.rank]) for ranks in batches]
+        found = [late.add_up(*ranks[group.rank]) for ranks in batches]
+        assert late.n_under_way == staleness and not prompt.n_under_way
+        found += [late.take_next() for _ in range(staleness)]
+        assert not late.n_under_way
+        return expected, found
+
+    for expected, found in run_ranks(program, 2, 1):
+        assert found[:staleness] == [None] * staleness
+        for one, other in zip(expected, found[staleness:], strict=True):
+            for name in one._fields:
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_bytes(run_ranks):

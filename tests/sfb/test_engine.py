@@ -362,7 +362,7 @@ def test_ranks_of_a_process_have_one_copy(
         engine = BroadcastEngine(context, model, shard, settings, log)
         engine.run_pass()
         before = np.array(engine.matrix).T
-        values, intercept = engine.copies()
+        values, intercept = engine.freeze()
         engine.run_pass()
         np.testing.assert_array_equal(values, before)
         assert not np.array_equal(intercept, engine.matrix.intercept)

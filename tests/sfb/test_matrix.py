@@ -63,7 +63,9 @@ def test_whole_updates(prox):
     matrix = ParameterMatrix(W, b, prox)
     for factors, step in make_updates("dense", 5):
         total, slopes = factors.v.T @ factors.u, factors.u.sum(axis=0)
-        matrix.subtract_matrix(total, slopes, 0.1, 2.0)
+        for part in (slice(0, 5), slice(5, D)):
+            matrix.subtract_part(part, total[part], 0.1)
+        matrix.subtract_slopes(slopes, 0.2)
         matrix.penalise(step)
         W = prox(W - 0.1 * factors.u.T @ factors.v, step)
         b = b - 0.2 * factors.u.sum(axis=0)
@@ -153,6 +155,48 @@ def test_copies_of_the_matrix():
     copy = np.array(matrix)
     copy[:] = 0
     np.testing.assert_array_equal(matrix, make_start())
+
+
+@every_penalty
+@every_kind
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_frozen_values_stay(prox, kind, is_watched):
+    """Whatever is done to the matrix, which goes on as one that was never frozen."""
+    frozen, other = (ParameterMatrix(make_start(), None, prox) for _ in range(2))
+    if is_watched:
+        frozen.watch()
+    kept = []
+    for number, (factors, step) in enumerate(make_updates(kind)):
+        for matrix in (frozen, other):
+            matrix.penalise(step)
+            if number % 5 == 4:
+                matrix.replace(np.array(matrix).T / 2, None)
+            elif number % 3 == 2:
+                product = factors.v.T @ factors.u
+                matrix.subtract_part(slice(0, D), product, 0.1)
+            else:
+                matrix.subtract(factors, 0.1)
+            matrix.settle()
+        values = frozen.freeze()
+        kept.append((values, values.copy()))
+        assert not values.flags.writeable
+    for values, expected in kept:
+        np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(np.array(frozen), np.array(other))
+
+
+def test_frozen_values_are_copied_at_the_next_change():
+    """And no sooner, nor twice."""
+    matrix = ParameterMatrix(make_start(), None, NoPenalty())
+    before = matrix.values
+    kept = matrix.freeze()
+    assert np.shares_memory(kept, before) and matrix.values is before
+    factors, _ = next(make_updates("dense"))
+    matrix.subtract(factors, 0.1)
+    changed = matrix.values
+    assert not np.shares_memory(kept, changed)
+    matrix.subtract(factors, 0.1)
+    assert matrix.values is changed
 
 
 def test_penalties_of_users():

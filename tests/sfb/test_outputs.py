@@ -84,6 +84,27 @@ def test_on_a_cluster(inproc_client):
     np.testing.assert_array_equal(here.coef_, there.coef_)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_arrays_put_together(n_ranks):
+    """As they are asked for, in memory, too."""
+    whole = np.arange(5 * 200.0).reshape(200, 5)
+
+    def program(group):
+        shares = OutputShares(group, 5)
+        part, row = shares.cut(whole), shares.cut(whole[0])
+        by_outputs = shares.collect(part, "one")
+        by_rows = shares.collect(part, "other", by_rows=True)
+        return by_outputs, by_rows, shares.collect(row, "row")
+
+    with ThreadPoolExecutor(n_ranks) as pool:
+        found = list(pool.map(program, LocalGroup.create(n_ranks)))
+    by_outputs, by_rows, row = found[0]
+    np.testing.assert_array_equal(by_outputs, whole)
+    np.testing.assert_array_equal(by_rows, whole)
+    np.testing.assert_array_equal(row, whole[0])
+    assert by_outputs.T.flags.c_contiguous and by_rows.flags.c_contiguous
+
+
 def test_no_factor_is_sent():
     """Rows, two sums for each row and rank, and the matrix at the end of a pass."""
     labels = np.arange(256) % 128

@@ -118,7 +118,6 @@ class PartOfLogLoss:
     """
 
     def __init__(self, p: np.ndarray) -> None:
-        self._p = p
         self._largest = _largest(p)
         self._exponentials = p - self._largest
         np.exp(self._exponentials, out=self._exponentials)
@@ -144,33 +143,39 @@ class PartOfLogLoss:
         largest, total = _together(sums)
         slopes = self._exponentials
         slopes *= np.exp(self._largest - largest) / total
-        rows = self._own(y, first)
+        rows = _of_outputs(y, first, slopes.shape[1])
         slopes[rows, y[rows] - first] -= 1
         return slopes
 
-    def value(self, y: np.ndarray, first: int, sums: list[np.ndarray]) -> np.ndarray:
-        """What these outputs add to the loss; the first part has the logarithms.
 
-        Parameters
-        ----------
-        y, first, sums
-            As for :meth:`slope`.
+def part_of_log_losses(
+    p: np.ndarray, y: np.ndarray, first: int, sums: list[np.ndarray]
+) -> np.ndarray:
+    """What some outputs add to the losses; the first part has the logarithms.
 
-        Returns
-        -------
-        values : ndarray of float64 of shape (n_samples,)
-        """
-        values = np.zeros(len(y))
-        rows = self._own(y, first)
-        values[rows] = -self._p[rows, y[rows] - first].astype(np.float64)
-        if first == 0:
-            largest, total = _together(sums)
-            values += (largest + np.log(total))[:, 0]
-        return values
+    Parameters
+    ----------
+    p : ndarray of float32 or float64, shape (n_samples, n_outputs)
+        Predictions of these outputs.
+    y, first, sums
+        As for :meth:`PartOfLogLoss.slope`.
 
-    def _own(self, y: np.ndarray, first: int) -> np.ndarray:
-        """Rows whose class is one of these outputs."""
-        return np.flatnonzero((y >= first) & (y < first + self._p.shape[1]))
+    Returns
+    -------
+    values : ndarray of float64 of shape (n_samples,)
+    """
+    values = np.zeros(len(y))
+    rows = _of_outputs(y, first, p.shape[1])
+    values[rows] = -p[rows, y[rows] - first].astype(np.float64)
+    if first == 0:
+        largest, total = _together(sums)
+        values += (largest + np.log(total))[:, 0]
+    return values
+
+
+def _of_outputs(y: np.ndarray, first: int, n_outputs: int) -> np.ndarray:
+    """Rows whose class is one of some outputs."""
+    return np.flatnonzero((y >= first) & (y < first + n_outputs))
 
 
 def _together(sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,8 @@ from dask_ma.kernels.prox._base import (
 )
 from dask_ma.kernels.prox._singular_values import lower_singular_values
 
+_CHUNK = 2**16  # elements of a matrix at a time
+
 
 @dataclass(frozen=True)
 class NoPenalty(ColumnwiseProx):
@@ -66,7 +68,12 @@ class L1(ColumnwiseProx):
 
     def value(self, matrix: np.ndarray) -> float:
         """``alpha * sum |W_jd|``."""
-        return self.alpha * float(np.abs(matrix).sum(dtype=np.float64))
+        # Some columns at a time: absolute values are not to be a second matrix.
+        size, total = max(1, _CHUNK // max(1, len(matrix))), 0.0
+        for start in range(0, matrix.shape[1], size):
+            part = np.abs(matrix[:, start : start + size])
+            total += float(part.sum(dtype=np.float64))
+        return self.alpha * total
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,9 @@ class ColumnsFit(DictionaryFit):
         self._progress = Progress(*shared["progress"])
 
     def state_dict(self) -> Snapshot:
-        shared = super().state_dict().shared
+        whole = super().state_dict()
+        assert whole is not None  # nothing is under way between batches
+        shared = whole.shared
         atoms = shared.pop("atoms")
         shared.pop("rows")  # zeros
         part = {"values": atoms, "n_outputs": self._rows.n_features}
@@ -163,7 +165,7 @@ class ColumnsFit(DictionaryFit):
 
     def model(self) -> Model:
         model = super().model()
-        atoms = self._table.shares.collect(self._atoms, "atoms")
+        atoms = self._table.shares.collect(self._atoms, "atoms", by_rows=True)
         statistics = self._solver.statistics[0], np.zeros_like(atoms)
         return {**model, "components": atoms, "statistics": statistics}
 

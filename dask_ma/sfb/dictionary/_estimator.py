@@ -17,10 +17,12 @@ from dask_ma.sfb.dictionary._agent import train
 from dask_ma.sfb.dictionary._codes import ALGORITHMS
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import DictionaryParams
+from dask_ma.sfb.dictionary._pursuit import OTHER_CODES
 from dask_ma.sfb.dictionary._solvers import SOLVERS
 
 _ABOVE_0 = Interval(Real, 0, None, closed="neither")
 _FROM_0 = Interval(Real, 0, None, closed="left")
+_COUNT = Interval(Integral, 0, None, closed="left")
 _FROM_1 = Interval(Integral, 1, None, closed="left")
 
 
@@ -72,11 +74,16 @@ class SFBDictionaryLearning(FittedDictionary):
     dict_init : array-like of shape (n_components, n_features), default=None
         Atoms to start from; longer ones are divided by their lengths. None takes rows
         at random.
-    transform_algorithm : {"greedy_cd", "fista", "cd", "lars"} or None, default=None
-        How :meth:`transform` finds codes; None is as in the fit. All give the same,
-        but for the duality gap that is left.
+    transform_algorithm : {"greedy_cd", "fista", "cd", "lars", "omp", "threshold"} or \
+            None, default=None
+        How :meth:`transform` finds codes; None is as in the fit. The first four give
+        the same, but for the duality gap that is left. "omp": least squares on a few
+        atoms, chosen one by one. "threshold": products of rows and atoms, less
+        `transform_alpha`.
     transform_alpha : float or None, default=None
         Penalty of :meth:`transform`, above 0; None is `alpha`.
+    transform_n_nonzero_coefs : int or None, default=None
+        Most atoms of a row by "omp", at least 1; None is a tenth of the features.
     transform_max_iter : int, default=1000
         Most iterations of :meth:`transform`, at least 1; in one of them, as many
         coefficients of a row may change as there are atoms.
@@ -100,6 +107,10 @@ class SFBDictionaryLearning(FittedDictionary):
         "auto": 1 with one rank, with "factors" and where a pass has few batches; else
         up to 16, with 4 exchanges in a pass at least, so that exchanges take little
         time.
+    staleness : int, default=0
+        How many batches the updates of atoms are behind, with "factors" and several
+        ranks: as many are under way while codes of the next ones are found. The same on
+        all ranks, which catch up at the end of a pass.
     shuffle : bool, default=True
         Whether each pass goes over the rows in another order.
     tol : float, default=1e-3
@@ -137,8 +148,8 @@ class SFBDictionaryLearning(FittedDictionary):
     history_ : list of dict
         One record per batch, or per exchange with `merge_every`: `round`; `n_iter`,
         passes completed; `time`, in seconds since rank 0 started; `objective`, its
-        weighted mean over the rows gone over, before the updates; `n_replaced`, unused
-        atoms; over all ranks the sums `n_samples` (rows gone over), `bytes_sent` and
+        weighted mean over the rows gone over, before the updates, NaN where all are
+        under way; `n_replaced`, unused atoms; over all ranks the sums `n_samples` (rows gone over), `bytes_sent` and
         `messages_sent` between processes, and `bytes_shared` within processes; and
         the means over ranks `seconds_computing` and `seconds_waiting`. `restarts`
         counts how often the ranks have had to start again until then.
@@ -191,12 +202,14 @@ class SFBDictionaryLearning(FittedDictionary):
         "positive_dict": ["boolean"],
         "resample_unused": ["boolean"],
         "dict_init": ["array-like", None],
-        "transform_algorithm": [StrOptions(set(ALGORITHMS)), None],
+        "transform_algorithm": [StrOptions({*ALGORITHMS, *OTHER_CODES}), None],
         "transform_alpha": [_ABOVE_0, None],
+        "transform_n_nonzero_coefs": [_FROM_1, None],
         "transform_max_iter": [_FROM_1],
         "split_sign": ["boolean"],
         "communication": [StrOptions({"statistics", "factors", "outputs"})],
         "merge_every": [_FROM_1, StrOptions({"auto"})],
+        "staleness": [_COUNT],
         "shuffle": ["boolean"],
         "tol": [_FROM_0],
         "max_no_improvement": [_FROM_1, None],
@@ -211,6 +224,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "transform_algorithm",
         "transform_alpha",
         "transform_max_iter",
+        "transform_n_nonzero_coefs",
     }
     _inactive: ClassVar[tuple[Inactive, ...]] = (
         Inactive(("eta0",), unless("solver", "sgd"), "set solver='sgd'"),
@@ -218,6 +232,26 @@ class SFBDictionaryLearning(FittedDictionary):
             ("merge_every",),
             unless("communication", "statistics"),
             "set communication='statistics'",
+        ),
+        Inactive(
+            ("transform_n_nonzero_coefs",),
+            unless("transform_algorithm", "omp"),
+            "set transform_algorithm='omp'",
+        ),
+        Inactive(
+            ("transform_alpha",),
+            unless("transform_algorithm", None, *ALGORITHMS, "threshold"),
+            "name another transform_algorithm",
+        ),
+        Inactive(
+            ("transform_max_iter",),
+            unless("transform_algorithm", None, *ALGORITHMS),
+            "name another transform_algorithm",
+        ),
+        Inactive(
+            ("staleness",),
+            unless("communication", "factors"),
+            "set communication='factors'",
         ),
     )
 
@@ -237,10 +271,12 @@ class SFBDictionaryLearning(FittedDictionary):
         dict_init: Any = None,
         transform_algorithm: str | None = None,
         transform_alpha: float | None = None,
+        transform_n_nonzero_coefs: int | None = None,
         transform_max_iter: int = 1000,
         split_sign: bool = False,
         communication: str = "statistics",
         merge_every: int | str = "auto",
+        staleness: int = 0,
         shuffle: bool = True,
         tol: float = 1e-3,
         max_no_improvement: int | None = 10,
@@ -261,10 +297,12 @@ class SFBDictionaryLearning(FittedDictionary):
         self.dict_init = dict_init
         self.transform_algorithm = transform_algorithm
         self.transform_alpha = transform_alpha
+        self.transform_n_nonzero_coefs = transform_n_nonzero_coefs
         self.transform_max_iter = transform_max_iter
         self.split_sign = split_sign
         self.communication = communication
         self.merge_every = merge_every
+        self.staleness = staleness
         self.shuffle = shuffle
         self.tol = tol
         self.max_no_improvement = max_no_improvement
@@ -344,6 +382,12 @@ class SFBDictionaryLearning(FittedDictionary):
         return self.tol > 0 or self.max_no_improvement is not None
 
     def _check_combinations(self) -> None:
+        if self.transform_algorithm == "omp" and self.positive_code:
+            raise ValueError(
+                "transform_algorithm='omp' finds codes of both signs, but "
+                "positive_code is True; set it to False, or "
+                "transform_algorithm='threshold'"
+            )
         if self.communication == "outputs" and self.solver != "sgd":
             raise ValueError(
                 f"communication='outputs' needs solver='sgd', got {self.solver!r}: "

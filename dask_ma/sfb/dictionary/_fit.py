@@ -32,6 +32,7 @@ from dask_ma.sfb.dictionary._rows import (
 )
 from dask_ma.sfb.dictionary._solvers import SOLVERS
 from dask_ma.sfb.dictionary._sums import (
+    BatchSums,
     FactorsSender,
     Sender,
     StatisticsSender,
@@ -138,7 +139,9 @@ class DictionaryFit(Method):
         self._next = min(shared["next"], self._n_steps - 1)
         self._progress = Progress(*shared["progress"])
 
-    def state_dict(self) -> Snapshot:
+    def state_dict(self) -> Snapshot | None:
+        if self._sender.n_under_way:
+            return None  # of these nothing would be known
         codes, rows = self._solver.statistics
         shared = {
             "atoms": self._atoms,
@@ -157,8 +160,8 @@ class DictionaryFit(Method):
         found = go_over()
         self._check(found.objective)
         values = {"n_iter": self.n_iter, "objective": float("nan"), "n_replaced": 0}
-        if not found.n_rows:  # each rank has fewer rows than there are batches
-            return Work(0, values)
+        if not found.n_rows:  # all are under way, or ranks have fewer than batches
+            return Work(found.n_own, values)
         if params.resample_unused:
             values["n_replaced"] = self._replace_unused(found.X, found.objectives)
         values["objective"] = found.objective / found.n_rows
@@ -183,13 +186,23 @@ class DictionaryFit(Method):
             pair = weighted(X, codes, weight)
         total = float(objectives.sum(dtype=np.float64))
         sums = self._sender.add_up(*pair, total)
-        n_own = X.shape[0]
-        found = Found(X, objectives, sums.n_rows, sums.objective, n_own)
+        n_rows, objective = 0, 0.0
+        if sums is not None:
+            n_rows, objective = sums.n_rows, sums.objective
+            self._step(sums)
+        is_last = self._next + 1 == self._n_steps
+        while is_last and self._sender.n_under_way:
+            sums = self._sender.take_next()
+            n_rows, objective = n_rows + sums.n_rows, objective + sums.objective
+            self._step(sums)
+        self._end_round()
+        return Found(X, objectives, n_rows, objective, X.shape[0])
+
+    def _step(self, sums: BatchSums) -> None:
+        """Update the atoms by the sums of a batch."""
         if sums.n_rows and np.isfinite(sums.objective):
             with self.log.computing():
                 self._atoms = self._solver.step(self._atoms, sums, self._done())
-        self._end_round()
-        return found
 
     def _go_over_some(self) -> Found:
         """Update the atoms by batches of this rank, then agree; a collective call."""
@@ -271,7 +284,9 @@ class DictionaryFit(Method):
         """What the ranks send."""
         group = self.context.group
         if self._params.communication == "factors":
-            return FactorsSender(group, is_sparse=self._rows.is_sparse)
+            staleness = self._params.staleness if group.size > 1 else 0
+            is_sparse = self._rows.is_sparse
+            return FactorsSender(group, is_sparse=is_sparse, staleness=staleness)
         return StatisticsSender(group)
 
     def _next_batch(self) -> tuple[Any, np.ndarray | None]:

@@ -19,6 +19,7 @@ from dask_ma.data import (
 )
 from dask_ma.sfb.dictionary._block import Accuracy
 from dask_ma.sfb.dictionary._codes import lasso_codes
+from dask_ma.sfb.dictionary._pursuit import pursued_codes, threshold_codes
 
 _STEP, _GAP = 1e-3, 1e-4
 
@@ -33,6 +34,7 @@ class DictionaryModel(NamedTuple):
     positive_code, split_sign : bool
     algorithm : str
     max_iter : int
+    n_nonzero : int
     """
 
     components: np.ndarray
@@ -41,6 +43,7 @@ class DictionaryModel(NamedTuple):
     split_sign: bool
     algorithm: str
     max_iter: int
+    n_nonzero: int
 
 
 def codes_of(model: DictionaryModel, X: Any) -> np.ndarray:
@@ -56,6 +59,21 @@ def codes_of(model: DictionaryModel, X: Any) -> np.ndarray:
     codes : ndarray of shape (n_rows, n_components), or twice as many columns
     """
     X = X.astype(np.result_type(X.dtype, model.components.dtype), copy=False)
+    if model.algorithm == "omp":
+        codes = pursued_codes(X, model.components, model.n_nonzero)
+    elif model.algorithm == "threshold":
+        codes = threshold_codes(
+            X, model.components, model.alpha, positive=model.positive_code
+        )
+    else:
+        codes = _codes_of_lasso(model, X)
+    if not model.split_sign:
+        return codes
+    return np.hstack([np.maximum(codes, 0), np.maximum(-codes, 0)])
+
+
+def _codes_of_lasso(model: DictionaryModel, X: Any) -> np.ndarray:
+    """Codes by the penalty of the fit, or another one."""
     accuracy = Accuracy(_STEP, _GAP, model.max_iter)
     found = lasso_codes(
         X,
@@ -71,12 +89,9 @@ def codes_of(model: DictionaryModel, X: Any) -> np.ndarray:
             f"duality gap of {_GAP} of the row's square; raise transform_max_iter or "
             "transform_alpha, or give rows as float64",
             ConvergenceWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    codes = found.values
-    if not model.split_sign:
-        return codes
-    return np.hstack([np.maximum(codes, 0), np.maximum(-codes, 0)])
+    return found.values
 
 
 def rows_of_codes(components: np.ndarray, codes: Any) -> np.ndarray:
@@ -114,8 +129,17 @@ class FittedDictionary(
     def _n_features_out(self) -> int:
         return len(self.components_) * (2 if self.split_sign else 1)
 
+    @property
+    def _n_nonzero(self) -> int:
+        """Most atoms of a row by "omp"; scikit-learn's without a number."""
+        wanted = self.transform_n_nonzero_coefs
+        n_components, n_features = self.components_.shape
+        if wanted is None:
+            wanted = max(1, n_features // 10)
+        return int(min(wanted, n_components))
+
     def transform(self, X: Any) -> Any:
-        """Codes of rows: the lasso on the atoms.
+        """Codes of rows: the lasso on the atoms, or as `transform_algorithm` says.
 
         Parameters
         ----------
@@ -127,7 +151,8 @@ class FittedDictionary(
         -------
         codes : ndarray or dask.array of shape (n_samples, n_components)
             Twice as many columns with `split_sign`. Lazy for a Dask collection. Each
-            code has a duality gap of at most 1e-4 times the square of its row.
+            code of the lasso has a duality gap of at most 1e-4 times the square of its
+            row.
 
         Warns
         -----
@@ -143,6 +168,7 @@ class FittedDictionary(
             self.split_sign,
             self.transform_algorithm or self.fit_algorithm,
             self.transform_max_iter,
+            self._n_nonzero,
         )
         return self._apply(
             X,

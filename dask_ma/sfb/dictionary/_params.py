@@ -41,6 +41,7 @@ class DictionaryParams:
     max_no_improvement: int | None
     communication: str
     merge_every: int | str
+    staleness: int
     atoms: np.ndarray | None = field(default=None, repr=False)
     statistics: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     n_seen: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.sfb.exchange._exchange import FactorExchange
+from dask_ma.sfb.exchange._packets import Packet
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.topology import Topology
@@ -37,7 +39,11 @@ class BatchSums(NamedTuple):
 class Sender(Protocol):
     """A way to let all ranks know the sums."""
 
-    def add_up(self, X: Any, codes: np.ndarray, objective: float) -> BatchSums:
+    @property
+    def n_under_way(self) -> int:
+        """Batches whose sums have not been asked for."""
+
+    def add_up(self, X: Any, codes: np.ndarray, objective: float) -> BatchSums | None:
         """Sums over all ranks, the same bits on each; a collective call.
 
         Parameters
@@ -51,15 +57,25 @@ class Sender(Protocol):
 
         Returns
         -------
-        sums : BatchSums
+        sums : BatchSums or None
+            None where they come later.
         """
+
+    def take_next(self) -> BatchSums:
+        """Sums of the oldest batch that is under way; a collective call."""
 
 
 class StatisticsSender:
     """Adds up sums of the ranks: messages depend on the dictionary alone."""
 
+    n_under_way = 0
+
     def __init__(self, group: Group) -> None:
         self._group = group
+
+    def take_next(self) -> BatchSums:
+        """See :class:`Sender`."""
+        raise RuntimeError("no batch is under way")
 
     def add_up(self, X: Any, codes: np.ndarray, objective: float) -> BatchSums:
         """See :class:`Sender`."""
@@ -72,9 +88,18 @@ class FactorsSender:
     """Broadcasts rows with their codes, of which all ranks find the sums.
 
     The codes, or the rows where those are sparse, travel as CSR.
+
+    Parameters
+    ----------
+    group : Group
+        This rank.
+    is_sparse : bool
+        Whether rows are.
+    staleness : int, default=0
+        How many batches the sums are behind.
     """
 
-    def __init__(self, group: Group, *, is_sparse: bool) -> None:
+    def __init__(self, group: Group, *, is_sparse: bool, staleness: int = 0) -> None:
         self._is_sparse = is_sparse
         self._exchange = FactorExchange(
             group,
@@ -85,13 +110,35 @@ class FactorsSender:
             tolerance=None,
         )
         self._n_batches = 0
+        self._staleness = staleness
+        self._posted: deque[Packet] = deque()
 
-    def add_up(self, X: Any, codes: np.ndarray, objective: float) -> BatchSums:
-        """See :class:`Sender`."""
+    @property
+    def n_under_way(self) -> int:
+        """Batches whose sums have not been asked for."""
+        return len(self._posted)
+
+    def add_up(self, X: Any, codes: np.ndarray, objective: float) -> BatchSums | None:
+        """Sums of this batch, or an earlier one; None as long as there is none.
+
+        Parameters
+        ----------
+        X, codes, objective
+            As in :class:`Sender`.
+
+        Returns
+        -------
+        sums : BatchSums or None
+        """
         # In the paper's matrix atoms are columns: an update is `x` times `c`.
         own = Factors(codes, X) if self._is_sparse else Factors(X, _csr(codes))
-        packets = self._exchange.exchange(own, self._n_batches, objective)
+        self._posted.append(self._exchange.post(own, self._n_batches, objective))
         self._n_batches += 1
+        return self.take_next() if len(self._posted) > self._staleness else None
+
+    def take_next(self) -> BatchSums:
+        """Sums of the oldest batch that is under way; a collective call."""
+        packets = self._exchange.take_next(self._posted.popleft())
         n_rows, parts = 0, []
         for packet in packets:
             u, v = packet.opened()

@@ -113,8 +113,7 @@ def iterations(
 
     def add_matrices() -> None:
         find_factors()
-        total = whole.total(factors, matrix)
-        matrix.subtract_matrix(total.values, total.slopes, 1.0)
+        whole.subtract(factors, matrix, 1.0)
 
     return {"factors": send_factors, "full_matrix": add_matrices}
 

@@ -86,13 +86,47 @@ class FactorExchange:
             the same in every run, in the order of their ranks; else they come in the
             order of arrival.
         """
-        own = Packet(self._group.rank, iteration, self._as_sent(factors), gain)
-        self._send(own)
-        self._made += 1
+        own = self.post(factors, iteration, gain)
         if self._staleness.is_synchronous:
             packets = [own, *self._take_all()]
             return sorted(packets, key=lambda packet: (packet.origin, packet.iteration))
         return [own, *self._take_some()]
+
+    def post(self, factors: Factors, iteration: int, gain: float = 0.0) -> Packet:
+        """Send this rank's factors of an iteration, and wait for nothing.
+
+        Parameters
+        ----------
+        factors, iteration, gain
+            As in :meth:`exchange`.
+
+        Returns
+        -------
+        packet : Packet
+            What the others get.
+        """
+        own = Packet(self._group.rank, iteration, self._as_sent(factors), gain)
+        self._send(own)
+        self._made += 1
+        return own
+
+    def take_next(self, own: Packet) -> list[Packet]:
+        """Wait for the oldest packet of each source that was not taken yet.
+
+        Parameters
+        ----------
+        own : Packet
+            This rank's of the same iteration.
+
+        Returns
+        -------
+        packets : list of Packet
+            In the order of ranks, this one's among them.
+        """
+        packets = [own]
+        for source in self._sources:
+            packets += self._take(source)
+        return sorted(packets, key=lambda packet: packet.origin)
 
     def finish(self) -> list[Packet]:
         """Take all that is under way; a collective call after the last iteration.

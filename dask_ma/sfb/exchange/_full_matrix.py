@@ -14,7 +14,7 @@ from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 # As many parts of a matrix, at most, each of so many bytes at least.
-_MOST_PARTS, _LEAST_BYTES = 32, 2**18
+_MOST_PARTS, _LEAST_BYTES = 64, 2**18
 
 
 class Total(NamedTuple):
@@ -74,7 +74,7 @@ class MatrixExchange:
         total : Total
         """
         n_outputs, n_features = matrix.shape
-        dtype = matrix.dtype if self._wire_dtype is None else self._wire_dtype
+        dtype = self._dtype_of(matrix)
         values = None
         if matrix.is_owner:
             values = np.empty((n_features, n_outputs), dtype=dtype)
@@ -89,12 +89,47 @@ class MatrixExchange:
                 values[features] = found
         return Total(values, slopes, square)
 
+    def subtract(
+        self,
+        factors: Factors,
+        matrix: ParameterMatrix,
+        scale: float,
+        intercept_scale: float = 1.0,
+    ) -> None:
+        """Take the sum of the updates of all ranks off a matrix; a collective call.
+
+        The sum is never there as a whole: parts are taken off as they come. By then all
+        ranks have found their factors, so none looks at the matrix.
+
+        Parameters
+        ----------
+        factors : Factors
+            This rank's.
+        matrix : ParameterMatrix
+            Changed.
+        scale : float
+            What the sum is multiplied by.
+        intercept_scale : float, default=1.0
+            What besides for intercepts.
+        """
+        dtype = self._dtype_of(matrix)
+        for features, part in self._parts(factors, matrix):
+            found = self._added_up(part.astype(dtype, copy=False))
+            if features.stop == matrix.shape[1]:
+                found, slopes = found[:-1], found[-1]
+                matrix.subtract_slopes(slopes, scale * intercept_scale)
+            matrix.subtract_part(features, found, scale)
+
     @staticmethod
     def product(factors: Factors, matrix: ParameterMatrix) -> np.ndarray:
         """Update matrix of a rank, transposed."""
         update = np.zeros(matrix.shape[::-1], dtype=matrix.dtype)
         subtract_product(update, *factors, -1.0)
         return update
+
+    def _dtype_of(self, matrix: ParameterMatrix) -> Any:
+        """Type that updates are added up in."""
+        return matrix.dtype if self._wire_dtype is None else self._wire_dtype
 
     def _added_up(self, own: np.ndarray) -> np.ndarray:
         """Sum over all ranks."""

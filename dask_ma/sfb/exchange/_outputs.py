@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
-from dask_ma.kernels import row_slice
+from dask_ma.kernels import row_slice, transposed_copy
 from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
 from dask_ma.sfb.model._model import Batch, FactorModel, view_of
 from dask_ma.sfb.model._source import joined
@@ -90,21 +90,43 @@ class OutputShares:
         whole = (np.concatenate(each, axis=-1) for each in found)
         return {**arrays, **dict(zip(names, whole, strict=True))}
 
-    def collect(self, array: np.ndarray, tag: str) -> np.ndarray:
+    def collect(
+        self, array: np.ndarray, tag: str, *, by_rows: bool = False
+    ) -> np.ndarray:
         """The whole array on rank 0, one part after the other; a collective call.
 
-        Other ranks get back what they have given.
+        Parameters
+        ----------
+        array : ndarray of shape (n_shared,) or (n_rows, n_shared)
+            This rank's outputs.
+        tag : str
+            Tells one array from another.
+        by_rows : bool, default=False
+            Whether the elements of a row are to lie together in memory, else those of
+            an output.
+
+        Returns
+        -------
+        whole : ndarray of shape (n_outputs,) or (n_rows, n_outputs)
+            Other ranks get back what they have given.
         """
         group = self._group
         if group.rank > 0:
             group.send(array, 0, (_TAG, tag))
             return array
-        whole = np.empty((*array.shape[:-1], self.n_outputs), dtype=array.dtype)
-        whole[..., self.outputs] = array
-        start = array.shape[-1]
-        for source in range(1, group.size):
-            part = group.recv(source, (_TAG, tag))
-            whole[..., start : start + part.shape[-1]] = part
+        shape = *array.shape[:-1], self.n_outputs
+        if by_rows or array.ndim == 1:
+            whole = np.empty(shape, dtype=array.dtype)
+        else:
+            whole = np.empty(shape[::-1], dtype=array.dtype).T
+        start = 0
+        for source in range(group.size):
+            part = array if source == 0 else group.recv(source, (_TAG, tag))
+            place = whole[..., start : start + part.shape[-1]]
+            if by_rows or array.ndim == 1:
+                place[...] = part
+            else:
+                transposed_copy(part, out=place.T)
             start += part.shape[-1]
         return whole
 

@@ -10,6 +10,7 @@ from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
+from dask_ma.kernels import transposed_copy
 from dask_ma.linear import LinearModel, describe, initial_model, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
@@ -141,7 +142,7 @@ class Fit(Method):
             record["validation_score"] = score(sums[0], is_classifier=True)
             value = -record["validation_score"]
         self._watch.check(np.inf if np.isnan(objective) else objective, self.n_rounds)
-        self._best.update(value, objective, self.engine.copies)
+        self._best.update(value, objective, self.engine.freeze)
         # The model that those who follow the fit see is the one it goes on from.
         self._is_done = self._decide(record)
 
@@ -255,7 +256,7 @@ class Fit(Method):
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
         self.engine.unite()
-        self._best.take(self.engine.copies)
+        self._best.take(self.engine.freeze)
 
     def _check_rows(self, own: dict[str, Any] | None) -> None:
         """Refuse dual variables of other rows."""
@@ -416,5 +417,5 @@ class Fit(Method):
         intercept = self._totals.from_centred(values, intercept)
         # The model of another rank goes nowhere: there is no need for a copy.
         is_used = everywhere or self.context.group.rank == 0
-        coef = np.array(values.T, order="C") if is_used else values.T
+        coef = transposed_copy(values) if is_used else values.T
         return LinearModel(coef, np.array(intercept))

@@ -9,7 +9,12 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
-from dask_ma.kernels import PartOfLogLoss, log_loss_sum, softmax_slopes
+from dask_ma.kernels import (
+    PartOfLogLoss,
+    log_loss_sum,
+    part_of_log_losses,
+    softmax_slopes,
+)
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
@@ -135,10 +140,7 @@ class GradientModel(LogisticModel):
     def share_loss(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> float:
-        found, part = self._part
-        if found is not values:
-            raise RuntimeError("the loss of other values than the last sums")
-        losses = part.value(batch.y, outputs.start, sums)
+        losses = part_of_log_losses(values, batch.y, outputs.start, sums)
         weight = batch.sample_weight
         return float(losses.sum() if weight is None else losses @ weight)
 

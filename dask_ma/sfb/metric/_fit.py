@@ -198,7 +198,7 @@ class MetricFit(Method):
         if self._params.early_stopping:
             record["validation_score"] = self._score()
             value = -record["validation_score"]
-            self._best.update(value, record["objective"], self.engine.copies)
+            self._best.update(value, record["objective"], self.engine.freeze)
         is_finite = np.isfinite(self._size)
         self._watch.check(record["objective"] if is_finite else np.inf, self.n_rounds)
         if self._params.alpha and self._size <= _VANISHED * self._first_size:

@@ -132,16 +132,15 @@ class ParameterMatrix:
         """
         return self._late.whole()
 
-    def frozen_copy(self) -> np.ndarray:
-        """A copy of :meth:`stored` that cannot be changed.
+    def freeze(self) -> np.ndarray:
+        """What :meth:`stored` gives, to be kept: later changes are those of a copy.
 
         Returns
         -------
         values : ndarray of shape (n_features, n_outputs)
+            Read-only. Ranks that have the values get the same array.
         """
-        values = self.stored().copy()
-        values.flags.writeable = False
-        return values
+        return self._late.freeze()
 
     def settle(self) -> None:
         """Bring all columns up to date, while no other rank looks at them."""
@@ -193,37 +192,44 @@ class ParameterMatrix:
         if factors.is_sparse and late.needs_columns:
             columns = used_columns(factors.v)
         late.refresh(columns)
-        subtract_product(self.values, factors.u, factors.v, scale / late.scale)
+        array = late.writable()
+        subtract_product(array, factors.u, factors.v, scale / late.scale)
         late.note_change(columns)
         self._has_changed()
 
-    def subtract_matrix(
-        self,
-        total: np.ndarray | None,
-        slopes: np.ndarray,
-        scale: float,
-        intercept_scale: float = 1.0,
-    ) -> None:
-        """Take a dense update off the matrix.
+    def subtract_part(self, part: slice, total: np.ndarray, scale: float) -> None:
+        """Take a dense update off some columns, while no other rank looks at any.
 
         Parameters
         ----------
-        total : ndarray of shape (n_features, n_outputs) or None
-            The update; None for a rank that is no owner.
-        slopes : ndarray of shape (n_outputs,)
-            That of the intercepts.
-        scale, intercept_scale : float
-            As in :meth:`subtract`.
+        part : slice
+            Which columns; those of an update come in order, from the first to the last.
+        total : ndarray of shape (n_part, n_outputs)
+            The update of these.
+        scale : float
+            What it is multiplied by.
         """
-        if self.intercept is not None:
-            self.intercept -= slopes * self.dtype.type(scale * intercept_scale)
         if not self.is_owner:
             return
-        assert total is not None
-        self._late.refresh(None)
-        subtract_scaled(self.values, total, scale / self._late.scale)
-        self._late.note_change(None)
-        self._has_changed()
+        late = self._late
+        if part.start == 0:
+            late.refresh(None)
+        subtract_scaled(late.writable()[part], total, scale / late.scale)
+        if part.stop == self.shape[1]:
+            late.note_change(None)
+            self._has_changed()
+
+    def subtract_slopes(self, slopes: np.ndarray, scale: float) -> None:
+        """Take an update off the intercepts, if there are any.
+
+        Parameters
+        ----------
+        slopes : ndarray of shape (n_outputs,)
+        scale : float
+            What it is multiplied by.
+        """
+        if self.intercept is not None:
+            self.intercept -= slopes * self.dtype.type(scale)
 
     def descend(self, optimizer: Optimizer, gradient: np.ndarray, step: float) -> None:
         """Let an optimiser make a step.
@@ -239,7 +245,8 @@ class ParameterMatrix:
         if not self.is_owner:
             return
         self._late.settle()
-        optimizer.step(self.values.reshape(-1), gradient.reshape(-1), step)
+        values = self._late.writable()
+        optimizer.step(values.reshape(-1), gradient.reshape(-1), step)
         self._late.note_change(None)
 
     def penalise(self, step: float) -> None:

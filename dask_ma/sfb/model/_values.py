@@ -36,12 +36,14 @@ class LateValues:
         What all of the array is to be multiplied by.
     is_watched : bool
         Whether others may look at the array at any time.
+    is_frozen : bool
+        Whether the array is a state that somebody keeps; see :meth:`freeze`.
     """
 
     def __init__(self, array: np.ndarray, prox: Prox) -> None:
         self.array = array
         self.scale = 1.0
-        self.is_watched = False
+        self.is_watched = self.is_frozen = False
         self._prox = prox
         self._clock = 0.0
         self._seen = np.zeros(len(array))
@@ -71,8 +73,28 @@ class LateValues:
                 return self.array
             other = copy(self)
             other.array, other._seen = self.array.copy(), self._seen.copy()
+            other.is_frozen = False
         other.settle()
         return other.array
+
+    def freeze(self) -> np.ndarray:
+        """The array with nothing left to do, read-only, which nobody will change.
+
+        The next change is one of a copy, made then: until it there is no second array,
+        and by then whoever keeps this one may have given up the one before.
+        """
+        array = self.whole()
+        with self._lock:
+            self.is_frozen = self.is_frozen or array is self.array
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
+    def writable(self) -> np.ndarray:
+        """The array to be changed; a copy of one that is frozen."""
+        if self.is_frozen:
+            self.array, self.is_frozen = self.array.copy(), False
+        return self.array
 
     def settle(self) -> None:
         """Do what is left to do, while nobody looks at the array."""
@@ -80,7 +102,8 @@ class LateValues:
             self._shrink_late(self._clock - self._seen)
             self._restart_clock()
         if self.scale != 1:
-            self.array *= self.array.dtype.type(self.scale)
+            array = self.writable()
+            array *= array.dtype.type(self.scale)
             self.scale = 1.0
 
     def refresh(self, columns: np.ndarray | None) -> None:
@@ -110,6 +133,7 @@ class LateValues:
         prox = self._prox
         if not isinstance(prox, ColumnwiseProx):
             self.array = np.ascontiguousarray(prox(self.array.T, step).T)
+            self.is_frozen = False
             return
         amount = prox.amount(step)
         if isinstance(prox, L2):
@@ -120,14 +144,17 @@ class LateValues:
         self._clock += amount
         if amount == 0 and not isinstance(prox, NoPenalty):
             if self._changed is None:
-                prox.shrink(self.array, 0.0)
+                prox.shrink(self.writable(), 0.0)
             else:
                 self._shrink(self._changed, np.zeros(len(self._changed)))
             self._is_penalised = True
 
     def replace(self, values: np.ndarray) -> None:
         """Take other values, which are up to date."""
-        self.array[...] = values
+        with self._lock:
+            if self.is_frozen:  # no need for a copy of what is to be replaced
+                self.array, self.is_frozen = np.empty_like(self.array), False
+            self.array[...] = values
         self.scale = 1.0
         self._restart_clock()
         self.note_change(None)
@@ -140,20 +167,22 @@ class LateValues:
     def _shrink_late(self, missed: np.ndarray) -> None:
         """Apply the prox operator to the columns that have missed it."""
         assert isinstance(self._prox, ColumnwiseProx)
+        array = self.writable()
         for part in self._parts(len(missed)):
             late = np.flatnonzero(missed[part])
             if len(late) == len(missed[part]):
-                self._prox.shrink(self.array[part], missed[part])
+                self._prox.shrink(array[part], missed[part])
             elif len(late):  # others may be looking at the rest
                 self._shrink(part.start + late, missed[part][late])
 
     def _shrink(self, columns: np.ndarray, amounts: np.ndarray) -> None:
         """Apply the prox operator to some columns."""
         assert isinstance(self._prox, ColumnwiseProx)
+        array = self.writable()
         for part in self._parts(len(columns)):
-            picked = self.array[columns[part]]
+            picked = array[columns[part]]
             self._prox.shrink(picked, amounts[part])
-            self.array[columns[part]] = picked
+            array[columns[part]] = picked
 
     def _parts(self, n_columns: int) -> Iterator[slice]:
         """Some columns at a time: what is made of them must not be large."""

@@ -167,6 +167,25 @@ INACTIVE = [
     ),
     raises(_ATOMS, "eta0", 0.1, "solver"),
     raises(_ATOMS, "merge_every", 2, "communication", communication="factors"),
+    raises(_ATOMS, "staleness", 1, "communication"),
+    warns(_ATOMS, "transform_n_nonzero_coefs", 2, "transform_algorithm"),
+    warns(
+        _ATOMS,
+        "transform_alpha",
+        0.5,
+        "transform_algorithm",
+        transform_algorithm="omp",
+    ),
+    *(
+        warns(
+            _ATOMS,
+            "transform_max_iter",
+            7,
+            "transform_algorithm",
+            transform_algorithm=name,
+        )
+        for name in ("omp", "threshold")
+    ),
     raises(
         _ATOMS,
         "merge_every",
