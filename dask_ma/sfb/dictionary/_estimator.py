@@ -149,10 +149,11 @@ class SFBDictionaryLearning(FittedDictionary):
         One record per batch, or per exchange with `merge_every`: `round`; `n_iter`,
         passes completed; `time`, in seconds since rank 0 started; `objective`, its
         weighted mean over the rows gone over, before the updates, NaN where all are
-        under way; `n_replaced`, unused atoms; over all ranks the sums `n_samples` (rows gone over), `bytes_sent` and
-        `messages_sent` between processes, and `bytes_shared` within processes; and
-        the means over ranks `seconds_computing` and `seconds_waiting`. `restarts`
-        counts how often the ranks have had to start again until then.
+        under way; `n_replaced`, unused atoms; over all ranks the sums `n_samples` (rows
+        gone over), `bytes_sent` and `messages_sent` between processes, and
+        `bytes_shared` within processes; and the means over ranks `seconds_computing`
+        and `seconds_waiting`. `restarts` counts how often the ranks have had to start
+        again until then.
     timeline_ : ndarray of shape (n_spans,)
         What each rank has done when; see
         :class:`~dask_ma.plotting.GanttDisplay`.
