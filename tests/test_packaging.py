@@ -55,7 +55,7 @@ def modules_after(*imports):
 )
 def test_a_rank_loads_what_its_fit_needs(agent):
     """New workers import it at the beginning of their first fit."""
-    loaded = modules_after(f"import dask_ma.{agent}")
+    [loaded] = modules_after(f"import dask_ma.{agent}")
     folders = {name.split(".")[1] for name in loaded if name.startswith("dask_ma.")}
     systems = {"ma", "butterfly", "sfb", "schmp", "mpca"}
     assert folders & systems == {agent.split(".")[0]}

@@ -127,10 +127,12 @@ def resume(
 
 def period_of(params: ButterflyParams, n_ranks: int, n_steps: int) -> int:
     """Steps from one exchange to the next."""
+    if n_ranks == 1 or params.mixing == "none":
+        return 1  # nothing is exchanged
     if params.mixing_period != "auto":
         return min(int(params.mixing_period), n_steps)
-    if n_ranks == 1 or params.batch_size == "timed":
-        return 1  # nothing is exchanged, or steps were chosen to have an exchange each
+    if params.batch_size == "timed":
+        return 1  # batches were chosen to have an exchange each
     return max(1, n_steps // _USUAL_EXCHANGES)
 
 

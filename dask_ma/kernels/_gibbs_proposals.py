@@ -301,17 +301,10 @@ def offer_of_words(
 
 
 class _Steps(NamedTuple):
-    """An array of topics in which many that follow each other are equal.
-
-    Attributes
-    ----------
-    topics : ndarray of int
-    ends : ndarray of int64
-        Where each of these ends.
-    """
+    """An array of topics in which many that follow each other are equal."""
 
     topics: np.ndarray
-    ends: np.ndarray
+    ends: np.ndarray  # where each of these ends
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Topics at some places; any one behind the last."""

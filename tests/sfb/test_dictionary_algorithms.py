@@ -275,4 +275,4 @@ def test_too_few_sweeps_are_told():
 @pytest.mark.parametrize("name", ["fit_algorithm", "transform_algorithm"])
 def test_names_that_there_are_not(name):
     with pytest.raises(ValueError, match=f"'{name}' parameter"):
-        model(**{name: "omp"}).fit(signals())
+        model(**{name: "greedy"}).fit(signals())
