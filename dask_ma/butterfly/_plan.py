@@ -19,14 +19,14 @@ from dask_ma.butterfly._steps import (
     make_rule,
     sum_moments,
 )
-from dask_ma.comm import sibling
+from dask_ma.comm import butterfly_depth, sibling
 from dask_ma.engine import RankContext, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel
 from dask_ma.supervised import Problem
 
-# Exchanges of a pass between which ranks go on alone.
-_USUAL_EXCHANGES = 12
+# How often in a pass all ranks hear of each other.
+_USUAL_MIXINGS = 4
 
 
 class Plan(NamedTuple):
@@ -133,7 +133,7 @@ def period_of(params: ButterflyParams, n_ranks: int, n_steps: int) -> int:
         return min(int(params.mixing_period), n_steps)
     if params.batch_size == "timed":
         return 1  # batches were chosen to have an exchange each
-    return max(1, n_steps // _USUAL_EXCHANGES)
+    return max(1, n_steps // (_USUAL_MIXINGS * butterfly_depth(n_ranks)))
 
 
 def replica_of(rank: int, shared: dict[str, Any]) -> int:

@@ -50,7 +50,9 @@ class Simulation:
         self.intercept = [np.zeros(n_problems) for _ in shards]
         self.t = 1
         self.n_exchanges = 0
-        self.period = params.get("mixing_period", max(1, self.n_steps // 12))
+        depth = math.ceil(math.log2(self.size)) if self.size > 1 else 1
+        usual = max(1, self.n_steps // (4 * depth))
+        self.period = params.get("mixing_period", usual)
         self.eta = params["eta0"]
         self.averaged = []  # mean models after the steps that the mean is made of
 

@@ -72,22 +72,27 @@ def test_ranks_go_on_alone_between_exchanges(
 ):
     params = {"mixing": mixing, "mixing_period": mixing_period, "batch_size": 4}
     ours, theirs = check(simulation, *binary, n_ranks, 5, average=150, **params)
-    every_step = fit(*binary, n_ranks, 5, average=150, mixing=mixing, batch_size=4)
+    params["mixing_period"] = 1
+    every_step = fit(*binary, n_ranks, 5, average=150, **params)
     assert not np.allclose(ours.coef_, every_step.coef_, rtol=1e-6)
     assert theirs.n_exchanges == 5 * -(-theirs.n_steps // mixing_period)
 
 
-def test_a_long_pass_has_a_dozen_exchanges(binary):
-    """By default; where it has fewer than two dozen steps, each has one."""
-    for batch_size, period in ((1, 5), (2, 2), (3, 1), (7, 1)):
-        default, named = (
-            fit(*binary, 2, batch_size=batch_size, **params)
-            for params in ({}, {"mixing_period": period})
-        )
-        np.testing.assert_array_equal(default.coef_, named.coef_)
-        assert default.history_[0]["mixing_period"] == period
-        others = fit(*binary, 2, batch_size=batch_size, mixing_period=period + 1)
-        assert not np.array_equal(default.coef_, others.coef_)
+@pytest.mark.parametrize(
+    ("n_ranks", "batch_size", "period"),
+    [(2, 1, 15), (2, 7, 2), (2, 13, 1), (4, 1, 3), (5, 1, 2), (8, 1, 1)],
+)
+def test_ranks_hear_of_each_other_four_times_in_a_pass(
+    binary, n_ranks, batch_size, period
+):
+    """By default, or more often where a pass has few steps."""
+    default, named, others = (
+        fit(*binary, n_ranks, batch_size=batch_size, **params)
+        for params in ({}, {"mixing_period": period}, {"mixing_period": period + 1})
+    )
+    np.testing.assert_array_equal(default.coef_, named.coef_)
+    assert default.history_[0]["mixing_period"] == period
+    assert not np.array_equal(default.coef_, others.coef_)
 
 
 def test_bytes_follow_the_exchanges(binary):
