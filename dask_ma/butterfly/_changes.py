@@ -89,6 +89,14 @@ class Places:
         return Changes(rows, sums)
 
 
+def scale_rows(array: np.ndarray, rows: np.ndarray, factors: np.ndarray) -> None:
+    """Multiply some rows, none of them twice, in place."""
+    # To pick rows by `take` is several times as fast as by an index.
+    values = array.take(rows, axis=0)
+    values *= factors
+    array[rows] = values
+
+
 def no_changes(weights: np.ndarray) -> Changes:
     """Changes of no row of some weights."""
     empty = np.zeros((0, weights.shape[1]), weights.dtype)
@@ -162,7 +170,8 @@ class Mixer:
         self.start = no_changes(weights)
         if not state.is_base:
             rows = rows_with_values(weights != self.common).astype(np.int32)
-            self.start = Changes(rows, weights[rows] - self.common[rows])
+            values = weights.take(rows, axis=0) - self.common.take(rows, axis=0)
+            self.start = Changes(rows, values)
         self._added: list[Changes] = []
 
     def add(self, changes: Changes) -> None:
@@ -192,7 +201,7 @@ class Mixer:
             rows = rows_with_values(self.common)
         else:
             rows = rows[rows_with_values(self.common[rows])]
-        self.common[rows] *= factors(rows)
+        scale_rows(self.common, rows, factors(rows))
 
     def mean(self) -> np.ndarray:
         """The mean of all ranks' weights, after the last exchange; a collective call.
@@ -271,13 +280,15 @@ class ButterflyMixer(Mixer):
         touched = np.concatenate([layer.rows for layer in self._layers.values()])
         if step in self._layers:
             known = self._layers.pop(step)
-            self.common[known.rows] += known.values
+            values = self.common.take(known.rows, axis=0)
+            values += known.values
+            self.common[known.rows] = values
         self.step += 1
         return touched
 
     def settle(self, rows: np.ndarray) -> None:
         # Anew from the common ones, so that ranks that know the same have equal bits.
-        self.weights[rows] = self.common[rows]
+        self.weights[rows] = self.common.take(rows, axis=0)
         for layer in self._layers.values():
             self.weights[layer.rows] += layer.values
 
@@ -321,7 +332,7 @@ class MeanMixer(Mixer):
         return rows
 
     def settle(self, rows: np.ndarray) -> None:
-        self.weights[rows] = self.common[rows]
+        self.weights[rows] = self.common.take(rows, axis=0)
 
     def rescale(
         self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]

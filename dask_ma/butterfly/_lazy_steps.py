@@ -23,6 +23,7 @@ from dask_ma.butterfly._changes import (
     Places,
     entries_sent,
     make_mixer,
+    scale_rows,
 )
 from dask_ma.butterfly._decay import Decay, decay_range, rows_with_values
 from dask_ma.butterfly._mixing import agree_after
@@ -198,7 +199,7 @@ class LazySteps:
         elif self._mixer is not None:
             merged = self._mixer.mean()
             rows = rows_with_values(merged)
-            merged[rows] *= self._decay.factors(rows)
+            scale_rows(merged, rows, self._decay.factors(rows))
         self._mixer = None  # nothing more is mixed
         self._make_good(0, None)
         self._mean.complete()
@@ -275,7 +276,7 @@ class LazySteps:
         else:
             kept = rows[rows_with_values(weights[rows])]
         self._mean.absorb(kept)
-        weights[kept] *= decay.factors(kept)
+        scale_rows(weights, kept, decay.factors(kept))
         if self._mixer is not None:
             self._mixer.rescale(rows, lambda found: decay.factors(found, due))
         decay.restart(due)

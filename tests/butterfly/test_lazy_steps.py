@@ -316,7 +316,9 @@ def decay_of(preconditioner, amounts, most=1e9):
     return Decay(preconditioner, bounds, n_features, dtype, most, np.array(amounts))
 
 
-@pytest.mark.parametrize("amount", [1e-6, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    "amount", [0, 1e-14, 1e-10, 1e-8, 2.9e-7, 1e-6, 1e-3, 1.0, 1e3]
+)
 def test_factors_are_the_product(amount):
     preconditioner = 10 ** np.linspace(-3, 5, 400)
     amounts = amount / np.sqrt(np.arange(1, 31))
@@ -328,6 +330,20 @@ def test_factors_are_the_product(amount):
     found = decay.factors(rows)[:, 0]
     assert found[400] == 1
     np.testing.assert_allclose(-np.log(found[:400]), logs, rtol=1e-11, atol=1e-13)
+    decay.restart(0)
+    assert (decay.factors(rows) == 1).all()
+    decay.advance(amounts[0])
+    found, expected = (
+        decay.factors(rows)[:400, 0],
+        1 / (1 + amounts[0] * preconditioner),
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-4, 1e-3])
+def test_passes_that_shrink_little(lazily, rows, alpha):
+    check(lazily, *rows, alpha=alpha, preconditioner=None, eta0=10.0, max_iter=5)
+    check(lazily, *rows, alpha=alpha, average=True, n_ranks=3)
 
 
 @pytest.mark.parametrize("power", range(-24, 25, 3))
