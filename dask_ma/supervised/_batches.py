@@ -127,10 +127,8 @@ def _chunks(
     size: int,
     ends: Sequence[int],
 ) -> Iterator[Piece]:
-    """The rows of a shard in the order of a pass, at most `size` of them at a time.
-
-    Nor does a chunk go beyond one of `ends`, numbers of rows in this order, rising.
-    """
+    """The rows of a shard in the order of a pass, at most `size` of them at a time."""
+    # Nor does a chunk go beyond one of `ends`, numbers of rows in this order, rising.
     firsts = np.cumsum([0, *(block.X.shape[0] for block in shard.blocks)])
     n_blocks = len(shard.blocks)
     order = range(n_blocks) if rng is None else rng.permutation(n_blocks)
