@@ -139,7 +139,7 @@ class Passes(Refinable):
         state, moments = self.state, self._plan.moments
         described = self._plan.described
         shared = {
-            "weights": stack(self.current),
+            "weights": stack(self.current) if state.base is None else state.base,
             "t": state.t,
             "eta": state.eta,
             "n_passes": state.n_passes,
@@ -160,10 +160,8 @@ class Passes(Refinable):
             "converged": self.has_converged,
             "n_ranks": self.context.group.size,
         }
-        own = shared["weights"]
-        if self.context.group.size > 1 or state.mean is not None:
-            # The next steps change the weights in place.
-            own = state.weights.copy()
+        # The next steps change the weights in place.
+        own = shared["weights"] if state.is_base else state.weights.copy()
         return Snapshot(shared, {"weights": own})
 
     # Weights that overflow are found by the evaluation, and refused or taken back.
@@ -222,7 +220,13 @@ def make_steps(
     """Go over the rows of this rank once; a collective call."""
     rng = pass_generator(context, state.n_passes) if params.shuffle else None
     n_problems = None if problem.classes is None else problem.n_problems
-    batches = pass_batches(problem.shard, plan.n_steps, rng, n_problems=n_problems)
+    batches = pass_batches(
+        problem.shard,
+        plan.n_steps,
+        rng,
+        n_problems=n_problems,
+        period=plan.rule.period if context.group.size > 1 else None,
+    )
     state = run(context.group, state, batches, plan.rule, params.mixing, log.computing)
     return state._replace(n_passes=state.n_passes + 1)
 
@@ -241,11 +245,18 @@ def merge(
         weight, total = problem.weight, problem.total_weight
     else:
         weight, total = 1.0, float(group.size)
-    values = state.weights if state.mean is None else state.mean
-    values = weighted_mean(group, values, weight, total=total)
+    agree = state.mean is None and state.merged is state.weights
     if state.mean is not None:
+        values = weighted_mean(group, state.mean, weight, total=total)
         state = state._replace(mean=values)
-    # Nothing changes the mean in place, which may share its memory with the model.
+    elif state.merged is None:
+        values = weighted_mean(group, state.weights, weight, total=total)
+    else:
+        group.raise_if_closed()
+        values = state.merged.copy() if agree else state.merged
+    base = values if state.mean is None else None
+    state = state._replace(merged=None, base=base, is_base=agree)
+    # Nothing changes these values in place, which may share memory with the model.
     coef = np.ascontiguousarray(values[:-1].T)
     return LinearModel(coef, values[-1].copy()), state
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dask_ma.butterfly._decay import rows_with_values
+from dask_ma.butterfly._state import RankState
 from dask_ma.comm import (
     ButterflyExchange,
     Group,
@@ -74,6 +75,27 @@ class Places:
         values[places[is_known]] += second.values[is_known]
         return Changes(np.concatenate([first.rows, second.rows[is_new]]), values)
 
+    def add_up(self, parts: Sequence[Changes]) -> Changes:
+        """Sum of one or more changes, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        named = np.concatenate([part.rows for part in parts])
+        rows = self.distinct(named)
+        places, _ = self.find(rows, named)
+        values = np.concatenate([part.values for part in parts])
+        sums = np.zeros((len(rows), values.shape[1]), values.dtype)
+        for number in range(values.shape[1]):
+            np.add.at(sums[:, number], places, values[:, number])
+        return Changes(rows, sums)
+
+
+def scale_rows(array: np.ndarray, rows: np.ndarray, factors: np.ndarray) -> None:
+    """Multiply some rows, none of them twice, in place."""
+    # To pick rows by `take` is several times as fast as by an index.
+    values = array.take(rows, axis=0)
+    values *= factors
+    array[rows] = values
+
 
 def no_changes(weights: np.ndarray) -> Changes:
     """Changes of no row of some weights."""
@@ -131,28 +153,30 @@ class Mixer:
     ----------
     group : Group
         This rank.
-    weights : ndarray of shape (n_rows, n_problems)
-        Weights of this rank; they follow what is mixed.
+    state : RankState
+        State of this rank. Its weights follow what is mixed; the number of the next
+        exchange is that of the first one.
     places : Places
         For as many rows.
-    step : int
-        Number of the first exchange, from 0.
     """
 
-    def __init__(
-        self, group: Group, weights: np.ndarray, places: Places, step: int
-    ) -> None:
+    def __init__(self, group: Group, state: RankState, places: Places) -> None:
         self.group = group
-        self.weights = weights
+        self.weights = weights = state.weights
         self.places = places
-        self.step = step
-        self.common = np.array(broadcast(group, weights))
-        rows = rows_with_values(weights != self.common).astype(np.int32)
-        self.start = Changes(rows, weights[rows] - self.common[rows])
+        self.step = state.n_exchanges
+        base = state.base
+        self.common = np.array(broadcast(group, weights) if base is None else base)
+        self.start = no_changes(weights)
+        if not state.is_base:
+            rows = rows_with_values(weights != self.common).astype(np.int32)
+            values = weights.take(rows, axis=0) - self.common.take(rows, axis=0)
+            self.start = Changes(rows, values)
+        self._added: list[Changes] = []
 
     def add(self, changes: Changes) -> None:
         """Take a change that this rank has made to its weights."""
-        raise NotImplementedError
+        self._added.append(changes)
 
     def begin(self) -> None:
         """Send what the other ranks need after a step."""
@@ -172,11 +196,39 @@ class Mixer:
         self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]
     ) -> None:
         """Multiply all by factors, which are 1 but for `rows`, if these are given."""
+        self._join()
         if rows is None:
             rows = rows_with_values(self.common)
         else:
             rows = rows[rows_with_values(self.common[rows])]
-        self.common[rows] *= factors(rows)
+        scale_rows(self.common, rows, factors(rows))
+
+    def mean(self) -> np.ndarray:
+        """The mean of all ranks' weights, after the last exchange; a collective call.
+
+        What the ranks have in common is lost.
+        """
+        self._settle_mean(self._remaining())
+        return self.common
+
+    def _join(self) -> None:
+        """Put the changes added since the last time to those before."""
+        raise NotImplementedError
+
+    def _remaining(self) -> Changes:
+        """What this rank has beside what all have in common."""
+        raise NotImplementedError
+
+    def _settle_mean(self, changes: Changes) -> np.ndarray:
+        """Take the mean of all ranks' changes for common, and name its rows."""
+        parts = [Changes(*part) for part in allgather(self.group, list(changes))]
+        rows = self.places.distinct(np.concatenate([part.rows for part in parts]))
+        sums = np.zeros((len(rows), self.weights.shape[1]), self.weights.dtype)
+        for part in parts:
+            found, _ = self.places.find(rows, part.rows)
+            sums[found] += part.values
+        self.common[rows] += sums / self.group.size
+        return rows
 
 
 class ButterflyMixer(Mixer):
@@ -186,15 +238,14 @@ class ButterflyMixer(Mixer):
     part of it, and becomes part of what they have in common.
     """
 
-    def __init__(
-        self, group: Group, weights: np.ndarray, places: Places, step: int
-    ) -> None:
-        super().__init__(group, weights, places, step)
-        self._n_exchanges, self._n_joined = steps_to_agree(group.size, weights.dtype)
+    def __init__(self, group: Group, state: RankState, places: Places) -> None:
+        super().__init__(group, state, places)
+        dtype = state.weights.dtype
+        self._n_exchanges, self._n_joined = steps_to_agree(group.size, dtype)
         if self._n_joined > 1:
             self._forget_rounding()
         # By the step after which they are common.
-        self._layers = {step + self._n_exchanges - 1: self.start}
+        self._layers = {self.step + self._n_exchanges - 1: self.start}
         self._exchange: ButterflyExchange | None = None
 
     def _forget_rounding(self) -> None:
@@ -205,15 +256,8 @@ class ButterflyMixer(Mixer):
         self.weights[rows[~is_real]] = self.common[rows[~is_real]]
         self.start = Changes(rows[is_real], values[is_real])
 
-    def add(self, changes: Changes) -> None:
-        first = self.step - self.step % self._n_joined
-        last = first + self._n_joined + self._n_exchanges - 2
-        before = self._layers.get(last)
-        if before is not None:
-            changes = self.places.add(before, changes)
-        self._layers[last] = changes
-
     def begin(self) -> None:
+        self._join()
         layers = self._layers.values()
         payload = [
             np.array([len(layer.rows) for layer in layers]),
@@ -236,13 +280,15 @@ class ButterflyMixer(Mixer):
         touched = np.concatenate([layer.rows for layer in self._layers.values()])
         if step in self._layers:
             known = self._layers.pop(step)
-            self.common[known.rows] += known.values
+            values = self.common.take(known.rows, axis=0)
+            values += known.values
+            self.common[known.rows] = values
         self.step += 1
         return touched
 
     def settle(self, rows: np.ndarray) -> None:
         # Anew from the common ones, so that ranks that know the same have equal bits.
-        self.weights[rows] = self.common[rows]
+        self.weights[rows] = self.common.take(rows, axis=0)
         for layer in self._layers.values():
             self.weights[layer.rows] += layer.values
 
@@ -253,41 +299,40 @@ class ButterflyMixer(Mixer):
         for key, layer in self._layers.items():
             self._layers[key] = layer.times(factors)
 
+    def _join(self) -> None:
+        if not self._added:
+            return
+        first = self.step - self.step % self._n_joined
+        last = first + self._n_joined + self._n_exchanges - 2
+        before = [self._layers[last]] if last in self._layers else []
+        self._layers[last] = self.places.add_up([*before, *self._added])
+        self._added = []
+
+    def _remaining(self) -> Changes:
+        return self.places.add_up([no_changes(self.weights), *self._layers.values()])
+
 
 class MeanMixer(Mixer):
     """Gives all ranks the mean of their changes, in every `period`-th exchange."""
 
     def __init__(
-        self,
-        group: Group,
-        weights: np.ndarray,
-        places: Places,
-        step: int,
-        period: int,
+        self, group: Group, state: RankState, places: Places, period: int
     ) -> None:
-        super().__init__(group, weights, places, step)
+        super().__init__(group, state, places)
         self._changes = self.start
         self._period = period
-
-    def add(self, changes: Changes) -> None:
-        self._changes = self.places.add(self._changes, changes)
 
     def finish(self) -> np.ndarray | None:
         self.step += 1
         if self.step % self._period:
             return None
-        parts = [Changes(*part) for part in allgather(self.group, list(self._changes))]
-        rows = self.places.distinct(np.concatenate([part.rows for part in parts]))
-        sums = np.zeros((len(rows), self.weights.shape[1]), self.weights.dtype)
-        for part in parts:
-            found, _ = self.places.find(rows, part.rows)
-            sums[found] += part.values
-        self.common[rows] += sums / self.group.size
+        self._join()
+        rows = self._settle_mean(self._changes)
         self._changes = no_changes(self.weights)
         return rows
 
     def settle(self, rows: np.ndarray) -> None:
-        self.weights[rows] = self.common[rows]
+        self.weights[rows] = self.common.take(rows, axis=0)
 
     def rescale(
         self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]
@@ -295,15 +340,23 @@ class MeanMixer(Mixer):
         super().rescale(rows, factors)
         self._changes = self._changes.times(factors)
 
+    def _join(self) -> None:
+        self._changes = self.places.add_up([self._changes, *self._added])
+        self._added = []
+
+    def _remaining(self) -> Changes:
+        self._join()
+        return self._changes
+
 
 def make_mixer(
-    group: Group, weights: np.ndarray, places: Places, step: int, mixing: str
+    group: Group, state: RankState, places: Places, mixing: str
 ) -> Mixer | None:
-    """What mixes the ranks' weights from an exchange on; a collective call.
+    """What mixes the ranks' weights from a state on; a collective call.
 
     Parameters
     ----------
-    group, weights, places, step
+    group, state, places
         As :class:`Mixer` has them.
     mixing : {"butterfly", "allreduce", "periodic", "none"}
         As :func:`start_mixing` has it.
@@ -316,6 +369,6 @@ def make_mixer(
     if group.size == 1 or mixing == "none":
         return None
     if mixing == "butterfly":
-        return ButterflyMixer(group, weights, places, step)
+        return ButterflyMixer(group, state, places)
     period = butterfly_depth(group.size) if mixing == "periodic" else 1
-    return MeanMixer(group, weights, places, step, period)
+    return MeanMixer(group, state, places, period)

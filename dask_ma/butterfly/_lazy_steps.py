@@ -23,8 +23,10 @@ from dask_ma.butterfly._changes import (
     Places,
     entries_sent,
     make_mixer,
+    scale_rows,
 )
 from dask_ma.butterfly._decay import Decay, decay_range, rows_with_values
+from dask_ma.butterfly._mixing import agree_after
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
 from dask_ma.comm import Group
@@ -121,9 +123,8 @@ class LazySteps:
         self._decay = Decay(
             state.preconditioner, bounds, n_features, weights.dtype, most, amounts
         )
-        self._mixer = make_mixer(
-            group, weights, self._places, state.n_exchanges, mixing
-        )
+        self._mixing = mixing
+        self._mixer = make_mixer(group, state, self._places, mixing)
         self._number, self._n_exchanges = 0, state.n_exchanges
         self._mean = LazyMean(self._decay, weights, state)
         self._ball: Ball | None = None
@@ -189,11 +190,22 @@ class LazySteps:
         self._t += 1
 
     def end(self) -> RankState:
-        """The state after all steps, with everything made good."""
+        """The state after all steps, with everything made good; a collective call."""
+        merged = None
+        if self._mean.number:
+            pass  # the model is another mean
+        elif agree_after(self._n_exchanges - 1, self._group.size, self._mixing):
+            merged = self._weights
+        elif self._mixer is not None:
+            merged = self._mixer.mean()
+            rows = rows_with_values(merged)
+            scale_rows(merged, rows, self._decay.factors(rows))
+        self._mixer = None  # nothing more is mixed
         self._make_good(0, None)
         self._mean.complete()
-        return self._state._replace(
-            weights=self._weights,
+        return self._state.after_steps(
+            self._weights,
+            merged,
             t=self._t,
             mean=self._mean.values,
             n_averaged=self._mean.number,
@@ -264,7 +276,7 @@ class LazySteps:
         else:
             kept = rows[rows_with_values(weights[rows])]
         self._mean.absorb(kept)
-        weights[kept] *= decay.factors(kept)
+        scale_rows(weights, kept, decay.factors(kept))
         if self._mixer is not None:
             self._mixer.rescale(rows, lambda found: decay.factors(found, due))
         decay.restart(due)

@@ -47,6 +47,28 @@ def start_mixing(
     return lambda: weights
 
 
+def agree_after(number: int, size: int, mixing: str) -> bool:
+    """Whether all ranks have the same weights after an exchange.
+
+    Parameters
+    ----------
+    number : int
+        Number of the exchange, from 0.
+    size : int
+        Number of ranks.
+    mixing : {"butterfly", "allreduce", "periodic", "none"}
+        As :func:`start_mixing` has it.
+
+    Returns
+    -------
+    agree : bool
+        The same to the last bit.
+    """
+    if mixing == "butterfly":
+        return size <= 2
+    return size == 1 or _is_due(number, size, mixing)
+
+
 def _is_due(number: int, size: int, mixing: str) -> bool:
     """Whether the weights of all ranks are averaged in an exchange."""
     if size == 1 or mixing == "none":

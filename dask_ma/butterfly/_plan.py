@@ -60,7 +60,10 @@ def prepare(
     if params.preconditioner is not None:
         moments = sum_moments(group, problem, params.moments)
     t = int(params.t)
-    state = RankState(stack(model), t, params.eta0, n_exchanges=t - 1)
+    base = stack(model)
+    state = RankState(
+        base.copy(), t, params.eta0, n_exchanges=t - 1, base=base, is_base=True
+    )
     described: dict[str, Any] = {}
     if params.batch_size == "auto":
         batch_size = usual_batch_size(most_rows)
@@ -114,6 +117,7 @@ def resume(
         mean=shared["weights"].copy() if shared["n_averaged"] else None,
         n_averaged=shared["n_averaged"],
         n_exchanges=shared["n_exchanges"],
+        base=None if shared["n_averaged"] else shared["weights"],
     )
     most_rows, most_nonzero = largest_rank(group, problem)
     n_steps = -(-most_rows // state.batch_size)

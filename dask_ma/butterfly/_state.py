@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,14 @@ class RankState(NamedTuple):
         Steps that `mean` is the mean of.
     n_exchanges : int
         Number of the next exchange, from 0, the same on all ranks.
+    merged : ndarray of the shape of `weights`, or None
+        Mean of all ranks' weights where the steps of a pass have found it on the way;
+        `weights` itself where all ranks have the same.
+    base : ndarray of the shape of `weights`, or None
+        The model that a pass begins with, on all ranks, from which `weights` differ in
+        few rows; None where the model is a mean over steps. Nothing changes it.
+    is_base : bool
+        Whether `weights` are known to have the values of `base`.
     """
 
     weights: np.ndarray
@@ -46,10 +54,24 @@ class RankState(NamedTuple):
     mean: np.ndarray | None = None
     n_averaged: int = 0
     n_exchanges: int = 0
+    merged: np.ndarray | None = None
+    base: np.ndarray | None = None
+    is_base: bool = False
 
     def at(self, model: LinearModel) -> RankState:
         """The state of a rank that goes on from a model, its mean begun anew."""
-        return self._replace(weights=stack(model), mean=None, n_averaged=0)
+        base = stack(model)
+        return self._replace(
+            weights=base.copy(), mean=None, n_averaged=0, base=base, is_base=True
+        )
+
+    def after_steps(
+        self, weights: np.ndarray, merged: np.ndarray | None, **changed: Any
+    ) -> RankState:
+        """The state after the steps of a pass, before its model is known."""
+        return self._replace(
+            weights=weights, merged=merged, base=None, is_base=False, **changed
+        )
 
 
 def stack(model: LinearModel) -> np.ndarray:

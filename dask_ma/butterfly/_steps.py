@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._mixing import start_mixing
+from dask_ma.butterfly._mixing import agree_after, start_mixing
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.comm import Group, allreduce
@@ -203,7 +203,8 @@ def run_steps(
             batch = next(batches, None)
         state = rule.after(state, state.weights if finish is None else finish())
         number += 1
-    return state
+    agree = agree_after(state.n_exchanges - 1, group.size, mixing)
+    return state.after_steps(state.weights, state.weights if agree else None)
 
 
 def sum_moments(group: Group, problem: Problem, before: Moments | None) -> Moments:

@@ -350,7 +350,10 @@ class Evaluator:
             penalty = penalty_value(params.penalty, model.coef, params.l1_ratio)
             objective = losses.mean() / self._problem.total_weight
             objective += params.alpha * penalty / len(model.coef)
-            is_finite = np.isfinite(objective) and np.isfinite(model.coef).all()
+            # A penalty of weights that are not finite is not either.
+            is_finite = bool(np.isfinite(objective) and np.isfinite(penalty))
+            if params.penalty is None:
+                is_finite = is_finite and bool(np.isfinite(model.coef).all())
         return float(objective) if is_finite else float("inf")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ def pass_batches(
     rng: np.random.Generator | None,
     *,
     n_problems: int | None = None,
+    period: int | None = None,
 ) -> Iterator[list[Piece]]:
     """Cut a pass over a rank's rows into batches of nearly equal size.
 
@@ -75,14 +77,22 @@ def pass_batches(
     n_problems : int, default=None
         Number of linear functions, where y holds class codes and the batches are to
         hold the targets -1 and +1 of one class against the rest.
+    period : int, default=None
+        Batches after which the caller waits for something else, while which the next
+        rows are best picked.
 
     Yields
     ------
     pieces : list of Piece
         The rows of a batch: of one block, or of several where it ends within a batch.
     """
-    chunks = _chunks(shard, rng, n_problems)
     bounds = [shard.n_rows * step // n_steps for step in range(n_steps + 1)]
+    size, ends = _rows_at_once(shard, n_problems), [shard.n_rows]
+    if period is not None:
+        # Not so often that fewer rows are picked at a time than are half of a chunk.
+        n_periods = -(-size * n_steps // (2 * period * max(1, shard.n_rows)))
+        ends = [*bounds[:: period * max(1, n_periods)], shard.n_rows]
+    chunks = _chunks(shard, rng, n_problems, size, ends)
     chunk, position = None, 0
     for start, stop in pairwise(bounds):
         pieces, missing = [], stop - start
@@ -104,24 +114,38 @@ def pass_generator(context: RankContext, n_passes: int) -> np.random.Generator:
     )
 
 
-def _chunks(
-    shard: Shard, rng: np.random.Generator | None, n_problems: int | None
-) -> Iterator[Piece]:
-    """The rows of a shard in the order of a pass, some thousand at a time."""
+def _rows_at_once(shard: Shard, n_problems: int | None) -> int:
+    """Most rows that are picked at a time."""
     row_bytes = shard.nbytes // max(1, shard.n_rows) + 8 * (n_problems or 0)
-    size = min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes)))
+    return min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes)))
+
+
+def _chunks(
+    shard: Shard,
+    rng: np.random.Generator | None,
+    n_problems: int | None,
+    size: int,
+    ends: Sequence[int],
+) -> Iterator[Piece]:
+    """The rows of a shard in the order of a pass, at most `size` of them at a time."""
+    # Nor does a chunk go beyond one of `ends`, numbers of rows in this order, rising.
     firsts = np.cumsum([0, *(block.X.shape[0] for block in shard.blocks)])
     n_blocks = len(shard.blocks)
     order = range(n_blocks) if rng is None else rng.permutation(n_blocks)
+    n_before = 0  # rows of the blocks before
     for index in order:
         block, first = shard.blocks[index], firsts[index]
         n_rows = block.X.shape[0]
         rows = None if rng is None else rng.permutation(n_rows)
-        for start in range(0, n_rows, size):
-            stop = min(start + size, n_rows)
+        stop = 0
+        while stop < n_rows:
+            start = stop
+            end = ends[bisect_right(ends, n_before + start)] - n_before
+            stop = min(start + size, n_rows, end)
             chunk = _chunk(block, start, stop, rows, n_problems)
             yield chunk._replace(rows=chunk.rows + first)
             hand_back(block.X)
+        n_before += n_rows
 
 
 def _chunk(

@@ -234,6 +234,55 @@ def test_messages_follow_the_batches(monkeypatch, mixing):
     assert few < 0.01 * bytes_of_steps()
 
 
+@pytest.mark.parametrize("n_ranks", [2, 4])
+@pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
+def test_ends_of_passes_follow_the_batches(monkeypatch, mixing, n_ranks):
+    """Nor does the end of a pass, or its start, send the weights of all features."""
+    create = LocalGroup.create
+    monkeypatch.setattr(LocalGroup, "create", lambda n_ranks: create(n_ranks, 1))
+    monkeypatch.setattr(_lazy_steps, "is_small", lambda *args: True)
+    X, y = wide_rows()
+    params = {**WIDE, "mixing": mixing, "n_ranks": n_ranks, "max_iter": 3}
+    model = ButterflySGDClassifier(**params).fit(X, y)
+    for record in model.history_[1:]:
+        assert record["bytes_sent"] < n_ranks * model.coef_.nbytes
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize(
+    "mixing, n_ranks, agree",
+    [
+        ("butterfly", 1, True),
+        ("butterfly", 2, True),
+        ("butterfly", 4, False),
+        ("allreduce", 4, True),
+        ("periodic", 2, True),
+        ("none", 2, False),
+    ],
+)
+def test_what_the_next_pass_knows(monkeypatch, mixing, n_ranks, agree, is_lazy):
+    """Where all ranks have the same weights after a pass, they are the model."""
+    monkeypatch.setattr(_lazy_steps, "is_small", lambda *args: is_lazy)
+    states = []
+    merge = _agent.merge
+
+    def noted(*args):
+        model, state = merge(*args)
+        states.append((state, state.weights.copy()))
+        return model, state
+
+    monkeypatch.setattr(_agent, "merge", noted)
+    params = {**WIDE, "mixing": mixing, "n_ranks": n_ranks, "eta0": 0.01}
+    ButterflySGDClassifier(**params).fit(*wide_rows(200))
+    assert len(states) == 2 * n_ranks
+    base = states[-1][0].base
+    for state, _ in states[-n_ranks:]:
+        np.testing.assert_array_equal(state.base, base)
+    for state, weights in states:
+        assert state.is_base == (weights == state.base).all() == agree
+        assert not np.shares_memory(state.base, state.weights)
+
+
 def test_which_fits_are_lazy(monkeypatch):
     seen = []
     is_small = _lazy_steps.is_small
@@ -267,7 +316,9 @@ def decay_of(preconditioner, amounts, most=1e9):
     return Decay(preconditioner, bounds, n_features, dtype, most, np.array(amounts))
 
 
-@pytest.mark.parametrize("amount", [1e-6, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    "amount", [0, 1e-14, 1e-10, 1e-8, 2.9e-7, 1e-6, 1e-3, 1.0, 1e3]
+)
 def test_factors_are_the_product(amount):
     preconditioner = 10 ** np.linspace(-3, 5, 400)
     amounts = amount / np.sqrt(np.arange(1, 31))
@@ -279,6 +330,20 @@ def test_factors_are_the_product(amount):
     found = decay.factors(rows)[:, 0]
     assert found[400] == 1
     np.testing.assert_allclose(-np.log(found[:400]), logs, rtol=1e-11, atol=1e-13)
+    decay.restart(0)
+    assert (decay.factors(rows) == 1).all()
+    decay.advance(amounts[0])
+    found, expected = (
+        decay.factors(rows)[:400, 0],
+        1 / (1 + amounts[0] * preconditioner),
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-4, 1e-3])
+def test_passes_that_shrink_little(lazily, rows, alpha):
+    check(lazily, *rows, alpha=alpha, preconditioner=None, eta0=10.0, max_iter=5)
+    check(lazily, *rows, alpha=alpha, average=True, n_ranks=3)
 
 
 @pytest.mark.parametrize("power", range(-24, 25, 3))
@@ -353,8 +418,8 @@ def test_changes_are_added_up():
         dense = np.zeros((2, 50, 2))
         for array, part in zip(dense, parts, strict=True):
             array[part.rows] = part.values
-        for first, second in (parts, parts[::-1]):
-            total = places.add(first, second)
+        sums = [places.add(*parts), places.add(*parts[::-1]), places.add_up(parts)]
+        for total in sums:
             assert len(set(total.rows)) == len(total.rows)
             found = np.zeros((50, 2))
             found[total.rows] = total.values

@@ -24,6 +24,21 @@ def test_rounds_grow_with_the_corpus_and_more_slowly():
     assert 64_000 / 2 <= round_size(8_200_000) <= 64_000
 
 
+@pytest.mark.parametrize("n_documents", [300, 11_314, 25_000, 262_144, 8_200_000])
+@pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
+def test_ranks_make_some_updates_from_one_average_to_the_next(n_documents, n_ranks):
+    alone, size = round_size(n_documents), round_size(n_documents, n_ranks)
+    n_updates = count_updates(size // n_ranks, size, n_documents)
+    if 256 * n_ranks <= alone <= 478 * n_ranks:
+        assert size == 4 * alone
+        assert n_updates == 4
+    elif 256 * n_ranks <= alone < 1919 * n_ranks:
+        assert alone < size < 4 * alone
+        assert n_updates == 4
+    else:
+        assert size == alone
+
+
 def test_rounds_of_gradients_are_smaller():
     """In the paper the best ones are 1,000 of 270,000, and 16,000 of 8 million."""
     assert [gradient_size(n) for n in (300, 2000)] == [38, 250]
@@ -34,12 +49,12 @@ def test_rounds_of_gradients_are_smaller():
 
 @pytest.mark.parametrize("n_documents", CORPORA)
 @pytest.mark.parametrize("n_ranks", [1, 2, 4, 16, 64, 300])
-def test_updates_are_by_256_documents_of_a_rank(n_documents, n_ranks):
+def test_updates_are_by_384_documents_of_a_rank(n_documents, n_ranks):
     """And there is one in each round."""
     n_in_round = min(round_size(n_documents), n_documents)
     n_own = -(-n_in_round // n_ranks)
     n_updates = count_updates(n_own, n_in_round, n_documents)
-    assert n_updates == max(1, n_own // 256)
+    assert n_updates == max(1, n_own // 384)
 
 
 @pytest.mark.parametrize("n_documents", [2000, 25_000, 8_200_000])
@@ -52,8 +67,8 @@ def test_large_rounds_have_the_updates_of_the_rounds_in_their_place(
     n_updates = count_updates(n_own, n_documents, n_documents)
     n_rounds = n_documents / max(256, round_size(n_documents))
     assert n_updates >= min(round(n_rounds), n_own // 16)
-    assert n_updates >= n_own // 256
-    assert n_updates <= max(round(n_rounds), n_own // 256)
+    assert n_updates >= n_own // 384
+    assert n_updates <= max(round(n_rounds), n_own // 384)
 
 
 def counts(n):

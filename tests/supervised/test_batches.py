@@ -69,6 +69,32 @@ def test_an_order_does_not_depend_on_how_rows_are_picked(monkeypatch):
     assert orders[0] == orders[1]
 
 
+@pytest.mark.parametrize("sizes", [(60,), (25, 3, 32)])
+@pytest.mark.parametrize("nbytes, period, every", [(1, 4, 4), (240, 7, 7), (240, 1, 2)])
+def test_rows_are_picked_while_the_caller_waits(
+    monkeypatch, sizes, nbytes, period, every
+):
+    """None before the first batch of a period, unless these are many short ones."""
+    picked = []
+    pick = _batches._chunk
+
+    def noted(*args):
+        picked.append(args[2] - args[1])
+        return pick(*args)
+
+    monkeypatch.setattr(_batches, "_CHUNK_BYTES", nbytes)
+    monkeypatch.setattr(_batches, "_chunk", noted)
+    rng, given = np.random.default_rng(0), 0
+    batches = pass_batches(shard(sizes), 20, rng, period=period)
+    for number, batch in enumerate(batches):
+        if number % every == 0:
+            assert sum(picked) > given
+        given += sum(piece.n_rows for piece in batch)
+        if (number + 1) % every == 0:
+            assert sum(picked) == given
+    assert given == 60
+
+
 def test_blocks_are_shuffled_too():
     first = set()
     for seed in range(20):

@@ -67,11 +67,13 @@ class MALDA(TopicEstimator):
         Documents of a round, on all ranks together: after so many the ranks' topics
         are merged. "auto" chooses by the number of documents: an eighth of them, from
         32 to 256; a thirty-second of more than 8,192, and 16 times the root of more
-        than 262,144. With ``paradigm="gradient"`` it is not above 256, or a 256th of
-        the documents. Not used by ``learning_method="batch"``.
+        than 262,144. If that leaves each of several ranks 256 documents, it is up to
+        four times as many, for four updates of each. With ``paradigm="gradient"`` it is
+        not above 256, or a 256th of the documents. Not used by
+        ``learning_method="batch"``.
     local_batch_size : int or "auto", default="auto"
         Documents by which a rank updates its own topics at once. "auto" lets every rank
-        make one update for each 256 of its own in a round, and for a `batch_size` above
+        make one update for each 384 of its own in a round, and for a `batch_size` above
         what "auto" is there at least one for so many documents of all ranks, but of 16
         for each; so with one rank it is what scikit-learn calls `batch_size`. Used by
         ``paradigm="model"``.

@@ -11,11 +11,13 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 _FEWEST = 32  # documents of a round
-_ENOUGH = 256  # documents of an update of a rank; more make it little better
+_ENOUGH = 256  # documents that a round of a small corpus never exceeds
+_PER_UPDATE = 384  # documents of an update of a rank; more make it little better
 _ROUNDS_OF_FEW = 8  # in a pass over a small corpus
 _ROUNDS_OF_MANY = 32  # in a pass over one that is not small
 _PER_ROOT = 16.0  # documents of a round for the root of a document of a large corpus
 _ROUNDS_OF_GRADIENTS = 256
+_UPDATES_BETWEEN = 4  # averages; each of these costs about as much as half an update
 _FEWEST_LOCAL = 16  # documents of an update of a rank, where a round has several
 
 _FEW_DOCUMENTS = 1024  # most that a pass over all of them for each update is made for
@@ -36,23 +38,31 @@ def is_few(n_documents: int) -> bool:
     return n_documents <= _FEW_DOCUMENTS
 
 
-def round_size(n_documents: int) -> int:
+def round_size(n_documents: int, n_ranks: int = 1) -> int:
     """Documents of a round of all ranks for ``batch_size="auto"``.
 
     Parameters
     ----------
     n_documents : int
         Documents of the corpus.
+    n_ranks : int, default=1
+        Ranks whose topics are averaged after a round.
 
     Returns
     -------
     size : int
         An eighth of a small corpus, from 32 to 256; a thirty-second of a larger one,
-        and from 262,144 documents on 16 times their root.
+        and from 262,144 documents on 16 times their root. Where that leaves each of
+        several ranks 256 documents or more, up to four times as many, for four updates
+        of each rank.
     """
     small = min(max(n_documents / _ROUNDS_OF_FEW, _FEWEST), _ENOUGH)
     large = min(n_documents / _ROUNDS_OF_MANY, _PER_ROOT * sqrt(n_documents))
-    return ceil(max(small, large))
+    size = ceil(max(small, large))
+    if n_ranks > 1 and size >= n_ranks * _ENOUGH:
+        below_another = n_ranks * ((_UPDATES_BETWEEN + 1) * _PER_UPDATE - 1)
+        size = max(size, min(_UPDATES_BETWEEN * size, below_another))
+    return size
 
 
 def gradient_size(n_documents: int) -> int:
@@ -87,9 +97,10 @@ def count_updates(n_own: int, n_in_round: float, n_documents: int) -> int:
     Returns
     -------
     n_updates : int
-        One for 256 documents of the rank. Where the round is larger than
-        :func:`round_size`, at least one for as many documents of all ranks, or for 256
-        if that is more. In no case so many that a rank has fewer than 16 for each.
+        One for 384 documents of the rank. Where the round is larger than
+        :func:`round_size` for one rank, at least one for as many documents of all
+        ranks, or for 256 if that is more. In no case so many that a rank has fewer than
+        16 for each.
     """
     fewest = round(n_in_round / max(_ENOUGH, round_size(n_documents)))
-    return max(1, min(max(n_own // _ENOUGH, fewest), n_own // _FEWEST_LOCAL))
+    return max(1, min(max(n_own // _PER_UPDATE, fewest), n_own // _FEWEST_LOCAL))
