@@ -150,13 +150,30 @@ def test_any_number_of_ranks_with_groups(params):
             assert a["n_samples"] == b["n_samples"]
 
 
-@pytest.mark.usefixtures("groups")
-def test_content_by_bytes(monkeypatch):
-    """Whole updates where they are smaller, and factors of long rows."""
+@pytest.mark.filterwarnings("ignore:the objective has not fallen")
+@pytest.mark.parametrize(
+    ("shape", "n_components", "expected"),
+    [((4100, 784), 50, "full_matrix"), ((4100, 20_000), 20, "factors")],
+)
+def test_content_by_bytes(shape, n_components, expected, monkeypatch):
+    """Of factors and whole updates, those that are less."""
     monkeypatch.setattr(Steps, "are_quicker_alone", lambda *_: False)
-    assert fit(n_ranks=2).communication_ == "full_matrix"
-    wide = sparse.hstack([X, sparse.csr_array((len(X), 5000))], format="csr")
-    assert fit(wide, n_ranks=2).communication_ == "factors"
+    rng = np.random.default_rng(0)
+    density = 1 if shape[1] < 1000 else 1e-3
+    rows = sparse.random_array(shape, density=density, format="csr", rng=rng)
+    params = {
+        "X": rows if density < 1 else rows.toarray(),
+        "n_components": n_components,
+    }
+    params |= {"y": np.arange(len(y)).repeat(3)[:4100] % 10, "init": "random"}
+    sent = {}
+    for content in ("auto", "factors", "full_matrix"):
+        learner = fit(**params, communication=content, n_ranks=2)
+        record = learner.history_[1]  # without what the start takes
+        sent[content] = record["bytes_shared"] + record["bytes_sent"]
+        if content == "auto":
+            assert learner.communication_ == expected
+    assert sent["auto"] == sent[expected] == min(sent.values())
 
 
 @pytest.mark.usefixtures("groups")

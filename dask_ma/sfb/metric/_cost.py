@@ -16,7 +16,7 @@ from dask_ma.data import Shard
 _FLOPS = 4e10  # a second, of products of matrices in float32
 _PAIR = 8e-9  # seconds for all else that is done for a pair of rows
 _SHARED = 0.2  # of what a message between processes costs, within one
-_SMALL = 16 * 2**20  # bytes of a step that are no reason to share out components
+_SMALL = 8 * 2**20  # bytes of components that are no reason to share them out
 _IN_STEP = 3  # exchanges of a step in which all ranks have rows of each group
 
 
@@ -66,7 +66,7 @@ class Steps(NamedTuple):
         n_messages = n_exchanges * (group.size - 1).bit_length()
         if group.layout.n_nodes == 1:
             return _SHARED * n_messages * message
-        nbytes = min(self.factor_bytes(group.size), self.matrix_bytes)
+        nbytes = min(self.factor_bytes(group.size), self.matrix_bytes(group.size))
         # A message is waited for as long as it takes to send one.
         return 2 * n_messages * message + nbytes / self.link_bandwidth
 
@@ -75,19 +75,18 @@ class Steps(NamedTuple):
         others = self.n_rows * (n_ranks - 1) / n_ranks
         return 4 * others * (self.shape[0] + self.n_entries)
 
-    @property
-    def matrix_bytes(self) -> float:
+    def matrix_bytes(self, n_ranks: int) -> float:
         """The same, of sums of whole updates."""
-        return 8.0 * self.shape[0] * self.shape[1]
+        return 8.0 * self.shape[0] * self.shape[1] * (n_ranks - 1) / n_ranks
 
     @property
     def is_matrix_small(self) -> bool:
         """Whether it matters little that each rank adds up, and makes, whole steps."""
-        return self.matrix_bytes < _SMALL
+        return 4 * self.shape[0] * self.shape[1] < _SMALL
 
     def smaller_content(self, group: Group) -> str:
         """What takes fewer bytes, "factors" or "full_matrix"."""
-        if self.factor_bytes(group.size) < self.matrix_bytes:
+        if self.factor_bytes(group.size) < self.matrix_bytes(group.size):
             return "factors"
         return "full_matrix"
 
