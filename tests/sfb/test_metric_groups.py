@@ -91,7 +91,7 @@ def test_each_row_once_in_a_pass():
 
 
 def test_few_rows_are_one_group():
-    expected = {1797: 1, 5000: 2, 10_000: 2, 20_000: 4, 60_000: 4, 10**6: 16}
+    expected = {1797: 1, 5000: 2, 10_000: 2, 20_000: 4, 60_000: 8, 10**6: 128}
     assert {n: count_groups(n) for n in expected} == expected
     assert plan_of(y).n_groups == 1
 
@@ -262,7 +262,8 @@ def test_short_steps_on_two_processes(process_client, configured):
     ("n_entries", "shape", "n_groups", "expected"),
     [
         (784, (50, 784), 1, True),
-        (784, (50, 784), 4, False),
+        (784, (50, 784), 4, True),
+        (784, (50, 784), 8, False),
         (20_000, (200, 20_000), 1, False),
         (20, (10, 22_000), 1, True),
     ],

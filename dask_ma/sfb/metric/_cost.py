@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
-from dask_ma import _config
 from dask_ma.comm import Group
 from dask_ma.data import Shard
 
-_FLOPS = 4e10  # a second, of products of matrices in float32
-_PAIR = 8e-9  # seconds for all else that is done for a pair of rows
-_SHARED = 0.2  # of what a message between processes costs, within one
+_FLOPS = 5e10  # a second, of products of matrices in float32
+_PAIR = 6e-9  # seconds for all else that is done for a pair of rows
+# Seconds of an exchange besides those of its bytes: sending, an answer, and threads that
+# wait for each other.
+_EXCHANGE = 2.5e-3
+_GAIN = 0.9  # of the seconds of one rank, that all must not take more than
+_SHARED = 0.2  # of that, within a process
 _SMALL = 8 * 2**20  # bytes of components that are no reason to share them out
 _IN_STEP = 3  # exchanges of a step in which all ranks have rows of each group
 
@@ -61,14 +64,12 @@ class Steps(NamedTuple):
 
     def exchange_seconds(self, group: Group) -> float:
         """Of the exchanges of a step."""
-        message = _config.get_bytes("comm.message-overhead") / self.link_bandwidth
         n_exchanges = 1 if not self.has_labels or self.n_groups > 1 else _IN_STEP
-        n_messages = n_exchanges * (group.size - 1).bit_length()
+        seconds = _EXCHANGE * n_exchanges * (group.size - 1).bit_length()
         if group.layout.n_nodes == 1:
-            return _SHARED * n_messages * message
+            return _SHARED * seconds
         nbytes = min(self.factor_bytes(group.size), self.matrix_bytes(group.size))
-        # A message is waited for as long as it takes to send one.
-        return 2 * n_messages * message + nbytes / self.link_bandwidth
+        return seconds + nbytes / self.link_bandwidth
 
     def factor_bytes(self, n_ranks: int) -> float:
         """Bytes that a rank gets in a step, of factors."""
@@ -108,7 +109,7 @@ class Steps(NamedTuple):
         if group.layout.n_nodes == 1:
             moved = 0
         alone = self.seconds + moved / self.link_bandwidth / self.n_steps
-        return alone < together
+        return _GAIN * alone < together
 
 
 def row_bytes(shard: Shard) -> float:

@@ -19,21 +19,20 @@ GROUP_SIZE = 256
 #: Passes of a fit at least, and groups of all its batches, as far as passes go: after
 #: which distances hardly become better, whatever the number of rows.
 LEAST_PASSES, ENOUGH_GROUPS = 3, 120
-# Groups in all passes for one in a batch, and rows that a group is drawn from at least.
-_BATCHED, _LEAST_STOCK = 28, 2048
+# Steps that are enough, and rows that a group is drawn from at least.
+_ENOUGH_STEPS, _LEAST_STOCK = 58, 2048
 _CHUNK = 4096  # rows at a time
 _HOLD_OUT = 2**32  # tells that draw from those of passes, which are fewer
 
 
 def count_groups(n_rows: int) -> int:
-    """Groups of a batch of so many rows, of which ranks have the same share mostly.
+    """Groups of a batch of so many rows: a power of two, which ranks mostly share out.
 
-    A power of two near the root of how many groups all passes have, so that of more
-    rows there are longer and more steps. There are some 60 at least.
+    As many as leave enough steps; each costs an exchange.
     """
     in_all = max(ENOUGH_GROUPS, LEAST_PASSES * n_rows / GROUP_SIZE)
-    wanted = 2 ** round(np.log2(in_all / _BATCHED) / 2)
-    return int(max(1, min(wanted, n_rows // _LEAST_STOCK)))
+    most = int(min(in_all / _ENOUGH_STEPS, n_rows / _LEAST_STOCK))
+    return 1 << max(0, most.bit_length() - 1)
 
 
 class Plan:

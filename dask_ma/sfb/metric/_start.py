@@ -12,7 +12,7 @@ from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs
 
 _MOST_SAMPLED = 2048
-_N_EXTRA, _N_SWEEPS = 10, 4
+_N_EXTRA, _N_SWEEPS = 10, 2
 # Mean squared distance to start with. Neighbours of "nca" are told by exp(-distance).
 _SPREAD = 8.0
 # Steps, in parts of the root mean square of the components, and of what is stable.
