@@ -14,8 +14,7 @@ from dask_ma.data import Shard
 
 _FLOPS = 5e10  # a second, of products of matrices in float32
 _PAIR = 6e-9  # seconds for all else that is done for a pair of rows
-# Seconds of an exchange besides those of its bytes: sending, an answer, and threads that
-# wait for each other.
+# Seconds of an exchange, besides its bytes: sending, an answer, threads that wait.
 _EXCHANGE = 2.5e-3
 _GAIN = 0.9  # of the seconds of one rank, that all must not take more than
 _SHARED = 0.2  # of that, within a process

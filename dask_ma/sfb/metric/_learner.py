@@ -75,8 +75,8 @@ class SFBMetricLearner(FittedMetric):
     alpha : float, default=0.0
         Weight of the penalty, at least 0.
     max_iter : int or "auto", default="auto"
-        Most passes over the rows or pairs, at least 1. "auto": as many as 120 steps
-        take, at least 3, so few of many rows and many of few.
+        Most passes over the rows or pairs, at least 1. "auto": as many as 120 batches,
+        or groups of batches, take, at least 3, so few of many rows and many of few.
     tol : float or None, default=1e-4
         The fit ends when `n_iter_no_change` passes in a row have not lowered the
         objective by this times itself; with `early_stopping`, when they have not raised
@@ -84,9 +84,9 @@ class SFBMetricLearner(FittedMetric):
     batch_size : int or "auto", default="auto"
         Rows, or pairs, of a batch of all ranks, at least 2. Each class has its share of
         each batch. With labels all pairs of the batch count. "auto": 256; of many
-        labelled rows, a batch is made of as many groups of about 256 rows as leave 20
-        batches in a pass, pairs are those within groups, and each rank has groups of
-        its own, so that several ranks send each other little.
+        labelled rows, from 4,096 on, a batch is made of as many groups of about 256
+        rows as leave some 60 steps, pairs are those within groups, and each rank has
+        groups of its own, so that several ranks send each other little.
     optimizer : {"adam", "sgd"}, default="adam"
         How steps are made: in units of the root mean square of the gradient, for ranks
         that are in step; or proportional to it, also with `staleness` and `broadcast`
