@@ -121,7 +121,7 @@ class MetricFit(Method):
 
     def begin(self) -> None:
         params, group = self._params, self.context.group
-        self._gather()
+        self._move_rows()
         found = None
         if group.rank == 0 or not self._source.has_all_rows:
             found = self._first()
@@ -138,7 +138,15 @@ class MetricFit(Method):
             moments = {name: params.steps[name].T for name in _MOMENTS}
             self._set_moments(self.engine.cut_all(moments), params.steps["n_steps"])
 
-    def _gather(self) -> None:
+    def _move_rows(self) -> None:
+        """Let ranks have the rows of their groups, or rank 0 all; a collective call."""
+        self._choose_way()
+        source = self._source
+        if isinstance(source, LabelSource) and source.plan.n_groups > 1:
+            if not source.is_gathered:
+                source.deal(self.context.group)
+
+    def _choose_way(self) -> None:
         """Let rank 0 have all rows, if it is quicker by itself; a collective call."""
         params, group = self._params, self.context.group
         exchange = params.settings.exchange
@@ -182,7 +190,7 @@ class MetricFit(Method):
             return components, first_step(params, components, sample, n_groups)
 
     def load_state_dict(self, state: State) -> None:
-        self._gather()
+        self._move_rows()
         shared, arrays = state.shared, arrays_of(state, self.context.group)
         values, n_outputs = arrays["values"], arrays.get("n_outputs")
         found = n_outputs or values.shape[1], len(values)

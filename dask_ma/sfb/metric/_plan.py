@@ -158,7 +158,7 @@ def _cut(codes: np.ndarray, n_parts: int) -> list[np.ndarray]:
 class LabelSource(Source):
     """Rows with classes; making one is a collective call.
 
-    Where batches are made of groups, a rank gets all rows of some groups, once.
+    Where batches are made of groups, either :meth:`deal` or :meth:`gather` comes next.
 
     Parameters
     ----------
@@ -208,8 +208,6 @@ class LabelSource(Source):
             codes[self.plan.train[stock]] += number * self.n_classes
         self._of_all = codes, (all_weights[0] if all_weights else None)
         self._look_up()
-        if self.plan.n_groups > 1:
-            self._deal(context.group)
 
     def gather(self, group: Group) -> None:
         """Let rank 0 have all rows; a collective call."""
@@ -222,7 +220,7 @@ class LabelSource(Source):
             self.plan.places = self.table.find(self._numbers)
         self.n_units = self.plan.n_own
 
-    def _deal(self, group: Group) -> None:
+    def deal(self, group: Group) -> None:
         """Let each rank have all rows of some groups; a collective call."""
         plan, stocks = self.plan, self.plan.stocks
         n_ranks = min(group.size, len(stocks))
