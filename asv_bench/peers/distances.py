@@ -3,11 +3,14 @@
 To be run in the folder asv_bench:
 
     python -m peers.distances --data FOLDER --python PYTHON --write FILE
+    python -m peers.distances --python PYTHON --only "metric-learn ITML" --write FILE
 
 A distance is judged by the part of the rows that their three nearest neighbours in the
 training rows name rightly; each row is held out once, in three folds. Columns are
 standardised, but for images. metric-learn needs an older scikit-learn, so it runs in a
-Python of its own, and is left out without one. One thread and process each; times are
+Python of its own, and is left out without one; without a folder, so is Fashion-MNIST,
+of which a fold takes ITML more than ten minutes. Lines of a table that are not run
+again stay. One thread and process each; times are
 of the processor, of the three fits together.
 """
 
@@ -143,6 +146,7 @@ def main() -> None:
     add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
     add("--python", help="a Python with metric-learn and a scikit-learn before 1.8")
     add("--kinds", nargs="*", default=["NCA", "ITML"], help="of metric-learn")
+    add("--only", nargs="*", help="distances, of all those in the table")
     add("--write", type=Path, help="file for the table")
     options = parser.parse_args()
     folder = None if options.data is None else Path(options.data)
@@ -150,15 +154,28 @@ def main() -> None:
     with threadpool_limits(1):
         for name, X, y in sets(folder):
             for who, learn in contestants(options.python, options.kinds).items():
+                if options.only and who not in options.only:
+                    continue
                 accuracy, seconds = judge(learn, X, y)
                 row = name, *X.shape, who, f"{accuracy:.3f}", f"{seconds:.2f}"
                 print(*row, sep=", ", flush=True)
-                rows.append(row)
+                rows.append(tuple(map(str, row)))
     if options.write is not None:
-        with options.write.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(HEADS)
-            writer.writerows(rows)
+        write(rows, options.write)
+
+
+def write(rows: list[tuple[str, ...]], path: Path) -> None:
+    """Put lines into a table, those of a set together, in the place of older ones."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    if path.exists():
+        with path.open(newline="") as file:
+            found = {(row[0], row[3]): tuple(row) for row in list(csv.reader(file))[1:]}
+    found |= {(row[0], row[3]): row for row in rows}
+    order = list(dict.fromkeys(name for name, _ in found))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADS)
+        writer.writerows(sorted(found.values(), key=lambda row: order.index(row[0])))
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def compare_processes(folder: Path, n_rows: int, n_runs: int) -> dict[str, Any]:
         for n_workers, taken in seconds.items():
             with local_cluster(n_workers) as client:
                 rows = persist(X, y, client)
-                model = SFBMetricLearner(50, max_iter=3, random_state=0)
+                model = SFBMetricLearner(50, random_state=0)
                 model.fit(*rows)
                 start = time.perf_counter()
                 model.fit(*rows)

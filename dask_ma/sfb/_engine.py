@@ -76,7 +76,7 @@ class BroadcastEngine:
     n_rows : int
         Those of all ranks.
     communication : str
-        What is sent: "factors", "full_matrix", "server" or "outputs".
+        What is sent: "factors", "full_matrix", "server" or "outputs"; or "alone".
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class BroadcastEngine:
         self._matrices: MatrixExchange | None = None
         if self.communication == "outputs":
             self._share_out()
-        elif self.communication != "factors":
+        elif self.communication in ("full_matrix", "server"):
             self._matrices = MatrixExchange(
                 group,
                 by_server=self.communication == "server",
@@ -145,8 +145,9 @@ class BroadcastEngine:
         """Go over the rows of all ranks once; a collective call."""
         self._model.begin_pass(self.matrix)
         batches = self._source.batches(self.n_steps, self.n_passes)
-        if self._shares is not None:
-            self._run_shared(self._shares, batches)
+        if self._shares is not None or self.communication == "alone":
+            run = self._run_alone if self._shares is None else self._run_shared
+            run(batches)
             self.matrix.settle()
             self.n_passes += 1
             return
@@ -186,10 +187,7 @@ class BroadcastEngine:
         return ParameterMatrix(found["values"].T, found["intercept"], self._model.prox)
 
     def unite(self) -> None:
-        """Let each rank have all outputs for itself from here on; a collective call.
-
-        No pass may follow.
-        """
+        """Let each rank have all outputs for itself, at the end; a collective call."""
         matrix = self.whole()
         if self._process.is_same or self._is_dual:
             matrix = ParameterMatrix(matrix.whole().T, matrix.intercept, matrix.prox)
@@ -254,14 +252,28 @@ class BroadcastEngine:
                 self._shares.cut(values).T, self._shares.cut(intercept), matrix.prox
             )
 
-    def _run_shared(self, shares: OutputShares, batches: Iterator[Batch]) -> None:
+    def _run_shared(self, batches: Iterator[Batch]) -> None:
         """A pass in which each rank has some of the outputs, and rows of all."""
-        model, matrix = self._model, self.matrix
+        model, matrix, shares = self._model, self.matrix, self._shares
+        assert shares is not None
         for factors in self._shared_by(shares).factors(matrix, batches):
             with self._log.computing():
                 self._rebuild(factors, self._scale(self.iteration))
                 matrix.penalise(model.step_size(self.iteration))
             self.iteration += 1
+
+    def _run_alone(self, batches: Iterator[Batch]) -> None:
+        """A pass that rank 0, which has all rows, makes for all ranks."""
+        last = self.iteration + self.n_steps
+        while self._context.group.rank == 0 and self.iteration < last:
+            with self._log.computing():
+                factors = self._compute(next(batches))
+                self._rebuild(factors, self._scale(self.iteration))
+                self.matrix.penalise(self._model.step_size(self.iteration))
+            self.iteration += 1
+        self.iteration = last
+        is_kept = self._context.keeps_states
+        self._process.take_from_first(self.matrix, self.optimizer if is_kept else None)
 
     def _shared_by(self, shares: OutputShares) -> SharedOutputs:
         """What the ranks do for their outputs."""
@@ -402,8 +414,8 @@ class BroadcastEngine:
     def _choose(self, settings: RunSettings) -> str:
         """What is sent; collective."""
         exchange = settings.exchange
-        if exchange.content != "auto":
-            return exchange.content
+        if settings.is_alone or exchange.content != "auto":
+            return "alone" if settings.is_alone else exchange.content
         if exchange._wants_factors or self._context.group.size == 1:
             return "factors"
         group = self._context.group

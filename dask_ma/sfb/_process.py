@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dask_ma.comm import Group
+from dask_ma.comm import Group, broadcast
+from dask_ma.kernels import Optimizer
 from dask_ma.sfb.exchange._packets import Shown
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
@@ -101,6 +102,28 @@ class ProcessRanks:
             self._show(None, _DONE)
         else:
             self._group.recv(self._first, _DONE)
+
+    def take_from_first(
+        self, matrix: ParameterMatrix, optimizer: Optimizer | None
+    ) -> None:
+        """Have the values, and the state of the optimiser, of rank 0; collective.
+
+        Parameters
+        ----------
+        matrix : ParameterMatrix
+            This rank's; without intercepts.
+        optimizer : Optimizer or None
+            That of the matrix, where its state matters.
+        """
+        found = None
+        if self._group.rank == 0:
+            found = [matrix.stored(), optimizer.state_dict() if optimizer else None]
+        values, state = broadcast(self._group, found)
+        if self.is_owner and self._group.rank > 0:
+            matrix.replace(values, None)
+            if optimizer is not None:
+                optimizer.load_state_dict(state)
+        self.wait_for_owner()
 
     def _show(self, made: object, tag: str) -> None:
         """Let the others look at something."""

@@ -210,8 +210,11 @@ class RunSettings:
     exchange : Exchange
     batch_size : int
     shuffle : bool
+    is_alone : bool
+        Whether rank 0 has all rows, and makes all steps.
     """
 
     exchange: Exchange
     batch_size: int = 100
     shuffle: bool = True
+    is_alone: bool = False

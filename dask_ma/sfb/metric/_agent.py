@@ -9,6 +9,7 @@ import numpy as np
 from dask_ma.comm import Group, allreduce
 from dask_ma.data import build_shard
 from dask_ma.engine import RankContext, fit_rounds
+from dask_ma.sfb.metric._cost import row_bytes
 from dask_ma.sfb.metric._fit import MetricFit
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs
@@ -46,7 +47,9 @@ def train(context: RankContext, arguments: Any, params: MetricParams) -> FitResu
         shard, classes = problem.shard, problem.classes
         assert classes is not None
         _check_classes(group, shard, classes)
-        source = LabelSource(context, shard, params.held_out)
+        nbytes = float(allreduce(context.group, np.array(row_bytes(shard))))
+        is_grouped = params.is_grouped and nbytes <= params.most_moved
+        source = LabelSource(context, shard, params.held_out, is_grouped=is_grouped)
     fit = MetricFit(context, shard, source, params, classes)
     ended = fit_rounds(context, fit, state)
     return FitResult(fit.finish(), ended.stop, context.history, context.timeline())

@@ -16,7 +16,12 @@ from dask_ma.kernels import (
     squared_distances,
     used_columns,
 )
-from dask_ma.sfb.metric._models import MetricModel, PairModel, differences
+from dask_ma.sfb.metric._models import (
+    MetricModel,
+    PairModel,
+    differences,
+    groups_of,
+)
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import gather_batch
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -34,8 +39,8 @@ class DiagonalLabelModel(MetricModel):
     ----------
     params, components, eta0, n_iterations
         As in :class:`MetricModel`, with components of shape (1, n_features).
-    is_collective : bool
-        Whether batches are those of all ranks; else each rank has pairs of its rows.
+    n_classes, is_collective
+        As in :class:`LabelModel`.
     """
 
     n_pairs = 1
@@ -46,10 +51,12 @@ class DiagonalLabelModel(MetricModel):
         components: np.ndarray,
         eta0: float,
         n_iterations: int,
+        n_classes: int,
         *,
         is_collective: bool,
     ) -> None:
         super().__init__(params, components, eta0, n_iterations)
+        self._n_classes = n_classes
         self.is_collective = is_collective
         self.n_exchanges = 1 if is_collective else 0
 
@@ -65,18 +72,24 @@ class DiagonalLabelModel(MetricModel):
             whole, first = gather_batch(self._group, batch)
         X, columns = compact(whole.X)
         roots = matrix.whole()[columns, 0].astype(X.dtype, copy=False)
-        own = np.arange(first, first + batch.n_rows)
         Z = scale_columns(X, roots)
-        weights, value = batch_weights(
-            squared_distances(Z[own], Z),
-            batch.y[:, np.newaxis] == whole.y,
-            own,
-            self._loss,
-            batch.sample_weight,
-        )
-        self._note(value, batch.n_rows)
-        slopes = 2 * roots * feature_slopes(weights, X[own], X)
-        return as_factors(slopes, columns, matrix)
+        slopes = np.zeros_like(roots)
+        for rows in groups_of(whole.y, self._n_classes):
+            start, stop = rows.start, rows.stop
+            if self.is_collective:  # one group, in which others have rows as well
+                start, stop = first, first + batch.n_rows
+            weights = batch.sample_weight
+            own = slice(start, stop)
+            weights, value = batch_weights(
+                squared_distances(Z[own], Z[rows]),
+                whole.y[own, np.newaxis] == whole.y[rows],
+                np.arange(start, stop) - rows.start,
+                self._loss,
+                None if weights is None else weights[start - first : stop - first],
+            )
+            self._note(value, stop - start)
+            slopes += feature_slopes(weights, X[own], X[rows])
+        return as_factors(2 * roots * slopes, columns, matrix)
 
 
 class DiagonalPairModel(PairModel):

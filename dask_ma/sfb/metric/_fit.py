@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import allreduce
+from dask_ma.comm import allreduce, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
@@ -17,15 +18,18 @@ from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of
+from dask_ma.sfb.exchange._settings import Exchange
+from dask_ma.sfb.metric._cost import Steps, n_entries, row_bytes
 from dask_ma.sfb.metric._diagonal import DiagonalLabelModel, DiagonalPairModel
-from dask_ma.sfb.metric._models import (
-    ENOUGH_STEPS,
-    LabelModel,
-    MetricModel,
-    PairModel,
-)
+from dask_ma.sfb.metric._models import LabelModel, MetricModel, PairModel
 from dask_ma.sfb.metric._params import MetricParams
-from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs, entropy_of
+from dask_ma.sfb.metric._plan import (
+    ENOUGH_GROUPS,
+    LEAST_PASSES,
+    LabelSource,
+    PlannedPairs,
+    entropy_of,
+)
 from dask_ma.sfb.metric._start import Sample, first_components, first_step
 from dask_ma.sfb.metric._validation import (
     check_validation,
@@ -37,7 +41,6 @@ from dask_ma.supervised import StopRule
 
 _ADVICE = "lower {}, or scale the features"
 _VANISHED = 1e-2  # of the components at the start
-_LEAST_PASSES = 3
 _MOMENTS = ("first_moment", "second_moment")
 
 
@@ -117,13 +120,15 @@ class MetricFit(Method):
         return self.n_rounds >= self._max_iter
 
     def begin(self) -> None:
-        params, context = self._params, self.context
-        with self.log.computing():
-            sample = Sample(context.group, self._source, params.n_components)
-            n_classes = 0 if self._classes is None else len(self._classes)
-            seed = entropy_of(context)
-            components = first_components(sample, params, seed, n_classes)
-            eta0 = first_step(params, components, sample)
+        params, group = self._params, self.context.group
+        self._move_rows()
+        found = None
+        if group.rank == 0 or not self._source.has_all_rows:
+            found = self._first()
+        if self._source.has_all_rows:
+            found = broadcast(group, found)
+        assert found is not None
+        components, eta0 = found
         self._first_size = float(np.linalg.norm(components))
         start = None
         if params.iteration:
@@ -133,7 +138,59 @@ class MetricFit(Method):
             moments = {name: params.steps[name].T for name in _MOMENTS}
             self._set_moments(self.engine.cut_all(moments), params.steps["n_steps"])
 
+    def _move_rows(self) -> None:
+        """Let ranks have the rows of their groups, or rank 0 all; a collective call."""
+        self._choose_way()
+        source = self._source
+        if isinstance(source, LabelSource) and source.plan.n_groups > 1:
+            if not source.is_gathered:
+                source.deal(self.context.group)
+
+    def _choose_way(self) -> None:
+        """Let rank 0 have all rows, if it is quicker by itself; a collective call."""
+        params, group = self._params, self.context.group
+        exchange = params.settings.exchange
+        self._settings = params.settings
+        if group.size == 1 or exchange.content != "auto" or exchange._wants_factors:
+            return
+        sizes = np.array([row_bytes(self._shard), n_entries(self._shard)])
+        nbytes, entries = allreduce(group, sizes).tolist()
+        steps = self._steps_of(entries)
+        if nbytes <= params.most_moved and steps.are_quicker_alone(group, nbytes):
+            self._source.gather(group)
+            self._settings = replace(params.settings, is_alone=True)
+        elif steps.n_groups > 1 and steps.is_matrix_small:
+            content = steps.smaller_content(group)
+            exchange = Exchange(content, wire_dtype=exchange.wire_dtype)
+            self._settings = replace(params.settings, exchange=exchange)
+
+    def _steps_of(self, n_entries: float) -> Steps:
+        """What is to be done, with rows of so many elements in all."""
+        params, plan = self._params, self._source.plan
+        n_steps = plan.n_steps(params.settings.batch_size)
+        return Steps(
+            n_steps=self._max_iter * n_steps,
+            n_rows=-(-len(plan.train) // n_steps),
+            n_groups=plan.n_groups,
+            n_entries=n_entries / max(1, len(plan.places)),
+            shape=(params.n_components, self._shard.n_features),
+            has_labels=params.tuples is None,
+            link_bandwidth=params.link_bandwidth,
+        )
+
+    def _first(self) -> tuple[np.ndarray, float]:
+        """Components and length of steps to start with."""
+        params, source = self._params, self._source
+        with self.log.computing():
+            sample = Sample(self.context.group, source, params.n_components)
+            n_classes = 0 if self._classes is None else len(self._classes)
+            seed = entropy_of(self.context)
+            components = first_components(sample, params, seed, n_classes)
+            n_groups = source.plan.n_groups
+            return components, first_step(params, components, sample, n_groups)
+
     def load_state_dict(self, state: State) -> None:
+        self._move_rows()
         shared, arrays = state.shared, arrays_of(state, self.context.group)
         values, n_outputs = arrays["values"], arrays.get("n_outputs")
         found = n_outputs or values.shape[1], len(values)
@@ -155,6 +212,9 @@ class MetricFit(Method):
 
     def _set_moments(self, arrays: dict[str, Any], n_steps: Any) -> None:
         """Let the optimiser go on from where another one was."""
+        # That of another rank may be making steps by now.
+        if not self.engine.matrix.is_owner:
+            return
         assert self.engine.optimizer is not None
         moments = {name: np.array(arrays[name]).reshape(-1) for name in _MOMENTS}
         self.engine.optimizer.load_state_dict({**moments, "n_steps": n_steps})
@@ -270,7 +330,7 @@ class MetricFit(Method):
             context,
             self._model,
             self._shard,
-            params.settings,
+            self._settings,
             self.log,
             start,
             self._source,
@@ -282,8 +342,9 @@ class MetricFit(Method):
         """Most passes."""
         if not isinstance(self._params.max_iter, str):
             return self._params.max_iter
-        n_steps = self._source.plan.n_steps(self._params.settings.batch_size)
-        return max(_LEAST_PASSES, -(-ENOUGH_STEPS // n_steps))
+        plan = self._source.plan
+        n_steps = plan.n_steps(self._params.settings.batch_size)
+        return max(LEAST_PASSES, -(-ENOUGH_GROUPS // (n_steps * plan.n_groups)))
 
     def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
         """The model of labels or of pairs."""
@@ -293,10 +354,13 @@ class MetricFit(Method):
         if params.tuples is not None:
             of_pairs = DiagonalPairModel if params.is_diagonal else PairModel
             return of_pairs(*arguments)
-        exchange = params.settings.exchange
+        exchange, source = params.settings.exchange, self._source
+        assert isinstance(source, LabelSource)
         # A rank that is ahead of others cannot ask them for their rows.
+        is_collective = exchange._is_in_step and source.plan.n_groups == 1
+        is_collective = is_collective and not source.is_gathered
         of_labels = DiagonalLabelModel if params.is_diagonal else LabelModel
-        return of_labels(*arguments, is_collective=exchange._is_in_step)
+        return of_labels(*arguments, source.n_classes, is_collective=is_collective)
 
     def _score(self) -> float:
         """Score of the held-out rows or pairs; a collective call."""

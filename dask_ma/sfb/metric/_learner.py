@@ -13,6 +13,7 @@ from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from dask_ma import _config
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels, merge_labels
@@ -22,6 +23,7 @@ from dask_ma.sfb.metric._agent import train
 from dask_ma.sfb.metric._fitted import FittedMetric
 from dask_ma.sfb.metric._inputs import INITS, checked_init, tuples_of
 from dask_ma.sfb.metric._params import INACTIVE, MetricParams, check_combinations
+from dask_ma.sfb.metric._plan import GROUP_SIZE
 from dask_ma.supervised import FitResult
 
 
@@ -73,15 +75,18 @@ class SFBMetricLearner(FittedMetric):
     alpha : float, default=0.0
         Weight of the penalty, at least 0.
     max_iter : int or "auto", default="auto"
-        Most passes over the rows or pairs, at least 1. "auto": as many as 120 steps
-        take, at least 3, so few of many rows and many of few.
+        Most passes over the rows or pairs, at least 1. "auto": as many as 120 batches,
+        or groups of batches, take, at least 3, so few of many rows and many of few.
     tol : float or None, default=1e-4
         The fit ends when `n_iter_no_change` passes in a row have not lowered the
         objective by this times itself; with `early_stopping`, when they have not raised
         the score on held-out rows by this. None makes `max_iter` passes.
-    batch_size : int, default=256
+    batch_size : int or "auto", default="auto"
         Rows, or pairs, of a batch of all ranks, at least 2. Each class has its share of
-        each batch. With labels all pairs of the batch count.
+        each batch. With labels all pairs of the batch count. "auto": 256; of many
+        labelled rows, from 4,096 on, a batch is made of as many groups of about 256
+        rows as leave some 60 steps, pairs are those within groups, and each rank has
+        groups of its own, so that several ranks send each other little.
     optimizer : {"adam", "sgd"}, default="adam"
         How steps are made: in units of the root mean square of the gradient, for ranks
         that are in step; or proportional to it, also with `staleness` and `broadcast`
@@ -105,7 +110,9 @@ class SFBMetricLearner(FittedMetric):
         Whether factors are sent, or whole update matrices, which are smaller where
         batches are large against the numbers of features and components; or, with
         components shared out over ranks, rows, which takes at most as many ranks as
-        components. "auto" times an iteration of each way. See
+        components. "auto" times an iteration of each way; but where the steps are so
+        short that all ranks together would take longer than one, rank 0 gets the rows,
+        up to ``dask-ma.sfb.moved-rows``, and makes them. See
         :class:`~dask_ma.sfb.Exchange`.
     warm_start : bool, default=False
         Whether `fit` starts from the components of the fit before.
@@ -131,7 +138,8 @@ class SFBMetricLearner(FittedMetric):
     eta0_ : float
         Length of the first step.
     communication_ : str
-        What was sent: "factors", "full_matrix", "server" or "outputs".
+        What was sent: "factors", "full_matrix", "server" or "outputs"; or "alone", if
+        rank 0 got all rows.
     n_iter_ : int
         Passes made.
     n_steps_ : int
@@ -189,7 +197,10 @@ class SFBMetricLearner(FittedMetric):
         "alpha": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "tol": [Interval(Real, 0, None, closed="left"), None],
-        "batch_size": [Interval(Integral, 2, None, closed="left")],
+        "batch_size": [
+            Interval(Integral, 2, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
         "optimizer": [StrOptions({"adam", "sgd"})],
         "eta0": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "learning_rate": [StrOptions({"cosine", "constant"})],
@@ -220,7 +231,7 @@ class SFBMetricLearner(FittedMetric):
         alpha: float = 0.0,
         max_iter: int | str = "auto",
         tol: float | None = 1e-4,
-        batch_size: int = 256,
+        batch_size: int | str = "auto",
         optimizer: str = "adam",
         eta0: float | str = "auto",
         learning_rate: str = "cosine",
@@ -392,14 +403,20 @@ class SFBMetricLearner(FittedMetric):
                     "set warm_start=False"
                 )
             changes["start"] = np.atleast_2d(start)
+        is_auto = isinstance(self.batch_size, str)
         settings = self._params_of(
-            RunSettings, exchange=self._objects()["communication"]
+            RunSettings,
+            exchange=self._objects()["communication"],
+            batch_size=GROUP_SIZE if is_auto else self.batch_size,
         )
         return self._params_of(
             MetricParams,
             **{
                 "is_classifier": True,
                 "n_components": n_components,
+                "is_grouped": is_auto,
+                "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
+                "most_moved": _config.get_bytes("sfb.moved-rows"),
                 "settings": settings,
                 **changes,
             },

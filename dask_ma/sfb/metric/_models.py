@@ -25,8 +25,7 @@ from dask_ma.sfb.model._model import Batch, FactorModel
 
 # Pairs of a batch from which on it is quicker to send slopes than to find all of them.
 _SHARED_PAIRS = 2**19
-#: After which distances hardly become better, whatever the number of rows.
-ENOUGH_STEPS = 120
+_LATER = 120  # steps of parts of the data after which they are shorter by a root of two
 
 
 class MetricModel(FactorModel):
@@ -74,7 +73,7 @@ class MetricModel(FactorModel):
         if not self._is_cosine:
             return self._eta0
         if self._is_partial:  # nobody knows how many steps will follow
-            return float(self._eta0 / np.sqrt(1 + iteration / ENOUGH_STEPS))
+            return float(self._eta0 / np.sqrt(1 + iteration / _LATER))
         done = min(1.0, iteration / self._n_iterations)
         return float(self._eta0 * (1 + np.cos(np.pi * done)) / 2)
 
@@ -107,9 +106,14 @@ class LabelModel(MetricModel):
     ----------
     params, components, eta0, n_iterations
         As in :class:`MetricModel`.
+    n_classes : int
+        Labels of batches count groups as well; see :class:`LabelSource`.
     is_collective : bool
-        Whether batches are those of all ranks; else each rank has pairs of its rows.
+        Whether batches are those of all ranks; else each rank has pairs of its rows,
+        within groups.
     """
+
+    shares_outputs = True
 
     def __init__(
         self,
@@ -117,11 +121,13 @@ class LabelModel(MetricModel):
         components: np.ndarray,
         eta0: float,
         n_iterations: int,
+        n_classes: int,
         *,
         is_collective: bool,
     ) -> None:
         super().__init__(params, components, eta0, n_iterations)
-        self.is_collective = self.shares_outputs = is_collective
+        self._n_classes = n_classes
+        self.is_collective = is_collective
         self.n_exchanges = 2 if is_collective else 0
 
     def prepare(self, shard: Shard, group: Group) -> None:
@@ -130,9 +136,8 @@ class LabelModel(MetricModel):
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
         own = matrix.product(batch.X)
         if not self.is_collective or self._group.size == 1:
-            parts, rank = [(own, batch.y)], 0
-        else:
-            parts, rank = allgather(self._group, [own, batch.y]), self._group.rank
+            return self._slopes_of_groups(own, batch, slice(None)), batch.X
+        parts, rank = allgather(self._group, [own, batch.y]), self._group.rank
         Z = np.concatenate([part[0] for part in parts])
         codes = np.concatenate([part[1] for part in parts])
         ends = np.cumsum([0, *(len(part[0]) for part in parts)])
@@ -149,11 +154,31 @@ class LabelModel(MetricModel):
         self._note(value, batch.n_rows)
         u, of_all = distance_gradient(weights, own, Z)
         of_ranks = [of_all[ends[r] : ends[r + 1]] for r in range(len(parts))]
-        if len(of_ranks) > 1:
-            of_ranks = alltoall(self._group, of_ranks)
-        for part in of_ranks:
+        for part in alltoall(self._group, of_ranks):
             u += part
         return u, batch.X
+
+    def _slopes_of_groups(
+        self, Z: np.ndarray, batch: Batch, outputs: slice
+    ) -> np.ndarray:
+        """First factors of all pairs within the groups of a batch, for some outputs."""
+        u = np.zeros_like(Z[:, outputs], order="C")
+        for rows in groups_of(batch.y, self._n_classes):
+            # Distances do not see a shift, but their rounding does.
+            part, labels = Z[rows], batch.y[rows]
+            part = part - part.mean(axis=0, dtype=np.float64).astype(Z.dtype)
+            row_weights = batch.sample_weight
+            weights, value = batch_weights(
+                squared_distances(part, part),
+                labels[:, np.newaxis] == labels,
+                np.arange(len(part)),
+                self._loss,
+                None if row_weights is None else row_weights[rows],
+            )
+            self._note(value, len(part))
+            part = np.ascontiguousarray(part[:, outputs])
+            u[rows] = sum(distance_gradient(weights, part, part))
+        return u
 
     def share_sums(self, values: np.ndarray) -> np.ndarray:
         return values
@@ -162,11 +187,13 @@ class LabelModel(MetricModel):
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> np.ndarray:
         Z = np.concatenate(sums, axis=1)
-        Z -= Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
         group, n_rows = self._group, len(Z)
-        is_split = group.size > 1 and n_rows**2 >= _SHARED_PAIRS
+        if group.size == 1 or n_rows**2 < _SHARED_PAIRS or self._n_groups(batch) > 1:
+            # Each finds what all pairs mean for its outputs.
+            return self._slopes_of_groups(Z, batch, outputs)
+        Z -= Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
         ends = [n_rows * r // group.size for r in range(group.size + 1)]
-        first, last = (ends[group.rank : group.rank + 2]) if is_split else (0, n_rows)
+        first, last = ends[group.rank : group.rank + 2]
         row_weights = batch.sample_weight
         weights, value = batch_weights(
             squared_distances(Z[first:last], Z),
@@ -176,10 +203,6 @@ class LabelModel(MetricModel):
             None if row_weights is None else row_weights[first:last],
         )
         self._note(value, last - first)
-        if not is_split:  # each finds what all pairs mean for its outputs
-            own = np.ascontiguousarray(Z[:, outputs])
-            of_own, of_all = distance_gradient(weights, own, own)
-            return of_own + of_all
         of_own, of_all = distance_gradient(weights, Z[first:last], Z)
         of_all[first:last] += of_own
         widths = np.cumsum([0, *(part.shape[1] for part in sums)])
@@ -189,6 +212,10 @@ class LabelModel(MetricModel):
         ]
         found = alltoall(group, parts)
         return np.asarray(sum(found[1:], found[0]))
+
+    def _n_groups(self, batch: Batch) -> int:
+        """Groups of a batch."""
+        return len(groups_of(batch.y, self._n_classes))
 
 
 class PairModel(MetricModel):
@@ -235,6 +262,13 @@ class PairModel(MetricModel):
             slopes = np.stack([slopes, -slopes], axis=1).ravel()
         self._note(float(values.sum(dtype=np.float64)), batch.n_rows)
         return slopes
+
+
+def groups_of(labels: np.ndarray, n_classes: int) -> list[slice]:
+    """Rows of each group of a batch, in which they lie together."""
+    ends = np.flatnonzero(np.diff(labels // n_classes)) + 1
+    bounds = [0, *ends.tolist(), len(labels)]
+    return [slice(*ends) for ends in itertools.pairwise(bounds) if ends[0] < ends[1]]
 
 
 def differences(batch: Batch) -> Any:

@@ -37,6 +37,12 @@ class MetricParams(ProblemParams):
         Components to go on from.
     is_partial : bool
         Whether this is a step of `partial_fit`, the number of which nobody knows.
+    link_bandwidth : float
+        Bytes a second between two ranks, for choices.
+    most_moved : int
+        Bytes of rows up to which they may go to other ranks.
+    is_grouped : bool
+        Whether batches of many rows are made of groups; see :class:`Plan`.
     iteration, n_passes : int
         Iterations and passes that have been made by then.
     steps : dict or None
@@ -62,9 +68,12 @@ class MetricParams(ProblemParams):
     validation_fraction: float
     n_iter_no_change: int
     settings: RunSettings
+    link_bandwidth: float
+    most_moved: int
     tuples: Tuples | None = None
     start: np.ndarray | None = None
     is_partial: bool = False
+    is_grouped: bool = False
     iteration: int = 0
     n_passes: int = 0
     steps: dict[str, Any] | None = None

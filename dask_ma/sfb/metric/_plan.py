@@ -14,8 +14,25 @@ from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._pairs import PairSource, RowTable, Tuples
 from dask_ma.sfb.model._source import Source, joined
 
+#: Rows of a group, or pairs of a batch, where nobody says how many.
+GROUP_SIZE = 256
+#: Passes of a fit at least, and groups of all its batches, as far as passes go: after
+#: which distances hardly become better, whatever the number of rows.
+LEAST_PASSES, ENOUGH_GROUPS = 3, 120
+# Steps that are enough, and rows that a group is drawn from at least.
+_ENOUGH_STEPS, _LEAST_STOCK = 58, 2048
 _CHUNK = 4096  # rows at a time
 _HOLD_OUT = 2**32  # tells that draw from those of passes, which are fewer
+
+
+def count_groups(n_rows: int) -> int:
+    """Groups of a batch of so many rows: a power of two, which ranks mostly share out.
+
+    As many as leave enough steps; each costs an exchange.
+    """
+    in_all = max(ENOUGH_GROUPS, LEAST_PASSES * n_rows / GROUP_SIZE)
+    most = int(min(in_all / _ENOUGH_STEPS, n_rows / _LEAST_STOCK))
+    return 1 << max(0, most.bit_length() - 1)
 
 
 class Plan:
@@ -34,20 +51,33 @@ class Plan:
         Seed of the orders, the same on all ranks.
     held_out : float
         Share that is kept for validation.
+    is_grouped : bool, default=False
+        Whether batches of many rows are made of groups: each class is cut into as many
+        runs of consecutive rows, and a group has rows of one run of each.
 
     Attributes
     ----------
+    places : ndarray of int of shape (n,)
+        As above. Those of rows that a pass goes over may be given to other ranks.
     train, validation : ndarray of int64
         Which of them a pass goes over, and which are held out.
     train_codes, held_out_codes : ndarray of int
         Their classes.
+    stocks : list of ndarray of int64
+        Which of `train` each of the groups of a batch is drawn from; mostly one.
     """
 
     def __init__(
-        self, codes: np.ndarray, places: np.ndarray, entropy: int, held_out: float
+        self,
+        codes: np.ndarray,
+        places: np.ndarray,
+        entropy: int,
+        held_out: float,
+        *,
+        is_grouped: bool = False,
     ) -> None:
         self._entropy = entropy
-        self._places = places
+        self.places = places
         order = _spread(codes, self._generator(_HOLD_OUT))
         n_held_out = 0
         if held_out:
@@ -56,31 +86,47 @@ class Plan:
         self.train = np.sort(order[n_held_out:])
         self.train_codes = codes[self.train]
         self.held_out_codes = codes[self.validation]
+        n_groups = count_groups(len(self.train)) if is_grouped else 1
+        self.stocks = _cut(self.train_codes, n_groups)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of a batch, between the rows of which there are no pairs."""
+        return len(self.stocks)
 
     @property
     def n_own(self) -> int:
         """Rows or pairs of this rank that a pass goes over."""
-        return int((self._places[self.train] >= 0).sum())
+        return int((self.places[self.train] >= 0).sum())
 
     def own(self, units: np.ndarray) -> np.ndarray:
         """Places of those that this rank has."""
-        places = self._places[units]
+        places = self.places[units]
         return places[places >= 0]
 
     def n_steps(self, batch_size: int) -> int:
-        """Batches of a pass."""
-        return max(1, -(-len(self.train) // batch_size))
+        """Batches of a pass, of groups of so many."""
+        return max(1, -(-len(self.train) // (batch_size * self.n_groups)))
 
     def parts(self, n_steps: int, n_passes: int) -> Iterator[np.ndarray]:
         """Places of this rank's part of each batch, in the pass after some passes."""
-        order = self.train[_spread(self.train_codes, self._generator(n_passes))]
+        orders = []
+        for number, stock in enumerate(self.stocks):
+            if self.n_groups > 1 and self.places[self.train[stock[0]]] < 0:
+                continue  # all of another rank
+            key = (n_passes, number) if number else (n_passes,)
+            order = _spread(self.train_codes[stock], self._generator(*key))
+            orders.append(self.train[stock[order]])
         for step in range(n_steps):
-            start, stop = (len(order) * s // n_steps for s in (step, step + 1))
-            yield self.own(order[start:stop])
+            parts = [np.zeros(0, dtype=np.int64)]
+            for order in orders:
+                start, stop = (len(order) * s // n_steps for s in (step, step + 1))
+                parts.append(order[start:stop])
+            yield self.own(np.concatenate(parts))
 
-    def _generator(self, key: int) -> np.random.Generator:
+    def _generator(self, *key: int) -> np.random.Generator:
         """Random numbers for a purpose."""
-        seed = np.random.SeedSequence(self._entropy, spawn_key=(key,))
+        seed = np.random.SeedSequence(self._entropy, spawn_key=key)
         return np.random.default_rng(seed)
 
 
@@ -96,8 +142,23 @@ def _spread(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.argsort(keys)
 
 
+def _cut(codes: np.ndarray, n_parts: int) -> list[np.ndarray]:
+    """Parts of the same size, each with consecutive ones of every class."""
+    if n_parts == 1:
+        return [np.arange(len(codes))]
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes)
+    firsts = np.cumsum(counts) - counts
+    rank = np.empty(len(codes))
+    rank[order] = np.arange(len(codes)) - firsts[codes[order]] + 0.5
+    by_share = np.argsort(rank / counts[codes], kind="stable")
+    return [np.sort(part) for part in np.array_split(by_share, n_parts)]
+
+
 class LabelSource(Source):
     """Rows with classes; making one is a collective call.
+
+    Where batches are made of groups, either :meth:`deal` or :meth:`gather` comes next.
 
     Parameters
     ----------
@@ -107,24 +168,78 @@ class LabelSource(Source):
         The rank's rows; y holds codes of classes.
     held_out : float
         Share that is kept for validation.
+    is_grouped : bool, default=False
+        As in :class:`Plan`.
 
     Attributes
     ----------
     table : RowTable
-        Rows of this rank.
+        Rows of this rank, and those that it got.
     plan : Plan
+    is_gathered : bool
+        Whether rank 0 has all rows, for it to make all steps.
+    has_all_rows : bool
+        Whether it then has all rows of X; yes.
+    n_classes : int
+        Batches have as `y` the class of a row plus this times the number of its group.
     """
 
-    def __init__(self, context: RankContext, shard: Shard, held_out: float) -> None:
+    def __init__(
+        self,
+        context: RankContext,
+        shard: Shard,
+        held_out: float,
+        *,
+        is_grouped: bool = False,
+    ) -> None:
         self.table = RowTable(shard)
+        self.is_gathered = self.has_all_rows = False
         labels = [np.zeros(0, dtype=np.int64), *(block.y for block in shard.blocks)]
-        self._codes = np.concatenate(labels).astype(np.int64)
         found = (block.sample_weight for block in shard.blocks)
         weights = [each for each in found if each is not None]  # of all blocks, or none
-        self._weights = np.concatenate(weights) if weights else None
-        numbers, codes = gather_rows(context.group, self.table.numbers, self._codes)
-        places = self.table.find(numbers)
-        self.plan = Plan(codes, places, entropy_of(context), held_out)
+        mine = [self.table.numbers, np.concatenate(labels).astype(np.int64)]
+        mine += [np.concatenate(weights)] if weights else []
+        self._numbers, codes, *all_weights = gather_rows(context.group, mine)
+        places = self.table.find(self._numbers)
+        entropy = entropy_of(context)
+        self.plan = Plan(codes, places, entropy, held_out, is_grouped=is_grouped)
+        self.n_classes = int(codes.max(initial=0)) + 1
+        for number, stock in enumerate(self.plan.stocks):
+            codes[self.plan.train[stock]] += number * self.n_classes
+        self._of_all = codes, (all_weights[0] if all_weights else None)
+        self._look_up()
+
+    def gather(self, group: Group) -> None:
+        """Let rank 0 have all rows; a collective call."""
+        self.is_gathered = self.has_all_rows = True
+        is_first = group.rank == 0
+        self.table.fetch(group, self._numbers[: is_first * len(self._numbers)])
+        self._look_up()
+        self.plan.places = np.full(len(self._numbers), -1)
+        if is_first:
+            self.plan.places = self.table.find(self._numbers)
+        self.n_units = self.plan.n_own
+
+    def deal(self, group: Group) -> None:
+        """Let each rank have all rows of some groups; a collective call."""
+        plan, stocks = self.plan, self.plan.stocks
+        n_ranks = min(group.size, len(stocks))
+        mine = [np.zeros(0, dtype=np.int64)]
+        for number, stock in enumerate(stocks):
+            if number * n_ranks // len(stocks) == group.rank:
+                mine.append(plan.train[stock])
+        units = np.concatenate(mine)
+        self.table.fetch(group, self._numbers[units])
+        plan.places[plan.train] = -1
+        plan.places[units] = self.table.find(self._numbers[units])
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Note what goes with each row of the table."""
+        units = np.searchsorted(self._numbers, self.table.numbers)
+        codes, weights = self._of_all
+        self._codes = codes[units]
+        self._weights = None if weights is None else weights[units]
         self.n_units = self.plan.n_own
 
     def count_steps(self, group: Group, batch_size: int) -> int:
@@ -137,7 +252,7 @@ class LabelSource(Source):
 
     def codes_at(self, places: np.ndarray) -> np.ndarray:
         """Classes of some rows of this rank."""
-        return self._codes[places]
+        return self._codes[places] % self.n_classes
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
         return map(self.take, self.plan.parts(n_steps, n_passes))
@@ -161,7 +276,13 @@ class PlannedPairs(PairSource):
     plan : Plan
     n_distances : int
         1 of pairs, 2 of triplets.
+    is_gathered : bool
+        Whether rank 0 has all pairs, for it to make all steps.
+    has_all_rows : bool
+        Whether it then has all rows of X; no, it lacks those of no pair.
     """
+
+    is_gathered = has_all_rows = False
 
     def __init__(
         self, context: RankContext, shard: Shard, tuples: Tuples, held_out: float
@@ -175,6 +296,14 @@ class PlannedPairs(PairSource):
         if tuples.labels is not None:
             codes[:] = tuples.labels > 0
         self.plan = Plan(codes, places, entropy_of(context), held_out)
+        self.n_units = self.plan.n_own
+
+    def gather(self, group: Group) -> None:
+        """Let rank 0 have all pairs; a collective call."""
+        self.is_gathered = True
+        self._have(group, np.arange(self._n_tuples * (group.rank == 0)))
+        self.plan.places = np.full(self._n_tuples, -1)
+        self.plan.places[self.numbers] = np.arange(self.n_units)
         self.n_units = self.plan.n_own
 
     def count_steps(self, group: Group, batch_size: int) -> int:
@@ -200,14 +329,12 @@ def entropy_of(context: RankContext) -> int:
     return entropy
 
 
-def gather_rows(
-    group: Group, numbers: np.ndarray, codes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of all rows, sorted, and their codes; a collective call."""
-    parts = allgather(group, [numbers, codes])
-    all_numbers = np.concatenate([part[0] for part in parts])
-    order = np.argsort(all_numbers, kind="stable")
-    return all_numbers[order], np.concatenate([part[1] for part in parts])[order]
+def gather_rows(group: Group, columns: list[np.ndarray]) -> list[np.ndarray]:
+    """What goes with the rows of all ranks, sorted by the first; a collective call."""
+    parts = [part for part in allgather(group, columns) if len(part[0])]
+    of_all = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    order = np.argsort(of_all[0], kind="stable")
+    return [column[order] for column in of_all]
 
 
 def gather_batch(group: Group, batch: Batch) -> tuple[Batch, int]:

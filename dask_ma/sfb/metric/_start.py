@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 from scipy import linalg, sparse
 
@@ -10,11 +12,12 @@ from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import LabelSource, PlannedPairs
 
 _MOST_SAMPLED = 2048
-_N_EXTRA, _N_SWEEPS = 10, 4
+_N_EXTRA, _N_SWEEPS = 10, 2
 # Mean squared distance to start with. Neighbours of "nca" are told by exp(-distance).
 _SPREAD = 8.0
 # Steps, in parts of the root mean square of the components, and of what is stable.
 _SHARE, _SHARE_OF_SGD = 0.1, 0.5
+_SHARE_OF_GROUPS = 0.17  # times the root of their number
 # Principal components beside those wanted, among which classes are told apart, and what
 # is added to variances within them.
 _N_DISCRIMINATED, _RIDGE = 100, 1e-3
@@ -23,6 +26,9 @@ _START = 2**33  # tells this draw from others of the seed
 
 class Sample:
     """Some rows of all ranks, as evenly spaced as may be; making one is collective.
+
+    Where rank 0 has all rows, it makes one by itself, and what is called collective
+    here is not.
 
     Parameters
     ----------
@@ -37,23 +43,28 @@ class Sample:
     def __init__(
         self, group: Group, source: LabelSource | PlannedPairs, n_components: int
     ) -> None:
-        self._group, table = group, source.table
+        # Where one rank has all rows, no other is asked.
+        self._group, table = None if source.has_all_rows else group, source.table
         self.n_features = table.n_features
-        last = int(table.numbers.max(initial=-1))
-        n_rows = int(allreduce(group, np.array(last), "max")) + 1
+        n_rows = int(self._added(np.array(table.numbers.max(initial=-1)), "max")) + 1
         n_sampled = min(n_rows, max(_MOST_SAMPLED, 4 * (n_components + _N_EXTRA)))
         wanted = np.linspace(0, n_rows - 1, n_sampled).astype(np.int64)
         places = table.find(wanted)
-        # Other ranks' rows, which pairs need, would count twice.
-        places = places[(places >= 0) & (places < table.n_own)]
+        places = places[places >= 0]
+        if self._group is not None:  # others' rows, which some need, would count twice
+            places = places[places < table.n_own]
         self._X = X = table.take(places)
         self._codes = np.zeros(len(places), dtype=np.int64)
         if isinstance(source, LabelSource):
             self._codes = source.codes_at(places)
         total = np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()
-        count, total = allreduce(group, [np.array(float(X.shape[0])), total])
+        count, total = self._added([np.array(float(X.shape[0])), total])
         self.n_rows = float(count)
         self._mean = total / self.n_rows
+
+    def _added(self, arrays: Any, op: Literal["sum", "max"] = "sum") -> Any:
+        """Arrays added up over the ranks that have rows."""
+        return arrays if self._group is None else allreduce(self._group, arrays, op)
 
     def centred_product(self, Q: np.ndarray) -> np.ndarray:
         """Products of this rank's centred rows and the columns of a matrix."""
@@ -63,7 +74,7 @@ class Sample:
     def moments(self, Q: np.ndarray) -> np.ndarray:
         """Sum over all ranks of the rows times their products; collective."""
         product = np.asarray(self._X.T @ self.centred_product(Q))
-        return np.asarray(allreduce(self._group, product.astype(np.float64)))
+        return np.asarray(self._added(product.astype(np.float64)))
 
     def largest_variance(self) -> float:
         """Variance along the first principal component, about; collective."""
@@ -84,15 +95,15 @@ class Sample:
             squares = np.asarray(X.astype(np.float64).power(2).sum(axis=0)).ravel()
             squares -= X.shape[0] * mean**2
             # Own rows may have another mean: what that adds, those of others take off.
-            total = np.asarray(allreduce(self._group, squares))
+            total = np.asarray(self._added(squares))
         else:
-            total = np.asarray(allreduce(self._group, ((X - mean) ** 2).sum(axis=0)))
+            total = np.asarray(self._added(((X - mean) ** 2).sum(axis=0)))
         return np.maximum(total, 0) / self.n_rows
 
     def gram(self, Q: np.ndarray) -> np.ndarray:
         """Second moments of the products; collective."""
         R = self.centred_product(Q).astype(np.float64)
-        return np.asarray(allreduce(self._group, R.T @ R))
+        return np.asarray(self._added(R.T @ R))
 
     def between(self, Q: np.ndarray, n_classes: int) -> np.ndarray:
         """The part of :meth:`gram` that is of means of classes; collective."""
@@ -100,7 +111,7 @@ class Sample:
         sums = np.zeros((n_classes, R.shape[1]))
         np.add.at(sums, self._codes, R)
         counts = np.bincount(self._codes, minlength=n_classes).astype(np.float64)
-        sums, counts = allreduce(self._group, [sums, counts])
+        sums, counts = self._added([sums, counts])
         return np.asarray((sums / np.maximum(counts, 1)[:, np.newaxis]).T @ sums)
 
 
@@ -208,16 +219,21 @@ def with_signs(components: np.ndarray) -> np.ndarray:
     return components * np.sign(np.take_along_axis(components, largest, axis=1))
 
 
-def first_step(params: MetricParams, components: np.ndarray, sample: Sample) -> float:
+def first_step(
+    params: MetricParams, components: np.ndarray, sample: Sample, n_groups: int
+) -> float:
     """Length of the first step; a collective call.
 
-    Steps of Adam are in units of the components. Those of plain descent are right for
-    squared distances of rows with as large a variance.
+    Steps of Adam are in units of the components, and longer where there are fewer, of
+    more groups each. Those of plain descent are right for squared distances of rows
+    with as large a variance.
     """
     if params.eta0 != "auto":
         return float(params.eta0)
     if params.optimizer == "adam":
-        return _SHARE * float(np.sqrt(np.mean(components.astype(np.float64) ** 2)))
+        size = float(np.sqrt(np.mean(components.astype(np.float64) ** 2)))
+        share = _SHARE_OF_GROUPS * float(np.sqrt(n_groups)) if n_groups > 1 else _SHARE
+        return share * size
     is_diagonal = params.is_diagonal
     largest = sample.variances().max() if is_diagonal else sample.largest_variance()
     return _SHARE_OF_SGD / float(largest) if largest > 0 else 1.0

@@ -242,11 +242,15 @@ class PairSource(Source):
     ) -> None:
         self._context = context
         self._shuffle = shuffle
-        self._n_tuples = len(tuples.rows)
+        self._tuples, self._n_tuples = tuples, len(tuples.rows)
         self.table = RowTable(shard)
         numbers = np.flatnonzero(self.table.find(tuples.rows[:, 0]) >= 0)
-        own = tuples.pick(numbers)
-        self.table.fetch(context.group, own.rows[:, 1:].ravel())
+        self._have(context.group, numbers)
+
+    def _have(self, group: Group, numbers: np.ndarray) -> None:
+        """Get the rows of some pairs, which are this rank's; a collective call."""
+        own = self._tuples.pick(numbers)
+        self.table.fetch(group, own.rows.ravel())
         places = self.table.find(own.rows)
         there = np.flatnonzero((places >= 0).all(axis=1))
         self.numbers, self._places = numbers[there], places[there]
