@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.sfb.exchange._outputs import packed, unpacked
 from dask_ma.sfb.model._model import Batch
-from dask_ma.sfb.model._pairs import PairSource, RowTable, Tuples
+from dask_ma.sfb.model._pairs import PairSource, RowTable, Tuples, index_type
 from dask_ma.sfb.model._source import Source, joined
 
 _CHUNK = 4096  # rows at a time
@@ -46,15 +46,18 @@ class Plan:
     def __init__(
         self, codes: np.ndarray, places: np.ndarray, entropy: int, held_out: float
     ) -> None:
+        # Of all rows of all ranks: small numbers, and as few copies as may be.
         self._entropy = entropy
         self._places = places
-        order = _spread(codes, self._generator(_HOLD_OUT))
         n_held_out = 0
+        order = np.arange(len(codes), dtype=index_type(len(codes)))
         if held_out:
+            order = _spread(codes, self._generator(_HOLD_OUT))
             n_held_out = min(max(1, int(held_out * len(codes))), len(codes) - 1)
-        self.validation = np.sort(order[:n_held_out])
-        self.train = np.sort(order[n_held_out:])
-        self.train_codes = codes[self.train]
+            order[:n_held_out].sort()
+            order[n_held_out:].sort()
+        self.validation, self.train = order[:n_held_out], order[n_held_out:]
+        self.train_codes = codes[self.train] if held_out else codes
         self.held_out_codes = codes[self.validation]
 
     @property
@@ -90,10 +93,16 @@ def _spread(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     counts = np.bincount(codes)
     firsts = np.cumsum(counts) - counts
     sorted_codes = codes[order]
-    rank = np.arange(len(codes)) - firsts[sorted_codes]
+    rank = np.arange(len(codes))
+    rank -= firsts.take(sorted_codes)
+    sorted_keys = rng.random(len(codes))
+    sorted_keys += rank
+    sorted_keys /= counts.take(sorted_codes)
+    del rank
     keys = np.empty(len(codes))
-    keys[order] = (rank + rng.random(len(codes))) / counts[sorted_codes]
-    return np.argsort(keys)
+    keys[order] = sorted_keys
+    del order, sorted_keys
+    return np.argsort(keys).astype(index_type(len(codes)))
 
 
 class LabelSource(Source):
@@ -117,8 +126,11 @@ class LabelSource(Source):
 
     def __init__(self, context: RankContext, shard: Shard, held_out: float) -> None:
         self.table = RowTable(shard)
-        labels = [np.zeros(0, dtype=np.int64), *(block.y for block in shard.blocks)]
-        self._codes = np.concatenate(labels).astype(np.int64)
+        labels = [np.zeros(0, dtype=np.uint8)]
+        for block in shard.blocks:
+            largest = int(block.y.max(initial=0))
+            labels.append(block.y.astype(np.min_scalar_type(largest)))
+        self._codes = np.concatenate(labels)
         found = (block.sample_weight for block in shard.blocks)
         weights = [each for each in found if each is not None]  # of all blocks, or none
         self._weights = np.concatenate(weights) if weights else None
@@ -133,14 +145,15 @@ class LabelSource(Source):
     def take(self, places: np.ndarray) -> Batch:
         """A batch of some rows of this rank."""
         weights = None if self._weights is None else self._weights[places]
-        return Batch(self.table.take(places), self._codes[places], weights, places)
+        return Batch(self.table.take(places), self.codes_at(places), weights, places)
 
     def codes_at(self, places: np.ndarray) -> np.ndarray:
         """Classes of some rows of this rank."""
-        return self._codes[places]
+        return self._codes[places].astype(np.int64)
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
-        return map(self.take, self.plan.parts(n_steps, n_passes))
+        parts = self.plan.parts(n_steps, n_passes)
+        return taken_together(self.take, parts, self.table.rows_together)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         return map(self.take, chunks(self.plan.own(self.plan.train)))
@@ -181,10 +194,43 @@ class PlannedPairs(PairSource):
         return self.plan.n_steps(batch_size)
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
-        return map(self.take, self.plan.parts(n_steps, n_passes))
+        parts = self.plan.parts(n_steps, n_passes)
+        n_together = self.table.rows_together // (1 + self.n_distances)
+        return taken_together(self.take, parts, n_together)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         return map(self.take, chunks(self.plan.own(self.plan.train)))
+
+
+def taken_together(
+    take: Callable[[np.ndarray], Batch], parts: Iterable[np.ndarray], most: int
+) -> Iterator[Batch]:
+    """Batches of some parts, several of which are taken at once, up to `most` units.
+
+    Each look at the rows goes to all blocks, of which a disk may have thousands.
+    """
+    group: list[np.ndarray] = []
+    for part in parts:
+        if group and sum(map(len, group)) + len(part) > most:
+            yield from _cut(take, group)
+            group = []
+        group.append(part)
+    yield from _cut(take, group)
+
+
+def _cut(
+    take: Callable[[np.ndarray], Batch], group: list[np.ndarray]
+) -> Iterator[Batch]:
+    """Batches of some parts that are taken at once."""
+    if len(group) < 2:
+        yield from map(take, group)
+        return
+    whole = take(np.concatenate(group))
+    ends = np.cumsum([0, *map(len, group)]).tolist()
+    for own in map(slice, ends[:-1], ends[1:]):
+        y, weights = (None if c is None else c[own] for c in whole[1:3])
+        others = tuple(other[own] for other in whole.others)
+        yield Batch(whole.X[own], y, weights, whole.rows[own], others)
 
 
 def chunks(places: np.ndarray) -> Iterator[np.ndarray]:
@@ -205,9 +251,12 @@ def gather_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of all rows, sorted, and their codes; a collective call."""
     parts = allgather(group, [numbers, codes])
-    all_numbers = np.concatenate([part[0] for part in parts])
+    all_numbers, all_codes = map(np.concatenate, zip(*parts, strict=True))
+    del parts
+    if (all_numbers[1:] >= all_numbers[:-1]).all():
+        return all_numbers, all_codes
     order = np.argsort(all_numbers, kind="stable")
-    return all_numbers[order], np.concatenate([part[1] for part in parts])[order]
+    return all_numbers[order], all_codes[order]
 
 
 def gather_batch(group: Group, batch: Batch) -> tuple[Batch, int]:
