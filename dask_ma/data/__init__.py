@@ -7,6 +7,7 @@ them ready for the kernels. X never passes through the client.
 from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
+from dask_ma.data._allocator import allocator, memory_taken
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, to_csr
 from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
@@ -51,6 +52,7 @@ __all__ = [
     "Shard",
     "ShardDigest",
     "ShardSpec",
+    "allocator",
     "apply_blockwise",
     "as_arrays",
     "build_shard",
@@ -73,6 +75,7 @@ __all__ = [
     "join_groups",
     "join_shard",
     "memory_here",
+    "memory_taken",
     "merge_labels",
     "partition",
     "recover_shards",

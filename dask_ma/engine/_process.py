@@ -12,7 +12,6 @@ everything as it is, and so does one without checkpoints.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -26,6 +25,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from dask_ma import _config
+from dask_ma.data import allocator
 from dask_ma.engine.recovery._states import forget_stop, want_stop
 from dask_ma.exceptions import FitTerminatedError
 
@@ -97,16 +97,6 @@ def _limit(threads: int) -> Callable[[], None]:
     return undo
 
 
-@cache
-def _library() -> Any:
-    """The C library, or None where it has no such options."""
-    try:
-        library = ctypes.CDLL(None)
-        return library if library.mallopt and library.malloc_trim else None
-    except (OSError, AttributeError, TypeError):
-        return None
-
-
 def _number(name: str, default: int) -> int | None:
     """Value of an environment variable; None if it is no number."""
     try:
@@ -119,7 +109,7 @@ def _keep(n_bytes: int) -> Callable[[], None]:
     """Let the allocator keep freed memory; return what undoes it."""
     before = _number("MALLOC_TRIM_THRESHOLD_", -1)
     mapped = _number("MALLOC_MMAP_THRESHOLD_", _DEFAULT_MMAP_THRESHOLD)
-    library = _library()
+    library = allocator()
     # Where the environment says nothing, the allocator adapts by itself.
     if library is None or before is None or before < 0 or mapped is None or not n_bytes:
         return lambda: None

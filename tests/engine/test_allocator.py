@@ -24,7 +24,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch):
     found = Library()
-    monkeypatch.setattr(_process, "_library", lambda: found)
+    monkeypatch.setattr(_process, "allocator", lambda: found)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     return found
@@ -60,7 +60,7 @@ def test_zero_leaves_it_alone(library):
 
 
 def test_without_such_a_library(library, monkeypatch):
-    monkeypatch.setattr(_process, "_library", lambda: None)
+    monkeypatch.setattr(_process, "allocator", lambda: None)
     with kept_memory():
         assert np.zeros(10).sum() == 0
     assert not library.calls

@@ -2,6 +2,7 @@
 
 import logging
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,15 @@ from sklearn.base import clone
 
 from dask_ma import SchMPLDA
 from dask_ma.data import _room as rooms
+from dask_ma.data import memory_taken
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.kernels import _gibbs_proposals
-from dask_ma.schmp.topics import _documents, _program
+from dask_ma.schmp.topics import _documents, _layout, _program
 from dask_ma.schmp.topics import _room as topic_rooms
+from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._layout import tokens_of_blocks
+from dask_ma.schmp.topics._metropolis import MetropolisMoves
+from dask_ma.schmp.topics._moves import ExactMoves
 from dask_ma.schmp.topics._program import GibbsTopics
 
 RNG = np.random.default_rng(0)
@@ -117,10 +123,11 @@ def test_a_fit_on_disks_goes_on_from_its_checkpoint(
 
 @pytest.fixture
 def limited(monkeypatch):
-    """``limited(n)``: processes that may take so many bytes."""
+    """``limited(n, taken=0)``: processes that may take so many bytes, and have some."""
 
-    def limit(n_bytes):
+    def limit(n_bytes, taken=0):
         monkeypatch.setattr(topic_rooms, "memory_here", lambda: n_bytes)
+        monkeypatch.setattr(topic_rooms, "memory_taken", lambda: taken)
 
     return limit
 
@@ -155,3 +162,91 @@ def test_what_cannot_be_done_is_refused_before_it_begins(
     with configured({"dask-ma.data.persist": True}):
         with pytest.raises(InsufficientMemoryError, match=r"data\.persist 'auto'"):
             make(n_ranks=2).fit(X)
+
+
+def test_what_a_process_has_without_the_tokens_counts(limited, mapped, caplog):
+    """Modules and the like, beside rows that are there anyway."""
+    rows = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+    limited(2**20, 2**19 + rows)
+    make(n_ranks=1).fit(X)
+    assert not mapped
+    limited(2**20, int(0.61 * 2**20) + rows)
+    make(n_ranks=1).fit(X)
+    assert mapped
+    limited(2**20, 2**20 + rows)
+    text = "Beside the 1.00 MiB that it has now.*its memory is 1.00 MiB"
+    with pytest.raises(InsufficientMemoryError, match=text):
+        make(n_ranks=1).fit(X)
+
+
+def test_memory_that_is_taken():
+    array = np.ones(2**22)
+    taken = memory_taken()
+    assert taken > array.nbytes
+    del array
+    assert memory_taken() < taken - 2**24
+
+
+@pytest.mark.parametrize("n_blocks", [1, 7])
+def test_tokens_on_disks_are_those_in_memory(n_blocks, tmp_path, monkeypatch):
+    """Looked at twice, however many blocks of words there are."""
+    monkeypatch.setattr(_layout, "_CHUNK", 50)
+    looks = []
+    original = _layout.chunks
+    monkeypatch.setattr(
+        _layout, "chunks", lambda words: looks.append(1) or original(words)
+    )
+    rng = np.random.default_rng(2)
+    starts = np.cumsum([0, *rng.integers(0, 30, 40)])
+    words = rng.integers(0, 60, starts[-1]).astype(np.int32)
+    documents = Documents(np.arange(40), starts, words)
+    blocks = [np.arange(i, 60, n_blocks) for i in range(n_blocks)]
+    room = rooms.Room(str(tmp_path), on_disk=True)
+    found = list(tokens_of_blocks(documents, blocks, 60, room))
+    assert len(looks) == 2
+    expected = list(tokens_of_blocks(documents, blocks, 60))
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_laying_a_block_out_takes_what_is_counted(sampler, tmp_path):
+    """Traced, beside the words and what goes to the disk."""
+    rng = np.random.default_rng(3)
+    n_documents, length, n_words = 2000, 100, 50
+    words = np.sort(rng.integers(0, n_words, (n_documents, length), dtype=np.int32))
+    starts = np.arange(n_documents + 1) * length
+    n = n_documents * length
+    documents = Documents(np.arange(n_documents), starts, words.ravel(), n_documents, n)
+    room = rooms.Room(str(tmp_path), on_disk=True)
+    made = {
+        "exact": lambda: ExactMoves(documents, 4, room),
+        "metropolis": lambda: MetropolisMoves(documents, 4, room, 4),
+    }
+    moves = made[sampler]()
+    blocks = tokens_of_blocks(documents, [np.arange(n_words)], n_words, room)
+    tracemalloc.start()
+    try:
+        moves.add_block(0, next(blocks))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < topic_rooms.LAYOUT * n
+
+
+def test_weights_of_words_take_little(monkeypatch):
+    """Beside the words, which may be on a disk."""
+    monkeypatch.setattr(_layout, "_CHUNK", 1000)
+    words = np.arange(200_000, dtype=np.int32) % 60
+    local = SimpleNamespace(documents=SimpleNamespace(words=words))
+    program = GibbsTopics(SimpleNamespace(n_features=60, synchronize="rotation"))
+    tracemalloc.start()
+    try:
+        weights = program.weights(local)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(weights, np.bincount(words, minlength=60))
+    assert peak < words.nbytes / 10

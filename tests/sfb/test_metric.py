@@ -16,6 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from dask_ma import SFBMetricLearner
 from dask_ma.sfb import Exchange
+from dask_ma.sfb.model import _pairs
+from dask_ma.sfb.model._pairs import RowTable
 
 X, y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])
@@ -501,3 +503,39 @@ def test_steps_that_are_too_long():
 def test_an_objective_that_does_not_fall():
     with pytest.warns(ConvergenceWarning, match="has not fallen in"):
         fit(eta0=50.0, max_iter=2)
+
+
+@pytest.mark.parametrize("content", ["labels", "pairs", "triplets"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_batches_that_are_taken_together(kind, content, monkeypatch):
+    """The same, with a look at each block of rows in place of one in each step."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((120, 5)) * (rng.random((120, 5)) < 0.6)
+    rows = da.from_array(X, (10, -1))
+    if kind == "sparse":
+        rows = rows.map_blocks(sparse.csr_array, meta=sparse.csr_array((0, 5)))
+    params = {"batch_size": 8, "max_iter": 1, "random_state": 0, "n_ranks": 2}
+    if content == "labels":
+        model, data = SFBMetricLearner(2, **params), {"y": np.arange(120) % 3}
+    else:
+        width = {"pairs": 2, "triplets": 3}[content]
+        pairs = np.array([rng.permutation(120)[:width] for _ in range(80)])
+        loss = {"pairs": "hinge", "triplets": "triplet"}[content]
+        model, data = SFBMetricLearner(2, loss=loss, **params), {"pairs": pairs}
+        if content == "pairs":
+            data["pair_labels"] = np.where(rng.random(80) < 0.5, 1, -1)
+    picked = []
+    original = RowTable._picked
+    monkeypatch.setattr(
+        RowTable,
+        "_picked",
+        lambda table, *places: picked.append(1) or original(table, *places),
+    )
+    looks, found = [], []
+    for n_bytes in (2**20, 1):
+        monkeypatch.setattr(_pairs, "_TOGETHER", n_bytes)
+        picked.clear()
+        found.append(model.fit(rows, **data).components_)
+        looks.append(len(picked))
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    assert looks[0] < looks[1] / 2

@@ -53,18 +53,24 @@ class BlockTokens(NamedTuple):
 
 
 def tokens_of_blocks(
-    documents: Documents, blocks: list[np.ndarray], n_features: int
+    documents: Documents,
+    blocks: list[np.ndarray],
+    n_features: int,
+    room: Room | None = None,
 ) -> Iterator[BlockTokens]:
     """Sort the tokens of a rank by the blocks of their words, one block at a time.
 
     Parameters
     ----------
     documents : Documents
-        With their words, which are gone through once for each block.
+        With their words, which are gone through once for each block; once for all if
+        they are on a disk.
     blocks : list of ndarray of int
         Words of each; together all, each once.
     n_features : int
         Size of the vocabulary.
+    room : Room or None, default=None
+        Where the words lie; None for memory.
 
     Yields
     ------
@@ -75,22 +81,64 @@ def tokens_of_blocks(
     for number, own in enumerate(blocks):
         block_of[own] = number
         place_of[own] = np.arange(len(own), dtype=np.int32)
-    for number, own in enumerate(blocks):
-        tokens = _tokens_of(documents.words, block_of, number)
-        words = place_of.take(documents.words[tokens])
+    if room is not None and room.on_disk:
+        parts = _on_disk(documents.words, block_of, len(blocks), room)
+    else:
+        parts = _in_memory(documents.words, block_of, len(blocks))
+    for own in blocks:
+        tokens, words = next(parts)
+        words = place_of.take(words)
         starts = np.searchsorted(tokens, documents.starts)
-        yield _by_word(tokens, words, starts, len(own))
+        block = _by_word(tokens, words, starts, len(own))
+        del tokens, words  # that there are not two of each when the next come
+        yield block
+        del block
 
 
-def _tokens_of(words: np.ndarray, block_of: np.ndarray, number: int) -> np.ndarray:
-    """Tokens whose words are of a block."""
-    found = [np.empty(0, dtype=np.int32)]
+def _in_memory(
+    words: np.ndarray, block_of: np.ndarray, n_blocks: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Tokens of each block, and their words, by a look at all for each block."""
+    for number in range(n_blocks):
+        found = [np.empty(0, dtype=np.int32)]
+        for first, here in chunks(words):
+            places = np.flatnonzero(block_of.take(here) == number)
+            places += first
+            found.append(places.astype(np.int32))
+        found = [np.concatenate(found)]
+        yield found[0], words[found.pop()]
+
+
+def _on_disk(
+    words: np.ndarray, block_of: np.ndarray, n_blocks: int, room: Room
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same by two looks at all, which takes room for another two copies."""
+    sizes = np.zeros(n_blocks, dtype=np.int64)
+    for _, here in chunks(words):
+        sizes += np.bincount(block_of.take(here), minlength=n_blocks)
+    ends = np.cumsum(sizes)
+    places, sorted_words = (room.empty(len(words), np.int32) for _ in range(2))
+    done = ends - sizes
+    for first, here in chunks(words):
+        of_block = block_of.take(here)
+        order = np.argsort(of_block, kind="stable")
+        cuts = np.cumsum(np.bincount(of_block, minlength=n_blocks))[:-1]
+        for number, own in enumerate(np.split(order, cuts)):
+            part = slice(done[number], done[number] + len(own))
+            places[part] = own
+            places[part] += first
+            sorted_words[part] = here[own]
+            done[number] = part.stop
+    for end, size in zip(ends, sizes, strict=True):
+        part = slice(end - size, end)
+        # Copies: the files are to go with the last block, not with its tokens.
+        yield places[part].copy(), sorted_words[part]
+
+
+def chunks(words: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Words that are looked at together, and the number of the first."""
     for first in range(0, len(words), _CHUNK):
-        is_own = block_of.take(words[first : first + _CHUNK]) == number
-        places = np.flatnonzero(is_own)
-        places += first
-        found.append(places.astype(np.int32))
-    return np.concatenate(found)
+        yield first, words[first : first + _CHUNK]
 
 
 def _by_word(

@@ -20,7 +20,7 @@ from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
 from dask_ma.schmp.topics._documents import Documents, TokenTopics
-from dask_ma.schmp.topics._layout import by_document, tokens_of_blocks
+from dask_ma.schmp.topics._layout import by_document, chunks, tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
 from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors, topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
@@ -36,7 +36,7 @@ from dask_ma.schmp.topics._room import (
 
 _PER_BLOCK = 100_000  # tokens of a rank and block that are worth a message
 _MOST_BLOCKS = 4  # of a rank, for the sake of overlap
-_MOST_TOKENS = 4_000_000  # of a rank and block, which are laid out in memory
+_MOST_TOKENS = 2_000_000  # of a rank and block, which are laid out in memory
 _LOWEST_PRIOR, _HIGHEST_PRIOR = 1e-5, 1e5
 
 
@@ -134,7 +134,11 @@ class GibbsTopics(RotationProgram):
 
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
-        return np.bincount(local.documents.words, minlength=self.params.n_features)
+        n_features = self.params.n_features
+        weights = np.zeros(n_features, dtype=np.int64)
+        for _, words in chunks(local.documents.words):  # as each is made an int64
+            weights += np.bincount(words, minlength=n_features)
+        return weights
 
     def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
         """Blocks of about the same number of tokens; few where there are few tokens."""
@@ -145,9 +149,11 @@ class GibbsTopics(RotationProgram):
         self, local: LocalTopics, blocks: list[np.ndarray], group: Group
     ) -> LocalTopics:
         """Sort the tokens by the blocks of their words."""
-        tokens = tokens_of_blocks(local.documents, blocks, self.params.n_features)
+        n_features = self.params.n_features
+        tokens = tokens_of_blocks(local.documents, blocks, n_features, local.room)
         for number, block in enumerate(tokens):
             local.moves.add_block(number, block)
+            del block  # before there is the next
         local.documents.words = np.empty(0, dtype=np.int32)  # the blocks have them
         return local
 
@@ -272,11 +278,12 @@ class GibbsTopics(RotationProgram):
             p.sampler, topic_dtype(p.n_components).itemsize, p.n_proposals
         )
         n_blocks = group.size * _blocks_of_a_rank(documents.n_all_tokens, group.size)
-        others = rows_in_memory(shard) + LAYOUT * n_tokens // n_blocks
+        others = LAYOUT * n_tokens // n_blocks
         others += TABLES * 4 * p.n_features * p.n_components // group.size
         if p.sampler == "exact":
             others += 4 * len(documents) * p.n_components
-        return Needs(n_tokens * laid_out, n_tokens * kept * kept_copies(group), others)
+        states = n_tokens * kept * kept_copies(group)
+        return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)
 
     def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
         """Weights by which first topics are drawn."""

@@ -7,19 +7,25 @@ import os
 import socket
 from typing import Any, NamedTuple
 
-import numpy as np
 from dask.utils import format_bytes
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather
-from dask_ma.data import Room, RoomSettings, Shard, is_on_disk, memory_here
+from dask_ma.data import (
+    Room,
+    RoomSettings,
+    Shard,
+    is_on_disk,
+    memory_here,
+    memory_taken,
+)
 from dask_ma.exceptions import InsufficientMemoryError
 
 logger = logging.getLogger("dask_ma.schmp")
 
-_MOST = 0.7  # of the limit: Dask pauses a worker at 80 %
+_MOST = 0.75  # of the limit, of all that there is: Dask pauses a worker at 80 %
 TABLES = 3  # of a rank's part of the words: its own, the next, and one as floats
-LAYOUT = 60  # bytes for each token of the block that is being laid out
+LAYOUT = 44  # bytes for each token of the block that is being laid out
 MOST_COPIES = 4  # states that are kept: the last two of a rank, and its neighbour's
 
 
@@ -32,13 +38,15 @@ class Needs(NamedTuple):
         What disks can take over.
     states : int
         Copies of the topics of tokens, for the loss of a worker; none from disks.
+    rows : int
+        Rows that are not on disks; they are there already.
     others : int
-        What has to be in memory: rows that are not on disks, tables of counts, and the
-        tokens of a block.
+        What else has to be in memory: tables of counts, and the tokens of a block.
     """
 
     tokens: int
     states: int
+    rows: int
     others: int
 
 
@@ -97,52 +105,73 @@ def open_room(
         On all ranks, if what has to be in memory is too much for some process.
     """
     process = socket.gethostname(), os.getpid()
-    found: list[Any] = allgather(group, (process, memory_here(), tuple(needs)))
-    limits = {name: limit for name, limit, _ in found}
-    sums = {name: np.zeros(len(needs), dtype=np.int64) for name in limits}
-    for name, _, own in found:
-        sums[name] += own
-    parts = [int(sums[name].sum()) / limits[name] for name in limits]
+    own = process, memory_here(), memory_taken(), tuple(needs)
+    found: list[Any] = allgather(group, own)
+    sums: dict[Any, list[int]] = {name: [0] * len(needs) for name, *_ in found}
+    for name, _, _, parts in found:
+        sums[name] = [a + b for a, b in zip(sums[name], parts, strict=True)]
+    known = {name: (limit, taken) for name, limit, taken, _ in found}
+    processes = [_Process(*known[name], Needs(*sums[name])) for name in sums]
     on_disk = settings.persists is False or (
-        settings.persists is None and max(parts) > settings.fraction
+        settings.persists is None
+        and any(each.is_too_full(settings.fraction) for each in processes)
     )
-    for name, limit in limits.items():
-        tokens, states, others = (int(value) for value in sums[name])
-        least = others if on_disk else others + tokens + states
-        if least > _MOST * limit:
-            raise InsufficientMemoryError(
-                _too_much(tokens + states, others, limit, shape, on_disk=on_disk)
-            )
+    for each in processes:
+        if each.least(on_disk=on_disk) > _MOST * each.limit:
+            raise InsufficientMemoryError(_too_much(each, shape, on_disk=on_disk))
     if group.rank == 0:
-        tokens, states, others = (
-            format_bytes(max(int(own[i]) for own in sums.values())) for i in range(3)
-        )
+        most = (format_bytes(max(each.needs[i] for each in processes)) for i in (0, 1))
+        others = max(each.needs.rows + each.needs.others for each in processes)
         logger.info(
             "SchMPLDA: a process has up to %s of tokens, %s of copies of their topics, "
             "and %s of rows and tables, of %s of memory: tokens %s "
             "(dask-ma.data.persist, dask-ma.data.memory-fraction)",
-            tokens,
-            states,
-            others,
-            format_bytes(min(limits.values())),
+            *most,
+            format_bytes(others),
+            format_bytes(min(each.limit for each in processes)),
             "go to local disks" if on_disk else "stay in memory",
         )
     return Room(settings.folder, on_disk=on_disk)
 
 
-def _too_much(
-    tokens: int, others: int, limit: int, shape: tuple[int, int], *, on_disk: bool
-) -> str:
+class _Process(NamedTuple):
+    """A process: its limit, what it has in memory, what its ranks are going to take."""
+
+    limit: int
+    taken: int
+    needs: Needs
+
+    @property
+    def itself(self) -> int:
+        """Bytes of modules and whatever else it has beside the rows."""
+        return max(self.taken - self.needs.rows, 0)
+
+    def least(self, *, on_disk: bool) -> int:
+        """Bytes that it has to have in memory."""
+        needs = self.needs
+        tokens = 0 if on_disk else needs.tokens + needs.states
+        return self.itself + needs.rows + needs.others + tokens
+
+    def is_too_full(self, fraction: float) -> bool:
+        """Whether it has to leave the tokens to disks."""
+        is_much = sum(self.needs) > fraction * self.limit
+        return is_much or self.least(on_disk=False) > _MOST * self.limit
+
+
+def _too_much(found: _Process, shape: tuple[int, int], *, on_disk: bool) -> str:
     """Says what does not fit."""
     n_documents, n_tokens = shape
+    needs = found.needs
     text = (
-        f"X has {n_documents} documents with {n_tokens} tokens. A process would have "
-        f"{format_bytes(others)} of rows, tables of documents and words, and tokens "
-        "that are worked on"
+        f"X has {n_documents} documents with {n_tokens} tokens. Beside the "
+        f"{format_bytes(found.itself)} that it has now, a process would have "
+        f"{format_bytes(needs.rows + needs.others)} of rows, tables of documents and "
+        "words, and tokens that are worked on"
     )
     if not on_disk:
-        text += f", and {format_bytes(tokens)} of tokens"
-    text += f", but its memory is {format_bytes(limit)}; take more or larger workers"
+        text += f", and {format_bytes(needs.tokens + needs.states)} of tokens"
+    limit = format_bytes(found.limit)
+    text += f", but its memory is {limit}; take more or larger workers"
     if on_disk:
         return (
             text + ", fewer topics, or sampler='metropolis', which has no table of the "

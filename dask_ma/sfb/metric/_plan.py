@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from dask_ma.data import Shard
 from dask_ma.engine import RankContext
 from dask_ma.sfb.exchange._outputs import packed, unpacked
 from dask_ma.sfb.model._model import Batch
-from dask_ma.sfb.model._pairs import PairSource, RowTable, Tuples
+from dask_ma.sfb.model._pairs import PairSource, RowTable, Tuples, index_type
 from dask_ma.sfb.model._source import Source, joined
 
 #: Rows of a group, or pairs of a batch, where nobody says how many.
@@ -76,18 +76,21 @@ class Plan:
         *,
         is_grouped: bool = False,
     ) -> None:
+        # Of all rows of all ranks: small numbers, and as few copies as may be.
         self._entropy = entropy
         self.places = places
-        order = _spread(codes, self._generator(_HOLD_OUT))
         n_held_out = 0
+        order = np.arange(len(codes), dtype=index_type(len(codes)))
         if held_out:
+            order = _spread(codes, self._generator(_HOLD_OUT))
             n_held_out = min(max(1, int(held_out * len(codes))), len(codes) - 1)
-        self.validation = np.sort(order[:n_held_out])
-        self.train = np.sort(order[n_held_out:])
-        self.train_codes = codes[self.train]
+            order[:n_held_out].sort()
+            order[n_held_out:].sort()
+        self.validation, self.train = order[:n_held_out], order[n_held_out:]
+        self.train_codes = codes[self.train] if held_out else codes
         self.held_out_codes = codes[self.validation]
         n_groups = count_groups(len(self.train)) if is_grouped else 1
-        self.stocks = _cut(self.train_codes, n_groups)
+        self.stocks = _cut_stocks(self.train_codes, n_groups)
 
     @property
     def n_groups(self) -> int:
@@ -136,16 +139,22 @@ def _spread(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     counts = np.bincount(codes)
     firsts = np.cumsum(counts) - counts
     sorted_codes = codes[order]
-    rank = np.arange(len(codes)) - firsts[sorted_codes]
+    rank = np.arange(len(codes))
+    rank -= firsts.take(sorted_codes)
+    sorted_keys = rng.random(len(codes))
+    sorted_keys += rank
+    sorted_keys /= counts.take(sorted_codes)
+    del rank
     keys = np.empty(len(codes))
-    keys[order] = (rank + rng.random(len(codes))) / counts[sorted_codes]
-    return np.argsort(keys)
+    keys[order] = sorted_keys
+    del order, sorted_keys
+    return np.argsort(keys).astype(index_type(len(codes)))
 
 
-def _cut(codes: np.ndarray, n_parts: int) -> list[np.ndarray]:
+def _cut_stocks(codes: np.ndarray, n_parts: int) -> list[np.ndarray]:
     """Parts of the same size, each with consecutive ones of every class."""
     if n_parts == 1:
-        return [np.arange(len(codes))]
+        return [np.arange(len(codes), dtype=index_type(len(codes)))]
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes)
     firsts = np.cumsum(counts) - counts
@@ -194,16 +203,21 @@ class LabelSource(Source):
     ) -> None:
         self.table = RowTable(shard)
         self.is_gathered = self.has_all_rows = False
-        labels = [np.zeros(0, dtype=np.int64), *(block.y for block in shard.blocks)]
+        labels = [np.zeros(0, dtype=np.uint8)]
+        for block in shard.blocks:
+            largest = int(block.y.max(initial=0))
+            labels.append(block.y.astype(np.min_scalar_type(largest)))
         found = (block.sample_weight for block in shard.blocks)
         weights = [each for each in found if each is not None]  # of all blocks, or none
-        mine = [self.table.numbers, np.concatenate(labels).astype(np.int64)]
+        mine: list[np.ndarray] = [self.table.numbers, np.concatenate(labels)]
         mine += [np.concatenate(weights)] if weights else []
         self._numbers, codes, *all_weights = gather_rows(context.group, mine)
         places = self.table.find(self._numbers)
         entropy = entropy_of(context)
         self.plan = Plan(codes, places, entropy, held_out, is_grouped=is_grouped)
         self.n_classes = int(codes.max(initial=0)) + 1
+        largest = self.n_classes * self.plan.n_groups
+        codes = codes.astype(np.min_scalar_type(largest))
         for number, stock in enumerate(self.plan.stocks):
             codes[self.plan.train[stock]] += number * self.n_classes
         self._of_all = codes, (all_weights[0] if all_weights else None)
@@ -248,14 +262,16 @@ class LabelSource(Source):
     def take(self, places: np.ndarray) -> Batch:
         """A batch of some rows of this rank."""
         weights = None if self._weights is None else self._weights[places]
-        return Batch(self.table.take(places), self._codes[places], weights, places)
+        y = self._codes[places].astype(np.int64)
+        return Batch(self.table.take(places), y, weights, places)
 
     def codes_at(self, places: np.ndarray) -> np.ndarray:
         """Classes of some rows of this rank."""
-        return self._codes[places] % self.n_classes
+        return self._codes[places].astype(np.int64) % self.n_classes
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
-        return map(self.take, self.plan.parts(n_steps, n_passes))
+        parts = self.plan.parts(n_steps, n_passes)
+        return taken_together(self.take, parts, self.table.rows_together)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         return map(self.take, chunks(self.plan.own(self.plan.train)))
@@ -310,10 +326,43 @@ class PlannedPairs(PairSource):
         return self.plan.n_steps(batch_size)
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
-        return map(self.take, self.plan.parts(n_steps, n_passes))
+        parts = self.plan.parts(n_steps, n_passes)
+        n_together = self.table.rows_together // (1 + self.n_distances)
+        return taken_together(self.take, parts, n_together)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         return map(self.take, chunks(self.plan.own(self.plan.train)))
+
+
+def taken_together(
+    take: Callable[[np.ndarray], Batch], parts: Iterable[np.ndarray], most: int
+) -> Iterator[Batch]:
+    """Batches of some parts, several of which are taken at once, up to `most` units.
+
+    Each look at the rows goes to all blocks, of which a disk may have thousands.
+    """
+    group: list[np.ndarray] = []
+    for part in parts:
+        if group and sum(map(len, group)) + len(part) > most:
+            yield from _pieces(take, group)
+            group = []
+        group.append(part)
+    yield from _pieces(take, group)
+
+
+def _pieces(
+    take: Callable[[np.ndarray], Batch], group: list[np.ndarray]
+) -> Iterator[Batch]:
+    """Batches of some parts that are taken at once."""
+    if len(group) < 2:
+        yield from map(take, group)
+        return
+    whole = take(np.concatenate(group))
+    ends = np.cumsum([0, *map(len, group)]).tolist()
+    for own in map(slice, ends[:-1], ends[1:]):
+        y, weights = (None if c is None else c[own] for c in whole[1:3])
+        others = tuple(other[own] for other in whole.others)
+        yield Batch(whole.X[own], y, weights, whole.rows[own], others)
 
 
 def chunks(places: np.ndarray) -> Iterator[np.ndarray]:
@@ -333,7 +382,11 @@ def gather_rows(group: Group, columns: list[np.ndarray]) -> list[np.ndarray]:
     """What goes with the rows of all ranks, sorted by the first; a collective call."""
     parts = [part for part in allgather(group, columns) if len(part[0])]
     of_all = [np.concatenate(each) for each in zip(*parts, strict=True)]
-    order = np.argsort(of_all[0], kind="stable")
+    del parts
+    numbers = of_all[0]
+    if (numbers[1:] >= numbers[:-1]).all():
+        return of_all
+    order = np.argsort(numbers, kind="stable")
     return [column[order] for column in of_all]
 
 
