@@ -60,12 +60,17 @@ def test_a_rank_loads_what_its_fit_needs(agent):
     systems = {"ma", "butterfly", "sfb", "schmp", "mpca"}
     assert folders & systems == {agent.split(".")[0]}
     others = ("ma.lda", "schmp.topics", "schmp.factorization", "sfb.metric")
-    unused = ("sklearn.decomposition", "sklearn.neural_network", "dask.array")
+    unused = (
+        "dask.array",
+        "dask_ma.base",
+        "sklearn.decomposition",
+        "sklearn.neural_network",
+    )
     not_needed = (*(f"dask_ma.{name}" for name in others), *unused)
     assert not {name for name in loaded if name.startswith(not_needed)}
 
 
-@pytest.mark.parametrize("folder", ["ma", "schmp", "sfb"])
+@pytest.mark.parametrize("folder", ["linear", "ma", "schmp", "sfb"])
 def test_names_of_a_folder_come_when_they_are_asked_for(folder):
     module = importlib.import_module(f"dask_ma.{folder}")
     assert {*module.__all__} <= {*dir(module)}

@@ -1,17 +1,13 @@
 """Linear models: estimators, parameters, evaluation, refinement to the optimum."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dask_ma._lazy import importer
 from dask_ma.linear import _functions as functions
-from dask_ma.linear._estimator import (
-    LinearClassifierMixin,
-    LinearEstimator,
-    LinearRegressorMixin,
-    as_named,
-    check_loss,
-    given_model,
-    has_optimum,
-    loss_name,
-)
 from dask_ma.linear._inactive import EPSILON, HELD_OUT, L1_RATIO
+from dask_ma.linear._losses import as_named, check_loss, has_optimum, loss_name
 from dask_ma.linear._model import (
     Evaluator,
     LinearModel,
@@ -21,6 +17,14 @@ from dask_ma.linear._model import (
     initial_model,
     score_sums,
 )
+
+if TYPE_CHECKING:
+    from dask_ma.linear._estimator import (
+        LinearClassifierMixin,
+        LinearEstimator,
+        LinearRegressorMixin,
+        given_model,
+    )
 
 __all__ = [
     "EPSILON",
@@ -43,3 +47,17 @@ __all__ = [
     "loss_name",
     "score_sums",
 ]
+
+# A rank has no estimator.
+__getattr__, __dir__ = importer(
+    __name__,
+    dict.fromkeys(
+        (
+            "LinearClassifierMixin",
+            "LinearEstimator",
+            "LinearRegressorMixin",
+            "given_model",
+        ),
+        "_estimator",
+    ),
+)

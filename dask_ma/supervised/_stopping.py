@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 
 from dask_ma.comm import allreduce
 from dask_ma.data import Block, Shard
@@ -178,6 +177,9 @@ def _choose(
     labels: np.ndarray, fraction: float, seed: np.random.SeedSequence, stratify: bool
 ) -> np.ndarray:
     """Positions of the rows to hold out."""
+    # Of all ranks those that hold rows out need it, which takes a while to load.
+    from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+
     n_held_out = min(max(1, int(fraction * len(labels))), len(labels) - 1)
     splitter = ShuffleSplit
     if stratify:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dask_ma.comm import Group
 from dask_ma.data import Room, Shard
-from dask_ma.kernels import polya_slopes, polya_sum
+from dask_ma.kernels import TileSampler, polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
@@ -27,6 +27,7 @@ from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._room import (
     LAYOUT,
     TABLES,
+    TILES,
     Needs,
     bytes_per_token,
     kept_copies,
@@ -281,7 +282,8 @@ class GibbsTopics(RotationProgram):
         others = LAYOUT * n_tokens // n_blocks
         others += TABLES * 4 * p.n_features * p.n_components // group.size
         if p.sampler == "exact":
-            others += 4 * len(documents) * p.n_components
+            others += 4 * len(documents) * TileSampler(p.n_components).width
+            others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)
         return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)
 

@@ -26,6 +26,7 @@ logger = logging.getLogger("dask_ma.schmp")
 _MOST = 0.75  # of the limit, of all that there is: Dask pauses a worker at 80 %
 TABLES = 3  # of a rank's part of the words: its own, the next, and one as floats
 LAYOUT = 44  # bytes for each token of the block that is being laid out
+TILES = 1 / 4  # bytes for each token that tiles take as objects, however large they are
 MOST_COPIES = 4  # states that are kept: the last two of a rank, and its neighbour's
 
 
