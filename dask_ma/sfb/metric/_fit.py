@@ -142,9 +142,10 @@ class MetricFit(Method):
         """Let ranks have the rows of their groups, or rank 0 all; a collective call."""
         self._choose_way()
         source = self._source
-        if isinstance(source, LabelSource) and source.plan.n_groups > 1:
-            if not source.is_gathered:
+        if isinstance(source, LabelSource):
+            if source.plan.n_groups > 1 and not source.is_gathered:
                 source.deal(self.context.group)
+            source.stay()
 
     def _choose_way(self) -> None:
         """Let rank 0 have all rows, if it is quicker by itself; a collective call."""

@@ -218,7 +218,7 @@ class LabelSource(Source):
         self.n_classes = int(codes.max(initial=0)) + 1
         largest = self.n_classes * self.plan.n_groups
         codes = codes.astype(np.min_scalar_type(largest))
-        for number, stock in enumerate(self.plan.stocks):
+        for number, stock in enumerate(self.plan.stocks[1:], start=1):
             codes[self.plan.train[stock]] += number * self.n_classes
         self._of_all = codes, (all_weights[0] if all_weights else None)
         self._look_up()
@@ -247,6 +247,11 @@ class LabelSource(Source):
         plan.places[plan.train] = -1
         plan.places[units] = self.table.find(self._numbers[units])
         self._look_up()
+
+    def stay(self) -> None:
+        """Forget what is of use only while rows may move, for the sake of memory."""
+        self._numbers = np.zeros(0, dtype=np.int64)
+        self._of_all = np.zeros(0, dtype=np.uint8), None
 
     def _look_up(self) -> None:
         """Note what goes with each row of the table."""
