@@ -58,13 +58,17 @@ class TopicRounds(Rounds):
         found = self.engine.collect()
         return {} if found is None else _to_model(found, self._program.params)
 
-    def state_dict(self) -> Snapshot:
-        """Blocks, and the tokens of this rank."""
+    def state_dict(self) -> Snapshot | None:
+        """Blocks, and the tokens of this rank; None until all of these have topics."""
         local = self.engine.local
+        if self.engine.iteration <= local.moves.n_stages:
+            return None
         if local.room.on_disk and not self.context.is_checkpointed:
             # Copies, and those of a neighbour, would need the memory that is short.
             return Snapshot(self.engine.state_dict(), None, in_memory=False)
         snapshot = super().state_dict()
+        if snapshot is None:
+            return None
         own = {**(snapshot.own or {}), **local.moves.state_dict()}
         return snapshot._replace(own=own, in_memory=not local.room.on_disk)
 
