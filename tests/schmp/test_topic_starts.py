@@ -11,12 +11,12 @@ from dask_ma.schmp import RotationEngine
 from dask_ma.schmp.topics._program import GibbsTopics
 
 RNG = np.random.default_rng(0)
-K, V, D = 4, 60, 80
+K, V, D = 4, 60, 200
 PHI = RNG.dirichlet(np.full(V, 0.1), K)
 THETA = RNG.dirichlet(np.full(K, 0.3), D)
 X = np.array([RNG.multinomial(80, row) for row in THETA @ PHI]).astype(float)
 X[7] = 0  # a document without words
-N_STAGES = 2  # for 6,400 tokens
+N_STAGES = 2  # for 16,000 tokens
 FIT = {
     "doc_topic_prior": 0.2,
     "topic_word_prior": 0.06,

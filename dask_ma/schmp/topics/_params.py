@@ -9,7 +9,7 @@ import numpy as np
 from dask_ma.data import RoomSettings
 
 # Of the first stage, for each topic: with fewer, topics are those of single documents.
-_FEWEST_TOKENS, _FEWEST_DOCUMENTS = 380, 2
+_FEWEST_TOKENS, _FEWEST_DOCUMENTS = 900, 5
 _MOST_STAGES = 4
 
 
