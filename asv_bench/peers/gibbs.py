@@ -17,7 +17,7 @@ many worker processes and by tomotopy with one worker instead, each in turn: `--
 of tomotopy and `--rotations` of ours, by the first of `--samplers`,
 which should be as many as lead to the same perplexity:
 
-    python -m peers.gibbs --processes 1 2
+    python -m peers.gibbs --processes 1 2 --sweeps 36 --rotations 20
     python -m peers.gibbs --processes 1 2 --components 1000 --samplers metropolis \\
         --sweeps 20 --rotations 30 --held-out 800
 
@@ -342,6 +342,7 @@ def fit_on_processes(
         sampler=options.samplers[0],
         n_proposals=options.proposals,
         max_iter=options.rotations or options.sweeps,
+        init=options.init,
         n_ranks=n_processes,
         random_state=options.seed,
     )
@@ -432,6 +433,7 @@ def main() -> None:
     add("--inference", action="store_true", help="of held-out documents instead")
     add("--iterations", type=int, default=100, help="of tomotopy's inference")
     add("--rotations", type=int, help="of these; by default as many as sweeps")
+    add("--init", choices=("progressive", "random"), default="progressive")
     add("--repeats", type=int, default=3, help="of these")
     add("--fits", action="store_true", help="whole fits, too")
     add("--only-fits", action="store_true", help="and no interleaved sweeps")

@@ -77,6 +77,7 @@ from dask_ma.kernels._gibbs_tiles import (
     Tile,
     cut_tiles,
     document_groups,
+    document_stages,
     tokens_of_tile,
 )
 from dask_ma.kernels._hessian import softmax_hessian
@@ -248,6 +249,7 @@ __all__ = [
     "distance_gradient",
     "document_bounds",
     "document_groups",
+    "document_stages",
     "draw_by_rows",
     "dual_steps",
     "entropy_sum",

@@ -128,6 +128,36 @@ class TileSampler:
         own[:] = drawn
         return int(np.count_nonzero(steps))
 
+    def place(self, tile: Tile, counts: TopicCounts, rng: np.random.Generator) -> None:
+        """Draw the first topics of a tile, given the tokens that have one.
+
+        Parameters
+        ----------
+        tile : Tile
+            The tokens.
+        counts : TopicCounts
+            They do not have these tokens yet.
+        rng : Generator
+            Random numbers.
+        """
+        documents = counts.documents[tile.first : tile.last]
+        totals = counts.totals + counts.prior_sums
+        scaled = self._scaled(documents, counts.document_prior, totals)
+        weights = self._weigh(tile, scaled, counts.words)
+        n_tokens = tile.tokens.stop - tile.tokens.start
+        nothing = np.zeros(n_tokens, dtype=np.float32)  # of them is in the weights
+        drawn = self._search(
+            tile, np.zeros(n_tokens, dtype=np.intp), weights, nothing, rng
+        )
+        for table, of_cells in (
+            (documents, tile.documents),
+            (counts.words, tile.words),
+        ):
+            places = self._starts(of_cells, tile.repeats) + drawn
+            np.add.at(table.reshape(-1), places, np.float32(1))
+        counts.totals += np.bincount(drawn, minlength=self.n_topics)
+        counts.topics[tile.tokens] = drawn
+
     def _space(self, name: str, *shape: int) -> np.ndarray:
         """An array that is kept: memory that is new has to be fetched page by page."""
         size = prod(shape)

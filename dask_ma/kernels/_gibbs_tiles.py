@@ -9,6 +9,8 @@ import numpy as np
 _CELL_FLOATS = 2**19  # elements of cells x topics of a tile
 _FEWEST_TILES = 128  # of a corpus, so that few tokens are drawn at a time
 _MOST_TOKENS = 6000
+# Multiples of it, without what is before the point, are spread evenly, however many.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Tile(NamedTuple):
@@ -64,7 +66,29 @@ def tokens_of_tile(n_tokens: int, n_topics: int) -> int:
     return int(np.clip(n_tokens // _FEWEST_TILES, 1, most))
 
 
-def document_groups(lengths: np.ndarray, size: int) -> np.ndarray:
+def document_stages(keys: np.ndarray, n_stages: int) -> np.ndarray:
+    """Share documents out over stages, each with as many as all before it.
+
+    Parameters
+    ----------
+    keys : ndarray of int64 of shape (n_documents,)
+        Numbers of the documents, on which alone their stages depend.
+    n_stages : int
+        Stages before the last one.
+
+    Returns
+    -------
+    stages : ndarray of int64 of shape (n_documents,)
+        0 for a part of ``2 ** -n_stages``, and `n_stages` for half of them.
+    """
+    parts = (keys.astype(np.uint64) * _GOLDEN) / 2.0**64
+    edges = 2.0 ** np.arange(-n_stages, 0)
+    return np.searchsorted(edges, parts, side="right")
+
+
+def document_groups(
+    lengths: np.ndarray, size: int, stages: np.ndarray | None = None
+) -> np.ndarray:
     """Cut the documents into runs of about the same number of tokens.
 
     Parameters
@@ -73,6 +97,8 @@ def document_groups(lengths: np.ndarray, size: int) -> np.ndarray:
         Tokens of each document.
     size : int
         Most tokens of a tile.
+    stages : ndarray of int of shape (n_documents,), default=None
+        Stage of each document, increasing; a run has documents of one alone.
 
     Returns
     -------
@@ -80,11 +106,19 @@ def document_groups(lengths: np.ndarray, size: int) -> np.ndarray:
         Where runs begin, and the number of documents: about as many runs as each has
         tiles.
     """
-    n_groups = max(1, round(float(np.sqrt(lengths.sum() / size))))
-    ends = np.cumsum(lengths)
-    wanted = np.linspace(0, ends[-1] if len(ends) else 0, n_groups + 1)[1:-1]
-    inner = np.searchsorted(ends, wanted, side="left") + 1
-    return np.unique(np.concatenate([[0], inner, [len(lengths)]]))
+    n_groups = float(np.sqrt(lengths.sum() / size))
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    edges = [0, len(lengths)]
+    if stages is not None:
+        edges[1:1] = np.flatnonzero(np.diff(stages)) + 1
+    bounds = [np.array(edges)]
+    for first, last in zip(edges, edges[1:]):
+        part = (ends[last] - ends[first]) / max(1, ends[-1])
+        wanted = np.linspace(
+            ends[first], ends[last], max(1, round(n_groups * part)) + 1
+        )
+        bounds.append(np.searchsorted(ends, wanted[1:-1], side="left"))
+    return np.unique(np.concatenate(bounds))
 
 
 def cut_tiles(

@@ -17,6 +17,7 @@ from dask_ma.kernels import (
     cut_runs,
     cut_tiles,
     document_groups,
+    document_stages,
     draw_by_rows,
     left_to_right,
     offer_of_documents,
@@ -115,6 +116,54 @@ def test_tiles_have_every_token_once_and_counts_follow(size):
     np.testing.assert_array_equal(counts.documents, fresh.documents)
     np.testing.assert_allclose(counts.words, fresh.words, rtol=1e-5)
     np.testing.assert_array_equal(counts.totals, fresh.totals)
+
+
+@pytest.mark.parametrize("n_topics", [3, 40, 300])
+def test_first_topics_are_drawn_from_the_distribution_given_those_there(n_topics):
+    rng = np.random.default_rng(n_topics)
+    n, count = 10_000, 2
+    others = rng.integers(0, n_topics, 12)  # tokens of each document, of other words
+    documents = np.r_[np.repeat(np.arange(n), count), np.repeat(np.arange(n), 12)]
+    words = np.r_[np.zeros(n * count, int), np.tile(np.arange(1, 13), n)]
+    topics = np.r_[rng.integers(0, n_topics, n * count), np.tile(others, n)]
+    new = np.arange(len(words)) < n * count
+    _, counts = counted(
+        rng, documents[~new], words[~new], topics[~new].astype(np.int32), n_topics
+    )
+    sampler, whole = counted(rng, documents, words, topics.astype(np.int32), n_topics)
+    counts.topics = whole.topics
+    expected = counts.documents[0] + counts.document_prior
+    expected = (expected * counts.words[0])[:n_topics]
+    expected /= counts.totals + counts.prior_sums
+    bounds = np.array([0, n])
+    [tile], order = cut_tiles(documents[new], words[new], bounds, n * count)
+    documents[new] = documents[new][order]
+    sampler.place(tile, counts, rng)
+    assert_frequencies(counts.topics[new], expected / expected.sum())
+    _, fresh = counted(rng, documents, words, counts.topics, n_topics)
+    np.testing.assert_array_equal(counts.documents, fresh.documents)
+    np.testing.assert_allclose(counts.words, fresh.words, rtol=1e-5)
+    np.testing.assert_array_equal(counts.totals, fresh.totals)
+
+
+@pytest.mark.parametrize("step", [1, 2, 16, 2**32])
+def test_stages_double_wherever_documents_lie(step):
+    keys = step * np.arange(3200)
+    stages = document_stages(keys, 4)
+    np.testing.assert_allclose(np.bincount(stages), [200, 200, 400, 800, 1600], atol=16)
+    sizes = np.bincount(document_stages(keys[400:800], 4))
+    np.testing.assert_allclose(sizes, [25, 25, 50, 100, 200], atol=16)
+    np.testing.assert_array_equal(document_stages(keys[::7], 4), stages[::7])
+    assert not document_stages(keys, 0).any()
+
+
+def test_groups_have_documents_of_one_stage():
+    rng = np.random.default_rng(0)
+    lengths, stages = rng.integers(0, 50, 400), np.repeat([0, 1, 2, 4], 100)
+    bounds = document_groups(lengths, 100, stages)
+    assert set(range(0, 401, 100)) <= set(bounds.tolist())
+    whole = document_groups(lengths, 100)
+    assert len(bounds) == pytest.approx(len(whole), abs=3)
 
 
 def test_small_corpora_are_drawn_one_token_at_a_time():

@@ -14,6 +14,7 @@ from sklearn.model_selection import cross_val_score
 from dask_ma import MALDA, SchMPLDA
 from dask_ma.kernels import polya_sum
 from dask_ma.schmp import RotationEngine
+from dask_ma.schmp.topics._agent import TopicRounds
 from dask_ma.schmp.topics._program import GibbsTopics
 
 RNG = np.random.default_rng(0)
@@ -35,7 +36,10 @@ SAMPLERS = ["exact", "metropolis"]
 
 
 def make(**params):
-    return SchMPLDA(K, **{**FIT, **params})
+    model = SchMPLDA(K, **{**FIT, **params})
+    if model.sampler != "metropolis":  # all documents are there from the beginning
+        model.set_params(init="random")
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +188,10 @@ def test_each_rank_sends_the_table_once_in_a_rotation(
 ):
     """Of many topics only the elements that are not zero, in 8 bytes each."""
     counts = np.random.default_rng(0).poisson(0.5, (100, 2000)).astype(float)
-    model = SchMPLDA(n_components, **{**FIT, "n_ranks": n_ranks, "max_iter": 3})
+    model = make(n_ranks=n_ranks, max_iter=3)
+    sampler = "exact" if n_components == 8 else "metropolis"
+    init = "random" if n_components == 8 else "progressive"
+    model.set_params(n_components=n_components, sampler=sampler, init=init)
     without_copies = configured({"dask-ma.on-worker-loss": "raise"}, process_client)
     with process_client.as_current(), without_copies:
         model.fit(counts)
@@ -481,6 +488,42 @@ def test_a_fit_that_goes_on_with_other_ranks(
     np.testing.assert_allclose(again.components_, table.T + 0.06, rtol=1e-5)
     assert again.n_iter_ == 30
     assert again.log_likelihood_ > model.fit(X).log_likelihood_ - 0.1
+
+
+@pytest.mark.parametrize(("period", "n_kept"), [(0.0, 7), (1e9, 2)])
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_states_are_kept_as_often_as_they_cost_little(
+    n_ranks, period, n_kept, monkeypatch
+):
+    """Always after the last rotation; after each one if they are written to files."""
+    original, kept = TopicRounds.state_dict, []
+
+    def state_dict(rounds):
+        state = original(rounds)
+        if state is not None and rounds.context.group.rank == 0:
+            kept.append(rounds.engine.iteration)
+        return state
+
+    monkeypatch.setattr(TopicRounds, "state_dict", state_dict)
+    monkeypatch.setattr("dask_ma.schmp.topics._agent._PERIOD", period)
+    make(n_ranks=n_ranks, max_iter=6).fit(X)
+    assert len(kept) == n_kept
+    assert kept[-1] == 7
+
+
+def test_states_that_are_asked_for_are_kept_always(tmp_path, configured, monkeypatch):
+    monkeypatch.setattr("dask_ma.schmp.topics._agent._PERIOD", 1e9)
+    original, kept = TopicRounds.state_dict, []
+
+    def state_dict(rounds):
+        state = original(rounds)
+        kept.append(state is not None)
+        return state
+
+    monkeypatch.setattr(TopicRounds, "state_dict", state_dict)
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        make(max_iter=3).fit(X)
+    assert kept == [True] * 4
 
 
 # Models of different documents --------------------------------------------------------

@@ -323,7 +323,7 @@ class Rounds(Method):
     def load_state_dict(self, state: State) -> None:
         self._make_engine(state)
 
-    def state_dict(self) -> Snapshot:
+    def state_dict(self) -> Snapshot | None:
         own = self.engine.own_state_dict()
         return Snapshot(self.engine.state_dict(), own, whole=own is not None)
 

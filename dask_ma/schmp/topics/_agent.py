@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.engine import Model, RankContext, Snapshot, State, fit_rounds
+from dask_ma.engine import (
+    Model,
+    RankContext,
+    Record,
+    Snapshot,
+    State,
+    Work,
+    fit_rounds,
+)
 from dask_ma.schmp.runtime._block_states import join_parts
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._run import Rounds, RunParams
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._program import GibbsTopics
+
+# States in memory are copies of all tokens' topics: they are made again when so many
+# times as long has gone by as the last one took.
+_PERIOD = 30.0
 
 
 class GibbsResult(NamedTuple):
@@ -52,19 +65,50 @@ class TopicRounds(Rounds):
             has_targets=False,
         )
         super().__init__(context, GibbsTopics(params), arguments, run)
+        self._since, self._cost = perf_counter(), 0.0
+        self._is_keeping, self._is_due = False, True
+
+    def round(self) -> Work:
+        """A rotation; the state after the last one has been kept by now."""
+        if self._is_keeping:
+            self._cost = perf_counter() - self._since
+            self._is_keeping = False
+        return super().round()
+
+    def measure(self) -> list[np.ndarray]:
+        """Besides, the seconds since the last state, and those that it took."""
+        clock = np.array([perf_counter() - self._since, self._cost])
+        return [*super().measure(), clock]
+
+    def record(self, record: Record, sums: list[np.ndarray]) -> None:
+        """Besides, what all ranks make of their clocks."""
+        super().record(record, sums[:-1])
+        passed, cost = sums[-1]
+        self._is_due = bool(passed >= _PERIOD * cost)
 
     def model(self) -> Model:
         """The model as the estimator sees it, on rank 0; a collective call."""
         found = self.engine.collect()
         return {} if found is None else _to_model(found, self._program.params)
 
-    def state_dict(self) -> Snapshot:
-        """Blocks, and the tokens of this rank."""
-        local = self.engine.local
+    def state_dict(self) -> Snapshot | None:
+        """Blocks, and the tokens of this rank; None where they are not kept.
+
+        That is until all tokens have topics, and soon after the last state, unless
+        somebody asks for states.
+        """
+        local, context = self.engine.local, self.context
+        is_asked_for = context.is_checkpointed or context.is_followed
+        is_due = self._is_due or is_asked_for or self.is_complete
+        if self.engine.iteration <= local.moves.n_stages or not is_due:
+            return None
+        self._since, self._is_keeping = perf_counter(), True
         if local.room.on_disk and not self.context.is_checkpointed:
             # Copies, and those of a neighbour, would need the memory that is short.
             return Snapshot(self.engine.state_dict(), None, in_memory=False)
         snapshot = super().state_dict()
+        if snapshot is None:
+            return None
         own = {**(snapshot.own or {}), **local.moves.state_dict()}
         return snapshot._replace(own=own, in_memory=not local.room.on_disk)
 

@@ -83,6 +83,13 @@ class SchMPLDA(FittedGibbs):
         average.
     max_doc_update_iter : int, default=100
         Most iterations for that.
+    init : {"progressive", "random"}, default="progressive"
+        How tokens of "exact" get their first topics. "random" draws them all at once,
+        by chance. "progressive" begins with down to a 16th of the documents, doubles
+        them in each of up to four rotations, and draws first topics given those that
+        are there, which gets as far in fewer rotations. With less than 900 tokens or
+        five documents for each topic in the first part, it begins with more documents.
+        It is not used where weights of first topics are given.
     components_init : array-like of shape (n_components, n_features), default=None
         Weights above 0; a token's first topic is drawn in proportion to those of its
         word. None draws by `topic_word_prior`.
@@ -189,6 +196,7 @@ class SchMPLDA(FittedGibbs):
         "keep_tokens": ["boolean"],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "max_doc_update_iter": [_AT_LEAST_ONE],
+        "init": [StrOptions({"progressive", "random"})],
         "components_init": ["array-like", None],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
@@ -201,6 +209,11 @@ class SchMPLDA(FittedGibbs):
             ("n_proposals",),
             unless("sampler", "auto", "metropolis"),
             "set sampler='metropolis'",
+        ),
+        Inactive(
+            ("init",),
+            unless("sampler", "auto", "exact"),
+            "set sampler='exact'",
         ),
         Inactive(
             ("burn_in",),
@@ -242,6 +255,7 @@ class SchMPLDA(FittedGibbs):
         keep_tokens: bool = False,
         mean_change_tol: float = 1e-3,
         max_doc_update_iter: int = 100,
+        init: str = "progressive",
         components_init: Any = None,
         warm_start: bool = False,
         verbose: int = 0,
@@ -264,6 +278,7 @@ class SchMPLDA(FittedGibbs):
         self.keep_tokens = keep_tokens
         self.mean_change_tol = mean_change_tol
         self.max_doc_update_iter = max_doc_update_iter
+        self.init = init
         self.components_init = components_init
         self.warm_start = warm_start
         self.verbose = verbose

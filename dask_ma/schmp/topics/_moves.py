@@ -17,6 +17,7 @@ from dask_ma.kernels import (
     TopicCounts,
     cut_tiles,
     document_groups,
+    document_stages,
     draw_by_rows,
     tokens_of_tile,
 )
@@ -68,7 +69,11 @@ class Moves(ABC):
         the order in which the sampler goes through them.
     topics : dict of int to ndarray of int of shape (n,)
         Topics of these.
+    n_stages : int
+        Rotations after which some documents have yet to come in.
     """
+
+    n_stages = 0
 
     def __init__(self, documents: Documents, n_topics: int, room: Room) -> None:
         self.unreported = np.zeros(n_topics, dtype=np.int64)
@@ -230,21 +235,39 @@ class Moves(ABC):
 
 
 class ExactMoves(Moves):
-    """Tokens are drawn from their conditional distributions, a tile at a time."""
+    """Tokens are drawn from their conditional distributions, a tile at a time.
 
-    def __init__(self, documents: Documents, n_topics: int, room: Room) -> None:
+    With stages, a part of the documents comes in with each of the first rotations, as
+    many as there are, and these are gone through several times: so often that all
+    rotations draw about as many tokens. A token gets its first topic given those of the
+    tokens that are there.
+    """
+
+    def __init__(
+        self, documents: Documents, n_topics: int, room: Room, n_stages: int = 0
+    ) -> None:
         super().__init__(documents, n_topics, room)
+        self.n_stages = n_stages
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
-        self._bounds = document_groups(documents.lengths, self._size)
+        stages = document_stages(documents.keys, n_stages)
+        order = np.argsort(stages, kind="stable")
+        self._stages = stages[order]
+        self._rows = np.empty(len(order), dtype=np.int32)  # of the table of documents
+        self._rows[order] = np.arange(len(order), dtype=np.int32)
+        self._bounds = document_groups(
+            documents.lengths[order], self._size, self._stages
+        )
+        self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._tiles: dict[int, list[Tile]] = {}
         self._order: dict[int, np.ndarray] = {}  # until tokens have topics
         self._counts: np.ndarray | None = None
         self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
+        rows = self._rows.take(block.owners)
         tiles, order = cut_tiles(
-            block.owners[block.by_word], block.words, self._bounds, self._size
+            rows[block.by_word], block.words, self._bounds, self._size
         )
         self._ends[number] = block.ends
         [self._order[number]] = self._room.pack([order], np.int32)
@@ -252,6 +275,7 @@ class ExactMoves(Moves):
             [block.tokens[block.by_word[order]]], np.int32
         )
         self.topics[number] = self._room.empty(len(order), self._dtype)
+        self._next[number] = 0 if self.n_stages else 1
         names = ("documents", "words", "repeats")
         columns = [
             self._room.pack([getattr(tile, name) for tile in tiles], np.int32)
@@ -264,6 +288,7 @@ class ExactMoves(Moves):
 
     def _place_by_word(self, number: int, topics: np.ndarray) -> None:
         self.topics[number][:] = topics.take(self._order.pop(number))
+        self._next[number] = self.n_stages + 1
 
     def words(self, number: int) -> np.ndarray:
         of_tiles = [tile.words.take(tile.cells) for tile in self._tiles[number]]
@@ -278,6 +303,7 @@ class ExactMoves(Moves):
         super().load(group, state)
         self._counts = None
         self._order.clear()
+        self._next = dict.fromkeys(self._next, self.n_stages + 1)
 
     def begin_rotation(
         self, priors: Priors, totals: np.ndarray, rng: np.random.Generator
@@ -300,14 +326,33 @@ class ExactMoves(Moves):
             topics, self._document_table(), words, totals, of_document, priors.sums
         )
         totals_before = totals.copy()
-        before = topics.copy() if most + len(topics) > _MOST_COUNTED else None
-        n_changed = sum(self._sampler.draw(t, known, rng) for t in self._tiles[number])
+        new, tiles, n_times = self._due(number)
+        for tile in new:
+            self._sampler.place(tile, known, rng)
+        before, n_changed = None, 0
+        if most + len(topics) > _MOST_COUNTED:
+            for tile in new:
+                cells = tile.words.take(tile.cells) * np.intp(n) + topics[tile.tokens]
+                np.add.at(counts.reshape(-1), cells, _ONE)
+            before = topics.copy()
+        for _ in range(n_times):
+            n_changed = sum(self._sampler.draw(tile, known, rng) for tile in tiles)
         if before is None:
             # Counts plus prior, with the changes: faster than to make these again.
             _to_counts(words[:, :n], priors.words, counts)
         else:
             self._move(counts, self.words(number), before, topics)
         return totals - totals_before, n_changed
+
+    def _due(self, number: int) -> tuple[list[Tile], list[Tile], int]:
+        """Tiles that come in, those that are to be drawn, and how many times."""
+        tiles, stage = self._tiles[number], self._next[number]
+        if stage > self.n_stages:
+            return [], tiles, 1
+        self._next[number] += 1
+        new = [tile for tile in tiles if self._stages[tile.first] == stage]
+        drawn = [tile for tile in tiles if self._stages[tile.first] <= stage]
+        return new, drawn, 2 ** (self.n_stages - stage)
 
     def _as_weights(
         self, counts: np.ndarray, prior: np.ndarray
@@ -325,13 +370,15 @@ class ExactMoves(Moves):
         return words, most
 
     def _document_table(self) -> np.ndarray:
-        """Tokens of each document and topic, once all tokens have topics."""
+        """Tokens of each document and topic, made when it is asked for first."""
         if self._counts is None:
             width = self._sampler.width
             table = np.zeros((len(self._documents), width), dtype=np.float32)
             flat, one = table.reshape(-1), np.float32(1)
             for number, tiles in self._tiles.items():
                 for tile in tiles:
+                    if self._stages[tile.first] >= self._next[number]:
+                        continue
                     rows = tile.documents.take(tile.cells) + np.intp(tile.first)
                     topics = self.topics[number][tile.tokens]
                     np.add.at(flat, rows * width + topics, one)

@@ -8,6 +8,10 @@ import numpy as np
 
 from dask_ma.data import RoomSettings
 
+# Of the first stage, for each topic: with fewer, topics are those of single documents.
+_FEWEST_TOKENS, _FEWEST_DOCUMENTS = 900, 5
+_MOST_STAGES = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class GibbsParams:
@@ -27,6 +31,8 @@ class GibbsParams:
         Prior to begin with.
     room : RoomSettings
         Whether tokens are in memory or on disks.
+    init : {"progressive", "random"}
+        Whether documents come in by stages, if there are enough of them.
     start : ndarray of shape (n_features, n_components) or None
         Weights by which the first topics of tokens are drawn; None stands for the
         prior of the words.
@@ -46,6 +52,7 @@ class GibbsParams:
     learn_doc_prior: bool
     topic_word_prior: np.ndarray = field(repr=False)
     learn_word_prior: bool
+    init: str
     start: np.ndarray | None = field(default=None, repr=False)
     fractions: str
     synchronize: str
@@ -56,6 +63,25 @@ class GibbsParams:
     def n_rotations(self) -> int:
         """Rotations of a fit: in the first one, tokens get their first topics."""
         return self.max_iter + 1
+
+    def n_stages(self, n_documents: int, n_tokens: int) -> int:
+        """Rotations after which some documents have yet to come in.
+
+        Parameters
+        ----------
+        n_documents, n_tokens : int
+            Of all ranks.
+
+        Returns
+        -------
+        n_stages : int
+        """
+        if self.init == "random" or self.sampler != "exact" or self.start is not None:
+            return 0
+        n_parts = min(n_tokens // _FEWEST_TOKENS, n_documents // _FEWEST_DOCUMENTS)
+        n_parts //= self.n_components
+        first_sample = self.max_iter - (self.n_samples - 1) * self.thin
+        return min(max(0, n_parts.bit_length() - 1), _MOST_STAGES, first_sample)
 
     def is_evaluated(self, rotation: int) -> bool:
         """Whether the likelihood is worked out after a rotation."""

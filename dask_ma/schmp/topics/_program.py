@@ -99,7 +99,8 @@ class LocalTopics:
 class GibbsTopics(RotationProgram):
     """Topics of the tokens of all documents, drawn in rotations.
 
-    In rotation 0 tokens get their first topics.
+    In rotation 0 tokens get their first topics, or in the first rotations, if
+    documents come in by stages.
 
     Parameters
     ----------
@@ -130,7 +131,8 @@ class GibbsTopics(RotationProgram):
         """The tokens as the sampler wants them."""
         p = self.params
         if p.sampler == "exact":
-            return ExactMoves(documents, p.n_components, room)
+            n_stages = p.n_stages(documents.n_total, documents.n_all_tokens)
+            return ExactMoves(documents, p.n_components, room, n_stages)
         return MetropolisMoves(documents, p.n_components, room, p.n_proposals)
 
     def weights(self, local: LocalTopics) -> np.ndarray:
@@ -190,7 +192,7 @@ class GibbsTopics(RotationProgram):
     ) -> dict[str, Any]:
         """Draw the topics of the tokens here that are words of a block."""
         counts = block.values["counts"]
-        if turn.rotation == 0:
+        if turn.rotation == 0 and not local.moves.n_stages:
             weights = self._start_weights(block.parameters)
             return {
                 "totals": local.moves.place(block.number, counts, weights, turn.rng)
@@ -251,10 +253,10 @@ class GibbsTopics(RotationProgram):
         p = self.params
         if not p.is_evaluated(int(shared["rotation"]) - 1):
             return np.array([np.nan])
-        alpha, lengths = shared["doc_topic_prior"], local.documents.lengths
-        value = -polya_sum(lengths, alpha.sum())
+        alpha, value = shared["doc_topic_prior"], 0.0
         for counts in local.moves.document_counts():
             value += polya_sum(counts, alpha)
+            value -= polya_sum(counts.sum(axis=1), alpha.sum())
         for block in home:
             prior = self._priors(block.parameters, shared).words
             counts = block.values["counts"]
@@ -263,7 +265,8 @@ class GibbsTopics(RotationProgram):
 
     def report(self, sums: np.ndarray, shared: dict[str, Any]) -> dict[str, float]:
         """Log likelihood and changes per token."""
-        totals, n_tokens = shared["totals"], int(shared["totals"].sum())
+        totals = shared["totals"]
+        n_tokens = max(1, int(totals.sum()))  # of the documents that are there
         of_words = self.params.prior_sums(float(shared["topic_word_prior"]))
         value = (float(sums[0]) - polya_sum(totals, of_words)) / n_tokens
         return {
@@ -317,8 +320,8 @@ class GibbsTopics(RotationProgram):
         if p.learn_doc_prior:
             for counts in local.moves.document_counts():
                 slopes[:-2] += polya_slopes(counts, alpha)
-            lengths = local.documents.lengths[:, np.newaxis]
-            slopes[-2] = polya_slopes(lengths, alpha.sum())[0]
+                lengths = counts.sum(axis=1, keepdims=True)
+                slopes[-2] += polya_slopes(lengths, alpha.sum())[0]
         if p.learn_word_prior:
             beta = shared["topic_word_prior"]
             slopes[-1] = sum(

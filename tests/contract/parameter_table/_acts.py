@@ -277,6 +277,7 @@ _GIBBS = {
     "keep_tokens": acts(True),
     "mean_change_tol": acts(0.1),
     "max_doc_update_iter": acts(2),
+    "init": acts("random", n_components=2, sampler="exact"),
     "components_init": acts(np.random.default_rng(0).gamma(2.0, 1.0, (3, 8))),
     "warm_start": acts(True, n_fits=2),
     "verbose": acts(2, "output"),

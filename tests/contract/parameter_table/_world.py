@@ -218,7 +218,7 @@ def rows_of(name: str) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(0)
     if name in ("MALDA", "SchMPLDA"):
         counts = rng.poisson(1.0, (24, 8)).astype(float)
-        return (counts + 0.2 if name == "SchMPLDA" else counts,)
+        return (20 * counts + 0.2 if name == "SchMPLDA" else counts,)
     if name == "SchMPMatrixFactorization":
         pairs = np.argwhere(rng.random((12, 8)) < 0.6)
         return pairs, rng.normal(3, 1, len(pairs))

@@ -1,0 +1,171 @@
+"""SchMPLDA that begins with a part of the documents."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+
+from dask_ma import SchMPLDA
+from dask_ma.kernels import polya_sum
+from dask_ma.schmp import RotationEngine
+from dask_ma.schmp.topics._program import GibbsTopics
+
+RNG = np.random.default_rng(0)
+K, V, D = 4, 60, 200
+PHI = RNG.dirichlet(np.full(V, 0.1), K)
+THETA = RNG.dirichlet(np.full(K, 0.3), D)
+X = np.array([RNG.multinomial(80, row) for row in THETA @ PHI]).astype(float)
+X[7] = 0  # a document without words
+N_STAGES = 2  # for 16,000 tokens
+FIT = {
+    "doc_topic_prior": 0.2,
+    "topic_word_prior": 0.06,
+    "max_iter": 6,
+    "random_state": 0,
+    "n_ranks": 1,
+}
+
+
+def make(**params):
+    return SchMPLDA(K, **{**FIT, **params})
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """After each rotation of each rank: its number, tokens of the table, and totals."""
+    original, found = RotationEngine.measure, []
+
+    def measure(engine):
+        table = np.zeros((V, K), dtype=int)
+        for block in engine._at_home():
+            table[block.parameters] = block.values["counts"]
+        documents = np.concatenate(list(engine.local.moves.document_counts()))
+        found.append((engine.iteration, table, documents, engine.shared["totals"]))
+        return original(engine)
+
+    monkeypatch.setattr(RotationEngine, "measure", measure)
+    return found
+
+
+def of_rotation(seen, rotation):
+    """The table, rows of documents, and totals of all ranks after a rotation."""
+    parts = [part for number, *part in seen if number == rotation]
+    tables, documents, totals = zip(*parts, strict=True)
+    return sum(tables), np.concatenate(documents), totals
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("most_counted", [2**21, 0])
+def test_documents_come_in_by_stages(n_ranks, most_counted, seen, monkeypatch):
+    monkeypatch.setattr("dask_ma.schmp.topics._moves._MOST_COUNTED", most_counted)
+    make(n_ranks=n_ranks).fit(X)
+    for rotation in range(1, 8):
+        table, documents, totals = of_rotation(seen, rotation)
+        assert (table >= 0).all()
+        np.testing.assert_array_equal(table.sum(axis=0), documents.sum(axis=0))
+        for total in totals:
+            np.testing.assert_array_equal(total, table.sum(axis=0))
+        part = (documents.sum(axis=1) > 0).mean()
+        expected = 0.5 ** max(0, N_STAGES + 1 - rotation)
+        assert part == pytest.approx(expected, abs=0.04)
+        if rotation > N_STAGES:
+            np.testing.assert_array_equal(table.sum(axis=1), X.sum(axis=0))
+            lengths = np.sort(documents.sum(axis=1))
+            np.testing.assert_array_equal(lengths, np.sort(X.sum(axis=1)))
+
+
+def test_the_same_documents_come_first_on_any_number_of_ranks(seen):
+    for n_ranks in (1, 2, 5):
+        seen.clear()
+        make(n_ranks=n_ranks).fit(X)
+        table, _, _ = of_rotation(seen, 1)
+        if n_ranks == 1:
+            first = table.sum(axis=1)
+        np.testing.assert_array_equal(table.sum(axis=1), first)
+
+
+def test_all_tokens_have_topics_in_the_end():
+    model = make(n_ranks=2, keep_tokens=True).fit(X)
+    tokens = model.token_topics_
+    counts = np.zeros(X.shape)
+    np.add.at(counts, (tokens.documents, tokens.words), 1)
+    np.testing.assert_array_equal(counts, X)
+    of_words, of_documents = np.zeros((V, K), int), np.zeros((D, K), int)
+    np.add.at(of_words, (tokens.words, tokens.topics), 1)
+    np.add.at(of_documents, (tokens.documents, tokens.topics), 1)
+    np.testing.assert_allclose(model.components_, of_words.T + 0.06, rtol=1e-5)
+    value = polya_sum(of_documents, 0.2) - polya_sum(of_documents.sum(1), 0.2 * K)
+    value += polya_sum(of_words, 0.06) - polya_sum(of_words.sum(0), 0.06 * V)
+    assert model.log_likelihood_ == pytest.approx(value / X.sum())
+
+
+@pytest.mark.parametrize("n_ranks", [1, 4])
+def test_a_start_by_stages_is_there_in_fewer_rotations(n_ranks):
+    """It is a start alone: in the end, both have come to the same likelihood."""
+    rng = np.random.default_rng(1)
+    topics = rng.dirichlet(np.full(300, 0.05), 20)
+    shares = rng.dirichlet(np.full(20, 0.1), 1500)
+    counts = np.array([rng.multinomial(60, row) for row in shares @ topics])
+    after = {}
+    for init in ("progressive", "random"):
+        for n_rotations in (6, 60):
+            model = SchMPLDA(
+                20, **{**FIT, "max_iter": n_rotations, "n_ranks": n_ranks}, init=init
+            )
+            after[init, n_rotations] = model.fit(counts).log_likelihood_
+    assert after["progressive", 6] > after["random", 6] + 0.1
+    assert after["progressive", 60] > after["random", 60] - 0.06
+
+
+def test_the_same_bits_on_threads_and_processes(inproc_client, process_client):
+    models = [make(n_ranks=3, max_iter=4).fit(X)]
+    for client in (inproc_client, process_client):
+        with client.as_current():
+            models.append(clone(models[0]).fit(sparse.csr_array(X)))
+    for model in models[1:]:
+        np.testing.assert_array_equal(model.components_, models[0].components_)
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_fit_that_goes_on_begins_anew_or_after_the_stages(
+    stop, tmp_path, configured, interrupted
+):
+    model = make(n_ranks=2, keep_tokens=True)
+    whole = clone(model).fit(X)
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(stop):
+            clone(model).fit(X)
+        again = clone(model).fit(X)
+    np.testing.assert_array_equal(again.components_, whole.components_)
+    np.testing.assert_array_equal(
+        again.token_topics_.topics, whole.token_topics_.topics
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_stages", "params"),
+    [
+        (2, {}),
+        (0, {"init": "random"}),
+        (0, {"sampler": "metropolis"}),
+        (0, {"components_init": PHI + 0.01}),
+        (1, {"max_iter": 1}),
+        (1, {"n_samples": 2, "thin": 5}),
+        (1, {"n_components": 8}),
+        (0, {"n_components": 9}),
+    ],
+)
+def test_stages_there_are(n_stages, params, monkeypatch):
+    """As many as leave enough tokens of a topic, and before there are samples."""
+    original, found = GibbsTopics.prepare, []
+
+    def prepare(program, shard, group):
+        local = original(program, shard, group)
+        found.append(local.moves.n_stages)
+        return local
+
+    monkeypatch.setattr(GibbsTopics, "prepare", prepare)
+    model = make().set_params(**params).fit(X)
+    assert found == [n_stages]
+    total = model.components_.sum() - 0.06 * V * model.n_components
+    assert total == pytest.approx(X.sum())
