@@ -113,12 +113,7 @@ def launch(
         fit_info=fit_info,
         is_timed=is_timed(len(addresses)),
     )
-    if trail is None or not trail.has_plugin:
-        # The scheduler gives it to workers that join; to register it again would mean
-        # to wait for workers that are about to go.
-        ensure_plugin(client)
-    if trail is not None:
-        trail.has_plugin = True
+    _ensure_plugin_once(client, trail)
     logger.debug("run %s of %s on %d ranks", run.run_id, name, run.size)
     with RunMonitor(run, client, listener, trail, is_to_stop) as watch:
         watch.start(
@@ -139,6 +134,16 @@ def launch(
             ]
         )
         return watch.result()
+
+
+def _ensure_plugin_once(client: Client, trail: Trail | None) -> None:
+    """Have the workers look after ranks, once in a fit."""
+    # The scheduler gives the plugin to workers that join; to register it again would
+    # mean to wait for workers that are about to go.
+    if trail is None or not trail.has_plugin:
+        ensure_plugin(client)
+    if trail is not None:
+        trail.has_plugin = True
 
 
 def _launch_here(

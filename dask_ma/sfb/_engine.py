@@ -127,19 +127,24 @@ class BroadcastEngine:
                 by_server=self.communication == "server",
                 wire_dtype=exchange.wire_dtype,
             )
-        self._factors = FactorExchange(
-            group,
-            topology,
-            self._staleness,
-            relays=exchange.relay,
-            wire_dtype=exchange.wire_dtype,
-            tolerance=exchange.compression,
-        )
+        self._factors = self._factor_exchange()
         self.optimizer: Optimizer | None = None
         if make_optimizer is not None:
             make = partial(make_optimizer, self.matrix.values.size)
             self.optimizer = self._process.one_if_same(make)
         self._common = model.common_step if self._agrees else None
+
+    def _factor_exchange(self) -> FactorExchange:
+        """What sends factors, and gets those of others."""
+        exchange, group = self._settings.exchange, self._context.group
+        return FactorExchange(
+            group,
+            exchange._topology(group.size),
+            self._staleness,
+            relays=exchange.relay,
+            wire_dtype=exchange.wire_dtype,
+            tolerance=exchange.compression,
+        )
 
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""
