@@ -13,6 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_ma
+from dask_ma.engine._liveness import is_running, scheduler_workers
 from dask_ma.mpca import strategies
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange
@@ -54,7 +55,10 @@ def scale(cluster_client, assert_clean):
     def scale_to(n_workers):
         cluster.scale(n_workers)
         deadline = time.monotonic() + _BOUND
-        while len(client.nthreads()) != n_workers:
+        # One that is about to go is still among them.
+        while [*map(is_running, scheduler_workers(client).values())] != (
+            [True] * n_workers
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

@@ -265,10 +265,9 @@ class ExactMoves(Moves):
         self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
-        rows = self._rows.take(block.owners)
-        tiles, order = cut_tiles(
-            rows[block.by_word], block.words, self._bounds, self._size
-        )
+        rows = self._rows.take(block.owners.take(block.by_word))
+        tiles, order = cut_tiles(rows, block.words, self._bounds, self._size)
+        del rows
         self._ends[number] = block.ends
         [self._order[number]] = self._room.pack([order], np.int32)
         [self.tokens[number]] = self._room.pack(

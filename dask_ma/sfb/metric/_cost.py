@@ -1,4 +1,4 @@
-"""What steps cost on one rank and on several, by a model of machine and network.
+"""The cost of steps on one rank and on several, by a model of machine and network.
 
 Nothing is timed, so that a seed gives one result, and short fits are not held up.
 """
