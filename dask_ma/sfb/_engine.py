@@ -17,7 +17,7 @@ from dask_ma.sfb._process import ProcessRanks
 from dask_ma.sfb._shared import SharedOutputs
 from dask_ma.sfb._start import Start, checked_matrix
 from dask_ma.sfb.exchange._choice import choose_communication
-from dask_ma.sfb.exchange._exchange import FactorExchange, scaled
+from dask_ma.sfb.exchange._exchange import factor_exchange, scaled
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.exchange._outputs import (
     OutputShares,
@@ -127,24 +127,12 @@ class BroadcastEngine:
                 by_server=self.communication == "server",
                 wire_dtype=exchange.wire_dtype,
             )
-        self._factors = self._factor_exchange()
+        self._factors = factor_exchange(group, exchange, self._staleness)
         self.optimizer: Optimizer | None = None
         if make_optimizer is not None:
             make = partial(make_optimizer, self.matrix.values.size)
             self.optimizer = self._process.one_if_same(make)
         self._common = model.common_step if self._agrees else None
-
-    def _factor_exchange(self) -> FactorExchange:
-        """What sends factors, and gets those of others."""
-        exchange, group = self._settings.exchange, self._context.group
-        return FactorExchange(
-            group,
-            exchange._topology(group.size),
-            self._staleness,
-            relays=exchange.relay,
-            wire_dtype=exchange.wire_dtype,
-            tolerance=exchange.compression,
-        )
 
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""

@@ -11,6 +11,7 @@ from scipy import sparse
 from dask_ma.comm import Group
 from dask_ma.sfb.exchange._compression import Compressed, compress
 from dask_ma.sfb.exchange._packets import Packet, pack, unpack
+from dask_ma.sfb.exchange._settings import Exchange
 from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.topology import Topology
@@ -201,6 +202,20 @@ class FactorExchange:
         if self._routes is not None:
             self._to_relay += [p for p in packets if self._routes[p.origin]]
         return packets
+
+
+def factor_exchange(
+    group: Group, settings: Exchange, staleness: Staleness
+) -> FactorExchange:
+    """What sends the factors of a rank, and gets those of others, by the settings."""
+    return FactorExchange(
+        group,
+        settings._topology(group.size),
+        staleness,
+        relays=settings.relay,
+        wire_dtype=settings.wire_dtype,
+        tolerance=settings.compression,
+    )
 
 
 def contiguous(factors: Factors) -> Factors:
