@@ -6,11 +6,14 @@ from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
 from dask_ma import SFBMetricLearner
+from dask_ma.data import Block, Shard
 from dask_ma.kernels import MetricLoss, batch_weights, squared_distances
 from dask_ma.sfb.metric import _plan
 from dask_ma.sfb.metric._cost import Steps
 from dask_ma.sfb.metric._models import groups_of
-from dask_ma.sfb.metric._plan import Plan, count_groups
+from dask_ma.sfb.metric._plan import LabelSource, Plan, count_groups
+from dask_ma.sfb.model import _pairs
+from dask_ma.sfb.model._pairs import RowTable
 
 X, y = load_digits(return_X_y=True)
 X = X / 16
@@ -279,3 +282,33 @@ def test_when_one_rank_is_quicker(n_entries, shape, n_groups, expected):
 
     steps = Steps(120, 256 * n_groups, n_groups, n_entries, shape, True, 640e6)
     assert steps.are_quicker_alone(Two, 4e6) is expected
+
+
+@pytest.mark.parametrize("n_own", [600, 0])
+def test_rows_picked_ahead_are_bounded_where_rows_come_from_others(run_ranks, n_own):
+    """By the bytes of the rows that there are, not of those that a rank had."""
+    cuts = [slice(0, 1000), slice(1000, 1000 + n_own)]
+    blocks = [Block(X[cut], y[cut], None, 0, cut.start) for cut in cuts]
+    shards = [Shard([b] if len(b.y) else [], X.shape[1], X.dtype) for b in blocks]
+
+    def program(group):
+        table = RowTable(shards[group.rank])
+        table.fetch(group, np.arange(900))
+        return table.rows_together
+
+    wanted = _pairs._TOGETHER // (X.shape[1] * X.itemsize)
+    assert run_ranks(program, 2) == [wanted, wanted]
+
+
+def test_what_rows_need_while_they_move_is_forgotten(groups, monkeypatch):
+    """As it is there for each row of all ranks."""
+    sources = []
+    original = LabelSource.stay
+    monkeypatch.setattr(
+        LabelSource, "stay", lambda source: sources.append(source) or original(source)
+    )
+    fit(n_ranks=2, batch_size="auto")
+    assert len(sources) == 2
+    for source in sources:
+        assert source._numbers.size == source._of_all[0].size == 0
+        assert source._of_all[1] is None
