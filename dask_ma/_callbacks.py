@@ -36,9 +36,10 @@ __all__ = ["CallbackSupportMixin", "N_WRAPPERS", "fit_listener", "with_callbacks
 @contextmanager
 def fit_listener(
     estimator: Any,
-    max_rounds: int | None,
+    max_rounds: Callable[[int], int | None],
     data: tuple[Any, Any, Any],
     to_attributes: Callable[[Model], dict[str, Any]],
+    n_ranks: int,
 ) -> Iterator[Listener | None]:
     """Listener for a fit that tells the user and the user's callbacks of each round.
 
@@ -47,25 +48,28 @@ def fit_listener(
     estimator : estimator
         The estimator that is being fitted. Its `verbose` asks for a progress bar if it
         is 1, and for a line per round if it is more, or where no bar can be drawn.
-    max_rounds : int or None
-        Most rounds that there can be; None if that is not known.
+    max_rounds : callable
+        Most rounds that there can be with that many ranks; None if nobody knows.
     data : tuple
         X, y and the sample weights, for callbacks that ask for them.
     to_attributes : callable
         Turns a model into the attributes of a fitted estimator.
+    n_ranks : int
+        Ranks of the fit when it begins.
 
     Yields
     ------
     listener : callable or None
         None if nobody wants to know.
     """
-    callbacks = _RoundCallbacks(estimator, max_rounds, data, to_attributes)
+    most = max_rounds(n_ranks)
+    callbacks = _RoundCallbacks(estimator, most, data, to_attributes)
     wanted: list[Listener] = []
     if callbacks.active:
         wanted.append(callbacks)
     with ExitStack() as stack:
         if estimator.verbose:
-            wanted.append(_teller(estimator, max_rounds, stack))
+            wanted.append(_teller(estimator, most, stack))
         callbacks.begin()
         yield _all_of(wanted) if wanted else None
         callbacks.end()

@@ -111,7 +111,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         return kind(**{**{n: v for n, v in known.items() if n in names}, **changes})
 
-    def _max_rounds(self, params: Any, info: InputInfo) -> int | None:
+    def _max_rounds(self, params: Any, info: InputInfo, n_ranks: int) -> int | None:
         """Most rounds that there can be, for progress bars; None if nobody knows."""
         most: int = params.max_iter
         return most
@@ -194,8 +194,8 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             spills=self._spills,
             join=None if self._join is None else partial(self._join, params=params),
         )
-        max_rounds = self._max_rounds(params, info)
-        follow = partial(fit_listener, self, max_rounds, data, self._to_attributes)
+        most = partial(self._max_rounds, params, info)
+        follow = partial(fit_listener, self, most, data, self._to_attributes)
         with fit_client() as client:
             return run_fit(job, client, follow)
 

@@ -356,7 +356,7 @@ class Told(DistributedEstimator):
         assert info.n_rows == 60
         return self._params_of(ToldParams, **changes)
 
-    def _max_rounds(self, params, info):
+    def _max_rounds(self, params, info, n_ranks):
         return None
 
     def _partial_changes(self):

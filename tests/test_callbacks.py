@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from dask_ma import ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
+from dask_ma import MALDA, ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
 
 callback = pytest.importorskip(
     "sklearn.callback", reason="scikit-learn has callbacks from version 1.9 on"
@@ -29,6 +29,8 @@ class Recorder:
 
     def on_fit_task_begin(self, estimator, context, *, X=None, y=None, metadata=None):
         self.calls.append(f"begin {context.task_name}")
+        if context.task_name == "fit":
+            self.max_rounds = context.max_subtasks
         self.data = X, y, metadata
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
@@ -149,6 +151,16 @@ def test_hooks_see_the_data(data):
     np.testing.assert_array_equal(recorder.data[2]["sample_weight"], weight)
     model.fit(X, y)
     assert recorder.data[2] is None
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_all_rounds_are_known_before(n_ranks):
+    # More documents make a round of two ranks than of one.
+    X = np.random.default_rng(0).poisson(1, size=(17000, 4))
+    model = MALDA(2, max_iter=1, learning_method="online", n_ranks=n_ranks)
+    recorder = Recorder()
+    model.set_callbacks(recorder).fit(X)
+    assert recorder.max_rounds == len(recorder.rounds)
 
 
 def test_partial_fit_is_one_round(data):

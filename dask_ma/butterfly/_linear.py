@@ -64,7 +64,9 @@ class LinearButterfly(LinearEstimator):
         fixed = {**_FIXED, **as_named(self.loss, self.epsilon)}
         return self._params_of(ButterflyParams, **{**fixed, **changes})
 
-    def _max_rounds(self, params: ButterflyParams, info: InputInfo) -> int:
+    def _max_rounds(
+        self, params: ButterflyParams, info: InputInfo, n_ranks: int
+    ) -> int:
         """Each pass of the refinement is a round, too."""
         return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
 

@@ -72,7 +72,7 @@ _POLICIES = ("restart", "continue", "raise")
 def run_fit(
     job: Job,
     client: Client | None,
-    follow: Callable[[], AbstractContextManager[Listener | None]],
+    follow: Callable[[int], AbstractContextManager[Listener | None]],
 ) -> Any:
     """Share out the rows, run the agent on all ranks, return rank 0's result.
 
@@ -83,7 +83,7 @@ def run_fit(
     client : Client or None
         Cluster to run on; None for threads of this process.
     follow : callable
-        Makes the context manager that gives the listener.
+        Makes the context manager that gives the listener, from the number of ranks.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def run_fit(
     with counted(fit.fit_id), terminable(fit.termination):
         try:
             fit.prepare()
-            with follow() as listener:
+            with follow(fit.n_ranks) as listener:
                 return fit.run(listener)
         except Exception as error:
             fit.explain(error)
@@ -144,6 +144,12 @@ class _Fit:
         self.keeps = self.client is not None and (
             self.policy != "raise" or self.elastic
         )
+
+    @property
+    def n_ranks(self) -> int:
+        """Ranks, once they are placed."""
+        placed = self.addresses
+        return self.job.n_local_ranks if placed is None else len(placed)
 
     # The way through ---------------------------------------------------------------
 
@@ -287,7 +293,7 @@ class _Fit:
     def _partition(self) -> None:
         """Give the ranks their rows."""
         job = self.job
-        n_ranks = job.n_local_ranks if self.addresses is None else len(self.addresses)
+        n_ranks = self.n_ranks
         self.shards = partition(
             *job.data,
             n_ranks=n_ranks,

@@ -161,6 +161,6 @@ def run_program_job(
         return run_fit(job, client, _follow)
 
 
-def _follow() -> AbstractContextManager[Listener | None]:
+def _follow(n_ranks: int) -> AbstractContextManager[Listener | None]:
     """Nobody follows."""
     return nullcontext()

@@ -106,7 +106,9 @@ class TopicEstimator(FittedTopics):
             chosen["components"] = self._first_components()
         return self._params_of(TopicParams, **{**chosen, **changes})
 
-    def _max_rounds(self, params: TopicParams, info: InputInfo) -> int | None:
+    def _max_rounds(
+        self, params: TopicParams, info: InputInfo, n_ranks: int
+    ) -> int | None:
         """Most rounds that there can be, if the number of documents is known."""
         n_rows, method = info.n_rows, params.learning_method
         if method == "batch":
@@ -115,8 +117,11 @@ class TopicEstimator(FittedTopics):
             return None
         if method == "auto" and is_few(n_rows):
             return params.max_iter
-        default = gradient_size if is_gradient(params.paradigm) else round_size
-        return params.max_iter * -(-n_rows // (params.batch_size or default(n_rows)))
+        if is_gradient(params.paradigm):
+            size = gradient_size(n_rows)
+        else:
+            size = round_size(n_rows, n_ranks)
+        return params.max_iter * -(-n_rows // (params.batch_size or size))
 
     def _make_priors(self, *, continues: bool) -> dict[str, Any]:
         """Priors to begin with, in the shapes of the fitted attributes."""

@@ -74,7 +74,7 @@ class LinearMA(LinearEstimator):
         }
         return self._params_of(FitParams, **{**chosen, **changes})
 
-    def _max_rounds(self, params: FitParams, info: InputInfo) -> int:
+    def _max_rounds(self, params: FitParams, info: InputInfo, n_ranks: int) -> int:
         """Each pass of the refinement is a round, too."""
         return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
 

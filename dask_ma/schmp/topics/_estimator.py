@@ -374,7 +374,7 @@ class SchMPLDA(FittedGibbs):
                 f"should come after burn_in={self.burn_in}; raise max_iter"
             )
 
-    def _max_rounds(self, params: GibbsParams, info: InputInfo) -> int:
+    def _max_rounds(self, params: GibbsParams, info: InputInfo, n_ranks: int) -> int:
         return params.n_rotations
 
     def _warm_changes(self) -> dict[str, Any]:

@@ -459,7 +459,9 @@ class SFBDictionaryLearning(FittedDictionary):
             "n_steps": self.n_steps_,
         }
 
-    def _max_rounds(self, params: DictionaryParams, info: InputInfo) -> int | None:
+    def _max_rounds(
+        self, params: DictionaryParams, info: InputInfo, n_ranks: int
+    ) -> int | None:
         """Most rounds that there can be, if the number of rows is known."""
         if info.n_rows is None:
             return None

@@ -422,7 +422,9 @@ class SFBMetricLearner(FittedMetric):
             },
         )
 
-    def _max_rounds(self, params: MetricParams, info: InputInfo) -> int | None:
+    def _max_rounds(
+        self, params: MetricParams, info: InputInfo, n_ranks: int
+    ) -> int | None:
         return None if isinstance(params.max_iter, str) else params.max_iter
 
     def _warm_changes(self) -> dict[str, Any]:
