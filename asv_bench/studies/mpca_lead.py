@@ -255,6 +255,7 @@ def measure(name: str, client: Any, args: argparse.Namespace, cells: Cells) -> N
     data = spread(images, client)
     # Futures of the same blocks, for what knows nothing of dask.array.
     X, y = (client.compute(list(each.to_delayed().ravel())) for each in data)
+    wait([*X, *y])  # only then does somebody hold them
     blocks = list(zip(X, y, strict=True))
     if task.shape:
         data = data[0].reshape(-1, *task.shape), data[1]
