@@ -6,6 +6,7 @@ import pytest
 
 from dask_ma import MASGDClassifier
 from dask_ma.ma.sgd._steps import (
+    Course,
     Sizes,
     local_epochs,
     quickest_ranks,
@@ -94,10 +95,12 @@ def test_cost_of_a_pass_by_hand(epochs, cost):
     assert relative_cost(epochs, several) == pytest.approx(cost, rel=1e-9)
 
 
-def quickest(n_rows, per_row, n_features, most, moved=0, bandwidth=LOOPBACK, **options):
+def quickest(
+    n_rows, per_row, n_features, most, moved=0, bandwidth=LOOPBACK, rounds=(1000, 1000)
+):
     sizes = Sizes(1, n_rows, n_rows * per_row, 1, n_features, bandwidth)
-    options = {"refines": True, "moved": lambda n: moved * (n < most), **options}
-    return quickest_ranks("auto", sizes, most, **options)
+    course = Course.up_to(*rounds)
+    return quickest_ranks("auto", sizes, most, course, lambda n: moved * (n < most))
 
 
 def test_ranks_that_are_worth_while():
@@ -118,7 +121,8 @@ def test_rows_move_only_where_that_is_made_up_for():
 def test_ranks_that_only_average_models():
     """A refinement is shared out without a loss, the passes of SGD are not."""
     assert quickest(50_000, 137, 37_171, 2) == 2
-    assert quickest(50_000, 137, 37_171, 2, refines=False) == 1
+    assert quickest(50_000, 137, 37_171, 2, rounds=(1000, 0)) == 1
+    assert quickest(25_000, 137, 37_171, 2, rounds=(0, 1000)) == 2
 
 
 def test_auto_takes_several_passes_where_exchange_is_dear():

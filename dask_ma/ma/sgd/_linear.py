@@ -12,7 +12,7 @@ from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._params import INACTIVE, FitParams, check_combinations, is_refined
-from dask_ma.ma.sgd._steps import Sizes, quickest_ranks
+from dask_ma.ma.sgd._steps import Course, Sizes, quickest_ranks
 
 
 class LinearMA(LinearEstimator):
@@ -91,13 +91,9 @@ class LinearMA(LinearEstimator):
             n_features=size.n_features,
             link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
         )
-        return quickest_ranks(
-            self.local_epochs,
-            sizes,
-            n_threads,
-            refines=is_refined(self),
-            moved=size.moved,
-        )
+        n_refined = self.refine_max_iter if is_refined(self) else 0
+        course = Course.up_to(self.max_iter, n_refined)
+        return quickest_ranks(self.local_epochs, sizes, n_threads, course, size.moved)
 
     @property
     def _deal(self) -> Deal:

@@ -223,12 +223,31 @@ def relative_cost(epochs: float, sizes: Sizes) -> float:
     return (1 + _drift(sizes) * math.sqrt(epochs)) * cost_of_pass
 
 
+class Course(NamedTuple):
+    """What a fit is taken to be made of.
+
+    Attributes
+    ----------
+    n_passes : float
+        Passes of SGD.
+    n_refined : float
+        Rounds of the refinement, which all ranks share without a loss.
+    """
+
+    n_passes: float
+    n_refined: float
+
+    @classmethod
+    def up_to(cls, max_iter: int, refine_max_iter: int) -> Course:
+        """That of a fit with default parameters, or less if less is allowed."""
+        return cls(min(_PASSES, max_iter), min(_REFINED, refine_max_iter))
+
+
 def quickest_ranks(
     setting: float | str,
     sizes: Sizes,
     most: int,
-    *,
-    refines: bool,
+    course: Course,
     moved: Callable[[int], float],
 ) -> int:
     """How many ranks are done soonest, by the costs that :func:`local_epochs` weighs.
@@ -241,8 +260,8 @@ def quickest_ranks(
         Sizes of the problem; their number of ranks is not looked at.
     most : int
         Ranks that there may be.
-    refines : bool
-        Whether a refinement follows, which all ranks share without a loss.
+    course : Course
+        What the fit is made of.
     moved : callable
         Given a number of ranks, bytes that have to move to them first.
 
@@ -254,28 +273,31 @@ def quickest_ranks(
 
     def seconds(n_ranks: int) -> float:
         own = sizes._replace(n_ranks=n_ranks)
-        found = _seconds_of_sgd(setting, own) + moved(n_ranks) / sizes.link_bandwidth
-        return found + _seconds_of_refinement(own) if refines else found
+        return (
+            course.n_passes * _seconds_of_pass(setting, own)
+            + course.n_refined * _seconds_of_refined(own)
+            + moved(n_ranks) / sizes.link_bandwidth
+        )
 
     return quickest_of(most, seconds)
 
 
-def _seconds_of_sgd(setting: float | str, sizes: Sizes) -> float:
-    """Seconds of the rounds of a fit with defaults."""
+def _seconds_of_pass(setting: float | str, sizes: Sizes) -> float:
+    """Seconds of the rounds in which ranks get as far as one would in a pass."""
     work = sizes.n_stored * sizes.n_problems / sizes.n_ranks * _SECONDS_PER_STORED
     if sizes.n_ranks == 1:
-        return _PASSES * work * (1 + _EVALUATION)
-    return _PASSES * work * relative_cost(local_epochs(setting, sizes), sizes)
+        return work * (1 + _EVALUATION)
+    return work * relative_cost(local_epochs(setting, sizes), sizes)
 
 
-def _seconds_of_refinement(sizes: Sizes) -> float:
-    """Seconds of its refinement."""
+def _seconds_of_refined(sizes: Sizes) -> float:
+    """Seconds of a round of the refinement."""
     work = sizes.n_stored * sizes.n_problems / sizes.n_ranks * _SECONDS_PER_EVALUATED
     if sizes.n_ranks == 1:
-        return _REFINED * work
+        return work
     n_bytes = _BYTES_PER_WEIGHT * sizes.n_problems * sizes.n_features
     messages = _EXCHANGES * math.log2(sizes.n_ranks)
-    return _REFINED * (work + messages + n_bytes / sizes.link_bandwidth)
+    return work + messages + n_bytes / sizes.link_bandwidth
 
 
 def _drift(sizes: Sizes) -> float:
