@@ -55,7 +55,7 @@ dask.config.set(
         # has fitted a first model; one that is forked from where they are, 0.6 s.
         "distributed.worker.multiprocessing-method": "forkserver",
         # Small problems of the tests are to be fitted by several ranks.
-        "dask-ma.launch.moved-rows": 0,
+        "dask-ma.data.moved-rows": 0,
     }
 )
 get_mp_context().set_forkserver_preload(

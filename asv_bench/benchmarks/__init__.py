@@ -14,7 +14,7 @@ from dask.distributed import Client, LocalCluster
 # the path of this one, need to import the functions that run on them.
 sys.path.append(str(Path(__file__).parent.parent))
 # A rank for each process that a benchmark starts, however few the rows are.
-dask.config.set({"dask-ma.launch.moved-rows": 0})
+dask.config.set({"dask-ma.data.moved-rows": 0})
 
 
 def parameterized(**parameters: Sequence[Any]) -> Callable[[type], type]:

@@ -89,7 +89,7 @@ def cluster_of_processes(n_workers: int) -> Iterator[tuple[Client, psutil.Proces
         try:
             assert process.stdout is not None
             # A rank for each process, however few the rows of a fit are.
-            everywhere = dask.config.set({"dask-ma.launch.moved-rows": 0})
+            everywhere = dask.config.set({"dask-ma.data.moved-rows": 0})
             with everywhere, Client(process.stdout.readline().strip()) as client:
                 client.wait_for_workers(n_workers)
                 yield client, parent

@@ -251,7 +251,7 @@ def measure(case: Case, folder: Path, n_pairs: int) -> dict[str, str]:
 
 def choice_of_ranks(takes_all: bool) -> dict[str, str | int]:
     """Configuration of fits on a rank for each process, or on as many as pay."""
-    return {"dask-ma.launch.moved-rows": 0 if takes_all else "512 MiB"}
+    return {"dask-ma.data.moved-rows": 0 if takes_all else "512 MiB"}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How large rows are that lie in this process or on workers already."""
+"""The size of rows that lie in this process or on workers already."""
 
 from __future__ import annotations
 

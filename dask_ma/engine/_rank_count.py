@@ -23,7 +23,7 @@ def choose_ranks(
     Where more ranks would make a fit slower, its rows go to fewer of them: to those
     that have most of the rows already. All threads carry a rank where the user has
     asked for a number of them, nobody knows what they bring or how large the rows are,
-    or the rows are larger than ``dask-ma.launch.moved-rows``.
+    or the rows are larger than ``dask-ma.data.moved-rows``.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def choose_ranks(
     if job.n_ranks is not None or job.worthwhile_ranks is None:
         return job.n_ranks, workers
     threads = running_workers(client, allow_none=True, workers=workers)
-    limit, n_threads = _config.get_bytes("launch.moved-rows"), sum(threads.values())
+    limit, n_threads = _config.get_bytes("data.moved-rows"), sum(threads.values())
     if not limit or n_threads < 2:
         return None, workers
     size = size_of_input(job.data[0], job.info, client)

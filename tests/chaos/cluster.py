@@ -149,7 +149,7 @@ class Cluster:
         self._stack = contextlib.ExitStack()
         enter = self._stack.enter_context
         # A rank for each thread, however few the rows are.
-        enter(dask.config.set({"dask-ma.launch.moved-rows": 0}))
+        enter(dask.config.set({"dask-ma.data.moved-rows": 0}))
         self._directory = enter(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         cluster = enter(
             LocalCluster(

@@ -14,7 +14,7 @@ from dask_ma.data import describe
 from dask_ma.engine._client import known_workers
 from dask_ma.engine._rank_count import choose_ranks
 
-LIMIT = "dask-ma.launch.moved-rows"
+LIMIT = "dask-ma.data.moved-rows"
 
 
 def job_of(X, wanted=None, worthwhile=1):

@@ -42,7 +42,7 @@ def test_a_small_fit(parameters, n_ranks, inproc_client, configured):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 8))
     y = X[:, 0] - X[:, 1]
-    limit = {"dask-ma.launch.moved-rows": "1 MiB"}
+    limit = {"dask-ma.data.moved-rows": "1 MiB"}
     with inproc_client.as_current(), configured(limit):
         model = SchMPLasso(0.1, **parameters).fit(X, y)
     assert set(model.timeline_["rank"].tolist()) == {*range(n_ranks)}

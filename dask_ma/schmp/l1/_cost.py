@@ -1,4 +1,4 @@
-"""What a fit by working sets takes on some ranks, by times that were measured once."""
+"""The cost of a fit by working sets on some ranks, by times measured once."""
 
 from __future__ import annotations
 
