@@ -27,7 +27,6 @@ from dask_ma.data import (
     CAST_LATER,
     Deal,
     InputInfo,
-    InputSize,
     apply_blockwise,
     check_memory_labels,
     checked_rows,
@@ -183,7 +182,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             name=type(self).__name__,
             identity=self._identity(params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
-            worthwhile_ranks=self._worthwhile_ranks,
+            worthwhile_ranks=getattr(self, "_worthwhile_ranks", None),
             n_local_ranks=_n_local_ranks(self.n_ranks, info.n_rows),
             info=info,
             seed=seed,
@@ -205,10 +204,6 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     def _seed(self) -> Any:
         """`random_state`; an estimator without one draws nothing."""
         return getattr(self, "random_state", 0)
-
-    def _worthwhile_ranks(self, size: InputSize, n_threads: int) -> int:
-        """How many threads make a fit quicker that may use all of them."""
-        return n_threads
 
     @property
     def _row_dtypes(self) -> tuple[Any, ...]:
