@@ -182,6 +182,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             name=type(self).__name__,
             identity=self._identity(params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
+            worthwhile_ranks=getattr(self, "_worthwhile_ranks", None),
             n_local_ranks=_n_local_ranks(self.n_ranks, info.n_rows),
             info=info,
             seed=seed,

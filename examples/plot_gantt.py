@@ -37,7 +37,13 @@ paradigms = {
 # The first fit on a cluster loads the code on the workers, so it is not looked at.
 def fit(X, y, **parameters):
     """A fit of four rounds."""
-    common = {"max_iter": 4, "tol": None, "alpha": 1e-5, "random_state": 0}
+    common = {
+        "max_iter": 4,
+        "tol": None,
+        "alpha": 1e-5,
+        "random_state": 0,
+        "n_ranks": 4,
+    }
     return MASGDClassifier(**common, **parameters).fit(X, y)
 
 

@@ -54,6 +54,8 @@ dask.config.set(
         # A worker that imports all modules itself takes 3 s of the processor until it
         # has fitted a first model; one that is forked from where they are, 0.6 s.
         "distributed.worker.multiprocessing-method": "forkserver",
+        # Small problems of the tests are to be fitted by several ranks.
+        "dask-ma.data.moved-rows": 0,
     }
 )
 get_mp_context().set_forkserver_preload(

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
 from dask.distributed import Client, LocalCluster
 
 # asv imports this package without a path to it, but worker processes, which start with
 # the path of this one, need to import the functions that run on them.
 sys.path.append(str(Path(__file__).parent.parent))
+# A rank for each process that a benchmark starts, however few the rows are.
+dask.config.set({"dask-ma.data.moved-rows": 0})
 
 
 def parameterized(**parameters: Sequence[Any]) -> Callable[[type], type]:

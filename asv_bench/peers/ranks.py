@@ -11,9 +11,9 @@ To be run in the folder asv_bench:
 SGDClassifier makes a number of passes; the others make as many rounds as it takes to an
 objective that is not higher. With ``--within`` all make as few as it takes to so many
 times the objective of MASGDClassifier's whole fit, which ends within 0.1 % of the
-optimum. All parameters but `alpha` are the defaults. The fits take
-turns, so that what else the machine does strikes all of them alike; the figures are
-medians, and processor seconds stand beside those of the clock.
+optimum. All parameters but `alpha` are the defaults, and `average` with ``--average``.
+The fits take turns, so that what else the machine does strikes all of them alike; the
+figures are medians, and processor seconds stand beside those of the clock.
 """
 
 from __future__ import annotations
@@ -92,6 +92,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", help="ours to run, such as '2 processes'")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--average", action="store_true", help="ours return the mean of their rounds"
+    )
     parser.add_argument("--write", type=Path, help="file for the figures")
     return parser.parse_args()
 
@@ -108,9 +111,11 @@ def quiet_cluster() -> Iterator[Client]:
         yield client
 
 
-def contestants(problem: Problem, client: Client, seed: int) -> list[Contestant]:
+def contestants(
+    problem: Problem, client: Client, options: argparse.Namespace
+) -> list[Contestant]:
     """scikit-learn, and MASGDClassifier here and on the workers of the client."""
-    X, y = problem.features, problem.labels
+    X, y, seed = problem.features, problem.labels, options.seed
     with client.as_current():
         X_there, y_there = persist(X, y, client)
 
@@ -126,6 +131,7 @@ def contestants(problem: Problem, client: Client, seed: int) -> list[Contestant]
             max_iter=rounds,
             tol=None,
             n_ranks=n_ranks,
+            average=options.average,
             random_state=seed,
         )
 
@@ -283,7 +289,7 @@ def main() -> None:
     }
     print(facts, flush=True)
     with quiet_cluster() as client:
-        everybody = contestants(problem, client, options.seed)
+        everybody = contestants(problem, client, options)
         if options.only:
             chosen = (REFERENCE, *options.only)
             everybody = [one for one in everybody if one.name in chosen]

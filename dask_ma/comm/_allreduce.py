@@ -28,6 +28,7 @@ from dask_ma.comm._topology import (
 )
 
 Way = Literal["whole", "halves", "parts"]
+_COPY = 1 / 8  # what a byte costs that is copied, by one that is sent
 
 
 def allreduce_flat(group: Group, flat: np.ndarray, combine: np.ufunc) -> np.ndarray:
@@ -83,6 +84,9 @@ def reduce_scatter_flat(
     group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
 ) -> np.ndarray:
     """This rank's part of the combined vector; it may share memory with `flat`."""
+    overhead = _config.get_bytes("comm.message-overhead")
+    if scatters_by_halves(group.layout, flat.nbytes, overhead):
+        return _scatter_by_halves(group, flat, combine, tag)
     layout, inputs = group.layout, ("inputs", tag)
     push_to_local_peers(group, flat, inputs, copy=False)
     local = {
@@ -104,6 +108,28 @@ def reduce_scatter_flat(
 
 
 # What the ways cost -----------------------------------------------------------------
+
+
+def scatters_by_halves(layout: Layout, nbytes: int, overhead: int) -> bool:
+    """Whether parts are added up by halves, and not each by its rank at once.
+
+    That takes fewer messages with as many bytes, and a copy of the vector. It is for a
+    power of two of processes with a rank each.
+
+    Parameters
+    ----------
+    layout : Layout
+        Which ranks share a process.
+    nbytes : int
+        Size of the vector.
+    overhead : int
+        What a message costs by itself, in bytes.
+    """
+    n_nodes = layout.n_nodes
+    if layout.size > n_nodes or n_nodes & (n_nodes - 1):
+        return False
+    n_spared = n_nodes - 1 - len(doubling_steps(n_nodes))
+    return n_spared * overhead > _COPY * nbytes
 
 
 def _cost_whole(n_nodes: int, nbytes: int, overhead: int) -> float:
@@ -189,7 +215,30 @@ def _add_up_by_halves(
 ) -> np.ndarray:
     """Exchange halves, where :func:`_has_subtrees` holds."""
     [(_, vector)] = sums.items()
-    return _Halves(group, combine, tag, len(vector)).total(vector)
+    bounds = split_bounds(len(vector), powers_of_two(group.layout.n_nodes)[0])
+    return _Halves(group, combine, tag, bounds).total(vector)
+
+
+def _scatter_by_halves(
+    group: Group, flat: np.ndarray, combine: np.ufunc, tag: int
+) -> np.ndarray:
+    """This rank's part, where :func:`scatters_by_halves` holds."""
+    # The lowest bit of a rank says which half of the vector it keeps first.
+    order = _reversed_bits(group.size)
+    bounds = split_bounds(len(flat), group.size)
+    parts = [flat[bounds[rank] : bounds[rank + 1]] for rank in order]
+    ends = np.cumsum([0, *map(len, parts)]).tolist()
+    vector = np.concatenate(parts)
+    return _Halves(group, combine, tag, ends).halve(vector).values
+
+
+@lru_cache
+def _reversed_bits(number: int) -> tuple[int, ...]:
+    """Numbers below a power of two, the bits of each from last to first."""
+    order = [0]
+    for _ in doubling_steps(number):
+        order = [2 * place for place in order] + [2 * place + 1 for place in order]
+    return tuple(order)
 
 
 # The nodes are taken in teams of powers of two, the largest first: 7 as 4, 2 and 1. The
@@ -201,13 +250,15 @@ def _add_up_by_halves(
 class _Halves:
     """Exchange of halves between nodes of which each has the sum of a subtree."""
 
-    def __init__(self, group: Group, combine: np.ufunc, tag: int, length: int) -> None:
+    def __init__(
+        self, group: Group, combine: np.ufunc, tag: int, bounds: list[int]
+    ) -> None:
         self._group, self._combine, self._tag = group, combine, tag
         layout = group.layout
         node = layout.node_of(group.rank)
         self._leaders = [ranks[0] for ranks in layout.members]
         self._sizes = powers_of_two(layout.n_nodes)
-        self._bounds = split_bounds(length, self._sizes[0])
+        self._bounds = bounds
         self._team, self._start = 0, 0  # this node's team, and its first node
         while node >= self._start + self._sizes[self._team]:
             self._start += self._sizes[self._team]
@@ -216,7 +267,7 @@ class _Halves:
 
     def total(self, vector: np.ndarray) -> np.ndarray:
         """The sum over all nodes."""
-        run = self._hand_on(self._halve(vector))
+        run = self._hand_on(self.halve(vector))
         n_first = self._sizes[0]
         if self._team:
             node = self._start + self._place
@@ -227,7 +278,7 @@ class _Halves:
             self._send(total, beyond, "total")
         return total
 
-    def _halve(self, vector: np.ndarray) -> _Run:
+    def halve(self, vector: np.ndarray) -> _Run:
         """Sum over the team of the pieces that this place gets."""
         run = _Run(0, self._sizes[0], vector)
         for distance in doubling_steps(self._sizes[self._team]):

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.comm._allreduce import reduce_scatter_flat
+from dask_ma.comm._allreduce import reduce_scatter_flat, scatters_by_halves
 from dask_ma.comm._collectives import (
     Op,
     _pack,
@@ -25,7 +25,7 @@ from dask_ma.comm._collectives import (
 from dask_ma.comm._exchange import local_barrier, others
 from dask_ma.comm._group import Group, aligned, map_arrays
 from dask_ma.comm._reduction import concatenate_parts
-from dask_ma.comm._topology import tree_split
+from dask_ma.comm._topology import doubling_steps, tree_split
 
 Algorithm = Literal["direct", "tree"]
 _Flats = list[np.ndarray]
@@ -167,7 +167,10 @@ def _pays_in_parts(group: Group, nbytes: int) -> bool:
     n_nodes = group.layout.n_nodes
     # What the root receives less, against the messages of the first step.
     spared = nbytes * (n_nodes - 1) * (n_nodes - 2) / n_nodes
-    return spared > (n_nodes - 1) * _config.get_bytes("comm.message-overhead")
+    overhead, n_messages = _config.get_bytes("comm.message-overhead"), n_nodes - 1
+    if scatters_by_halves(group.layout, nbytes, overhead):
+        n_messages = len(doubling_steps(n_nodes))
+    return spared > n_messages * overhead
 
 
 def broadcast_direct(group: Group, payload: Any = None, root: int = 0) -> Any:

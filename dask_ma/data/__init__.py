@@ -17,6 +17,7 @@ from dask_ma.data._fingerprint import (
     digest_shard,
 )
 from dask_ma.data._frames import as_arrays, row_blocks
+from dask_ma.data._input_size import InputSize, size_of_input
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection, rows_like
 from dask_ma.data._labels import (
     check_memory_labels,
@@ -45,6 +46,7 @@ __all__ = [
     "CAST_LATER",
     "Deal",
     "InputInfo",
+    "InputSize",
     "Partition",
     "Piece",
     "Room",
@@ -84,6 +86,7 @@ __all__ = [
     "row_blocks",
     "rows_like",
     "rows_of",
+    "size_of_input",
     "to_csr",
     "unique_labels_of",
     "weight_per_row",

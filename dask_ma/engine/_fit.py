@@ -45,6 +45,7 @@ from dask_ma.engine._lost_workers import (
     wait_for_workers,
 )
 from dask_ma.engine._process import Termination, terminable
+from dask_ma.engine._rank_count import choose_ranks
 from dask_ma.engine.recovery._identity import (
     CheckpointSettings,
     FitInfo,
@@ -256,8 +257,10 @@ class _Fit:
             running = running_workers(self.client, allow_none=True, workers=workers)
             self._note_workers(running, workers)
         self.lost.clear()
-        n_rows = self.job.info.n_rows
-        self.addresses = place_ranks(self.client, self.job.n_ranks, n_rows, workers)
+        n_ranks, n_rows = self.job.n_ranks, self.job.info.n_rows
+        if self.client is not None and workers is not None and not self.elastic:
+            n_ranks, workers = choose_ranks(self.client, self.job, workers)
+        self.addresses = place_ranks(self.client, n_ranks, n_rows, workers)
         self._partition()
 
     def _note_workers(

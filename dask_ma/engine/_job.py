@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.data import Deal, InputInfo
+from dask_ma.data import Deal, InputInfo, InputSize
 from dask_ma.engine._run import Agent
 from dask_ma.engine.recovery._identity import Identity
 
@@ -31,6 +31,9 @@ class Job:
         What tells the fit from others; None if it must not be saved.
     n_ranks : int or None
         Number of ranks wanted.
+    worthwhile_ranks : callable or None
+        Given an :class:`~dask_ma.data.InputSize` and the number of threads: how many of
+        them make the fit quicker. None where all do.
     n_local_ranks : int
         Number of ranks without a client.
     info : InputInfo
@@ -71,3 +74,4 @@ class Job:
     copies: float = 0.0
     spills: bool = False
     join: Callable[[list[Any]], Any] | None = None
+    worthwhile_ranks: Callable[[InputSize, int], int] | None = None

@@ -148,6 +148,8 @@ class Cluster:
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         enter = self._stack.enter_context
+        # A rank for each thread, however few the rows are.
+        enter(dask.config.set({"dask-ma.data.moved-rows": 0}))
         self._directory = enter(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         cluster = enter(
             LocalCluster(

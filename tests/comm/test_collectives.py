@@ -275,6 +275,30 @@ def test_reduce_scatter(run_ranks, size, per_node):
             assert_same_bits(result[which], expected[bounds[rank] : bounds[rank + 1]])
 
 
+@pytest.mark.parametrize(
+    ("size", "per_node", "n_elements", "n_messages"),
+    [
+        (2, 1, 100, 1),
+        (4, 1, 100, 2),
+        (8, 1, 100, 3),
+        (16, 1, 1000, 4),
+        (4, 1, 10**6, 3),  # a copy would cost more than a message
+        (6, 1, 100, 5),
+        (8, 2, 100, 3),  # each rank its part of what both have added up
+    ],
+)
+def test_messages_of_reduce_scatter(run_ranks, size, per_node, n_elements, n_messages):
+    def program(group):
+        own = np.arange(n_elements) * (1.0 + group.rank)
+        part = reduce_scatter(group, own)
+        return part, group.counters.messages_sent
+
+    total = np.arange(n_elements) * (size * (size + 1) / 2)
+    parts, counts = zip(*run_ranks(program, size, per_node), strict=True)
+    np.testing.assert_array_equal(np.concatenate(parts), total)
+    assert set(counts) == {n_messages}
+
+
 @every_layout
 def test_allgather_of_unequal_payloads(run_ranks, size, per_node):
     def payload(rank):

@@ -232,6 +232,7 @@ def test_a_program(saved, tmp_path, where):
         env={
             **os.environ,
             "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
+            "DASK_DASK_MA__DATA__MOVED_ROWS": "0",
         },
     )
     try:

@@ -324,3 +324,19 @@ def test_no_penalty_where_no_step_needs_it(binary):
         MASGDClassifier(**{**params, "max_iter": 1, "learning_rate": "optimal"}).fit(
             *binary
         )
+
+
+def test_verdict_and_next_question_travel_together(process_client):
+    """A round of two ranks: what is asked, which came before, and the two sums."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5))
+    y = X[:, 0] + rng.normal(size=400) > 0
+    with process_client.as_current():
+        model = MASGDClassifier(
+            "log_loss", max_iter=1, n_ranks=2, refine="lbfgs", refine_tol=1e-4
+        )
+        model.fit(X, y)
+    refined = [r["messages_sent"] for r in model.history_ if r.get("refined")]
+    assert len(refined) > 2
+    # A record counts to before its sums travel; the first round looks at the rows, too.
+    assert set(refined[1:]) == {3}

@@ -151,6 +151,7 @@ class Refinement(Method):
         )
         self._best: Best | None = None
         self._search: Search | None = None  # on rank 0
+        self._next: Request | None = None  # has come with the verdict on the last round
 
     @property
     def is_complete(self) -> bool:
@@ -165,7 +166,7 @@ class Refinement(Method):
     def round(self) -> Work:
         if self._best is None:
             self._best = self._start()
-        self._request = self._ask()
+        self._request = self._next or self._ask()
         sums = self._rows.measure(self._request, self._best.coordinates)
         self._parts = self._prepare(sums)
         return self._rows.work()
@@ -227,8 +228,13 @@ class Refinement(Method):
         return Request(*broadcast(self.context.group, ask))
 
     def _agree(self, verdict: Verdict) -> Verdict:
-        """What rank 0 makes of the round."""
-        return Verdict(*broadcast(self.context.group, tuple(verdict)))
+        """What rank 0 makes of the round, and asks next."""
+        told = None
+        if self._search is not None:
+            told = tuple(verdict), None if verdict.is_done else self._search.ask()
+        verdict, ask = broadcast(self.context.group, told)
+        self._next = None if ask is None else Request(*ask)
+        return Verdict(*verdict)
 
     def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
         """This rank's parts of what is to be summed over ranks."""

@@ -141,7 +141,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         The refinement ends when the objective is estimated to be no further above its
         optimum, relative to itself.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`model_averaging_ranks`), and one
         without a client. Without a client the ranks are threads of this process.
 
     Attributes

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
-from dask_ma.data import Deal, InputInfo
+from dask_ma.data import Deal, InputInfo, InputSize
 from dask_ma.linear import LinearEstimator, as_named
-from dask_ma.ma._paradigm import PARADIGM
+from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.sgd._agent import train
 from dask_ma.ma.sgd._params import INACTIVE, FitParams, check_combinations, is_refined
+from dask_ma.ma.sgd._steps import Course, Sizes, quickest_ranks
 
 
 class LinearMA(LinearEstimator):
@@ -77,6 +78,22 @@ class LinearMA(LinearEstimator):
     def _max_rounds(self, params: FitParams, info: InputInfo, n_ranks: int) -> int:
         """Each pass of the refinement is a round, too."""
         return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
+
+    def _worthwhile_ranks(self, size: InputSize, n_threads: int) -> int:
+        """As many as gain more than they lose by working alone and by messages."""
+        if is_gradient(self.paradigm):
+            return n_threads
+        sizes = Sizes(
+            n_ranks=1,
+            n_rows=size.n_rows,
+            n_stored=size.n_stored,
+            n_problems=1,  # nobody knows the classes yet
+            n_features=size.n_features,
+            link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
+        )
+        n_refined = self.refine_max_iter if is_refined(self) else 0
+        course = Course.up_to(self.max_iter, n_refined)
+        return quickest_ranks(self.local_epochs, sizes, n_threads, course, size.moved)
 
     @property
     def _deal(self) -> Deal:

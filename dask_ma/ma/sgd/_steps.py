@@ -10,11 +10,13 @@ All of scikit-learn's schedules that depend on time alone have one form,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma.engine import quickest_of
 from dask_ma.kernels import loss_slopes
 from dask_ma.ma._paradigm import Gradients
 from dask_ma.ma.sgd._loss_sgd import LossSGD
@@ -38,6 +40,11 @@ _BYTES_PER_WEIGHT = 16
 # Longer rounds leave a bias: with the hinge loss that of 10 passes is plain to see.
 # More than one is for ranks with so many rows that they lose less than a pass by it.
 _CHOICES = (4.0, 2.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+# A fit of one rank with default parameters makes about so many passes of SGD, and
+# rounds of the refinement, which cost an element less. A round takes some exchanges.
+_PASSES, _REFINED = 16, 35
+_SECONDS_PER_EVALUATED = 4e-9
+_EXCHANGES = 3e-3
 
 
 @dataclass(frozen=True)
@@ -214,6 +221,83 @@ def relative_cost(epochs: float, sizes: Sizes) -> float:
     merge = _MERGE + n_bytes / sizes.link_bandwidth / _SECONDS_PER_STORED
     cost_of_pass = 1 + _EVALUATION + merge / work / epochs
     return (1 + _drift(sizes) * math.sqrt(epochs)) * cost_of_pass
+
+
+class Course(NamedTuple):
+    """What a fit is taken to be made of.
+
+    Attributes
+    ----------
+    n_passes : float
+        Passes of SGD.
+    n_refined : float
+        Rounds of the refinement, which all ranks share without a loss.
+    """
+
+    n_passes: float
+    n_refined: float
+
+    @classmethod
+    def up_to(cls, max_iter: int, refine_max_iter: int) -> Course:
+        """That of a fit with default parameters, or less if less is allowed."""
+        return cls(min(_PASSES, max_iter), min(_REFINED, refine_max_iter))
+
+
+def quickest_ranks(
+    setting: float | str,
+    sizes: Sizes,
+    most: int,
+    course: Course,
+    moved: Callable[[int], float],
+) -> int:
+    """How many ranks are done soonest, by the costs that :func:`local_epochs` weighs.
+
+    Parameters
+    ----------
+    setting : float or "auto"
+        The estimator's parameter `local_epochs`.
+    sizes : Sizes
+        Sizes of the problem; their number of ranks is not looked at.
+    most : int
+        Ranks that there may be.
+    course : Course
+        What the fit is made of.
+    moved : callable
+        Given a number of ranks, bytes that have to move to them first.
+
+    Returns
+    -------
+    n_ranks : int
+        `most`, or a power of two below.
+    """
+
+    def seconds(n_ranks: int) -> float:
+        own = sizes._replace(n_ranks=n_ranks)
+        return (
+            course.n_passes * _seconds_of_pass(setting, own)
+            + course.n_refined * _seconds_of_refined(own)
+            + moved(n_ranks) / sizes.link_bandwidth
+        )
+
+    return quickest_of(most, seconds)
+
+
+def _seconds_of_pass(setting: float | str, sizes: Sizes) -> float:
+    """Seconds of the rounds in which ranks get as far as one would in a pass."""
+    work = sizes.n_stored * sizes.n_problems / sizes.n_ranks * _SECONDS_PER_STORED
+    if sizes.n_ranks == 1:
+        return work * (1 + _EVALUATION)
+    return work * relative_cost(local_epochs(setting, sizes), sizes)
+
+
+def _seconds_of_refined(sizes: Sizes) -> float:
+    """Seconds of a round of the refinement."""
+    work = sizes.n_stored * sizes.n_problems / sizes.n_ranks * _SECONDS_PER_EVALUATED
+    if sizes.n_ranks == 1:
+        return work
+    n_bytes = _BYTES_PER_WEIGHT * sizes.n_problems * sizes.n_features
+    messages = _EXCHANGES * math.log2(sizes.n_ranks)
+    return work + messages + n_bytes / sizes.link_bandwidth
 
 
 def _drift(sizes: Sizes) -> float:

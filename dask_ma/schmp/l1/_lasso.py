@@ -9,10 +9,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso
 
+from dask_ma import _config
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import fit_context
-from dask_ma.data import weight_per_row
+from dask_ma.data import InputSize, weight_per_row
+from dask_ma.engine import quickest_of
 from dask_ma.linear import LinearRegressorMixin
+from dask_ma.schmp.l1._cost import seconds_shared
 from dask_ma.schmp.l1._estimator import (
     OF_ONE_MODEL,
     L1Estimator,
@@ -83,8 +86,9 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per round.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process.
 
     Attributes
     ----------
@@ -180,6 +184,13 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
     def _sklearn_type(self) -> type:
         """scikit-learn's estimator of the same model."""
         return Lasso if self.l1_ratio == 1 else ElasticNet
+
+    def _worthwhile_ranks(self, size: InputSize, n_threads: int) -> int:
+        """As many as gain more by sharing the columns' work than messages take."""
+        if self._objects().get("schedule") is not None:
+            return n_threads
+        bandwidth = _config.get_bytes("comm.link-bandwidth")
+        return quickest_of(n_threads, lambda n: seconds_shared(size, n, bandwidth))
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)

@@ -1,0 +1,92 @@
+"""The size of rows that lie in this process or on workers already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_ma.data._blocks import is_sparse, n_bytes
+from dask_ma.data._collections import futures_of_blocks, holders_of
+from dask_ma.data._inputs import InputInfo
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__: list[str] = []
+
+_INDEX_BYTES = 4  # of an element of sparse rows, beside its value
+_DENSE = 0.95  # of the bytes that all elements take: fewer are those of sparse rows
+
+
+class InputSize(NamedTuple):
+    """How large X is, and where it lies.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+        Its shape.
+    n_stored : int
+        Stored elements: those that are not zero of sparse rows, all of dense ones.
+    nbytes : int
+        Bytes of the rows.
+    held : dict of str to int
+        Bytes of them on each worker that has any.
+    """
+
+    n_rows: int
+    n_features: int
+    n_stored: int
+    nbytes: int
+    held: dict[str, int]
+
+    def moved(self, n_workers: int) -> int:
+        """Bytes that have to move to so many workers, those that have most of them."""
+        return sum(sorted(self.held.values(), reverse=True)[n_workers:])
+
+
+def size_of_input(X: Any, info: InputInfo, client: Client) -> InputSize | None:
+    """How large X is, if somebody knows before it is computed.
+
+    Parameters
+    ----------
+    X : array-like, sparse, DataFrame, dask.array or dask.dataframe
+        Of shape (n_rows, n_features).
+    info : InputInfo
+        What its metadata say.
+    client : distributed.Client
+        Of the workers that have it, if it is a Dask collection.
+
+    Returns
+    -------
+    size : InputSize or None
+        None for a Dask array that is not in the memory of workers, or whose rows have
+        not been counted, and for a Dask DataFrame.
+    """
+    if not info.n_rows or not info.n_features:
+        return None
+    if info.kind == "memory":
+        n_stored = X.nnz if is_sparse(X) else info.n_rows * info.n_features
+        return InputSize(info.n_rows, info.n_features, int(n_stored), n_bytes(X), {})
+    return _size_on_workers(X, info, client) if info.kind == "array" else None
+
+
+def _size_on_workers(X: Any, info: InputInfo, client: Client) -> InputSize | None:
+    """The size of a persisted Dask array, from what its scheduler knows."""
+    assert info.n_rows is not None and info.n_features is not None
+    blocks = futures_of_blocks(X)
+    if blocks is None or any(block.status != "finished" for block in blocks):
+        return None
+    try:
+        sizes = client.nbytes([block.key for block in blocks], summary=False)
+    except KeyError:  # blocks that have been forgotten meanwhile
+        return None
+    held: Counter[str] = Counter()
+    for block, places in zip(blocks, holders_of(client, blocks), strict=True):
+        if not places or sizes.get(block.key, -1) < 0:
+            return None
+        held[places[0]] += sizes[block.key]
+    nbytes, n_stored = held.total(), info.n_rows * info.n_features
+    # The metadata of an array do not tell whether its blocks are sparse.
+    if nbytes < _DENSE * n_stored * info.dtype.itemsize:
+        n_stored = nbytes // (info.dtype.itemsize + _INDEX_BYTES)
+    return InputSize(info.n_rows, info.n_features, n_stored, nbytes, dict(held))

@@ -1,0 +1,72 @@
+"""The number of ranks of a fit that may have all threads: as many as pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Client
+
+from dask_ma import _config
+from dask_ma.data import size_of_input
+from dask_ma.engine._client import running_workers
+from dask_ma.engine._job import Job
+
+Workers = dict[str, dict[str, Any]]
+
+
+def choose_ranks(
+    client: Client, job: Job, workers: Workers
+) -> tuple[int | None, Workers]:
+    """How many ranks a fit is to have, and on which of the workers.
+
+    Where more ranks would make a fit slower, its rows go to fewer of them: to those
+    that have most of the rows already. All threads carry a rank where the user has
+    asked for a number of them, nobody knows what they bring or how large the rows are,
+    or the rows are larger than ``dask-ma.data.moved-rows``.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster.
+    job : Job
+        What is to be fitted.
+    workers : dict
+        What the scheduler says of each worker.
+
+    Returns
+    -------
+    n_ranks : int or None
+        None for one per thread of the workers.
+    workers : dict
+        Those among which they may be placed.
+    """
+    if job.n_ranks is not None or job.worthwhile_ranks is None:
+        return job.n_ranks, workers
+    threads = running_workers(client, allow_none=True, workers=workers)
+    limit, n_threads = _config.get_bytes("data.moved-rows"), sum(threads.values())
+    if not limit or n_threads < 2:
+        return None, workers
+    size = size_of_input(job.data[0], job.info, client)
+    if size is None or size.nbytes > limit:
+        return None, workers
+    n_ranks = job.worthwhile_ranks(size, n_threads)
+    if n_ranks >= n_threads:
+        return None, workers
+    # The sort is stable, so that of equal ones the first come first.
+    order = sorted(threads, key=lambda address: -size.held.get(address, 0))
+    return n_ranks, {address: workers[address] for address in order[:n_ranks]}
+
+
+def quickest_of(most: int, seconds: Callable[[int], float]) -> int:
+    """The number of ranks that is done soonest: `most`, or a power of two below.
+
+    Parameters
+    ----------
+    most : int
+        Ranks that there may be.
+    seconds : callable
+        Given a number of ranks, what a fit takes. Of equal ones the least is chosen.
+    """
+    choices = [2**k for k in range(most.bit_length()) if 2**k < most]
+    return min([*choices, most], key=seconds)

@@ -1,0 +1,60 @@
+"""How large rows are, as far as anybody knows before they are computed."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import wait
+from scipy import sparse
+
+from dask_ma.data import InputSize, describe, size_of_input
+
+
+def size_of(X, client):
+    return size_of_input(X, describe(X), client)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, pd.DataFrame])
+def test_rows_of_this_process(kind, inproc_client):
+    X = np.eye(20, 6)
+    size = size_of(kind(X), inproc_client)
+    is_sparse = kind is sparse.csr_matrix
+    assert size[:3] == (20, 6, 6 if is_sparse else 120)
+    assert size.nbytes == (6 * 12 + 21 * 4 if is_sparse else X.nbytes)
+    assert size.held == {}
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_rows_of_workers_by_their_bytes(is_sparse, inproc_client):
+    """Metadata of sparse blocks may be those of dense ones, as here."""
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((600, 50)) < 0.1, rng.normal(size=(600, 50)), 0.0)
+    blocks = [sparse.csr_matrix(part) if is_sparse else part for part in (dense,) * 3]
+    workers = sorted(inproc_client.nthreads())
+    places = [workers[0], workers[2], workers[2]]
+    futures = [
+        inproc_client.scatter(block, workers=[place], hash=False)
+        for block, place in zip(blocks, places, strict=True)
+    ]
+    parts = [da.from_delayed(f, dense.shape, dtype=np.float64) for f in futures]
+    with inproc_client.as_current():
+        X = da.concatenate(parts).persist()
+        wait(X)
+    size = size_of(X, inproc_client)
+    n_stored = np.count_nonzero(dense) if is_sparse else dense.size
+    assert size[:2] == (1800, 50)
+    assert size.n_stored == pytest.approx(3 * n_stored, rel=0.1)
+    assert sum(size.held.values()) == size.nbytes
+    assert set(size.held) <= set(workers)
+
+
+def test_nobody_knows_how_large_lazy_rows_will_be(inproc_client):
+    X = da.ones((40, 3), chunks=(10, 3))
+    assert size_of(X, inproc_client) is None
+
+
+def test_what_has_to_move():
+    size = InputSize(10, 2, 20, 160, {"a": 30, "b": 90, "c": 40})
+    assert [size.moved(n) for n in range(1, 5)] == [70, 30, 0, 0]
