@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
 from dask_ma.data._allocator import allocator, memory_taken
-from dask_ma.data._blocks import is_foreign_sparse, is_sparse, to_csr
+from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
 from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import (
@@ -77,6 +77,7 @@ __all__ = [
     "memory_here",
     "memory_taken",
     "merge_labels",
+    "n_bytes",
     "partition",
     "recover_shards",
     "refuse_beyond_memory",
