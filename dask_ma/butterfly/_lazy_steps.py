@@ -220,8 +220,7 @@ class LazySteps:
         rows = np.concatenate([*indices, self._intercept])
         places = np.arange(len(rows), dtype=np.int32)
         if self._is_distinct:
-            named, rows = rows, self._places.distinct(rows)
-            places, _ = self._places.find(rows, named)
+            rows, places = self._places.named(rows)
         pieces, start = [], 0
         for piece in batch:
             stop = start + len(piece.X.indices)

@@ -220,15 +220,16 @@ class Group(ABC):
         self._check_rank(source, "source")
         if timeout is None:
             timeout = _config.get_timeout("comm.timeout")
-        payload = None
+        nbytes = 0
         start = perf_counter()
         try:
             payload = self._mailbox.get(source, tag, timeout)
+            nbytes = payload_nbytes(payload)
         finally:
             stop = perf_counter()
             self.counters.seconds_waiting += stop - start
-            self.trace.add(WAIT, start, stop, source, payload_nbytes(payload))
-        self._count_received(source, payload)
+            self.trace.add(WAIT, start, stop, source, nbytes)
+        self._count_received(source, nbytes)
         return payload
 
     def poll(self, source: int, tag: Hashable = 0) -> tuple[bool, Any]:
@@ -251,7 +252,7 @@ class Group(ABC):
         self._check_rank(source, "source")
         arrived, payload = self._mailbox.poll(source, tag)
         if arrived:
-            self._count_received(source, payload)
+            self._count_received(source, payload_nbytes(payload))
         return arrived, payload
 
     def wait_any(
@@ -349,8 +350,8 @@ class Group(ABC):
         self._mailbox.close(GroupClosedError(f"rank {self.rank} has left its group"))
 
     @abstractmethod
-    def _deliver(self, payload: Any, dest: int, tag: Hashable) -> None:
-        """Start to carry a message to a rank of another process."""
+    def _deliver(self, payload: Any, dest: int, tag: Hashable, nbytes: int) -> None:
+        """Start to carry a message, with some bytes of arrays, to another process."""
 
     @abstractmethod
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
@@ -370,7 +371,7 @@ class Group(ABC):
             else:
                 self.counters.messages_sent += 1
                 self.counters.bytes_sent += nbytes
-                self._deliver(payload, dest, tag)
+                self._deliver(payload, dest, tag, nbytes)
         finally:
             self.trace.end(nbytes)
 
@@ -379,10 +380,10 @@ class Group(ABC):
         self._collectives += 1
         return self._collectives
 
-    def _count_received(self, source: int, payload: Any) -> None:
+    def _count_received(self, source: int, nbytes: int) -> None:
         if source not in self.local_ranks:
             self.counters.messages_received += 1
-            self.counters.bytes_received += payload_nbytes(payload)
+            self.counters.bytes_received += nbytes
 
     def _check_rank(self, rank: int, name: str) -> None:
         if not 0 <= rank < self.size:

@@ -25,7 +25,7 @@ from dask_ma.data._labels import (
     unique_labels_of,
 )
 from dask_ma.data._lazy import apply_blockwise
-from dask_ma.data._mapped import hand_back, is_on_disk
+from dask_ma.data._mapped import ask_for, hand_back, is_on_disk, read_ahead
 from dask_ma.data._memory import (
     CAST_LATER,
     checked_rows,
@@ -55,6 +55,7 @@ __all__ = [
     "allocator",
     "apply_blockwise",
     "as_arrays",
+    "ask_for",
     "build_shard",
     "can_be_had_again",
     "check_memory_labels",
@@ -79,6 +80,7 @@ __all__ = [
     "merge_labels",
     "n_bytes",
     "partition",
+    "read_ahead",
     "recover_shards",
     "refuse_beyond_memory",
     "refuse_unfinished",

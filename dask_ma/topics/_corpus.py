@@ -10,7 +10,15 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import allgather
-from dask_ma.data import Block, Shard, build_shard, hand_back, n_bytes
+from dask_ma.data import (
+    Block,
+    Shard,
+    ask_for,
+    build_shard,
+    hand_back,
+    n_bytes,
+    read_ahead,
+)
 from dask_ma.engine import RankContext
 from dask_ma.kernels import row_slice
 
@@ -142,6 +150,8 @@ class Corpus:
         documents = np.sort(documents)  # so that each block is looked at once
         bounds = np.searchsorted(documents, self._starts)
         chosen = np.flatnonzero(np.diff(bounds)).tolist()
+        for i in set(chosen) - self._mapped:
+            ask_for(self._blocks[i])
         for i in chosen:
             rows = documents[bounds[i] : bounds[i + 1]] - self._starts[i]
             parts.append(_sparse(self._blocks[i][rows]))
@@ -154,7 +164,7 @@ class Corpus:
 
     def batches_in_order(self, size: int) -> Iterator[Batch]:
         """All documents in the order of the input, `size` at a time at most."""
-        for X in self._blocks:
+        for X in read_ahead(self._blocks):
             for start in range(0, X.shape[0], size):
                 yield self._narrow(row_slice(X, start, min(start + size, X.shape[0])))
 
