@@ -13,8 +13,10 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from dask_ma import _config
-from dask_ma.comm._group import Group
+from dask_ma.comm._group import Group, frozen_view
 from dask_ma.comm._mailbox import Mailbox
 from dask_ma.comm._packing import Header, as_message
 from dask_ma.comm._plugin import registry
@@ -208,10 +210,13 @@ class DaskGroup(Group):
         self._under_way.clear()
         registry.close(self.run_id, self.rank)
 
-    def _deliver(self, payload: Any, dest: int, tag: Hashable, nbytes: int) -> None:
+    def _deliver(
+        self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
+    ) -> None:
         while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
             self._wait_for_oldest()
-        message = as_message(Header(self.run_id, self.rank, dest, tag), payload)
+        header = Header(self.run_id, self.rank, dest, tag)
+        message = as_message(header, payload, np.copy if copy else frozen_view)
         is_copy = "payload" not in message
         loop = self._worker.loop.asyncio_loop
         carried = self._carry(message, nbytes, dest)

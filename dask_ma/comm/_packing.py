@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle as plain_pickle
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 from distributed.protocol import pickle, to_serialize
+
+from dask_ma.comm._group import frozen_view, map_arrays
 
 _SHORT = 16 * 2**10  # bytes of a message that goes as one string
 _JOINED = 128 * 2**10  # bytes up to which Dask's connections join what they send
@@ -37,17 +39,23 @@ class Header(NamedTuple):
     tag: Hashable
 
 
-def as_message(header: Header, payload: Any) -> dict[str, Any]:
+def as_message(
+    header: Header,
+    payload: Any,
+    isolate: Callable[[np.ndarray], np.ndarray] = frozen_view,
+) -> dict[str, Any]:
     """A message as the handler of the other process takes it.
 
     Dask sends each array with a header and in a frame of its own, and measures each
     item, which costs more than all else that is done for a short message. Of longer
     ones it reads the first array into the memory of the header, at any byte; behind
     another one, of a byte, it gets memory of its own, where its elements are aligned.
+    Until it is sent, its arrays are what `isolate` makes of them.
     """
     length = _length(payload)
     if length <= _SHORT:
         return {"letter": _pickled((*header, payload))}
+    payload = map_arrays(payload, isolate)
     message = {"letter": _pickled((*header, None)), "payload": to_serialize(payload)}
     if _JOINED < length <= _WHOLE:
         # Dask sends arrays in the order of the items.
@@ -75,10 +83,10 @@ def _pickled(items: tuple[Any, ...]) -> bytes:
 
 def _length(payload: Any) -> float:
     """Bytes of a payload; infinite for what there is no telling from outside."""
-    if payload is None or isinstance(payload, bool | int | float | np.generic):
-        return 8
     if isinstance(payload, np.ndarray):
         return inf if payload.dtype.hasobject else payload.nbytes
+    if payload is None or isinstance(payload, int | float | np.generic):
+        return 8
     if isinstance(payload, str | bytes):
         return len(payload)
     if isinstance(payload, list | tuple):

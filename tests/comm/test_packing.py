@@ -92,10 +92,16 @@ def test_short_messages_are_one_string(payload):
 )
 def test_others_travel_as_dask_has_them(payload):
     """Long ones, and those whose length cannot be told without a copy."""
-    message = as_message(HEADER, payload)
-    assert message["payload"].data is payload
-    header, found = from_message(message["letter"], payload)
-    assert header == HEADER and found is payload
+    isolated = []
+    message = as_message(HEADER, payload, lambda array: isolated.append(array) or array)
+    given = []
+    map_arrays(payload, lambda array: given.append(array) or array)
+    assert len(isolated) == len(given)
+    assert all(a is b for a, b in zip(isolated, given, strict=True))
+    sent = message["payload"].data
+    assert type(sent) is type(payload)
+    header, found = from_message(message["letter"], sent)
+    assert header == HEADER and found is sent
 
 
 def test_classes_of_a_script_travel_by_value(monkeypatch):
