@@ -365,10 +365,7 @@ class Group(ABC):
     def _deliver(
         self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
     ) -> None:
-        """Start to carry a message, with some bytes of arrays, to another process.
-
-        The arrays are the caller's own, and may change soon if they are to be copied.
-        """
+        """Start to carry a message to another process; if `copy`, it may change soon."""
 
     @abstractmethod
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
