@@ -365,7 +365,7 @@ class Group(ABC):
     def _deliver(
         self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
     ) -> None:
-        """Start to carry a message to another process; if `copy`, it may change soon."""
+        """Start to carry a message elsewhere; if `copy` is true, it may change soon."""
 
     @abstractmethod
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
