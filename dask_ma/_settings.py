@@ -1,23 +1,26 @@
-"""Parameters of estimators: objects that hold some, and those without effect."""
+"""Parameters of estimators: objects that hold some, and those without effect.
+
+Ranks load this module, and nothing of scikit-learn with it.
+"""
 
 from __future__ import annotations
 
 import inspect
 import reprlib
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
-from dask_ma._sklearn import StrOptions
+from dask_ma._ranges import check_ranges
 
 _Held = TypeVar("_Held")  # a kind of settings; or None, which some names stand for
 
 
-class Settings(BaseEstimator):
+class Settings:
     """Base of objects that are given for one parameter of an estimator.
 
     As an estimator of scikit-learn has it, the constructor only stores, `get_params`,
@@ -27,6 +30,73 @@ class Settings(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {}
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters of this object.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to give those of objects that it holds, too.
+
+        Returns
+        -------
+        params : dict of str to object
+            By name, in alphabetical order.
+        """
+        found: dict[str, Any] = {}
+        cls: Any = type(self)
+        for name in sorted(parameters_of(cls)):
+            value = getattr(self, name)
+            if deep and has_parameters(value):
+                inner = value.get_params().items()
+                found |= {f"{name}__{each}": held for each, held in inner}
+            found[name] = value
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of this object, or of objects that it holds.
+
+        Parameters
+        ----------
+        **params
+            By name, as ``get_params`` gives them.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            For names of parameters that there are not.
+        """
+        known, inner = (
+            self.get_params(deep=False),
+            defaultdict[str, dict[str, Any]](dict),
+        )
+        for key, value in params.items():
+            name, _, rest = key.partition("__")
+            if name not in known:
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator {self}. Valid "
+                    f"parameters are: {list(known)}."
+                )
+            if rest:
+                inner[name][rest] = value
+            else:
+                setattr(self, name, value)
+        for name, chosen in inner.items():
+            getattr(self, name).set_params(**chosen)
+        return self
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.get_params(deep=False).items()
+            if is_set(self, name)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def check(self) -> None:
         """Refuse parameters that are out of their ranges.
 
@@ -35,14 +105,20 @@ class Settings(BaseEstimator):
         ValueError
             With the name of the parameter, and of the class.
         """
-        self._validate_params()
+        params = self.get_params(deep=False)
+        check_ranges(self._parameter_constraints, params, type(self).__name__)
 
 
-class Named(StrOptions, Generic[_Held]):
+def has_parameters(value: Any) -> bool:
+    """Whether an object has parameters as estimators of scikit-learn have them."""
+    return hasattr(value, "get_params") and not isinstance(value, type)
+
+
+class Named(Generic[_Held]):
     """Range of a parameter that is an object of some classes, or the name of one.
 
-    Goes into `_parameter_constraints`. Errors name the classes by where users find
-    them.
+    What :meth:`to_sklearn` gives goes into `_parameter_constraints`. Errors name the
+    classes by where users find them.
 
     Parameters
     ----------
@@ -61,7 +137,7 @@ class Named(StrOptions, Generic[_Held]):
         kinds: Mapping[str, Callable[[], _Held]],
         where: str,
     ) -> None:
-        super().__init__(set(kinds))
+        self.options = set(kinds)
         self._parameter, self._kinds = parameter, kinds
         made = [make() for make in kinds.values()]
         self._types = tuple(dict.fromkeys(type(m) for m in made if m is not None))
@@ -78,7 +154,14 @@ class Named(StrOptions, Generic[_Held]):
         -------
         is_satisfied : bool
         """
-        return isinstance(value, self._types) or super().is_satisfied_by(value)
+        is_name = isinstance(value, str) and value in self.options
+        return is_name or isinstance(value, self._types)
+
+    def to_sklearn(self) -> Any:
+        """The range as scikit-learn has it."""
+        from dask_ma._sklearn import NamedRange
+
+        return NamedRange(self)
 
     def __str__(self) -> str:
         names, paths = (", ".join(map(repr, of)) for of in (self._kinds, self._paths))
@@ -197,7 +280,7 @@ def find_parameter(owner: Any, name: str) -> tuple[Any, inspect.Parameter] | Non
     value = getattr(owner, outer)
     if not inner:
         return value, declared[outer]
-    return find_parameter(value, inner) if isinstance(value, BaseEstimator) else None
+    return find_parameter(value, inner) if has_parameters(value) else None
 
 
 class Inactive(NamedTuple):

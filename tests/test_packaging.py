@@ -51,7 +51,19 @@ def modules_after(*imports):
 
 
 @pytest.mark.parametrize(
-    "agent", ["ma.sgd._agent", "schmp.l1._agent", "sfb.logistic._agent"]
+    "agent",
+    [
+        "butterfly._agent",
+        "ma.lda._agent",
+        "ma.sgd._agent",
+        "mpca.training._agent",
+        "schmp.factorization._agent",
+        "schmp.l1._agent",
+        "schmp.topics._agent",
+        "sfb.dictionary._agent",
+        "sfb.logistic._agent",
+        "sfb.metric._agent",
+    ],
 )
 def test_a_rank_loads_what_its_fit_needs(agent):
     """New workers import it at the beginning of their first fit."""
@@ -59,18 +71,19 @@ def test_a_rank_loads_what_its_fit_needs(agent):
     folders = {name.split(".")[1] for name in loaded if name.startswith("dask_ma.")}
     systems = {"ma", "butterfly", "sfb", "schmp", "mpca"}
     assert folders & systems == {agent.split(".")[0]}
-    others = ("ma.lda", "schmp.topics", "schmp.factorization", "sfb.metric")
-    unused = (
-        "dask.array",
-        "dask_ma.base",
-        "sklearn.decomposition",
-        "sklearn.neural_network",
-    )
-    not_needed = (*(f"dask_ma.{name}" for name in others), *unused)
+    parts = ("lda", "sgd", "topics", "factorization", "l1", "metric", "dictionary")
+    method, _, part = agent.partition("._agent")[0].partition(".")
+    others = [f"dask_ma.{method}.{name}" for name in parts if name != part]
+    unused = ["dask.array", "dask_ma.base", "pandas", "scipy.optimize", "sklearn"]
+    if part == "sgd":  # whose steps are scikit-learn's
+        unused[2:] = ["sklearn.decomposition", "sklearn.neural_network"]
+    not_needed = (*others, *unused)
     assert not {name for name in loaded if name.startswith(not_needed)}
 
 
-@pytest.mark.parametrize("folder", ["linear", "ma", "schmp", "sfb"])
+@pytest.mark.parametrize(
+    "folder", ["butterfly", "linear", "ma", "mpca", "schmp", "sfb"]
+)
 def test_names_of_a_folder_come_when_they_are_asked_for(folder):
     module = importlib.import_module(f"dask_ma.{folder}")
     assert {*module.__all__} <= {*dir(module)}

@@ -20,6 +20,7 @@ from dask_ma import (
     SFBLogisticRegression,
     SFBMetricLearner,
 )
+from dask_ma._ranges import Interval
 from dask_ma._settings import (
     Inactive,
     Named,
@@ -30,7 +31,7 @@ from dask_ma._settings import (
     is_set,
     unless,
 )
-from dask_ma._sklearn import Interval
+from dask_ma._sklearn import NamedRange
 from dask_ma.engine import as_text
 from dask_ma.ma import Gradients, Models
 from dask_ma.mpca import Torch, strategies
@@ -242,12 +243,12 @@ SAME = [
     for name, held in kinds.items()
 ]
 RANGES = {
-    (cls, parameter): constraint
+    (cls, parameter): constraint.named
     for cls in (getattr(dask_ma, name) for name in dask_ma.__all__)
     if isinstance(cls, type)
     for parameter, constraints in cls._parameter_constraints.items()
     for constraint in constraints
-    if isinstance(constraint, Named)
+    if isinstance(constraint, NamedRange)
 }
 
 

@@ -1,13 +1,15 @@
 """Fits of rows that take twice the memory of all workers.
 
-Two workers with a limit, and rows that a generator makes block by block. For each
-estimator: how the fit ended, seconds, how often a block was made, the largest resident
+Two workers with a limit, and rows that a generator makes block by block, or that are
+read from a folder of npz or Parquet files, which is written first. For each estimator:
+how the fit ended, seconds, how often a block was made or read, the largest resident
 memory of a worker beside its limit, whether a worker was ever paused or ended. Those
 that keep in memory more than the workers have are to be refused after the first blocks.
+Parquet holds the columns and values of a CSR's rows as two columns for each of them.
 
 Run ``python beyond_memory.py --help``; each fit takes a minute or two. Rows go to
-``--cache``, which wants room for all of them. What a worker needs whatever the rows
-are, some 220 MB of modules, does not become less with ``--limit``.
+``--cache``, which wants room for all of them, and for files twice. What a worker needs
+whatever the rows are, some 220 MB of modules, does not become less with ``--limit``.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 from dask.distributed import Client, LocalCluster
 from distributed import WorkerPlugin
 from scipy import sparse
@@ -60,7 +65,7 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: MPCAClassifier((8,), batch_size=1024, **_SHORT),
     ),
     "MALDA": ("sparse", lambda: MALDA(4, max_doc_update_iter=2, **_ONCE)),
-    "SchMPLDA": ("sparse", lambda: SchMPLDA(4, **_ONCE)),
+    "SchMPLDA": ("words", lambda: SchMPLDA(2, init="random", **_ONCE)),
     "SFBMetricLearner": ("dense", lambda: SFBMetricLearner(4, **_ONCE)),
     "SFBDictionaryLearning": (
         "dense",
@@ -76,10 +81,8 @@ _PER_ROW, _COLUMNS = 75, 5000
 _MAPPED = 0.09  # of a worker's limit: 128 MiB of 1.5 GB
 
 
-def make_block(number: int, kind: str, n_bytes: int, log: str) -> Any:
-    """Rows of a block, each time noted in a file."""
-    with Path(log).open("a") as file:
-        file.write(f"{number}\n")
+def make_block(number: int, kind: str, n_bytes: int) -> Any:
+    """Rows of a block."""
     rng = np.random.default_rng(number)
     if kind == "dense":
         return rng.standard_normal((n_bytes // 1600, 200))
@@ -88,22 +91,113 @@ def make_block(number: int, kind: str, n_bytes: int, log: str) -> Any:
     n, step = n_bytes // (12 * _PER_ROW), _COLUMNS // _PER_ROW
     places = rng.integers(0, step, (n, _PER_ROW), dtype=np.int32)
     places += np.arange(_PER_ROW, dtype=np.int32) * step
-    values = rng.integers(1, 4, n * _PER_ROW).astype(np.float64)
-    indptr = np.arange(0, n * _PER_ROW + 1, _PER_ROW, dtype=np.int32)
-    return sparse.csr_matrix((values, places.ravel(), indptr), shape=(n, _COLUMNS))
+    most = 1 if kind == "words" else 3
+    return as_csr(places, rng.integers(1, 1 + most, (n, _PER_ROW)).astype(np.float64))
 
 
-def make_rows(kind: str, n_blocks: int, n_bytes: int, log: str) -> tuple[Any, Any]:
-    """Rows and targets of no meaning, that nobody has made yet."""
-    [n, width] = make_block(0, kind, n_bytes, os.devnull).shape
-    meta = sparse.csr_matrix((0, width)) if kind == "sparse" else np.empty((0, width))
-    make = dask.delayed(make_block, pure=False)
-    blocks = [
-        da.from_delayed(make(i, kind, n_bytes, log), (n, width), meta=meta)
-        for i in range(n_blocks)
-    ]
-    X = da.concatenate(blocks)
-    y = da.random.default_rng(0).integers(0, 2, X.shape[0], chunks=n)
+def as_csr(places: np.ndarray, values: np.ndarray) -> Any:
+    """Rows with as many numbers each."""
+    indptr = np.arange(0, places.size + 1, _PER_ROW, dtype=np.int32)
+    parts = values.ravel(), places.ravel(), indptr
+    return sparse.csr_matrix(parts, shape=(len(places), _COLUMNS))
+
+
+def note(log: str, number: Any) -> None:
+    """Write down that a block has been made or read."""
+    with Path(log).open("a") as file:
+        file.write(f"{number}\n")
+
+
+# Where rows come from ---------------------------------------------------------------
+
+
+def write_npz(number: int, kind: str, n_bytes: int, folder: Path) -> None:
+    """A block as a file of arrays."""
+    rows = make_block(number, kind, n_bytes)
+    path = folder / f"{number}.npz"
+    if sparse.issparse(rows):
+        sparse.save_npz(path, rows, compressed=False)
+    else:
+        np.savez(path, rows=rows)
+
+
+def read_npz(number: int, kind: str, folder: Path) -> Any:
+    """The rows in such a file."""
+    path = folder / f"{number}.npz"
+    return np.load(path)["rows"] if kind == "dense" else sparse.load_npz(path)
+
+
+def write_parquet(number: int, kind: str, n_bytes: int, folder: Path) -> None:
+    """A block as a table, with its number and targets."""
+    rows = make_block(number, kind, n_bytes)
+    parts = {"x": rows}
+    if sparse.issparse(rows):
+        shape = rows.shape[0], _PER_ROW
+        parts = {"p": rows.indices.reshape(shape), "v": rows.data.reshape(shape)}
+    columns: dict[str, Any] = {
+        f"{name}{i}": column
+        for name, part in parts.items()
+        for i, column in enumerate(part.T)
+    }
+    y = np.random.default_rng(number).integers(0, 2, rows.shape[0])
+    table = pd.DataFrame({**columns, "number": number, "y": y})
+    table.to_parquet(folder / f"{number:04}.parquet", index=False)
+
+
+def rows_of_table(part: pd.DataFrame, log: str) -> Any:
+    """Rows as they were before they were written, of one block or of several."""
+    for number in part["number"].unique():
+        note(log, number)
+    names = [name for name in part.columns if name != "number"]
+    if names[0].startswith("x"):
+        return part[names].to_numpy()
+    return as_csr(part[names[:_PER_ROW]].to_numpy(), part[names[_PER_ROW:]].to_numpy())
+
+
+def read_tables(folder: Path, kind: str, log: str) -> tuple[Any, Any]:
+    """Rows and targets of a folder of Parquet files."""
+    frame = dd.read_parquet(folder)
+    names = [name for name in frame.columns if name != "y"]
+    X = frame[names].map_partitions(rows_of_table, log, meta=meta_of(kind))
+    return X, frame["y"]
+
+
+def meta_of(kind: str) -> Any:
+    """Rows without a row."""
+    if kind in ("dense", "ratings"):
+        return np.empty((0, 200 if kind == "dense" else 2))
+    return sparse.csr_matrix((0, _COLUMNS))
+
+
+def make_rows(
+    source: str, kind: str, n_blocks: int, n_bytes: int, folder: Path, log: str
+) -> tuple[Any, Any]:
+    """Rows and targets of no meaning, that nobody has made or read yet."""
+    if source != "generator":
+        folder.mkdir()
+        write = write_npz if source == "npz" else write_parquet
+        with ProcessPoolExecutor(2) as pool:
+            for each in [
+                pool.submit(write, i, kind, n_bytes, folder) for i in range(n_blocks)
+            ]:
+                each.result()
+    if source == "parquet":
+        return read_tables(folder, kind, log)
+
+    def make(number: int) -> Any:
+        note(log, number)
+        if source == "npz":
+            return read_npz(number, kind, folder)
+        return make_block(number, kind, n_bytes)
+
+    shape, meta = make_block(0, kind, n_bytes).shape, meta_of(kind)
+    X = da.concatenate(
+        [
+            da.from_delayed(dask.delayed(make, pure=False)(i), shape, meta=meta)
+            for i in range(n_blocks)
+        ]
+    )
+    y = da.random.default_rng(0).integers(0, 2, X.shape[0], chunks=shape[0])
     return X, y.astype(np.float64) if kind == "ratings" else y
 
 
@@ -137,7 +231,8 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> None:
     log = folder / f"{name}.txt"
     log.touch()
     n_blocks = int(2 * options.ratio * options.limit / options.block)
-    X, y = make_rows(kind, n_blocks, int(1e6 * options.block), str(log))
+    n_bytes, files = int(1e6 * options.block), folder / "files"
+    X, y = make_rows(options.source, kind, n_blocks, n_bytes, files, str(log))
     limit = f"{options.limit} MB"
     mapped = options.limit * _MAPPED
     configured = {
@@ -170,8 +265,9 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> None:
         lost = before - {pid for *_, pid in seen}
     made = [int(line) for line in log.read_text().split()]
     print(
-        f"{name:<26}{n_blocks * options.block:>6} MB {seconds:6.0f} s  "
-        f"blocks made {len(made)} of {n_blocks}, {len(made) - len(set(made))} again, "
+        f"{name:<26}{options.source:<10}{n_blocks * options.block:>6} MB "
+        f"{seconds:6.0f} s  blocks made {len(made)} of {n_blocks}, "
+        f"{len(made) - len(set(made))} again, "
         f"peak {max(peak for peak, *_ in seen) / 1e6:.0f} of {options.limit} MB, "
         f"paused {sum(paused for _, paused, _ in seen)}, ended {len(lost)}; {end}",
         flush=True,
@@ -185,6 +281,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=500, help="MB of a worker")
     parser.add_argument("--ratio", type=float, default=2.0, help="rows over memory")
     parser.add_argument("--block", type=int, default=8, help="MB of a block")
+    parser.add_argument(
+        "--source", default="generator", choices=("generator", "npz", "parquet")
+    )
     parser.add_argument("--cache", help="folder for the rows")
     options = parser.parse_args()
     for name in options.only:

@@ -1,9 +1,10 @@
 """What do the import and the first fit on new workers cost?
 
 Processor time and memory of fresh processes: of imports, each beside what it rests on,
-and of the first fit on two new workers beside workers that have loaded NumPy, and what
-scikit-learn by itself costs such workers. All modules have been compiled before. Run
-``python first_fit.py --help``; it takes some seconds of the processor. For Linux.
+and of the first fit of each estimator on new workers beside workers that have loaded
+NumPy, and what scikit-learn by itself costs such workers: ranks of MASGDClassifier need
+it, of SchMPLasso rank 0. All modules have been compiled before. Run ``python
+first_fit.py --help``; it takes some seconds of the processor. For Linux.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,7 +24,7 @@ import numpy as np
 from dask.distributed import Client
 from many_ranks import cluster_of_processes
 
-from dask_ma import MASGDClassifier
+import dask_ma
 
 IMPORTS = {
     "numpy, scipy.sparse": "import numpy, scipy.sparse",
@@ -32,6 +35,16 @@ IMPORTS = {
         "import dask, distributed, sklearn.linear_model, dask_ma"
     ),
     "MASGDClassifier": "from dask_ma import MASGDClassifier",
+}
+#: Short fits to 2,000 x 10 numbers.
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    "MASGDClassifier": {"max_iter": 1, "tol": None, "random_state": 0},
+    "ButterflySGDClassifier": {"max_iter": 1, "tol": None, "random_state": 0},
+    "SFBLogisticRegression": {"max_iter": 1, "refine": False, "random_state": 0},
+    "MPCAClassifier": {"max_iter": 1, "random_state": 0},
+    "MALDA": {"max_iter": 1, "random_state": 0},
+    "SchMPLasso": {"alpha": 0.1},
+    "SchMPLDA": {"max_iter": 1, "random_state": 0},
 }
 _REPORT = """
 import sys, time
@@ -82,23 +95,35 @@ def grown(client: Client, action: Callable[[], Any]) -> tuple[float, float]:
     return seconds, megabytes
 
 
-def fit() -> None:
-    """One round on all workers."""
+def fit(name: str) -> None:
+    """A short fit on all workers."""
     rng = np.random.default_rng(0)
     X, y = rng.random((2000, 10)), np.arange(2000) % 2
-    MASGDClassifier(max_iter=1, tol=None, random_state=0).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        getattr(dask_ma, name)(**ESTIMATORS[name]).fit(X, y)
 
 
-def measure_workers(n_workers: int) -> dict[str, tuple[float, float]]:
-    """What fits cost new workers, and what scikit-learn costs others."""
+def measure_fits(name: str, n_workers: int) -> None:
+    """Print what the first fits of an estimator cost new workers."""
     with cluster_of_processes(n_workers) as (client, _):
         client.run(load_numpy)
-        rows = {name: grown(client, fit) for name in ("first fit", "second fit")}
+        for number in ("first", "second"):
+            show(f"{name}, {number} fit", grown(client, lambda: fit(name)))
+
+
+def measure_sklearn(n_workers: int) -> None:
+    """Print what scikit-learn costs new workers, and a fit after it."""
     with cluster_of_processes(n_workers) as (client, _):
         client.run(load_numpy)
-        rows["scikit-learn"] = grown(client, lambda: client.run(load_sklearn))
-        rows["first fit after it"] = grown(client, fit)
-    return rows
+        show("scikit-learn", grown(client, lambda: client.run(load_sklearn)))
+        name = next(iter(ESTIMATORS))
+        show(f"{name}, first fit after it", grown(client, lambda: fit(name)))
+
+
+def show(title: str, usage: tuple[float, float]) -> None:
+    """Print seconds and megabytes."""
+    print(f"{title:<36}{usage[0]:8.2f}{usage[1]:7.0f}", flush=True)
 
 
 def main() -> None:
@@ -106,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--estimators", nargs="*", default=list(ESTIMATORS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTHONPYCACHEPREFIX"] = folder
@@ -115,11 +141,12 @@ def main() -> None:
             measure_import(statement, 1)  # compiles
             seconds, megabytes, modules = measure_import(statement, options.repeats)
             print(f"{name:<30}{seconds:8.2f}{megabytes:7.0f}{modules:9}", flush=True)
-        measure_workers(1)
-        rows = measure_workers(options.workers)
-    print(f"\n{'a worker with Dask and NumPy':<30}{'seconds':>8}{'MB':>7}")
-    for name, (seconds, megabytes) in rows.items():
-        print(f"{name:<30}{seconds:8.2f}{megabytes:7.0f}")
+        package = str(Path(dask_ma.__file__).parent)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", package], check=True)
+        print(f"\n{'a worker with Dask and NumPy':<36}{'seconds':>8}{'MB':>7}")
+        measure_sklearn(options.workers)
+        for name in options.estimators:
+            measure_fits(name, options.workers)
 
 
 if __name__ == "__main__":

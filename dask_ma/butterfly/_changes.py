@@ -54,7 +54,18 @@ class Places:
         """Rows of a list, each once, in an order that the list decides."""
         places = np.arange(len(rows), dtype=np.int32)
         self._places[rows] = places
-        return rows[self._places[rows] == places]
+        return rows[self._places.take(rows) == places]
+
+    def named(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of a list, each once as in :meth:`distinct`, and places of all there."""
+        # What is far away is looked at twice here, and four times by two calls.
+        places = np.arange(len(rows), dtype=np.int32)
+        self._places[rows] = places
+        last = self._places.take(rows)
+        is_last = last == places
+        numbers = np.cumsum(is_last, dtype=np.int32)
+        numbers -= 1
+        return rows[is_last], numbers.take(last)
 
     def find(
         self, within: np.ndarray, rows: np.ndarray
@@ -64,7 +75,7 @@ class Places:
             return np.zeros(len(rows), np.int32), np.zeros(len(rows), bool)
         self._places[within] = np.arange(len(within), dtype=np.int32)
         # A row that is not in the list has the place of an earlier one, or 0.
-        places = np.minimum(self._places[rows], np.int32(len(within) - 1))
+        places = np.minimum(self._places.take(rows), np.int32(len(within) - 1))
         return places, within[places] == rows
 
     def add(self, first: Changes, second: Changes) -> Changes:
@@ -80,8 +91,7 @@ class Places:
         if len(parts) == 1:
             return parts[0]
         named = np.concatenate([part.rows for part in parts])
-        rows = self.distinct(named)
-        places, _ = self.find(rows, named)
+        rows, places = self.named(named)
         values = np.concatenate([part.values for part in parts])
         sums = np.zeros((len(rows), values.shape[1]), values.dtype)
         for number in range(values.shape[1]):

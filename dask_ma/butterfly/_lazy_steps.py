@@ -30,7 +30,7 @@ from dask_ma.butterfly._mixing import agree_after
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
 from dask_ma.comm import Group
-from dask_ma.kernels import descend, with_columns
+from dask_ma.kernels import descend
 from dask_ma.supervised import Piece
 
 # A non-zero of a batch, or an entry of a message, takes a rank as long as so many
@@ -220,13 +220,15 @@ class LazySteps:
         rows = np.concatenate([*indices, self._intercept])
         places = np.arange(len(rows), dtype=np.int32)
         if self._is_distinct:
-            named, rows = rows, self._places.distinct(rows)
-            places, _ = self._places.find(rows, named)
+            rows, places = self._places.named(rows)
         pieces, start = [], 0
         for piece in batch:
             stop = start + len(piece.X.indices)
-            X = with_columns(piece.X, places[start:stop], len(rows) - 1)
-            pieces.append(piece._replace(X=X))
+            # The batch is made for this step. Another matrix would take longer to make
+            # than the products with it.
+            piece.X.indices = places[start:stop]
+            piece.X.resize(piece.n_rows, len(rows) - 1)
+            pieces.append(piece)
             start = stop
         return rows, pieces
 

@@ -13,10 +13,12 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from dask_ma import _config
-from dask_ma.comm._group import Group, payload_nbytes
+from dask_ma.comm._group import Group, frozen_view
 from dask_ma.comm._mailbox import Mailbox
-from dask_ma.comm._packing import as_message
+from dask_ma.comm._packing import Header, as_message
 from dask_ma.comm._plugin import registry
 from dask_ma.comm._topology import Layout
 from dask_ma.comm._trace import SEND
@@ -208,14 +210,16 @@ class DaskGroup(Group):
         self._under_way.clear()
         registry.close(self.run_id, self.rank)
 
-    def _deliver(self, payload: Any, dest: int, tag: Hashable) -> None:
-        nbytes = payload_nbytes(payload)
+    def _deliver(
+        self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
+    ) -> None:
         while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
             self._wait_for_oldest()
-        message = as_message(payload)
-        is_copy = "pickled" in message
+        header = Header(self.run_id, self.rank, dest, tag)
+        message = as_message(header, payload, np.copy if copy else frozen_view)
+        is_copy = "payload" not in message
         loop = self._worker.loop.asyncio_loop
-        carried = self._carry(message, nbytes, dest, tag)
+        carried = self._carry(message, nbytes, dest)
         future = asyncio.run_coroutine_threadsafe(carried, loop)
         self._under_way.append(_Parcel(future, nbytes, dest, not is_copy))
         self._bytes_under_way += nbytes
@@ -283,9 +287,7 @@ class DaskGroup(Group):
 
     # Event loop of the worker --------------------------------------------------------
 
-    async def _carry(
-        self, message: dict[str, Any], nbytes: int, dest: int, tag: Hashable
-    ) -> None:
+    async def _carry(self, message: dict[str, Any], nbytes: int, dest: int) -> None:
         """Send one message; wake this rank with the error if that fails."""
         address = self._addresses[dest]
         try:
@@ -293,7 +295,7 @@ class DaskGroup(Group):
             async with self._turns[dest]:
                 if self._pace is not None:
                     await self._pace.wait(nbytes)
-                await self._post(message, dest, tag)
+                await self._post(message, dest)
         except FitFailedError as error:  # before OSError, which a time-out is, too
             self._mailbox.close(error)
             raise
@@ -309,20 +311,15 @@ class DaskGroup(Group):
             self._mailbox.close(error)
             raise
 
-    async def _post(self, message: dict[str, Any], dest: int, tag: Hashable) -> None:
+    async def _post(self, message: dict[str, Any], dest: int) -> None:
         """Send a message until the worker at the other end takes it."""
         timeout = _config.get_timeout("launch.start-timeout")
         deadline = monotonic() + timeout
         pause = _FIRST_PAUSE
         # A scheduler says that the plugin is installed while it is still on its way to
         # some workers for another run. Those answer None, and drop the message.
-        while not await self._worker.rpc(self._addresses[dest]).dask_ma_receive(
-            run_id=self.run_id,
-            source=self.rank,
-            dest=dest,
-            tag=tag,
-            **message,
-        ):
+        far_end = self._worker.rpc(self._addresses[dest])
+        while not await far_end.dask_ma_receive(**message):
             if monotonic() >= deadline:
                 raise CommTimeoutError(
                     f"worker {self._addresses[dest]} of rank {dest} has taken no "

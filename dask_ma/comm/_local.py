@@ -83,7 +83,9 @@ class LocalGroup(Group):
         for mailbox in self._mailboxes:
             mailbox.close(error)
 
-    def _deliver(self, payload: Any, dest: int, tag: Hashable) -> None:
+    def _deliver(
+        self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
+    ) -> None:
         # Copied, as on its way to another process: the sender may change it afterwards.
         self._deliver_local(map_arrays(payload, np.copy), dest, tag)
 

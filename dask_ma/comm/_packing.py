@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pickle as plain_pickle
+from collections.abc import Callable, Hashable
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from distributed.protocol import pickle, to_serialize
+
+from dask_ma.comm._group import frozen_view, map_arrays
 
 _SHORT = 16 * 2**10  # bytes of a message that goes as one string
 _JOINED = 128 * 2**10  # bytes up to which Dask's connections join what they send
@@ -14,35 +18,75 @@ _JOINED = 128 * 2**10  # bytes up to which Dask's connections join what they sen
 # behind the header.
 _WHOLE = 64 * 2**20
 _BEFORE = np.zeros(1, np.uint8)
+# Types of payloads, or of what holds all of one, that Python itself has.
+_PLAIN = {type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray}
 
 
-def as_message(payload: Any) -> dict[str, Any]:
-    """A payload as the handler of the other process takes it.
+class Header(NamedTuple):
+    """What a message is beside its payload.
 
-    Dask sends each array with a header and in a frame of its own, which costs more
-    than all else that is done for a short message. Of longer ones it reads the first
-    array into the memory of the header, at any byte; behind another one, of a byte, it
-    gets memory of its own, where its elements are aligned.
+    Attributes
+    ----------
+    run_id : str
+    source, dest : int
+        Ranks.
+    tag : hashable
+    """
+
+    run_id: str
+    source: int
+    dest: int
+    tag: Hashable
+
+
+def as_message(
+    header: Header,
+    payload: Any,
+    isolate: Callable[[np.ndarray], np.ndarray] = frozen_view,
+) -> dict[str, Any]:
+    """A message as the handler of the other process takes it.
+
+    Dask sends each array with a header and in a frame of its own, and measures each
+    item, which costs more than all else that is done for a short message. Of longer
+    ones it reads the first array into the memory of the header, at any byte; behind
+    another one, of a byte, it gets memory of its own, where its elements are aligned.
+    Until it is sent, its arrays are what `isolate` makes of them.
     """
     length = _length(payload)
     if length <= _SHORT:
-        return {"payload": None, "pickled": pickle.dumps(payload)}
+        return {"letter": _pickled((*header, payload))}
+    payload = map_arrays(payload, isolate)
+    message = {"letter": _pickled((*header, None)), "payload": to_serialize(payload)}
     if _JOINED < length <= _WHOLE:
-        return {"before": to_serialize(_BEFORE), "payload": to_serialize(payload)}
-    return {"payload": to_serialize(payload)}
+        # Dask sends arrays in the order of the items.
+        return {"before": to_serialize(_BEFORE), **message}
+    return message
 
 
-def from_message(payload: Any, pickled: bytes | None = None, before: Any = None) -> Any:
+def from_message(
+    letter: bytes, payload: Any = None, before: Any = None
+) -> tuple[Header, Any]:
     """Undo :func:`as_message`, once the message is there."""
-    return payload if pickled is None else pickle.loads(pickled)
+    *header, short = pickle.loads(letter)
+    return Header(*header), short if payload is None else payload
+
+
+def _pickled(items: tuple[Any, ...]) -> bytes:
+    """A header, and perhaps plain values and arrays, as a string."""
+    # Dask's own looks for modules that are to be sent by value.
+    found = plain_pickle.dumps(items, protocol=plain_pickle.HIGHEST_PROTOCOL)
+    if b"__main__" not in found and type(items[-1]) in _PLAIN:
+        return found
+    by_dask: bytes = pickle.dumps(items)
+    return by_dask
 
 
 def _length(payload: Any) -> float:
     """Bytes of a payload; infinite for what there is no telling from outside."""
-    if payload is None or isinstance(payload, bool | int | float | np.generic):
-        return 8
     if isinstance(payload, np.ndarray):
         return inf if payload.dtype.hasobject else payload.nbytes
+    if payload is None or isinstance(payload, int | float | np.generic):
+        return 8
     if isinstance(payload, str | bytes):
         return len(payload)
     if isinstance(payload, list | tuple):

@@ -13,7 +13,6 @@ import gc
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
 from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -187,20 +186,13 @@ def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
 
 
 async def receive(
-    comm: Comm,
-    run_id: str,
-    source: int,
-    dest: int,
-    tag: Hashable,
-    payload: Any,
-    pickled: bytes | None = None,
-    before: Any = None,
+    comm: Comm, letter: bytes, payload: Any = None, before: Any = None
 ) -> bool:
     """Handler: put a message into its mailbox; answer True once it lies there.
 
     A worker without this handler answers None, as Dask has it.
     """
-    payload = from_message(payload, pickled)
+    (run_id, source, dest, tag), payload = from_message(letter, payload)
     mailbox = registry.find(run_id, dest)
     if mailbox is None:
         mailbox = await _mailbox_of(comm, run_id, source, dest, payload_nbytes(payload))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
 from dask_ma.data._allocator import allocator, memory_taken
-from dask_ma.data._blocks import is_foreign_sparse, is_sparse, to_csr
+from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
 from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
 from dask_ma.data._fingerprint import (
@@ -26,7 +26,7 @@ from dask_ma.data._labels import (
     unique_labels_of,
 )
 from dask_ma.data._lazy import apply_blockwise
-from dask_ma.data._mapped import hand_back, is_on_disk
+from dask_ma.data._mapped import ask_for, hand_back, is_on_disk, read_ahead
 from dask_ma.data._memory import (
     CAST_LATER,
     checked_rows,
@@ -57,6 +57,7 @@ __all__ = [
     "allocator",
     "apply_blockwise",
     "as_arrays",
+    "ask_for",
     "build_shard",
     "can_be_had_again",
     "check_memory_labels",
@@ -79,7 +80,9 @@ __all__ = [
     "memory_here",
     "memory_taken",
     "merge_labels",
+    "n_bytes",
     "partition",
+    "read_ahead",
     "recover_shards",
     "refuse_beyond_memory",
     "refuse_unfinished",

@@ -10,8 +10,6 @@ from typing import Any, Literal, NamedTuple
 import dask
 import numpy as np
 import scipy.sparse
-from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import column_or_1d
 
 from dask_ma.data._blocks import common_dtype
 
@@ -252,6 +250,8 @@ def memory_column(column: Any, name: str, *, multi_output: bool = False) -> np.n
             column = np.asarray(column)
             if column.ndim == 2 and column.shape[1] > 1:
                 return column
+        from sklearn.utils.validation import column_or_1d  # no rank needs it
+
         return column_or_1d(column, warn=True)
     column = np.asarray(column, dtype=None if _is_float(column) else np.float64)
     if column.ndim != 1:
@@ -290,6 +290,8 @@ def _column_shape(column: Any, name: str, multi_output: bool) -> tuple[Any, ...]
 
 def warn_column_vector() -> None:
     """Warn as scikit-learn does about a target of shape (n, 1)."""
+    from sklearn.exceptions import DataConversionWarning  # no rank needs it
+
     warnings.warn(
         "A column-vector y was passed when a 1d array was expected. Please change the "
         "shape of y to (n_samples,), for example using y[:, 0].",

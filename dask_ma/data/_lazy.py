@@ -10,7 +10,6 @@ import dask
 import numpy as np
 from dask.sizeof import sizeof
 from scipy import sparse
-from sklearn import config_context
 
 from dask_ma import _config
 from dask_ma.data._blocks import (
@@ -160,6 +159,8 @@ def _apply(
         block = to_csr(block)
     check_numbers(block, index)
     check_finite(block, "X", index, None)
+    from sklearn import config_context  # no rank needs it
+
     with config_context(assume_finite=True):
         result = function(model, align(block))
     if is_sparse(result):

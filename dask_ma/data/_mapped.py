@@ -14,10 +14,11 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,10 +26,12 @@ import scipy.sparse
 
 from dask_ma import _config
 
-__all__ = ["hand_back", "is_on_disk"]
+__all__ = ["ask_for", "hand_back", "is_on_disk", "read_ahead"]
 
 SPARSE, DENSE = ("data", "indices", "indptr"), ("rows",)
 _LOOK = 0.02  # seconds between looks at how much is mapped
+_AHEAD = 64 * 2**20  # bytes that the system reads before they are looked at
+Item = TypeVar("Item")
 
 
 def checksum(array: np.ndarray) -> int:
@@ -175,6 +178,61 @@ def hand_back(X: Any) -> None:
     """
     for owner in _owners(X):
         _drop(owner)
+
+
+def read_ahead(
+    items: Iterable[Item], rows_of: Callable[[Item], Any] = lambda item: item
+) -> Iterator[Item]:
+    """Go over blocks while the system reads from the disk those that come next.
+
+    Parameters
+    ----------
+    items : iterable of object
+        Blocks.
+    rows_of : callable, optional
+        ``rows_of(item)`` are the rows of a block, an ndarray or a CSR; by default the
+        item itself. Those in memory are passed on.
+
+    Yields
+    ------
+    item : object
+        The same, in the same order. What is asked for ahead of it are 64 MiB, or one
+        block, which the system keeps and not the process.
+    """
+    waiting: deque[tuple[Item, int]] = deque()
+    n_ahead = 0
+    for item in items:
+        n_ahead += (size := ask_for(rows_of(item)))
+        waiting.append((item, size))
+        del item  # or the last one would be kept
+        while waiting and (not size or (n_ahead > _AHEAD and len(waiting) > 1)):
+            first, of_first = waiting.popleft()
+            n_ahead -= of_first
+            yield first
+            del first
+    while waiting:
+        yield waiting.popleft()[0]
+
+
+def ask_for(X: Any) -> int:
+    """Have the system read rows from the disk, without waiting for it.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+        Rows of a block.
+
+    Returns
+    -------
+    n_bytes : int
+        What they take there; 0 where they are in memory.
+    """
+    n_bytes = 0
+    for owner in _owners(X):
+        if isinstance(owner, Pages) and hasattr(owner, "madvise"):
+            owner.madvise(mmap.MADV_WILLNEED)
+            n_bytes += len(owner)
+    return n_bytes
 
 
 def is_on_disk(X: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dask_ma.data._blocks import take_rows
 from dask_ma.data._checks import RawBlock, open_block
+from dask_ma.data._spec import pieces_in
 
 __all__: list[str] = []
 
@@ -56,8 +57,9 @@ def read_runs(arguments: dict[str, Any]) -> list[Run]:
     arguments : dict
         ``ShardSpec.arguments`` with futures replaced by their data.
     """
-    aligned = arguments["aligned"] or [(None, None)] * len(arguments["pieces"])
-    pairs = zip(arguments["pieces"], aligned, strict=True)
+    pieces = pieces_in(arguments)
+    aligned = arguments["aligned"] or [(None, None)] * len(pieces)
+    pairs = zip(pieces, aligned, strict=True)
     runs: list[Run] = []
     for _, group in groupby(pairs, _source_of):
         members = list(group)

@@ -30,7 +30,7 @@ from dask_ma.data._checks import (
     not_a_column,
     without_duplicates,
 )
-from dask_ma.data._mapped import hand_back
+from dask_ma.data._mapped import hand_back, read_ahead
 from dask_ma.data._runs import RawPiece, Run, read_runs
 
 __all__ = ["Block", "Shard", "build_shard", "join_groups", "join_shard"]
@@ -91,7 +91,7 @@ class Shard:
         ------
         block : Block
         """
-        for block in self.blocks:
+        for block in read_ahead(self.blocks, lambda block: block.X):
             yield block
             hand_back(block.X)
 

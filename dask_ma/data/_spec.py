@@ -42,6 +42,51 @@ class Piece(NamedTuple):
     first: int
 
 
+def pack_pieces(pieces: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """Pieces as arguments of a task, each source once.
+
+    Dask goes into containers of what a task is sent, and makes objects of all that they
+    hold; rows that have been dealt out are hundreds of pieces.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+
+    Returns
+    -------
+    packed : dict
+        ``sources``, and an array of the numbers of each piece, ``cuts``.
+    """
+    sources: list[Any] = []
+    number_of: dict[int, int] = {}
+    cuts = np.zeros((len(pieces), 6), np.int64)
+    for cut, (source, *numbers) in zip(cuts, pieces, strict=True):
+        if id(source) not in number_of:
+            number_of[id(source)] = len(sources)
+            sources.append(source)
+        cut[:] = number_of[id(source)], *numbers
+    return {"sources": sources, "cuts": cuts}
+
+
+def pieces_in(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Undo :func:`pack_pieces`.
+
+    Parameters
+    ----------
+    arguments : dict
+        ``ShardSpec.arguments``, perhaps with futures replaced by their data.
+
+    Returns
+    -------
+    pieces : list of tuple
+        As :class:`Piece` has them.
+    """
+    sources = arguments["sources"]
+    return [
+        (sources[number], *numbers) for number, *numbers in arguments["cuts"].tolist()
+    ]
+
+
 @dataclass
 class ShardSpec:
     """The pieces of one rank.
@@ -71,7 +116,7 @@ class ShardSpec:
     def arguments(self) -> dict[str, Any]:
         """Plain containers of futures, arrays and numbers: an argument of a task."""
         return {
-            "pieces": [tuple(piece) for piece in self.pieces],
+            **pack_pieces(self.pieces),
             "aligned": self.aligned,
             "n_features": self.n_features,
             "dtype": self.dtype,
@@ -165,7 +210,7 @@ def rows_of(arguments: dict[str, Any]) -> list[list[int]]:
         Start and stop of each run of consecutive rows, in the order of the rank.
     """
     ranges: list[list[int]] = []
-    for _, start, stop, _, _, first in arguments["pieces"]:
+    for _, start, stop, _, _, first in pieces_in(arguments):
         if ranges and ranges[-1][1] == first:
             ranges[-1][1] += stop - start
         elif stop > start:

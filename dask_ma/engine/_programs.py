@@ -10,7 +10,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_array, check_random_state
 
 from dask_ma import _config
 from dask_ma.data import describe, is_dask_collection
@@ -127,6 +126,8 @@ def run_program_job(
     result : object
         What rank 0 returns, or `join` makes.
     """
+    from sklearn.utils import check_array, check_random_state  # no rank needs them
+
     X, y, sample_weight = data
     if not is_dask_collection(X):
         X = check_array(

@@ -148,7 +148,6 @@ from dask_ma.kernels._rows import (
     chunked_predictions,
     row_slice,
     transposed_copy,
-    with_columns,
 )
 from dask_ma.kernels._second_order import (
     CompactMemory,
@@ -326,7 +325,6 @@ __all__ = [
     "transposed_copy",
     "triplet_losses",
     "used_columns",
-    "with_columns",
     "without_itself",
     "word_statistics",
     "word_weights",

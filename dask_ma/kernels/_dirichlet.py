@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 _LOWEST_PARAMETER = 1e-5  # a prior nearer to 0 would make all topics but one impossible
 _HIGHEST_SUM = 1e8  # where observations that are all alike would lead beyond
@@ -155,6 +155,8 @@ def fit_symmetric_dirichlet(mean_log: float, n_categories: int, start: float) ->
         return float(np.exp(lowest))
     if slope(highest) >= 0:
         return float(np.exp(highest))
+    from scipy import optimize  # few fits need it, and it takes a while to load
+
     return float(np.exp(optimize.brentq(slope, lowest, highest, xtol=1e-12)))
 
 

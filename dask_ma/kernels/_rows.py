@@ -75,28 +75,6 @@ def transposed_copy(array: np.ndarray, out: np.ndarray | None = None) -> np.ndar
     return out
 
 
-def with_columns(X: Any, indices: np.ndarray, n_columns: int) -> Any:
-    """A CSR matrix with its elements moved to other columns; values stay shared.
-
-    Parameters
-    ----------
-    X : csr_matrix or csr_array of shape (n_samples, n_features)
-        The matrix.
-    indices : ndarray of int of shape (n_stored,)
-        Column of each element, from 0 to ``n_columns - 1``.
-    n_columns : int
-        Number of columns of the result.
-
-    Returns
-    -------
-    csr_matrix or csr_array of shape (n_samples, n_columns)
-        The type of `X`.
-    """
-    moved = type(X)((X.shape[0], n_columns), dtype=X.dtype)
-    moved.data, moved.indices, moved.indptr = X.data, indices, X.indptr
-    return moved
-
-
 def transposed(X: Any) -> Any:
     """The transpose of `X`, which shares all memory with it.
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group
-from dask_ma.data import Shard, hand_back, is_on_disk, memory_here
+from dask_ma.data import Shard, hand_back, is_on_disk, memory_here, read_ahead
 
 # Bytes that columns in memory take for each byte of the rows, with those of working
 # sets, and what part of its limit a worker has room for.
@@ -45,7 +45,7 @@ class ReadColumns:
         self._blocks = blocks
         self.dtype = np.result_type(*[X.dtype for X in blocks])
         self._counts = np.zeros(blocks[0].shape[1], dtype=np.int64)
-        for X in blocks:
+        for X in read_ahead(blocks):
             self._counts += np.bincount(X.indices, minlength=len(self._counts))
             hand_back(X)
 
@@ -56,7 +56,7 @@ class ReadColumns:
     def take(self, index: np.ndarray, dtype: np.dtype | None = None) -> Any:
         """Some columns as a CSC of shape (n_rows, k)."""
         parts = []
-        for X in self._blocks:
+        for X in read_ahead(self._blocks):
             parts.append(X[:, index].astype(dtype or self.dtype, copy=False))
             hand_back(X)
         return sparse.vstack(parts, format="csr").tocsc()

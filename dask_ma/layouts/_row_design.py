@@ -15,7 +15,7 @@ from dask_ma.comm import (
     reduce_and_gather,
     reduce_scatter,
 )
-from dask_ma.data import Shard, hand_back, is_on_disk
+from dask_ma.data import Shard, hand_back, is_on_disk, read_ahead
 from dask_ma.kernels import column_squares, column_store, take_columns
 from dask_ma.layouts._column_store import ColumnStore
 from dask_ma.layouts._columns import FEW_STORED as _SMALL
@@ -264,7 +264,7 @@ class RowDesign(Design):
     def _rows(self, blocks: list[Any]) -> Iterator[tuple[slice, Any]]:
         """The blocks and where their rows are."""
         start = 0
-        for X in blocks:
+        for X in read_ahead(blocks):
             yield slice(start, start + X.shape[0]), X
             start += X.shape[0]
             hand_back(X)

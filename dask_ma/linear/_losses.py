@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import is_classifier
-
 from dask_ma.kernels import LOSSES, Loss, MarginLoss, make_loss
 
 __all__: list[str] = []
@@ -47,6 +45,8 @@ def check_loss(estimator: Any) -> None:
         If the loss has several outputs, is one of classes for a regressor, or lacks
         what the refinement that is asked for needs.
     """
+    from sklearn.base import is_classifier  # no rank needs it
+
     loss, name = estimator.loss, type(estimator).__name__
     if not isinstance(loss, Loss):
         return

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dask_ma._ranges import Interval, StrOptions
 from dask_ma._settings import Named, Settings
-from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.comm import Group, allreduce, broadcast, broadcast_direct, reduce
 
 AGGREGATIONS = ("allreduce", "tree", "driver")
@@ -77,7 +77,7 @@ class Models(Settings):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "aggregation": [StrOptions(set(AGGREGATIONS))],
+        "aggregation": [StrOptions(AGGREGATIONS)],
         "evaluate_every": [Interval(Integral, None, None, closed="neither")],
     }
 
@@ -119,7 +119,7 @@ class Gradients(Settings):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "batch_fraction": [Interval(Real, 0, 1, closed="right")],
-        "aggregation": [StrOptions(set(AGGREGATIONS))],
+        "aggregation": [StrOptions(AGGREGATIONS)],
         "evaluate_every": [Interval(Integral, None, None, closed="neither")],
     }
 

@@ -107,7 +107,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         "beta_2": [Interval(Real, 0, 1, closed="left")],
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "strategy": [STRATEGY],
+        "strategy": [STRATEGY.to_sklearn()],
         **ModuleMixin._parameter_constraints,
         "n_ranks": [Interval(Integral, 1, None, closed="left"), None],
     }

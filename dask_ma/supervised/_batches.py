@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.data import Block, Shard, hand_back
+from dask_ma.data import Block, Shard, hand_back, read_ahead
 from dask_ma.engine import RankContext
 from dask_ma.kernels import one_vs_rest_targets, row_slice
 
@@ -133,7 +133,7 @@ def _chunks(
     n_blocks = len(shard.blocks)
     order = range(n_blocks) if rng is None else rng.permutation(n_blocks)
     n_before = 0  # rows of the blocks before
-    for index in order:
+    for index in read_ahead(order, lambda i: shard.blocks[i].X):
         block, first = shard.blocks[index], firsts[index]
         n_rows = block.X.shape[0]
         rows = None if rng is None else rng.permutation(n_rows)

@@ -10,13 +10,22 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import allgather
-from dask_ma.data import Block, Shard, build_shard, hand_back
+from dask_ma.data import (
+    Block,
+    Shard,
+    ask_for,
+    build_shard,
+    hand_back,
+    n_bytes,
+    read_ahead,
+)
 from dask_ma.engine import RankContext
 from dask_ma.kernels import row_slice
 
 _STORED_BYTES = 12  # of a count of a CSR
 _WORD_BYTES = 16  # that a batch takes for each count, with what is made of it
 _CHUNK_BYTES = 2**22  # of rows that are made a CSR at a time
+_SHUFFLED_BYTES = 2**26  # of blocks whose documents are shuffled together
 
 
 class Batch(NamedTuple):
@@ -88,6 +97,7 @@ class Corpus:
         self._starts = np.cumsum([0] + [X.shape[0] for X in self._blocks])
         self._n_elements = sum(map(_n_elements, self._blocks))
         self._dtype = dtype
+        self._mapped: set[int] = set()  # blocks that the last batch was picked from
         self._column_of = np.zeros(shard.n_features, dtype=np.int32)
 
     def documents_of_round(self, n_round: int, n_rounds: int) -> int:
@@ -112,27 +122,49 @@ class Corpus:
         """Numbers of the documents in the order of a pass.
 
         It depends on the seed, the number of the shard and the number of the pass.
+        Where blocks take much, the documents of some of them come after one another, so
+        that each block is read once from a disk.
         """
         key = (*context.seed.spawn_key, n_passes)
         seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
-        return np.random.default_rng(seed).permutation(self.n_documents)
+        rng = np.random.default_rng(seed)
+        sizes = [n_bytes(X) for X in self._blocks]
+        if sum(sizes) <= _SHUFFLED_BYTES or len(sizes) < 2:
+            return rng.permutation(self.n_documents)
+        groups = _groups(rng.permutation(len(sizes)), sizes)
+        return np.concatenate([self._shuffled_blocks(group, rng) for group in groups])
+
+    def _shuffled_blocks(
+        self, blocks: list[int], rng: np.random.Generator
+    ) -> np.ndarray:
+        """Numbers of the documents of some blocks, in a random order."""
+        return rng.permutation(
+            np.concatenate(
+                [np.arange(*self._starts[index : index + 2]) for index in blocks]
+            )
+        )
 
     def batch(self, documents: np.ndarray) -> Batch:
         """The documents with the given numbers."""
         parts = []
         documents = np.sort(documents)  # so that each block is looked at once
         bounds = np.searchsorted(documents, self._starts)
-        for i in np.flatnonzero(np.diff(bounds)):
+        chosen = np.flatnonzero(np.diff(bounds)).tolist()
+        for i in set(chosen) - self._mapped:
+            ask_for(self._blocks[i])
+        for i in chosen:
             rows = documents[bounds[i] : bounds[i + 1]] - self._starts[i]
             parts.append(_sparse(self._blocks[i][rows]))
+        for i in self._mapped.difference(chosen):
             hand_back(self._blocks[i])
+        self._mapped = set(chosen)
         if not parts:
             parts.append(sparse.csr_array((0, self.n_features), dtype=self._dtype))
         return self._narrow(parts[0] if len(parts) == 1 else sparse.vstack(parts))
 
     def batches_in_order(self, size: int) -> Iterator[Batch]:
         """All documents in the order of the input, `size` at a time at most."""
-        for X in self._blocks:
+        for X in read_ahead(self._blocks):
             for start in range(0, X.shape[0], size):
                 yield self._narrow(row_slice(X, start, min(start + size, X.shape[0])))
 
@@ -249,6 +281,19 @@ def _hold_out(
         kept.append(block._replace(X=block.X[np.flatnonzero(~mask)]))
         held_out.append(_sparse(block.X[np.flatnonzero(mask)]))
     return replace(shard, blocks=kept), held_out
+
+
+def _groups(order: np.ndarray, sizes: Sequence[int]) -> list[list[int]]:
+    """Blocks in an order, as groups that take some bytes, or are one block."""
+    groups: list[list[int]] = [[]]
+    taken = 0
+    for index in order.tolist():
+        if groups[-1] and taken + sizes[index] > _SHUFFLED_BYTES:
+            groups.append([])
+            taken = 0
+        groups[-1].append(index)
+        taken += sizes[index]
+    return groups
 
 
 def _n_words(parts: list[Any]) -> float:

@@ -431,6 +431,18 @@ def test_rows_are_named_once():
     assert sorted(Places(5).distinct(rows)) == [0, 1, 3]
 
 
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_rows_are_named_and_found_together(n):
+    places = Places(30)
+    rows = np.random.default_rng(n).integers(0, 30, n).astype(np.int32)
+    expected = places.distinct(rows)
+    for _ in range(2):  # what is left of the last time makes no difference
+        names, found = places.named(rows)
+        np.testing.assert_array_equal(names, expected)
+        np.testing.assert_array_equal(names[found], rows)
+        places.find(np.arange(30, dtype=np.int32), rows)
+
+
 @pytest.mark.parametrize("size", range(2, 18))
 def test_after_so_many_exchanges_all_ranks_agree(size):
     dtype = np.dtype(np.float64)

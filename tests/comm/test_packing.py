@@ -1,4 +1,6 @@
-"""Several arrays in one vector per dtype."""
+"""Several arrays in one vector per dtype, and messages between processes."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -6,8 +8,9 @@ from scipy import sparse
 
 from dask_ma.comm._exchange import pack, unpack
 from dask_ma.comm._group import map_arrays
-from dask_ma.comm._packing import as_message, from_message
+from dask_ma.comm._packing import Header, as_message, from_message
 
+HEADER = Header("run", 1, 2, ("step", 3))
 ARRAYS = {
     "one": [np.arange(6.0).reshape(2, 3)],
     "0-d": [np.array(3.0), np.array(7, dtype=np.int64)],
@@ -66,9 +69,10 @@ def test_an_array_alone_in_its_dtype_is_not_copied():
     ids=lambda payload: type(payload).__name__,
 )
 def test_short_messages_are_one_string(payload):
-    message = as_message(payload)
-    assert message["payload"] is None and isinstance(message["pickled"], bytes)
-    found = from_message(**message)
+    message = as_message(HEADER, payload)
+    assert list(message) == ["letter"] and isinstance(message["letter"], bytes)
+    header, found = from_message(**message)
+    assert header == HEADER
     assert repr(found) == repr(payload)
     arrays = []
     map_arrays(found, lambda array: arrays.append(array) or array)
@@ -88,6 +92,23 @@ def test_short_messages_are_one_string(payload):
 )
 def test_others_travel_as_dask_has_them(payload):
     """Long ones, and those whose length cannot be told without a copy."""
-    message = as_message(payload)
-    assert message["payload"].data is payload
-    assert from_message(payload, message.get("pickled")) is payload
+    isolated = []
+    message = as_message(HEADER, payload, lambda array: isolated.append(array) or array)
+    given = []
+    map_arrays(payload, lambda array: given.append(array) or array)
+    assert len(isolated) == len(given)
+    assert all(a is b for a, b in zip(isolated, given, strict=True))
+    sent = message["payload"].data
+    assert type(sent) is type(payload)
+    header, found = from_message(message["letter"], sent)
+    assert header == HEADER and found is sent
+
+
+def test_classes_of_a_script_travel_by_value(monkeypatch):
+    """As Dask has it: no other process has them."""
+    kind = type("Pair", (tuple,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Pair", kind, raising=False)
+    letters = [as_message(HEADER, each)["letter"] for each in (kind("ab"), [kind("c")])]
+    monkeypatch.delattr(sys.modules["__main__"], "Pair")
+    pair, [inner] = (from_message(letter)[1] for letter in letters)
+    assert (*pair, *inner) == ("a", "b", "c")

@@ -12,8 +12,14 @@ from distributed import Client, LocalCluster
 from distributed.comm import CommClosedError
 
 from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
+from dask_ma.comm._packing import Header, as_message
 from dask_ma.comm._plugin import CommPlugin, RunRegistry, receive, registry
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
+
+
+async def deliver(comm, run_id, source, dest, tag, payload):
+    """What a message does that arrives."""
+    await receive(comm, **as_message(Header(run_id, source, dest, tag), payload))
 
 
 @pytest.fixture
@@ -134,7 +140,7 @@ def run_id():
 
 def test_a_message_waits_for_its_rank_to_start(run_id):
     async def send_before_start():
-        message = asyncio.create_task(receive(SENDER, run_id, 0, 1, "tag", "payload"))
+        message = asyncio.create_task(deliver(SENDER, run_id, 0, 1, "tag", "payload"))
         await asyncio.sleep(0.02)
         mailbox = registry.open(run_id, 1, "worker")
         await message
@@ -146,7 +152,7 @@ def test_a_message_waits_for_its_rank_to_start(run_id):
 def test_a_message_does_not_wait_for_ever(run_id, configured):
     with configured({"dask-ma.launch.start-timeout": "20 ms"}):
         with pytest.raises(CommTimeoutError, match=r"rank 1 of run test-run .*0\.02 s"):
-            asyncio.run(receive(SENDER, run_id, 0, 1, "tag", "payload"))
+            asyncio.run(deliver(SENDER, run_id, 0, 1, "tag", "payload"))
 
 
 def test_nobody_looks_for_a_rank_again_and_again(run_id, monkeypatch):
@@ -157,7 +163,7 @@ def test_nobody_looks_for_a_rank_again_and_again(run_id, monkeypatch):
 
     async def send_before_start():
         messages = [
-            asyncio.create_task(receive(SENDER, run_id, source, 1, "tag", source))
+            asyncio.create_task(deliver(SENDER, run_id, source, 1, "tag", source))
             for source in range(20)
         ]
         await asyncio.sleep(0.3)
@@ -182,7 +188,7 @@ def test_a_message_does_not_outlive_its_sender(run_id, monkeypatch):
 
     async def send_and_go():
         sender = Sender()
-        message = asyncio.create_task(receive(sender, run_id, 0, 1, "tag", "payload"))
+        message = asyncio.create_task(deliver(sender, run_id, 0, 1, "tag", "payload"))
         await asyncio.sleep(0.05)
         assert not message.done()
         sender.is_closed = True
@@ -195,7 +201,7 @@ def test_a_message_does_not_outlive_its_sender(run_id, monkeypatch):
 
 def test_a_run_that_ends_before_a_rank_has_started(run_id):
     async def send_and_end():
-        message = asyncio.create_task(receive(SENDER, run_id, 0, 1, "tag", "payload"))
+        message = asyncio.create_task(deliver(SENDER, run_id, 0, 1, "tag", "payload"))
         await asyncio.sleep(0.02)
         close_run(run_id, "the reason")
         await asyncio.wait_for(message, 30)
@@ -209,7 +215,7 @@ def test_a_message_that_comes_too_late_is_refused(run_id):
     registry.open(run_id, 1, "worker")
     registry.close(run_id, 1)
     with pytest.raises(StaleRunError, match=run_id):
-        asyncio.run(receive(SENDER, run_id, 0, 1, "tag", "payload"))
+        asyncio.run(deliver(SENDER, run_id, 0, 1, "tag", "payload"))
 
 
 def test_what_the_client_asks_of_a_process(run_id):

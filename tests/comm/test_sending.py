@@ -38,8 +38,8 @@ class Sender:
         self._thread.start()
 
     def rpc(self, address):
-        async def dask_ma_receive(*, run_id, source, dest, tag, payload, **rest):
-            payload = from_message(getattr(payload, "data", None), rest.get("pickled"))
+        async def dask_ma_receive(*, letter, payload=None, before=None):
+            _, payload = from_message(letter, getattr(payload, "data", None))
             return await self._deliver(payload) is not NO_HANDLER
 
         return SimpleNamespace(dask_ma_receive=dask_ma_receive)

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma import MASGDClassifier, MPCAClassifier
-from dask_ma.data import _mapped, hand_back
+from dask_ma.data import _mapped, ask_for, hand_back, read_ahead
 from dask_ma.data._cache import files_of, remove_rows, store_rows, store_source
 from dask_ma.data._mapped import CachedRows
 
@@ -183,6 +183,37 @@ def test_rows_of_a_disk_can_be_handed_back(store):
     hand_back(rows)
     assert _mapped._mapped_bytes() < before + 2**22
     np.testing.assert_array_equal(rows[7:8].toarray(), X[7:8].toarray())
+
+
+def test_blocks_are_asked_for_ahead(store, monkeypatch):
+    """As many bytes, or one; those in memory come as they are made."""
+    X = np.ones((300, 7))
+    on_disk = [store(X + i).open() for i in range(5)]
+    size = ask_for(on_disk[0])
+    assert X.nbytes < size < X.nbytes + 4096 and not ask_for(X)
+    asked = []
+
+    def noted(rows):
+        asked.append(rows[0, 0])
+        return size
+
+    monkeypatch.setattr(_mapped, "ask_for", noted)
+    for limit, n_ahead in ((0, 1), (2 * size, 2)):
+        monkeypatch.setattr(_mapped, "_AHEAD", limit)
+        asked.clear()
+        for number, rows in enumerate(read_ahead(on_disk)):
+            assert rows is on_disk[number]
+            assert len(asked) == min(5, number + 1 + n_ahead)
+    monkeypatch.setattr(_mapped, "ask_for", lambda rows: 0)
+    made = []
+
+    def make():
+        for number in range(3):
+            made.append(number)
+            yield number
+
+    assert all(each == made[-1] for each in read_ahead(make()))
+    assert len(made) == 3
 
 
 @needs_proc

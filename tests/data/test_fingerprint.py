@@ -13,6 +13,7 @@ from dask_ma.data import (
     digest_shard,
     partition,
 )
+from dask_ma.data._spec import pack_pieces, pieces_in
 
 N, D = 5000, 7
 
@@ -224,10 +225,10 @@ def test_rows_that_cannot_be_used(rows):
     """The ranks say so later, in better words."""
     X, y, _ = rows
     [shard] = partition(X, y, n_ranks=1, addresses=None).shards
-    source, start, stop, n_rows, index, first = shard.arguments["pieces"][0]
+    source, start, stop, n_rows, index, first = pieces_in(shard.arguments)[0]
     wrong = {
         **shard.arguments,
-        "pieces": [(source, start, stop, n_rows + 1, index, first)],
+        **pack_pieces([(source, start, stop, n_rows + 1, index, first)]),
     }
     assert digest_shard(wrong) is None
     assert combine_digests([digest_shard(shard.arguments), None]) is None
@@ -237,7 +238,7 @@ def test_rows_that_cannot_be_used(rows):
 
 def test_a_rank_without_rows(rows):
     X, y, weight = rows
-    empty = {"pieces": [], "aligned": None, "n_features": D, "dtype": np.float64}
+    empty = {**pack_pieces([]), "aligned": None, "n_features": D, "dtype": np.float64}
     [shard] = partition(X, y, weight, n_ranks=1, addresses=None).shards
     digests = [digest_shard(arguments) for arguments in (empty, shard.arguments)]
     assert combine_digests(digests) == fingerprint(X, y, weight)

@@ -23,6 +23,7 @@ from dask_ma.data import (
     join_shard,
     partition,
 )
+from dask_ma.data._spec import pack_pieces, pieces_in
 from dask_ma.exceptions import NoWorkersError
 
 N, D = 103, 4
@@ -601,14 +602,14 @@ def test_rows_of_the_client_lie_once_in_the_memory_of_their_worker(convert):
 
     def share(arguments):
         shard = build_shard(arguments)
-        received = np.ravel(arguments["pieces"][0][0].X.data)
+        received = np.ravel(arguments["sources"][0].X.data)
         one = join_shard(shard, 1 << 30)
         blocks = [block.X for block in (*shard.blocks, *one.blocks)]
         parts = [np.ravel(block.data) for block in blocks]
         if sp.issparse(blocks[-1]):
             parts.append(blocks[-1].T.data)  # nor does SciPy copy them
         alone = all(np.shares_memory(part, received) for part in parts)
-        rows = [arguments["pieces"][0][0].X, one.blocks[0].X]
+        rows = [arguments["sources"][0].X, one.blocks[0].X]
         dense = [r.toarray() if sp.issparse(r) else r for r in rows]
         return alone, len(shard.blocks), len(one.blocks), np.array_equal(*dense)
 
@@ -639,3 +640,20 @@ def test_blocks_that_do_not_lie_together_are_copied_together(build):
             expected = [b.X.toarray() if sp.issparse(b.X) else b.X for b in some]
             found = one.toarray() if sp.issparse(one) else one
             np.testing.assert_array_equal(found, np.concatenate(expected))
+
+
+def test_each_source_is_sent_once():
+    """However many pieces it is cut into; Dask makes an object of all it finds."""
+    first, second = (np.ones(3), None, None), (np.ones(5), None, None)
+    pieces = [
+        (first, 0, 1, 3, 0, 7),
+        (second, 2, 4, 5, 1, 0),
+        (first, 1, 3, 3, 0, 12),
+    ]
+    packed = pack_pieces(pieces)
+    assert len(packed["sources"]) == 2 and packed["cuts"].shape == (3, 6)
+    found = pieces_in(packed)
+    assert all(
+        a[0] is b[0] and a[1:] == b[1:] for a, b in zip(found, pieces, strict=True)
+    )
+    assert pieces_in(pack_pieces([])) == []

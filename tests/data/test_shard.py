@@ -13,6 +13,7 @@ import sparse
 
 import dask_ma
 from dask_ma.data import _shard, build_shard, partition
+from dask_ma.data._spec import pack_pieces
 
 
 def arguments(*blocks, n_features=None, dtype=float):
@@ -25,7 +26,7 @@ def arguments(*blocks, n_features=None, dtype=float):
         first += rows
     width = blocks[0][0].shape[1] if n_features is None else n_features
     return {
-        "pieces": pieces,
+        **pack_pieces(pieces),
         "aligned": None,
         "n_features": width,
         "dtype": np.dtype(dtype),
@@ -95,7 +96,7 @@ def test_sparse_blocks_at_odd_bytes_are_copied():
 def test_slices_are_views():
     X, y = random_block(10)
     spec = arguments((X, y))
-    spec["pieces"] = [(spec["pieces"][0][0], 3, 7, 10, 0, 3)]
+    spec.update(pack_pieces([(spec["sources"][0], 3, 7, 10, 0, 3)]))
     [block] = build_shard(spec).blocks
     assert np.shares_memory(block.X, X)
     np.testing.assert_array_equal(block.X, X[3:7])
@@ -106,13 +107,13 @@ def test_slices_are_views():
 def dealt(X, y, sample_weight=None):
     """Arguments of a shard whose rows have come from three places of the input."""
     spec = arguments((X, y, sample_weight))
-    source, n_rows = spec["pieces"][0][0], X.shape[0]
-    spec["pieces"] = [
+    source, n_rows = spec["sources"][0], X.shape[0]
+    pieces = [
         (source, 0, 2, n_rows, 5, 40),
         (source, 2, 7, n_rows, 5, 10),
         (source, 7, 10, n_rows, 5, 15),
     ]
-    return spec
+    return {**spec, **pack_pieces(pieces)}
 
 
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
@@ -357,7 +358,7 @@ def test_columns_of_another_length(name, position):
 def test_metadata_that_lie_about_rows():
     X, y = random_block(3)
     spec = arguments((X, y))
-    spec["pieces"] = [((X, y, None), 0, 4, 4, 0, 0)]
+    spec.update(pack_pieces([((X, y, None), 0, 4, 4, 0, 0)]))
     with pytest.raises(ValueError, match="has 3 rows where the metadata of X say 4"):
         build_shard(spec)
 
@@ -365,7 +366,9 @@ def test_metadata_that_lie_about_rows():
 def test_other_refused_blocks():
     X, y = random_block(3)
     with pytest.raises(ValueError, match="block 0 of X has shape"):
-        build_shard({**arguments((X, y)), "pieces": [((X[0], y, None), 0, 3, 3, 0, 0)]})
+        build_shard(
+            {**arguments((X, y)), **pack_pieces([((X[0], y, None), 0, 3, 3, 0, 0)])}
+        )
     with pytest.raises(ValueError, match="dtype object"):
         build_shard(arguments((X.astype(object), y)))
     with pytest.raises(ValueError, match=r"no numbers: \{'b': "):

@@ -128,6 +128,44 @@ def test_bits_are_those_of_rows_in_memory(rows, cluster, on_disks, fitted, make,
     assert not list(on_disks.iterdir())
 
 
+@pytest.fixture
+def files(rows, tmp_path_factory):
+    """``files(kind)``: the rows, which are read from a folder."""
+    folder = tmp_path_factory.mktemp("files")
+
+    def read(kind):
+        X, y = rows
+        if kind == "parquet":
+            names = [f"x{i}" for i in range(N_COLUMNS)]
+            table = pd.DataFrame(X, columns=names).assign(y=y)
+            for start in range(0, N_ROWS, N_ROWS // N_BLOCKS):
+                part = table.iloc[start : start + N_ROWS // N_BLOCKS]
+                part.to_parquet(folder / f"{start:03}.parquet")
+            table = dd.read_parquet(folder)
+            return table[names], table["y"]
+        parts = []
+        for number, part in enumerate(np.array_split(X, N_BLOCKS)):
+            sparse.save_npz(path := folder / f"{number}.npz", sparse.csr_array(part))
+            made = dask.delayed(sparse.load_npz)(path)
+            empty = sparse.csr_array((0, N_COLUMNS))
+            parts.append(da.from_delayed(made, part.shape, meta=empty))
+        return da.concatenate(parts), da.from_array(y, chunks=N_ROWS // N_BLOCKS)
+
+    return read
+
+
+@pytest.mark.parametrize("make", ESTIMATORS, ids=lambda make: type(make()).__name__)
+@pytest.mark.parametrize("kind", ["parquet", "npz"])
+def test_bits_of_files_are_those_of_rows_in_memory(
+    files, cluster, on_disks, written, fitted, make, kind
+):
+    X, y = files(kind)
+    found = fitted(make, X, y)
+    assert written and not list(on_disks.iterdir())
+    with dask.config.set({"dask-ma.data.persist": True}):
+        np.testing.assert_array_equal(fitted(make, X, y), found)
+
+
 @pytest.mark.parametrize("kind", ["array", "csr"])
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize(

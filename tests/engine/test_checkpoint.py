@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from distributed.utils import get_mp_context
 
+from dask_ma.data._spec import pack_pieces
 from dask_ma.engine import RankContext
 from dask_ma.engine.recovery import _manifest
 from dask_ma.engine.recovery._checkpoint import Store
@@ -610,7 +611,7 @@ def shard_of(*ranges):
         ((X[a:b], y[a:b], None), 0, b - a, b - a, number, a)
         for number, (a, b) in enumerate(ranges)
     ]
-    return {"pieces": pieces, "aligned": None, "n_features": 2, "dtype": X.dtype}
+    return {**pack_pieces(pieces), "aligned": None, "n_features": 2, "dtype": X.dtype}
 
 
 @pytest.mark.parametrize(

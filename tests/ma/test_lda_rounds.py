@@ -13,6 +13,7 @@ from dask_ma import MALDA
 from dask_ma.data import Block, Shard
 from dask_ma.ma.lda._rounds import Rounds
 from dask_ma.ma.lda._topics import Topics
+from dask_ma.topics import _corpus
 from dask_ma.topics._corpus import Corpus, Summary
 
 N, V, K = 23, 15, 3
@@ -491,6 +492,49 @@ def test_batches_hold_their_documents(X, n_blocks):
         np.testing.assert_array_equal(dense, X[np.sort(rows)])
         assert batch.X.dtype == np.float32
         assert (X[rows][:, batch.words].sum(axis=0) > 0).all()
+
+
+@pytest.fixture
+def large_corpus(X, monkeypatch):
+    """Eight blocks, of which three and a half take what is shuffled together."""
+    parts = np.array_split(sparse.csr_array(X).toarray(), 8)
+    blocks = [Block(part, None, None, i, None) for i, part in enumerate(parts)]
+    monkeypatch.setattr(_corpus, "_SHUFFLED_BYTES", 7 * parts[0].nbytes // 2)
+    dtype = np.dtype(np.float64)
+    corpus = Corpus(Shard(blocks, V, X.dtype), [Summary(N, X.sum())], dtype)
+    return corpus, np.repeat(np.arange(8), list(map(len, parts)))
+
+
+def test_documents_of_large_blocks_come_together(large_corpus):
+    """So that each is read once from a disk; which ones, changes from pass to pass."""
+    corpus, block_of = large_corpus
+    context = SimpleNamespace(seed=np.random.SeedSequence(0))
+    orders = [corpus.shuffled(context, n_passes) for n_passes in (0, 0, 1)]
+    np.testing.assert_array_equal(orders[0], orders[1])
+    assert (orders[0] != orders[2]).any()
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(N))
+        seen = block_of[order]
+        for block in range(8):
+            first, last = np.flatnonzero(seen == block)[[0, -1]]
+            assert last - first < 9  # documents of three blocks
+        assert np.count_nonzero(np.diff(seen)) > 8
+
+
+def test_blocks_are_handed_back_once_documents_of_others_follow(
+    large_corpus, monkeypatch
+):
+    corpus, block_of = large_corpus
+    returned = []
+    monkeypatch.setattr(_corpus, "hand_back", returned.append)
+    first, second, third = (np.flatnonzero(block_of == i) for i in range(3))
+    corpus.batch(first[:1])
+    corpus.batch(np.concatenate([first[1:], second[:1]]))
+    assert not returned
+    corpus.batch(second[1:])
+    assert len(returned) == 1 and len(returned[0]) == len(first)
+    corpus.batch(third)
+    assert len(returned) == 2
 
 
 @pytest.mark.parametrize("n_rounds", [1, 2, 5, 7])

@@ -77,6 +77,27 @@ def test_ranks_meet_seldom_in_a_short_fit(binary, monkeypatch):
     assert model.t_ == pytest.approx(1 + seen)
 
 
+def test_many_processes_try_four_sizes_at_once(binary, monkeypatch):
+    """Of the steps of few, whose trials take as long as a message, in another order."""
+    X, y = binary
+    tried = []
+    original = _trial._try
+    monkeypatch.setattr(
+        _trial, "_try", lambda *args: tried.append(args[-1]) or original(*args)
+    )
+    models = []
+    for few in (4, 0):
+        monkeypatch.setattr(_trial, "_FEW", few)
+        tried.clear()
+        model = MASGDClassifier(max_iter=1, tol=None, n_ranks=1, random_state=0)
+        models.append(model.fit(100 * X, y))
+        first = tried[0]
+        at_once = [first, 4 * first, first / 4, 16 * first][: 3 if few else 4]
+        assert tried[: len(at_once)] == at_once
+        assert len(set(tried)) == len(tried)
+    np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
+
+
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("load", [load_breast_cancer, load_iris, load_wine])
 def test_standardised_rows_converge(load, n_ranks):

@@ -9,6 +9,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.comm import LocalGroup
+from dask_ma.data._spec import pack_pieces
 from dask_ma.supervised import ProblemParams, agree_on_problem
 
 PARAMS = {"max_iter": 3, "tol": None, "random_state": 0, "alpha": 0.01}
@@ -158,7 +159,7 @@ def agree(n_ranks, measure):
     def run(group):
         rank, rows = group.rank, (X + group.rank, y, None)
         spec = {
-            "pieces": [(rows, 0, 6, 6, rank, 6 * rank)],
+            **pack_pieces([(rows, 0, 6, 6, rank, 6 * rank)]),
             "aligned": None,
             "n_features": 2,
             "dtype": X.dtype,

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import psutil
 from distributed import Future
-from sklearn.base import BaseEstimator
 
 from dask_ma import _config
+from dask_ma._settings import has_parameters
 from dask_ma.kernels import Loss
 
 _DIGITS = 8  # of each checksum in the name of a series
@@ -100,7 +100,7 @@ def as_text(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}, {_code(value)}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, BaseEstimator):
+    if has_parameters(value):
         # Its `repr` leaves out what is long, and what the configuration says.
         chosen = value.get_params(deep=False).items()
         shown = ", ".join(f"{name}={as_text(item)}" for name, item in chosen)

@@ -113,7 +113,7 @@ class StateStore:
         self._rank = context.group.rank
         self._arguments = arguments
         # A function of the user gets other arguments.
-        has_rows = isinstance(arguments, dict) and "pieces" in arguments
+        has_rows = isinstance(arguments, dict) and "cuts" in arguments
         self._rows = rows_of(arguments) if has_rows else None
         self._series: Series | None = None
         self._source: str | None = None  # checkpoint that has not been left behind yet

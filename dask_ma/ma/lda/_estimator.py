@@ -215,7 +215,7 @@ class MALDA(TopicEstimator):
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
-        "paradigm": [PARADIGM],
+        "paradigm": [PARADIGM.to_sklearn()],
         "mixing": [StrOptions({"allreduce", "butterfly"})],
         "dtype": [StrOptions({"float32", "float64"})],
         "components_init": ["array-like", None],

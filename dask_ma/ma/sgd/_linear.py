@@ -53,7 +53,7 @@ class LinearMA(LinearEstimator):
             StrOptions({"auto"}),
             Interval(Real, 0, None, closed="neither"),
         ],
-        "paradigm": [PARADIGM],
+        "paradigm": [PARADIGM.to_sklearn()],
         "refine": [StrOptions({"auto", "newton", "lbfgs"}), None],
         "refine_max_iter": [Interval(Integral, 1, None, closed="left")],
         "refine_tol": [Interval(Real, 0, None, closed="left")],

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from dask_ma._settings import Inactive
 from dask_ma.linear import (
@@ -185,6 +184,8 @@ def is_refined(params: Any) -> bool:
 
 def _rate(estimator: Any) -> str:
     """The learning rate; "auto" where some are tried."""
+    from sklearn.base import is_classifier
+
     if estimator.learning_rate == "auto" and is_gradient(estimator.paradigm):
         return gradient_rate(is_classifier(estimator))
     return str(estimator.learning_rate)

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn import config_context
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dask_ma.data import Block, Shard, join_groups
+from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
 from dask_ma.ma.sgd._loss_sgd import LossSGD
@@ -241,7 +241,8 @@ class LocalSGD:
         rng = np.random.default_rng(self._seed_of(_ORDER, number))
         if self._shuffle:
             rng.shuffle(order)
-        for group in join_groups((blocks[i] for i in order), self._join_limit):
+        ordered = read_ahead((blocks[i] for i in order), lambda block: block.X)
+        for group in join_groups(ordered, self._join_limit):
             yield from self._cut(group, rng)
             del group
 

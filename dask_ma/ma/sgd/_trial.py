@@ -27,6 +27,7 @@ _ROWS = 1000  # of a rank's sample, at most
 _ELEMENTS = 2_000_000  # that they store, at most
 _FACTOR = 4.0  # from one step size that is tried to the next
 _MOST_TRIALS = 16  # in one direction
+_FEW = 4  # processes that hear of each other in two messages
 _TRIAL = 3  # what random numbers are for; others use 0 to 2
 _GAIN = 1e-3  # part of the objective that a pass has to bring
 PATIENCE = 2  # passes that may bring less before steps shrink
@@ -113,12 +114,15 @@ def find_steps(
     first = 1 / (total / n_rows + params.fit_intercept)
 
     values: dict[float, float] = {}
+    is_few = context.group.layout.n_nodes <= _FEW
 
     def attempt(eta: float) -> float:
         if eta not in values:
             # Of the first one the neighbours are nearly always asked for, too, and a
-            # trial is over sooner than ranks have heard of each other.
-            etas = [eta] if values else [eta, eta * _FACTOR, eta / _FACTOR]
+            # trial is over sooner than ranks have heard of each other: among many
+            # processes, that of the next longer steps as well.
+            powers = (0,) if values else (0, 1, -1) if is_few else (0, 1, -1, 2)
+            etas = [eta * _FACTOR**power for power in powers]
             own = [_try(context, problem, params, model, sample, e) for e in etas]
             sums = allreduce(context.group, np.array(own)).tolist()
             for tried, (value, weight) in zip(etas, sums, strict=True):

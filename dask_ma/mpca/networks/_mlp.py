@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import special
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.preprocessing import LabelBinarizer
 
 from dask_ma.kernels import (
     SGD,
@@ -33,6 +31,9 @@ from dask_ma.mpca.networks._network import (
     ProximalTerm,
     Scaling,
 )
+
+if TYPE_CHECKING:
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 #: scikit-learn's names of what the output units compute, by loss.
 _OUT_ACTIVATIONS = {
@@ -400,6 +401,10 @@ def fitted_sklearn(
         It predicts, and trains on with ``partial_fit`` or ``warm_start``, with a new
         optimiser.
     """
+    # No rank needs them.
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+    from sklearn.preprocessing import LabelBinarizer
+
     n_classes = None if classes is None else len(classes)
     peer = (MLPRegressor if classes is None else MLPClassifier)(**parameters)
     sizes = np.atleast_1d(peer.hidden_layer_sizes)

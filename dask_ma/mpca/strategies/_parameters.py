@@ -5,8 +5,8 @@ from __future__ import annotations
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+from dask_ma._ranges import Interval, StrOptions
 from dask_ma._settings import Named, Settings
-from dask_ma._sklearn import Interval, StrOptions
 
 COMPRESSION = StrOptions({"bf16", "int8"})
 PERIOD = Interval(Integral, 1, None, closed="left")

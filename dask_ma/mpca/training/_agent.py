@@ -35,8 +35,6 @@ from dask_ma.mpca.training._prefetch import Prefetcher
 from dask_ma.mpca.training._state import part_of, prefixed
 from dask_ma.mpca.training._targets import Targets, agree_on_targets
 from dask_ma.mpca.training._validation import (
-    RankClassifier,
-    RankRegressor,
     make_scorer,
     score_of_rank,
     shard_of,
@@ -262,7 +260,11 @@ class Trainer:
         """Sums from which the score over all ranks follows."""
         params = self._params
         if self._scorer is not None:
-            kind = RankClassifier if params.is_classifier else RankRegressor
+            from dask_ma.mpca.training import _scored  # with scikit-learn
+
+            kind = _scored.RankRegressor
+            if params.is_classifier:
+                kind = _scored.RankClassifier
             vector = self._network.unscaled(self._scored)
             model = kind(params.spec, vector, self._classes())
             return score_of_rank(model, rows, self._scorer)

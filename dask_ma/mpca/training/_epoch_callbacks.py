@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import check_scoring
 
 _VALUES = (".pt", ".pth")
 
@@ -79,6 +78,8 @@ class EpochScoring:
         context : CallbackContext
             Of scikit-learn.
         """
+        from sklearn.metrics import check_scoring  # no rank needs it
+
         check_scoring(estimator, self.scoring)
         self.scores_, self.best_score_ = [], -np.inf
         self.best_epoch_ = self._n_without = 0
@@ -119,6 +120,8 @@ class EpochScoring:
         """
         if fitted_estimator is None:
             return False
+        from sklearn.metrics import check_scoring  # no rank needs it
+
         score = check_scoring(fitted_estimator, self.scoring)
         self.scores_.append(float(score(fitted_estimator, self.X, self.y)))
         self._n_without += 1

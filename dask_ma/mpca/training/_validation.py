@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import get_scorer
 
 from dask_ma.comm import Group
 from dask_ma.data import Block, Shard, encode_labels
-from dask_ma.mpca.networks._network import NetworkSpec
+
+if TYPE_CHECKING:
+    from dask_ma.mpca.training._scored import RankModel
 
 
 class ValidationRows(NamedTuple):
@@ -65,53 +65,6 @@ def shard_of(
     return Shard(blocks, like.n_features, like.dtype)
 
 
-class RankModel(BaseEstimator):
-    """A network as scorers of scikit-learn take estimators.
-
-    Parameters
-    ----------
-    spec : NetworkSpec
-        Of the network.
-    vector : ndarray of shape (n_values,)
-        Its values.
-    classes_ : ndarray of shape (n_classes,) or None
-        Sorted labels.
-    """
-
-    def __init__(
-        self, spec: NetworkSpec, vector: np.ndarray, classes_: np.ndarray | None
-    ) -> None:
-        self.spec = spec
-        self.vector = vector
-        self.classes_ = classes_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def _forward(self, X: Any) -> np.ndarray:
-        """Predictions or probabilities."""
-        n_classes = None if self.classes_ is None else len(self.classes_)
-        return self.spec.forward(self.vector, X, n_classes)
-
-
-class RankClassifier(ClassifierMixin, RankModel):
-    """A network that tells classes or labels apart."""
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Labels of the likeliest classes, or whether rows have each label."""
-        probabilities = self._forward(X)
-        if self.spec.n_codes is not None:
-            return codes_of(probabilities, self.spec.n_codes)
-        if self.spec.n_targets is not None:
-            return (probabilities > 0.5).astype(int)
-        labels: np.ndarray = np.asarray(self.classes_)[probabilities.argmax(axis=1)]
-        return labels
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities."""
-        return self._forward(X)
-
-
 def codes_of(probabilities: np.ndarray, n_codes: int) -> np.ndarray:
     """Numbers of the likeliest classes, place by place.
 
@@ -132,14 +85,6 @@ def codes_of(probabilities: np.ndarray, n_codes: int) -> np.ndarray:
     return codes
 
 
-class RankRegressor(RegressorMixin, RankModel):
-    """A network that predicts numbers."""
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Predictions."""
-        return self._forward(X)
-
-
 def make_scorer(chosen: Any) -> Callable[..., float] | None:
     """What the parameter `early_stopping` says of the score; None for the own one.
 
@@ -150,9 +95,11 @@ def make_scorer(chosen: Any) -> Callable[..., float] | None:
     """
     if isinstance(chosen, bool | np.bool_):
         return None
-    scorer: Callable[..., float] = (
-        get_scorer(chosen) if isinstance(chosen, str) else chosen
-    )
+    scorer: Callable[..., float] = chosen
+    if isinstance(chosen, str):
+        from sklearn.metrics import get_scorer  # few ranks need it
+
+        scorer = get_scorer(chosen)
     return scorer
 
 

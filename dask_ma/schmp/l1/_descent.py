@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from sklearn.base import clone
 
 from dask_ma import _config
 from dask_ma.comm import allgather
@@ -264,6 +263,8 @@ def _iterations_at_once(n_candidates: int, depth: int) -> int:
 
 def make_program(objective: Objective, params: SchMPParams) -> CoordinateDescent:
     """The program of coordinate descent for an objective."""
+    from sklearn.base import clone  # not where there is no schedule
+
     penalty, loss = objective.penalty, objective.loss.of_row
     schedule = clone(params.schedule)  # without notes of another run
     by_columns = isinstance(objective.design, ColumnDesign)

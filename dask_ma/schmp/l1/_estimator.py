@@ -57,7 +57,7 @@ OF_ONE_MODEL: dict[str, list[Any]] = {
     "alpha": [Interval(Real, 0, None, closed="left")],
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
     "warm_start": ["boolean"],
-    "schedule": [SCHEDULE],
+    "schedule": [SCHEDULE.to_sklearn()],
     "polish": ["boolean"],
     "random_state": ["random_state"],
 }

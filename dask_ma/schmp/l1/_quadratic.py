@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import enet_path
 
 from dask_ma.schmp.l1._gram import Gram, ScaledGram, WholeGram, block_of
 
@@ -225,6 +223,10 @@ def _sweep(
     even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray
 ) -> np.ndarray:
     """Some sweeps of scikit-learn's coordinate descent on the Gram matrix."""
+    # Only rank 0 comes here.
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import enet_path
+
     with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
         _, path, _ = enet_path(

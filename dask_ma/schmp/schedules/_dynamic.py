@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dask_ma._sklearn import Interval, StrOptions
+from dask_ma._ranges import Interval, StrOptions
 from dask_ma.comm import Group
 from dask_ma.layouts._columns import ColumnShard
 from dask_ma.schmp.runtime._program import Request

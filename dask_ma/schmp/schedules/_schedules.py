@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dask_ma._ranges import Interval, StrOptions
 from dask_ma._settings import Settings
-from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.comm import Group
 from dask_ma.schmp.runtime._program import Request, Schedule
 from dask_ma.schmp.runtime._schedulers import Schedulers

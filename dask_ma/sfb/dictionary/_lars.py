@@ -10,8 +10,6 @@ import threading
 import warnings
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import lars_path_gram
 
 from dask_ma.sfb.dictionary._block import Accuracy
 from dask_ma.sfb.dictionary._descent import GreedyDescent
@@ -28,6 +26,10 @@ class Lars(GreedyDescent):
     """
 
     def _begin(self, accuracy: Accuracy) -> np.ndarray:
+        # Other ways need no scikit-learn.
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import lars_path_gram
+
         unit, codes = self._unit, self._codes
         lengths = unit.lengths.astype(np.float64)
         # All atoms of the dictionary itself have one penalty, in units of which its

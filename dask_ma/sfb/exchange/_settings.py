@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dask_ma._ranges import Interval, StrOptions
 from dask_ma._settings import Named, Settings, is_set
-from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.sfb.topology import Topology
 
 CONTENTS = ("auto", "factors", "full_matrix", "server", "outputs")
@@ -78,7 +78,7 @@ class Exchange(Settings):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "content": [StrOptions(set(CONTENTS))],
+        "content": [StrOptions(CONTENTS)],
         "staleness": [Interval(Integral, 0, None, closed="left")],
         "broadcast": [
             Interval(Integral, 1, None, closed="left"),

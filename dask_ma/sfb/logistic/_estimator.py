@@ -46,7 +46,7 @@ class SFBEstimator(LinearEstimator):
         ],
         "power_t": [Interval(Real, 0, None, closed="left")],
         "refine": [StrOptions({"auto"}), "boolean"],
-        "communication": [COMMUNICATION],
+        "communication": [COMMUNICATION.to_sklearn()],
         "shuffle": ["boolean"],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "early_stopping": ["boolean"],

@@ -207,7 +207,7 @@ class SFBMetricLearner(FittedMetric):
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "communication": [COMMUNICATION],
+        "communication": [COMMUNICATION.to_sklearn()],
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],

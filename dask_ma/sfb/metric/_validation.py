@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from dask_ma.comm import Group, allgather, allreduce
 from dask_ma.kernels import neighbour_hits, square_lengths
@@ -49,6 +48,8 @@ def pair_score(group: Group, source: PlannedPairs, project: Project) -> float:
 
 def area_under_curve(scores: np.ndarray, positive: np.ndarray) -> float:
     """Part of the pairs of a positive and another one that scores put in order."""
+    from scipy.stats import rankdata  # few fits need it, and it takes a while to load
+
     n_positive = int(positive.sum())
     ranks = rankdata(scores)[positive].sum() - n_positive * (n_positive + 1) / 2
     return float(ranks / (n_positive * (len(scores) - n_positive)))
