@@ -64,6 +64,7 @@ from dask_ma.kernels._gibbs import TileSampler, TopicCounts
 from dask_ma.kernels._gibbs_likelihood import polya_slopes, polya_sum
 from dask_ma.kernels._gibbs_proposals import (
     DocumentWeights,
+    FilledCells,
     TermWeights,
     TokenRun,
     accept_topics,
@@ -188,6 +189,7 @@ __all__ = [
     "DescentSums",
     "DocumentWeights",
     "FeasibleMix",
+    "FilledCells",
     "GradientSums",
     "Inference",
     "InferenceSettings",

@@ -40,7 +40,7 @@ class Documents:
     Attributes
     ----------
     keys : ndarray of int64 of shape (n_documents,)
-        Which rows of the input they are: increasing in the order of the input.
+        Which rows of the input they are: smaller for those that come before others.
     starts : ndarray of int64 of shape (n_documents + 1,)
         Where the tokens of each begin.
     words : ndarray of int32 of shape (n_tokens,) or (0,)
@@ -114,6 +114,18 @@ class Documents:
         """Tokens of each document."""
         return np.diff(self.starts)
 
+    def sort(self, stages: np.ndarray) -> None:
+        """Sort the documents, before their words are read.
+
+        Parameters
+        ----------
+        stages : ndarray of int of shape (n_documents,)
+            Those with a lower number come first.
+        """
+        order = np.argsort(stages, kind="stable")
+        self.keys, lengths = self.keys[order], self.lengths[order]
+        self.starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
     def read(self, shard: Shard, room: Room, *, fractions: str) -> None:
         """Fetch the words of the tokens.
 
@@ -127,9 +139,11 @@ class Documents:
             What becomes of counts that are no whole numbers.
         """
         self.words = room.empty(self.n_tokens, np.int32)
+        order = np.argsort(self.keys)
         for block in shard.blocks:
             X = _counts(block, fractions)
-            rows = np.searchsorted(self.keys, _keys(block, X.shape[0]))
+            keys = _keys(block, X.shape[0])
+            rows = order[np.searchsorted(self.keys, keys, sorter=order)]
             starts, lengths = self.starts[rows], self.lengths[rows]
             for part in _parts(lengths):
                 cells = slice(X.indptr[part.start], X.indptr[part.stop])
