@@ -157,7 +157,6 @@ class _Weights:
         self._at = run.owners * np.intp(counts.shape[1])
         self._counts = counts.reshape(-1)
         self._prior, self._inverse = prior, inverse
-        self._owners = run.owners
 
     def of(self, topics: np.ndarray, own: np.float32) -> np.ndarray:
         """Weight of a topic for each token, of whose counts `own` is taken."""
@@ -191,7 +190,15 @@ class DocumentWeights(_Weights):
         What is divided by, inverted.
     """
 
+    def __init__(
+        self, run: TokenRun, counts: np.ndarray, prior: np.ndarray, inverse: np.ndarray
+    ) -> None:
+        super().__init__(run, counts, prior, inverse)
+        self._is_symmetric = bool((prior == prior[0]).all())
+
     def _prior_of(self, topics: np.ndarray) -> np.ndarray:
+        if self._is_symmetric:
+            return self._prior[:1]
         return self._prior.take(topics)
 
 
@@ -210,9 +217,16 @@ class TermWeights(_Weights):
         What is divided by, inverted.
     """
 
+    def __init__(
+        self, run: TokenRun, counts: np.ndarray, prior: np.ndarray, inverse: np.ndarray
+    ) -> None:
+        if prior.ndim == 1:
+            prior = prior.take(run.owners)
+        super().__init__(run, counts, prior, inverse)
+
     def _prior_of(self, topics: np.ndarray) -> np.ndarray:
         if self._prior.ndim == 1:
-            return self._prior.take(self._owners)
+            return self._prior
         return self._prior.reshape(-1).take(self._at + topics)
 
 
