@@ -31,7 +31,7 @@ class TokenRun(NamedTuple):
         Documents or words from `first` on and before `last`.
     owners : ndarray of int32 of shape (n,)
         Document or word of each token, counted from `first`. Words come one after the
-        other.
+        other, and those without tokens may be left out and not counted.
     """
 
     first: int
@@ -282,7 +282,7 @@ def offer_of_documents(
 
 def offer_of_words(
     run: TokenRun,
-    topics: np.ndarray,
+    topics: np.ndarray | None,
     cells: FilledCells,
     n_topics: int,
     prior: np.ndarray,
@@ -295,8 +295,8 @@ def offer_of_words(
     ----------
     run : TokenRun
         Tokens of words.
-    topics : ndarray of int of shape (n,)
-        Their topics.
+    topics : ndarray of int of shape (n,) or None
+        Their topics; None if they have none yet.
     cells : FilledCells
         Tokens of each word and topic, also those of other ranks.
     n_topics : int
@@ -310,23 +310,24 @@ def offer_of_words(
 
     Returns
     -------
-    offered : ndarray of int of shape (n_proposals, n)
+    offered : ndarray of int32 of shape (n_proposals, n)
         Those of a token lie side by side.
     """
     if prior.ndim == 2:
         weights = prior.copy()
         words = np.repeat(np.arange(len(prior)), cells.lengths)
         weights[words, cells.columns] += cells.sizes
-        return _offer_by_rows(run, weights, n_proposals, rng, topics.dtype)
-    lengths, starts = _lengths(run)
-    urn: np.ndarray | _Steps = topics
-    if cells.sizes.sum(dtype=np.int64) != len(topics):  # other ranks have some, too
+        return _offer_by_rows(run, weights, n_proposals, rng)
+    urn: np.ndarray | _Steps
+    if topics is not None and cells.sizes.sum(dtype=np.int64) == len(topics):
+        urn, (lengths, starts) = topics, _lengths(run)
+    else:  # other ranks have some, too
         urn, lengths, starts = _of_all_ranks(cells)
     totals = (lengths + n_topics * prior.astype(np.float64)).take(run.owners)
     lengths, starts = lengths.take(run.owners), starts.take(run.owners)
-    offered = _no_offers(n_proposals, len(topics), topics.dtype)
+    offered = _no_offers(n_proposals, len(totals), cells.columns.dtype)
     for row in offered:
-        place = rng.random(len(topics))
+        place = rng.random(len(totals))
         place *= totals
         behind = np.flatnonzero(place >= lengths)
         row[:] = _urn(urn, starts, place)
@@ -397,6 +398,8 @@ def _of_all_ranks(
     urn: np.ndarray | _Steps = _Steps(cells.columns, upto)
     if ends[-1] <= _MOST_LAID_OUT:  # searching for places takes longer
         urn = np.repeat(cells.columns, cells.sizes)
+    if not len(upto):
+        urn = np.zeros(1, dtype=np.int32)  # any will do
     return urn, ends - starts, starts
 
 
@@ -434,10 +437,9 @@ def _offer_by_rows(
     weights: np.ndarray,
     n_proposals: int,
     rng: np.random.Generator,
-    dtype: np.dtype,
 ) -> np.ndarray:
     """Proposals in proportion to any weights of the words' topics."""
-    offered = _no_offers(n_proposals, len(run.owners), dtype)
+    offered = _no_offers(n_proposals, len(run.owners), np.dtype(np.int32))
     for row in offered:
         row[:] = draw_by_rows(run.owners, weights, rng)
     return offered

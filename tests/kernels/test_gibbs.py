@@ -227,6 +227,19 @@ def test_words_offer_what_they_have_on_all_ranks(
         assert_frequencies(own, expected[owner] / expected[owner].sum())
 
 
+@pytest.mark.parametrize("n_there", [0, 30_000, 60_000])
+def test_words_offer_first_topics_by_what_they_have(n_there):
+    """Also where just as many tokens are there as those that have no topic yet."""
+    rng = np.random.default_rng(1)
+    counts = rng.multinomial(n_there, rng.dirichlet(np.ones(18))).reshape(3, 6)
+    cells, prior = FilledCells.of(counts.astype(np.int32)), np.full(3, 2000.0)
+    [offered] = offer_of_words(RUN, None, cells, 6, prior, 1, rng)
+    expected = counts + 2000
+    for owner in range(3):
+        own = offered[RUN.owners == owner]
+        assert_frequencies(own, expected[owner] / expected[owner].sum())
+
+
 @pytest.mark.parametrize("kind", ["documents", "words", "words by topic"])
 def test_what_is_accepted_has_the_product_as_its_distribution(kind):
     """Proposals of one side, accepted by the other, in a long chain."""

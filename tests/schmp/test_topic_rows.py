@@ -15,16 +15,24 @@ def table(rng, shape=(30, 12)):
     return counts.astype(np.int32)
 
 
-@pytest.mark.parametrize("runs", [[], [(0, 30)], [(3, 4), (4, 11), (20, 30)]])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [range(30)],
+        [range(3, 4), range(4, 11), range(20, 30)],
+        [[0, 5, 29], [17, 18], [3]],
+    ],
+)
 def test_rows_are_changed_where_they_were_taken(runs):
     rng = np.random.default_rng(0)
     before, after = table(rng), table(rng)
     rows = sparse.csr_array(before)
     expected, opened = before.copy(), OpenRows(rows)
-    for first, last in runs:
-        taken = opened.take(first, last)
-        np.testing.assert_array_equal(taken, before[first:last])
-        taken[:] = expected[first:last] = after[first:last]
+    for run in map(np.array, runs):
+        taken = opened.take(run)
+        np.testing.assert_array_equal(taken, before[run])
+        taken[:] = expected[run] = after[run]
         opened.put(FilledCells.of(taken))
     opened.close()
     np.testing.assert_array_equal(rows.toarray(), expected)
@@ -41,7 +49,8 @@ def test_likelihood_and_slopes_of_sparse_rows(shape):
     dense, rows = filled(counts, prior), filled(sparse.csr_array(counts), prior)
     assert polya_sum(*rows) == pytest.approx(polya_sum(*dense))
     found, expected = (
-        polya_slopes(np.atleast_2d(own), of_them).sum() for own, of_them in (rows, dense)
+        polya_slopes(np.atleast_2d(own), of_them).sum()
+        for own, of_them in (rows, dense)
     )
     assert found == pytest.approx(expected)
 

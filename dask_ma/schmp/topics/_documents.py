@@ -148,7 +148,7 @@ class Documents:
             for part in _parts(lengths):
                 cells = slice(X.indptr[part.start], X.indptr[part.stop])
                 counts = X.data[cells].astype(np.int64)
-                tokens = _ranges(starts[part], lengths[part])
+                tokens = ranges(starts[part], lengths[part])
                 self.words[tokens] = np.repeat(X.indices[cells], counts)
             hand_back(block.X)
 
@@ -181,7 +181,7 @@ class Documents:
                 )
             left[own] = False
             here, there = (
-                _ranges(begin, lengths) for begin in (self.starts[own], starts[had])
+                ranges(begin, lengths) for begin in (self.starts[own], starts[had])
             )
             for name, array in into.items():
                 array[..., here] = piece[name][..., there]
@@ -214,7 +214,7 @@ class Documents:
         )
         order = np.argsort(keys, kind="stable")
         starts = np.cumsum(lengths) - lengths
-        places = _ranges(starts[order], lengths[order])
+        places = ranges(starts[order], lengths[order])
         rows = np.repeat(np.arange(len(keys), dtype=np.int32), lengths[order])
         return TokenTopics(rows, words[places], topics[places])
 
@@ -307,8 +307,17 @@ def _where(X: Any, place: int, block: Block) -> str:
     )
 
 
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, so many of each."""
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Numbers from each start on, so many of each.
+
+    Parameters
+    ----------
+    starts, lengths : ndarray of int of shape (n,)
+
+    Returns
+    -------
+    numbers : ndarray of int64
+    """
     ends = np.cumsum(lengths)
     offsets = np.repeat(starts - (ends - lengths), lengths)
     return offsets + np.arange(len(offsets))

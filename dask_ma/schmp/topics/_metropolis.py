@@ -43,7 +43,7 @@ class MetropolisMoves(Moves):
     With stages, a part of the documents comes in with each of the first rotations, with
     topics drawn by what their words have. While a block is here, both sides take
     several turns, for its tokens alone: so many that such a rotation draws about twice
-    as many tokens as there are.
+    as many tokens as there are, but for that in which the last ones come in.
 
     Tokens of a block lie in the order of the documents: documents go through all blocks
     side by side, and words through one, from place to place. Counts of words are sparse
@@ -151,12 +151,12 @@ class MetropolisMoves(Moves):
         self._next[number] += 1
         cuts = self._cuts[number]
         new = self._between(number, cuts[stage], cuts[stage + 1])
-        weights = priors.words.reshape(counts.shape[0], -1)
-        change, n_changed = self._come_in(number, *new, counts, weights, rng), 0
+        change, n_changed = self._come_in(number, *new, counts, priors, rng), 0
         totals += change
         there = self._between(number, 0, cuts[stage + 1])
         runs = range(np.searchsorted(self._stages, stage, side="right"))
-        for _ in range(_TIMES * 2 ** (self.n_stages - stage)):
+        is_last = stage == self.n_stages
+        for _ in range(1 if is_last else _TIMES * 2 ** (self.n_stages - stage)):
             self._turn_of_documents(runs, [number], priors, totals, rng)
             moved, n_changed = self._turn_of_words(
                 number, *there, counts, priors, totals, rng
@@ -179,20 +179,22 @@ class MetropolisMoves(Moves):
         by_word: np.ndarray,
         ends: np.ndarray,
         counts: Any,
-        weights: Any,
+        by: Priors | np.ndarray | None,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Draw first topics by what the words have; change of the totals."""
+        """Draw first topics by what the words have, or some weights, or neither."""
         n, change = self._n_topics, np.zeros(self._n_topics, dtype=np.int64)
         rows = OpenRows(counts)
-        for first, last in cut_runs(ends, n):
-            owners = TokenRun.between(first, last, ends).owners
-            tokens, own = by_word[ends[first] : ends[last]], rows.take(first, last)
-            if weights is None:
-                topics = rng.integers(0, n, len(owners), dtype=np.int32)
+        for words, tokens, run in self._runs_of_words(by_word, ends):
+            own = rows.take(words)
+            if isinstance(by, Priors):
+                cells, prior = FilledCells.of(own), by.words[words]
+                [topics] = offer_of_words(run, None, cells, n, prior, 1, rng)
+            elif by is None:
+                topics = rng.integers(0, n, len(tokens), dtype=np.int32)
             else:
-                topics = draw_by_rows(owners, own + weights[first:last], rng)
-            np.add.at(own.reshape(-1), owners * np.intp(n) + topics, ONE)
+                topics = draw_by_rows(run.owners, by[words], rng)
+            np.add.at(own.reshape(-1), run.owners * np.intp(n) + topics, ONE)
             rows.put(FilledCells.of(own))
             change += np.bincount(topics, minlength=n)
             self.topics[number][tokens] = topics
@@ -254,14 +256,12 @@ class MetropolisMoves(Moves):
         without, shape = self._without[number], (-1, self._n_proposals)
         change, n_changed = np.zeros(self._n_topics, dtype=np.int64), 0
         rows = OpenRows(counts)
-        for first, last in cut_runs(ends, self._n_topics):
-            run = TokenRun.between(first, last, ends)
-            tokens = by_word[ends[first] : ends[last]].astype(np.intp)
-            own, before = rows.take(first, last), topics.take(tokens)
+        for words, tokens, run in self._runs_of_words(by_word, ends):
+            own, before = rows.take(words), topics.take(tokens)
             now = self._moved[number].take(tokens)
             told, _ = self._move(own, run.owners, before, now)
             inverse = (1 / (totals + priors.sums)).astype(np.float32)
-            prior = priors.words[first:last]
+            prior = priors.words[words]
             weights = TermWeights(run, own, prior, inverse)
             proposals = offered.take(tokens).view(self._dtype).reshape(shape)
             after = accept_topics(now, proposals.T, without.take(tokens), weights, rng)
@@ -272,7 +272,7 @@ class MetropolisMoves(Moves):
             offers = offer_of_words(
                 run, after, cells, self._n_topics, prior, self._n_proposals, rng
             )
-            offered[tokens] = _items(offers.T)
+            offered[tokens] = _items(offers.T.astype(self._dtype))
             topics[tokens] = after
             totals += moved
             self.unreported -= told
@@ -280,6 +280,16 @@ class MetropolisMoves(Moves):
             n_changed += int((after != before).sum())
         rows.close()
         return change, n_changed
+
+    def _runs_of_words(
+        self, by_word: np.ndarray, ends: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, TokenRun]]:
+        """Words, as many as are looked at together, and their tokens."""
+        there = np.flatnonzero(np.diff(ends))
+        ends = np.append(0, ends[there + 1])
+        for first, last in cut_runs(ends, self._n_topics):
+            tokens = by_word[ends[first] : ends[last]].astype(np.intp)
+            yield there[first:last], tokens, TokenRun.between(first, last, ends)
 
     def _kept(self) -> dict[str, dict[int, np.ndarray]]:
         offered = {number: array.T for number, array in self._offered.items()}

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from dask_ma.kernels import FilledCells
+from dask_ma.schmp.topics._documents import ranges
 
 
 class OpenRows:
     """A table of counts whose rows are taken out as dense ones, and put back.
-
-    Rows have to come in increasing order, each at most once.
 
     Parameters
     ----------
@@ -22,49 +21,64 @@ class OpenRows:
 
     def __init__(self, table: Any) -> None:
         self._table = table
+        self._rows = [np.empty(0, dtype=np.intp)]
         self._found: list[FilledCells] = []
-        self._done = 0
         self._space = np.empty(0, dtype=table.dtype)
 
-    def take(self, first: int, last: int) -> np.ndarray:
-        """Rows from `first` on and before `last`, dense, until the next are taken."""
-        self._keep(first)
-        cells, n_columns = self._cells(first, last), self._table.shape[1]
-        size = (last - first) * n_columns
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Some rows, none of which was taken before, dense.
+
+        Parameters
+        ----------
+        rows : ndarray of int of shape (n,)
+
+        Returns
+        -------
+        counts : ndarray of int32 of shape (n, n_columns)
+            Overwritten when others are taken.
+        """
+        table, n_columns = self._table, self._table.shape[1]
+        size = len(rows) * n_columns
         if len(self._space) < size:  # new memory has to be fetched page by page
-            self._space = np.empty(size, dtype=self._table.dtype)
-        rows = self._space[:size].reshape(last - first, n_columns)
-        rows.fill(0)
-        owners = np.repeat(np.arange(last - first), cells.lengths)
-        rows.reshape(-1)[owners * n_columns + cells.columns] = cells.sizes
-        return rows
+            self._space = np.empty(size, dtype=table.dtype)
+        counts = self._space[:size]
+        counts.fill(0)
+        starts = table.indptr.take(rows)
+        lengths = table.indptr.take(rows + 1) - starts
+        places = ranges(starts, lengths)
+        cells = np.repeat(np.arange(len(rows)) * n_columns, lengths)
+        cells += table.indices.take(places)
+        counts[cells] = table.data.take(places)
+        self._rows.append(rows)
+        return counts.reshape(-1, n_columns)
 
     def put(self, cells: FilledCells) -> None:
         """Give back what was taken last."""
         self._found.append(cells)
-        self._done += len(cells.lengths)
 
     def close(self) -> None:
         """Change the table, in place."""
-        self._keep(self._table.shape[0])
-        lengths, columns, sizes = zip(*self._found, strict=True)
-        self._table.indptr = np.cumsum(
-            np.concatenate([[0], *lengths]), dtype=self._table.indptr.dtype
+        table, changed = self._table, np.concatenate(self._rows)
+        if not self._found:
+            return
+        cells = FilledCells(
+            *(np.concatenate(column) for column in zip(*self._found, strict=True))
         )
-        self._table.indices = np.concatenate(columns)
-        self._table.data = np.concatenate(sizes)
-
-    def _keep(self, last: int) -> None:
-        """Leave the rows before one as they are, from the last that was put back."""
-        if self._done < last:
-            self.put(self._cells(self._done, last))
-
-    def _cells(self, first: int, last: int) -> FilledCells:
-        """Elements of some rows."""
-        table = self._table
-        part = slice(table.indptr[first], table.indptr[last])
-        lengths = np.diff(table.indptr[first : last + 1])
-        return FilledCells(lengths, table.indices[part], table.data[part])
+        before = table.indptr
+        lengths = np.diff(before)
+        is_kept = np.ones(len(lengths), dtype=bool)
+        is_kept[changed] = False
+        kept = np.flatnonzero(is_kept)
+        lengths[changed] = cells.lengths
+        ends = np.cumsum(np.append(0, lengths), dtype=before.dtype)
+        into = ranges(ends[changed], cells.lengths)
+        place, source = (ranges(of[kept], lengths[kept]) for of in (ends, before))
+        arrays = []
+        for new, old in ((cells.columns, table.indices), (cells.sizes, table.data)):
+            joined = np.empty(ends[-1], dtype=old.dtype)
+            joined[into], joined[place] = new, old[source]
+            arrays.append(joined)
+        table.indptr, table.indices, table.data = ends, *arrays
 
 
 def filled(counts: Any, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
