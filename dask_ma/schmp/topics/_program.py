@@ -147,7 +147,7 @@ class GibbsTopics(RotationProgram):
 
     def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
         """Blocks of about the same number of tokens; few where there are few tokens."""
-        n_blocks = _blocks_of_a_rank(int(work.sum()), n_ranks)
+        n_blocks = self._blocks_of_a_rank(int(work.sum()), n_ranks)
         return Rotation(n_blocks).blocks(work, n_ranks)
 
     def arrange(
@@ -282,7 +282,8 @@ class GibbsTopics(RotationProgram):
         laid_out, kept = bytes_per_token(
             p.sampler, topic_dtype(p.n_components).itemsize, p.n_proposals
         )
-        n_blocks = group.size * _blocks_of_a_rank(documents.n_all_tokens, group.size)
+        n_blocks = self._blocks_of_a_rank(documents.n_all_tokens, group.size)
+        n_blocks *= group.size
         others = LAYOUT * n_tokens // n_blocks
         n_cells = p.n_features * p.n_components
         table = 4 * n_cells
@@ -294,6 +295,14 @@ class GibbsTopics(RotationProgram):
             others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)
         return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)
+
+    def _blocks_of_a_rank(self, n_tokens: int, n_ranks: int) -> int:
+        """Blocks of each rank: few for few tokens, more where these would be large."""
+        of_block = n_ranks**2
+        wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), _MOST_BLOCKS)
+        if n_ranks == 1 and self.params.sampler == "metropolis":
+            wanted = 1  # none is on its way, and documents are counted for each
+        return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))
 
     def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
         """Weights by which first topics are drawn."""
@@ -352,10 +361,3 @@ class GibbsTopics(RotationProgram):
                 np.asarray(beta * slopes[-1] / below), _LOWEST_PRIOR, _HIGHEST_PRIOR
             )
         return learned
-
-
-def _blocks_of_a_rank(n_tokens: int, n_ranks: int) -> int:
-    """Blocks of each rank: few for few tokens, more where these would be large."""
-    of_block = n_ranks**2
-    wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), _MOST_BLOCKS)
-    return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))
