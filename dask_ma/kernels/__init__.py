@@ -82,6 +82,7 @@ from dask_ma.kernels._gibbs_tiles import (
     tokens_of_tile,
 )
 from dask_ma.kernels._hessian import softmax_hessian
+from dask_ma.kernels._kept import KeptArrays
 from dask_ma.kernels._left_to_right import left_to_right
 from dask_ma.kernels._metric import (
     MetricLoss,
@@ -193,6 +194,7 @@ __all__ = [
     "GradientSums",
     "Inference",
     "InferenceSettings",
+    "KeptArrays",
     "LOSSES",
     "LogLoss",
     "Loss",

@@ -479,7 +479,7 @@ def test_few_counts_travel_sparse(process_client):
 def test_blocks_may_have_sparse_rows(
     n_ranks, tmp_path, configured, interrupted, process_client
 ):
-    """They are sparse at any time, but for those that were saved, and arrive in order."""
+    """They are sparse at any time, but for those that were saved, and in order."""
 
     def initial_block(self, parameters, local, rng):
         return {"w": sparse.csr_array((len(parameters), 40))}

@@ -14,6 +14,7 @@ from dask_ma.engine import State
 from dask_ma.kernels import (
     DocumentWeights,
     FilledCells,
+    KeptArrays,
     TermWeights,
     TokenRun,
     accept_topics,
@@ -61,6 +62,7 @@ class MetropolisMoves(Moves):
         super().__init__(documents, n_topics, room)
         self.n_stages = n_stages
         self._n_proposals = n_proposals
+        self._kept_arrays = KeptArrays()
         stages = document_stages(documents.keys, n_stages)
         self._edges = np.searchsorted(stages, np.arange(n_stages + 2))
         self._of_documents = [
@@ -184,18 +186,18 @@ class MetropolisMoves(Moves):
     ) -> np.ndarray:
         """Draw first topics by what the words have, or some weights, or neither."""
         n, change = self._n_topics, np.zeros(self._n_topics, dtype=np.int64)
-        rows = OpenRows(counts)
+        rows, kept = OpenRows(counts, self._kept_arrays), self._kept_arrays
         for words, tokens, run in self._runs_of_words(by_word, ends):
             own = rows.take(words)
             if isinstance(by, Priors):
-                cells, prior = FilledCells.of(own), by.words[words]
-                [topics] = offer_of_words(run, None, cells, n, prior, 1, rng)
+                cells, prior = FilledCells.of(own, kept), by.words[words]
+                [topics] = offer_of_words(run, None, cells, n, prior, 1, rng, kept)
             elif by is None:
                 topics = rng.integers(0, n, len(tokens), dtype=np.int32)
             else:
                 topics = draw_by_rows(run.owners, by[words], rng)
             np.add.at(own.reshape(-1), run.owners * np.intp(n) + topics, ONE)
-            rows.put(FilledCells.of(own))
+            rows.put(FilledCells.of(own, kept))
             change += np.bincount(topics, minlength=n)
             self.topics[number][tokens] = topics
             # Offers that change nothing: counts are not complete yet.
@@ -212,29 +214,32 @@ class MetropolisMoves(Moves):
         rng: np.random.Generator,
     ) -> None:
         """Documents look at what tokens of some blocks are offered, and offer more."""
-        n, before = self._n_topics, totals.copy()
+        n, before, kept = self._n_topics, totals.copy(), self._kept_arrays
         alpha = priors.document.astype(np.float32)
         for run in runs:
             first, last = self._of_documents[run]
             parts = self._parts_of(run, blocks)
             places = self._places(run, parts)
             owners, topics = self._owners(run, places), _joined(self.topics, parts)
-            counts = _counted(owners, topics, last - first, n).astype(np.int32)
+            counts = kept("counts", (last - first) * n, np.int32).reshape(-1, n)
+            counts.fill(0)
+            np.add.at(counts.reshape(-1), owners * np.intp(n) + topics, ONE)
             turn = [(number, part) for number, part in parts if number in blocks]
             offered = _joined(self._offered, turn)
             tokens = TokenRun(first, last, owners[: len(offered)])
             own = topics[: len(offered)]
             inverse = (1 / (totals + priors.sums)).astype(np.float32)
-            weights = DocumentWeights(tokens, counts, alpha, inverse)
+            weights = DocumentWeights(tokens, counts, alpha, inverse, kept)
             moved = accept_topics(
                 own, offered.T, _joined(self._without, turn), weights, rng
             )
             totals += self._move(counts, tokens.owners, own, moved)[0]
             topics[: len(moved)] = moved
-            without = without_itself(weights.share(moved))
+            share = kept("share", len(moved), np.float32)
+            without = without_itself(weights.share(moved, share))
             urn, lengths = self._urn(run, places, topics), counts.sum(axis=1)
             offers = offer_of_documents(
-                tokens, urn, lengths, priors.document, self._n_proposals, rng
+                tokens, urn, lengths, priors.document, self._n_proposals, rng, kept
             )
             _give(self._moved, turn, moved)
             _give(self._without, turn, without)
@@ -255,22 +260,23 @@ class MetropolisMoves(Moves):
         topics, offered = self.topics[number], _items(self._offered[number])
         without, shape = self._without[number], (-1, self._n_proposals)
         change, n_changed = np.zeros(self._n_topics, dtype=np.int64), 0
-        rows = OpenRows(counts)
+        rows, kept = OpenRows(counts, self._kept_arrays), self._kept_arrays
         for words, tokens, run in self._runs_of_words(by_word, ends):
             own, before = rows.take(words), topics.take(tokens)
             now = self._moved[number].take(tokens)
             told, _ = self._move(own, run.owners, before, now)
             inverse = (1 / (totals + priors.sums)).astype(np.float32)
             prior = priors.words[words]
-            weights = TermWeights(run, own, prior, inverse)
+            weights = TermWeights(run, own, prior, inverse, kept)
             proposals = offered.take(tokens).view(self._dtype).reshape(shape)
             after = accept_topics(now, proposals.T, without.take(tokens), weights, rng)
             moved, _ = self._move(own, run.owners, now, after)
-            without[tokens] = without_itself(weights.share(after))
-            cells = FilledCells.of(own)
+            share = kept("share", len(after), np.float32)
+            without[tokens] = without_itself(weights.share(after, share))
+            cells = FilledCells.of(own, kept)
             rows.put(cells)
             offers = offer_of_words(
-                run, after, cells, self._n_topics, prior, self._n_proposals, rng
+                run, after, cells, self._n_topics, prior, self._n_proposals, rng, kept
             )
             offered[tokens] = _items(offers.T.astype(self._dtype))
             topics[tokens] = after

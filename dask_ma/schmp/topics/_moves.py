@@ -226,8 +226,9 @@ class Moves(ABC):
     ) -> tuple[np.ndarray, int]:
         """Bring counts up to date; change of the totals, and tokens that differ."""
         changed = np.flatnonzero(before != after)
-        before, after = before[changed], after[changed]
-        rows = words[changed] * np.intp(self._n_topics)
+        before, after = before.take(changed), after.take(changed)
+        rows = words.take(changed).astype(np.intp)
+        rows *= self._n_topics
         flat = counts.reshape(-1)
         np.subtract.at(flat, rows + before, ONE)
         np.add.at(flat, rows + after, ONE)

@@ -6,27 +6,31 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.kernels import FilledCells
+from dask_ma.kernels import FilledCells, KeptArrays
 from dask_ma.schmp.topics._documents import ranges
 
 
 class OpenRows:
     """A table of counts whose rows are taken out as dense ones, and put back.
 
+    Rows are taken in increasing order, each at most once.
+
     Parameters
     ----------
     table : csr_array of int32 of shape (n_rows, n_columns)
         Its column indices increase within each row.
+    kept : KeptArrays
+        Memory to work in.
     """
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, kept: KeptArrays) -> None:
         self._table = table
         self._rows = [np.empty(0, dtype=np.intp)]
         self._found: list[FilledCells] = []
-        self._space = np.empty(0, dtype=table.dtype)
+        self._kept = kept
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Some rows, none of which was taken before, dense.
+        """Some rows, all of which are behind those that were taken before, dense.
 
         Parameters
         ----------
@@ -38,10 +42,7 @@ class OpenRows:
             Overwritten when others are taken.
         """
         table, n_columns = self._table, self._table.shape[1]
-        size = len(rows) * n_columns
-        if len(self._space) < size:  # new memory has to be fetched page by page
-            self._space = np.empty(size, dtype=table.dtype)
-        counts = self._space[:size]
+        counts = self._kept("rows", len(rows) * n_columns, table.dtype)
         counts.fill(0)
         starts = table.indptr.take(rows)
         lengths = table.indptr.take(rows + 1) - starts
@@ -64,20 +65,18 @@ class OpenRows:
         cells = FilledCells(
             *(np.concatenate(column) for column in zip(*self._found, strict=True))
         )
-        before = table.indptr
-        lengths = np.diff(before)
-        is_kept = np.ones(len(lengths), dtype=bool)
-        is_kept[changed] = False
-        kept = np.flatnonzero(is_kept)
+        lengths = np.diff(table.indptr)
+        is_changed = np.zeros(len(lengths), dtype=bool)
+        is_changed[changed] = True
+        stays = ~np.repeat(is_changed, lengths)
         lengths[changed] = cells.lengths
-        ends = np.cumsum(np.append(0, lengths), dtype=before.dtype)
-        into = ranges(ends[changed], cells.lengths)
-        place, source = (ranges(of[kept], lengths[kept]) for of in (ends, before))
+        is_new = np.repeat(is_changed, lengths)
         arrays = []
         for new, old in ((cells.columns, table.indices), (cells.sizes, table.data)):
-            joined = np.empty(ends[-1], dtype=old.dtype)
-            joined[into], joined[place] = new, old[source]
+            joined = np.empty(len(is_new), dtype=old.dtype)
+            joined[is_new], joined[~is_new] = new, old[stays]
             arrays.append(joined)
+        ends = np.cumsum(np.append(0, lengths), dtype=table.indptr.dtype)
         table.indptr, table.indices, table.data = ends, *arrays
 
 
