@@ -62,16 +62,18 @@ from dask_ma.kernels._feasible import (
 )
 from dask_ma.kernels._gibbs import TileSampler, TopicCounts
 from dask_ma.kernels._gibbs_likelihood import polya_slopes, polya_sum
+from dask_ma.kernels._gibbs_offers import (
+    FilledCells,
+    draw_by_rows,
+    offer_of_documents,
+    offer_of_words,
+)
 from dask_ma.kernels._gibbs_proposals import (
     DocumentWeights,
-    FilledCells,
     TermWeights,
     TokenRun,
     accept_topics,
     cut_runs,
-    draw_by_rows,
-    offer_of_documents,
-    offer_of_words,
     without_itself,
 )
 from dask_ma.kernels._gibbs_tiles import (

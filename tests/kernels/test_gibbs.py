@@ -13,7 +13,7 @@ from dask_ma.kernels import (
     TileSampler,
     TokenRun,
     TopicCounts,
-    _gibbs_proposals,
+    _gibbs_offers,
     accept_topics,
     cut_runs,
     cut_tiles,
@@ -212,7 +212,7 @@ def test_documents_offer_what_they_have():
 def test_words_offer_what_they_have_on_all_ranks(
     elsewhere, by_topic, laid_out, monkeypatch
 ):
-    monkeypatch.setattr(_gibbs_proposals, "_MOST_LAID_OUT", laid_out)
+    monkeypatch.setattr(_gibbs_offers, "_MOST_LAID_OUT", laid_out)
     rng = np.random.default_rng(1)
     topics = topics_of_run(rng, 6)
     counts = counts_of_run(topics, 6)
