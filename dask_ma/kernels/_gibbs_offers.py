@@ -188,7 +188,7 @@ class FilledCells(NamedTuple):
 
         Parameters
         ----------
-        counts : ndarray of int32 of shape (n_rows, n_columns)
+        counts : ndarray of int of shape (n_rows, n_columns)
         kept : KeptArrays, default=None
             Memory to work in.
 
@@ -202,7 +202,7 @@ class FilledCells(NamedTuple):
         places = np.flatnonzero(is_filled)  # in a third of the time that numbers take
         ends = np.searchsorted(places, np.arange(1, n_rows + 1) * n_columns)
         lengths = np.diff(ends, prepend=0)
-        sizes = flat.take(places)
+        sizes = flat.take(places).astype(np.int32)
         places -= np.repeat(np.arange(n_rows) * n_columns, lengths)
         return cls(lengths, places.astype(np.int32), sizes)
 

@@ -24,13 +24,18 @@ def table(rng, shape=(30, 12)):
         [[0, 3], [5, 17, 18], [29]],
     ],
 )
-def test_rows_are_changed_where_they_were_taken(runs):
+@pytest.mark.parametrize(
+    ("coming", "dtype"), [(200, "u1"), (300, "u2"), (70_000, "u4")]
+)
+def test_rows_are_changed_where_they_were_taken(runs, coming, dtype):
     rng = np.random.default_rng(0)
     before, after = table(rng), table(rng)
+    after[3, 2] += coming
     rows = sparse.csr_array(before)
-    expected, opened = before.copy(), OpenRows(rows, KeptArrays())
+    expected, opened = before.copy(), OpenRows(rows, KeptArrays(), coming)
     for run in map(np.array, runs):
         taken = opened.take(run)
+        assert taken.dtype == dtype
         np.testing.assert_array_equal(taken, before[run])
         taken[:] = expected[run] = after[run]
         opened.put(FilledCells.of(taken))

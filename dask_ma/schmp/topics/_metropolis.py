@@ -27,7 +27,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._layout import BlockTokens
-from dask_ma.schmp.topics._moves import ONE, Moves, Priors
+from dask_ma.schmp.topics._moves import Moves, Priors
 from dask_ma.schmp.topics._rows import OpenRows
 
 _OFFERED, _WITHOUT = "tokens/offered", "tokens/without"
@@ -186,17 +186,19 @@ class MetropolisMoves(Moves):
     ) -> np.ndarray:
         """Draw first topics by what the words have, or some weights, or neither."""
         n, change = self._n_topics, np.zeros(self._n_topics, dtype=np.int64)
-        rows, kept = OpenRows(counts, self._kept_arrays), self._kept_arrays
+        kept, coming = self._kept_arrays, int(np.diff(ends).max(initial=0))
+        rows = OpenRows(counts, kept, coming)
         for words, tokens, run in self._runs_of_words(by_word, ends):
             own = rows.take(words)
             if isinstance(by, Priors):
-                cells, prior = FilledCells.of(own, kept), by.words[words]
-                [topics] = offer_of_words(run, None, cells, n, prior, 1, rng, kept)
+                there, prior = FilledCells.of(own, kept), by.words[words]
+                [topics] = offer_of_words(run, None, there, n, prior, 1, rng, kept)
             elif by is None:
                 topics = rng.integers(0, n, len(tokens), dtype=np.int32)
             else:
                 topics = draw_by_rows(run.owners, by[words], rng)
-            np.add.at(own.reshape(-1), run.owners * np.intp(n) + topics, ONE)
+            cells = run.owners * np.intp(n) + topics
+            np.add.at(own.reshape(-1), cells, own.dtype.type(1))
             rows.put(FilledCells.of(own, kept))
             change += np.bincount(topics, minlength=n)
             self.topics[number][tokens] = topics
@@ -221,9 +223,14 @@ class MetropolisMoves(Moves):
             parts = self._parts_of(run, blocks)
             places = self._places(run, parts)
             owners, topics = self._owners(run, places), _joined(self.topics, parts)
-            counts = kept("counts", (last - first) * n, np.int32).reshape(-1, n)
+            lengths = np.bincount(owners, minlength=last - first)
+            dtype = np.min_scalar_type(int(lengths.max()))
+            counts = kept("counts", (last - first) * n, dtype).reshape(-1, n)
             counts.fill(0)
-            np.add.at(counts.reshape(-1), owners * np.intp(n) + topics, ONE)
+            cells = kept("cells", len(owners), np.intp)
+            np.multiply(owners, np.intp(n), out=cells)
+            cells += topics
+            np.add.at(counts.reshape(-1), cells, dtype.type(1))
             turn = [(number, part) for number, part in parts if number in blocks]
             offered = _joined(self._offered, turn)
             tokens = TokenRun(first, last, owners[: len(offered)])
@@ -237,7 +244,7 @@ class MetropolisMoves(Moves):
             topics[: len(moved)] = moved
             share = kept("share", len(moved), np.float32)
             without = without_itself(weights.share(moved, share))
-            urn, lengths = self._urn(run, places, topics), counts.sum(axis=1)
+            urn = self._urn(run, places, topics)
             offers = offer_of_documents(
                 tokens, urn, lengths, priors.document, self._n_proposals, rng, kept
             )
@@ -260,7 +267,8 @@ class MetropolisMoves(Moves):
         topics, offered = self.topics[number], _items(self._offered[number])
         without, shape = self._without[number], (-1, self._n_proposals)
         change, n_changed = np.zeros(self._n_topics, dtype=np.int64), 0
-        rows, kept = OpenRows(counts, self._kept_arrays), self._kept_arrays
+        kept = self._kept_arrays
+        rows = OpenRows(counts, kept)
         for words, tokens, run in self._runs_of_words(by_word, ends):
             own, before = rows.take(words), topics.take(tokens)
             now = self._moved[number].take(tokens)

@@ -24,7 +24,6 @@ from dask_ma.kernels import (
 from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
 from dask_ma.schmp.topics._layout import BlockTokens, by_document
 
-ONE = np.int32(1)  # one of another type than the counts takes ten times as long
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
 _COUNTS = 2**15  # elements of a table of counts at a time
@@ -230,8 +229,9 @@ class Moves(ABC):
         rows = words.take(changed).astype(np.intp)
         rows *= self._n_topics
         flat = counts.reshape(-1)
-        np.subtract.at(flat, rows + before, ONE)
-        np.add.at(flat, rows + after, ONE)
+        one = counts.dtype.type(1)  # of another type, it takes ten times as long
+        np.subtract.at(flat, rows + before, one)
+        np.add.at(flat, rows + after, one)
         change = np.bincount(after, minlength=self._n_topics)
         return change - np.bincount(before, minlength=self._n_topics), len(changed)
 
@@ -295,7 +295,9 @@ class ExactMoves(Moves):
             topics = draw_by_rows(words, weights, rng)
         self.topics[number][:] = topics.take(self._order.pop(number))
         self._next[number] = self.n_stages + 1
-        np.add.at(counts.reshape(-1), words * np.intp(self._n_topics) + topics, ONE)
+        np.add.at(
+            counts.reshape(-1), words * np.intp(self._n_topics) + topics, np.int32(1)
+        )
         return np.bincount(topics, minlength=self._n_topics)
 
     def words(self, number: int) -> np.ndarray:
@@ -341,7 +343,7 @@ class ExactMoves(Moves):
         if most + len(topics) > _MOST_COUNTED:
             for tile in new:
                 cells = tile.words.take(tile.cells) * np.intp(n) + topics[tile.tokens]
-                np.add.at(counts.reshape(-1), cells, ONE)
+                np.add.at(counts.reshape(-1), cells, np.int32(1))
             before = topics.copy()
         for _ in range(n_times):
             n_changed = sum(self._sampler.draw(tile, known, rng) for tile in tiles)

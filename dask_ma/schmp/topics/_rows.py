@@ -21,13 +21,19 @@ class OpenRows:
         Its column indices increase within each row.
     kept : KeptArrays
         Memory to work in.
+    coming : int, default=0
+        By how much the sum of a row is going to grow at most.
     """
 
-    def __init__(self, table: Any, kept: KeptArrays) -> None:
+    def __init__(self, table: Any, kept: KeptArrays, coming: int = 0) -> None:
         self._table = table
         self._rows = [np.empty(0, dtype=np.intp)]
         self._found: list[FilledCells] = []
         self._kept = kept
+        upto = np.append(0, np.cumsum(table.data, dtype=np.int64))
+        sums = upto[table.indptr[1:]] - upto[table.indptr[:-1]]
+        # The smaller the numbers, the more of them the cache holds.
+        self._dtype = np.min_scalar_type(int(sums.max(initial=0)) + coming)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Some rows, all of which are behind those that were taken before, dense.
@@ -38,11 +44,11 @@ class OpenRows:
 
         Returns
         -------
-        counts : ndarray of int32 of shape (n, n_columns)
-            Overwritten when others are taken.
+        counts : ndarray of shape (n, n_columns)
+            Of unsigned numbers. Overwritten when others are taken.
         """
         table, n_columns = self._table, self._table.shape[1]
-        counts = self._kept("rows", len(rows) * n_columns, table.dtype)
+        counts = self._kept("rows", len(rows) * n_columns, self._dtype)
         counts.fill(0)
         starts = table.indptr.take(rows)
         lengths = table.indptr.take(rows + 1) - starts
