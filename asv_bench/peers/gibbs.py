@@ -19,7 +19,7 @@ which should be as many as lead to the same perplexity:
 
     python -m peers.gibbs --processes 1 2 --sweeps 36 --rotations 20
     python -m peers.gibbs --processes 1 2 --components 1000 --samplers metropolis \\
-        --sweeps 20 --rotations 30 --held-out 800
+        --sweeps 20 --rotations 20 --held-out 800
 
 `--inference` works the proportions of held-out documents out, by the same topics.
 `--fits` adds whole fits of SchMPLDA, MALDA, scikit-learn and gensim, and the coherence
