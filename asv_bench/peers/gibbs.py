@@ -19,7 +19,7 @@ which should be as many as lead to the same perplexity:
 
     python -m peers.gibbs --processes 1 2 --sweeps 36 --rotations 20
     python -m peers.gibbs --processes 1 2 --components 1000 --samplers metropolis \\
-        --sweeps 20 --rotations 30 --held-out 800
+        --sweeps 20 --rotations 20 --held-out 800
 
 `--inference` works the proportions of held-out documents out, by the same topics.
 `--fits` adds whole fits of SchMPLDA, MALDA, scikit-learn and gensim, and the coherence
@@ -94,7 +94,7 @@ class Ours:
             self._moves = MetropolisMoves(documents, K, Room(), options.proposals)
         [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
         self._moves.add_block(0, block)
-        self._counts = np.zeros((n_words, K), dtype=np.int32)
+        self._counts = self._moves.empty_counts(n_words)
         self._totals = self._moves.place(0, self._counts, None, self._rng)
         beta = np.full(n_words, options.beta, dtype=np.float32)
         alpha = np.full(K, options.alpha)
@@ -105,7 +105,8 @@ class Ours:
         self._moves.visit(0, self._counts, self._priors, self._totals, self._rng)
 
     def counts(self) -> np.ndarray:
-        return self._counts
+        counts = self._counts
+        return counts.toarray() if sparse.issparse(counts) else counts
 
 
 class Tomotopy:

@@ -62,15 +62,18 @@ from dask_ma.kernels._feasible import (
 )
 from dask_ma.kernels._gibbs import TileSampler, TopicCounts
 from dask_ma.kernels._gibbs_likelihood import polya_slopes, polya_sum
+from dask_ma.kernels._gibbs_offers import (
+    FilledCells,
+    draw_by_rows,
+    offer_of_documents,
+    offer_of_words,
+)
 from dask_ma.kernels._gibbs_proposals import (
     DocumentWeights,
     TermWeights,
     TokenRun,
     accept_topics,
     cut_runs,
-    draw_by_rows,
-    offer_of_documents,
-    offer_of_words,
     without_itself,
 )
 from dask_ma.kernels._gibbs_tiles import (
@@ -81,6 +84,7 @@ from dask_ma.kernels._gibbs_tiles import (
     tokens_of_tile,
 )
 from dask_ma.kernels._hessian import softmax_hessian
+from dask_ma.kernels._kept import KeptArrays
 from dask_ma.kernels._left_to_right import left_to_right
 from dask_ma.kernels._metric import (
     MetricLoss,
@@ -187,9 +191,11 @@ __all__ = [
     "DescentSums",
     "DocumentWeights",
     "FeasibleMix",
+    "FilledCells",
     "GradientSums",
     "Inference",
     "InferenceSettings",
+    "KeptArrays",
     "LOSSES",
     "LogLoss",
     "Loss",

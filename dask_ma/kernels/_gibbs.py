@@ -22,6 +22,7 @@ from math import prod
 import numpy as np
 
 from dask_ma.kernels._gibbs_tiles import Tile
+from dask_ma.kernels._kept import KeptArrays
 
 _BLOCKS = ((128, 3), (256, 4))  # topics up to which a block has two to the power of it
 _LARGE_BLOCK = 5
@@ -84,7 +85,7 @@ class TileSampler:
         # all; of what is before each topic of a block.
         self._of_blocks = np.tri(self._n_blocks + 1, self._n_blocks, -1, np.float32)
         self._of_topics = np.tri(size - 1, size, dtype=np.float32)
-        self._kept: dict[str, np.ndarray] = {}
+        self._kept = KeptArrays()
 
     def draw(self, tile: Tile, counts: TopicCounts, rng: np.random.Generator) -> int:
         """Draw the topics of a tile anew, and change the counts.
@@ -159,11 +160,8 @@ class TileSampler:
         counts.topics[tile.tokens] = drawn
 
     def _space(self, name: str, *shape: int) -> np.ndarray:
-        """An array that is kept: memory that is new has to be fetched page by page."""
-        size = prod(shape)
-        if name not in self._kept or len(self._kept[name]) < size:
-            self._kept[name] = np.empty(size, dtype=np.float32)
-        return self._kept[name][:size].reshape(shape)
+        """An array of floats that is kept."""
+        return self._kept(name, prod(shape), np.float32).reshape(shape)
 
     def _starts(self, of_cells: np.ndarray, repeats: np.ndarray) -> np.ndarray:
         """Where the row of each token begins in an array of counts laid end to end."""

@@ -8,11 +8,12 @@ from scipy import sparse, special
 
 from dask_ma.kernels import (
     DocumentWeights,
+    FilledCells,
     TermWeights,
     TileSampler,
     TokenRun,
     TopicCounts,
-    _gibbs_proposals,
+    _gibbs_offers,
     accept_topics,
     cut_runs,
     cut_tiles,
@@ -193,12 +194,15 @@ def counts_of_run(topics, n_topics):
 def test_documents_offer_what_they_have():
     rng = np.random.default_rng(0)
     topics, prior = topics_of_run(rng, 6), 10_000 * rng.uniform(0.1, 1, 6)
-    offered = offer_of_documents(RUN, topics, prior, 2, rng)
-    assert offered.shape == (2, 60_000)
+    lengths = np.bincount(RUN.owners)
+    turned = rng.permutation(60_000)[:50_000]  # of some tokens, in any order
+    run = TokenRun(RUN.first, RUN.last, RUN.owners[turned])
+    offered = offer_of_documents(run, topics, lengths, prior, 2, rng)
+    assert offered.shape == (2, 50_000)
     assert (offered[0] != offered[1]).any()
     expected = counts_of_run(topics, 6) + prior
     for owner in range(3):
-        own = offered[:, RUN.owners == owner].ravel()
+        own = offered[:, run.owners == owner].ravel()
         assert_frequencies(own, expected[owner] / expected[owner].sum())
 
 
@@ -208,17 +212,31 @@ def test_documents_offer_what_they_have():
 def test_words_offer_what_they_have_on_all_ranks(
     elsewhere, by_topic, laid_out, monkeypatch
 ):
-    monkeypatch.setattr(_gibbs_proposals, "_MOST_LAID_OUT", laid_out)
+    monkeypatch.setattr(_gibbs_offers, "_MOST_LAID_OUT", laid_out)
     rng = np.random.default_rng(1)
     topics = topics_of_run(rng, 6)
     counts = counts_of_run(topics, 6)
     if elsewhere:
         counts += rng.integers(0, 9000, counts.shape) * (rng.random(counts.shape) < 0.6)
     prior = 3000 * rng.uniform(0.1, 1, (3, 6) if by_topic else 3)
-    offered = offer_of_words(RUN, topics, counts, prior, 2, rng)
+    cells = FilledCells.of(counts.astype(np.int32))
+    offered = offer_of_words(RUN, topics, cells, 6, prior, 2, rng)
     expected = counts + (prior if by_topic else prior[:, np.newaxis])
     for owner in range(3):
         own = offered[:, RUN.owners == owner].ravel()
+        assert_frequencies(own, expected[owner] / expected[owner].sum())
+
+
+@pytest.mark.parametrize("n_there", [0, 30_000, 60_000])
+def test_words_offer_first_topics_by_what_they_have(n_there):
+    """Also where just as many tokens are there as those that have no topic yet."""
+    rng = np.random.default_rng(1)
+    counts = rng.multinomial(n_there, rng.dirichlet(np.ones(18))).reshape(3, 6)
+    cells, prior = FilledCells.of(counts.astype(np.int32)), np.full(3, 2000.0)
+    [offered] = offer_of_words(RUN, None, cells, 6, prior, 1, rng)
+    expected = counts + 2000
+    for owner in range(3):
+        own = offered[RUN.owners == owner]
         assert_frequencies(own, expected[owner] / expected[owner].sum())
 
 

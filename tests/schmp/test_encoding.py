@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from dask_ma.comm._group import payload_nbytes
 from dask_ma.schmp.runtime._encoding import decode, encode
@@ -32,3 +33,18 @@ def test_few_elements_cost_few_bytes():
     assert payload_nbytes(encode({"counts": counts})) == 1000 * 8
     dense = counts + 1
     assert payload_nbytes(encode({"counts": dense})) == dense.nbytes
+
+
+@pytest.mark.parametrize(("width", "size"), [(1, 1), (256, 1), (257, 2), (70_000, 4)])
+def test_sparse_rows_arrive_as_such(width, size):
+    table = np.zeros((40, width), dtype=np.int32)
+    table[7, -1], table[9, 0], table[9, width // 2], table[39, 0] = 3, 70_000, 1, 5
+    rows = sparse.csr_array(table)
+    message = encode({"counts": rows})
+    assert payload_nbytes(message) <= rows.nnz * (4 + size) + 41 * 4 + 8
+    found = decode(message)["counts"]
+    assert isinstance(found, sparse.csr_array)
+    assert found.dtype == rows.dtype
+    np.testing.assert_array_equal(found.toarray(), table)
+    found.data[:] = 0
+    np.testing.assert_array_equal(rows.toarray(), table)

@@ -475,6 +475,48 @@ def test_few_counts_travel_sparse(process_client):
     assert all(record["bytes_sent"] < dense / 50 for record in result.history)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_blocks_may_have_sparse_rows(
+    n_ranks, tmp_path, configured, interrupted, process_client
+):
+    """They are sparse at any time, but for those that were saved, and in order."""
+
+    def initial_block(self, parameters, local, rng):
+        return {"w": sparse.csr_array((len(parameters), 40))}
+
+    def update(self, block, local, shared, turn):
+        assert block.parameters.size == block.values["w"].shape[0]
+        w = sparse.csr_array(block.values["w"]).tolil()
+        w[:, turn.rotation] = (block.parameters + turn.iteration)[:, np.newaxis]
+        block.values["w"] = sparse.csr_array(w)
+
+    def measure(self, home, local, shared):
+        return np.array([sum(sparse.issparse(b.values["w"]) for b in home)])
+
+    replaced = {
+        "initial_block": initial_block,
+        "update": update,
+        "measure": measure,
+        "report": lambda self, sums, shared: {"sparse": sums[0]},
+    }
+    expected = np.zeros((23, 40))
+    expected[:, :6] = np.arange(23)[:, np.newaxis] + n_ranks - 1
+
+    def fit():
+        program = make_program(**replaced)
+        return run(program, X, n_iterations=6, n_ranks=n_ranks, random_state=SEED)
+
+    with process_client.as_current():
+        result = fit()
+    np.testing.assert_array_equal(result.model["w"], expected)
+    assert [record["sparse"] for record in result.history] == [2 * n_ranks] * 6
+    with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with interrupted(3):
+            fit()
+        result = fit()
+    np.testing.assert_array_equal(result.model["w"], expected)
+
+
 def test_a_rank_that_never_sends_is_noticed(configured):
     groups = LocalGroup.create(2)
     program = make_program()

@@ -16,7 +16,7 @@ PHI = RNG.dirichlet(np.full(V, 0.1), K)
 THETA = RNG.dirichlet(np.full(K, 0.3), D)
 X = np.array([RNG.multinomial(80, row) for row in THETA @ PHI]).astype(float)
 X[7] = 0  # a document without words
-N_STAGES = 2  # for 16,000 tokens
+N_STAGES = {"exact": 2, "metropolis": 3}  # for 16,000 tokens, 200 documents
 FIT = {
     "doc_topic_prior": 0.2,
     "topic_word_prior": 0.06,
@@ -38,7 +38,9 @@ def seen(monkeypatch):
     def measure(engine):
         table = np.zeros((V, K), dtype=int)
         for block in engine._at_home():
-            table[block.parameters] = block.values["counts"]
+            counts = block.values["counts"]
+            is_sparse = sparse.issparse(counts)
+            table[block.parameters] = counts.toarray() if is_sparse else counts
         documents = np.concatenate(list(engine.local.moves.document_counts()))
         found.append((engine.iteration, table, documents, engine.shared["totals"]))
         return original(engine)
@@ -55,10 +57,14 @@ def of_rotation(seen, rotation):
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
-@pytest.mark.parametrize("most_counted", [2**21, 0])
-def test_documents_come_in_by_stages(n_ranks, most_counted, seen, monkeypatch):
+@pytest.mark.parametrize(
+    ("sampler", "most_counted"),
+    [("exact", 2**21), ("exact", 0), ("metropolis", 0)],
+)
+def test_documents_come_in_by_stages(n_ranks, sampler, most_counted, seen, monkeypatch):
     monkeypatch.setattr("dask_ma.schmp.topics._moves._MOST_COUNTED", most_counted)
-    make(n_ranks=n_ranks).fit(X)
+    make(n_ranks=n_ranks, sampler=sampler).fit(X)
+    n_stages = N_STAGES[sampler]
     for rotation in range(1, 8):
         table, documents, totals = of_rotation(seen, rotation)
         assert (table >= 0).all()
@@ -66,26 +72,28 @@ def test_documents_come_in_by_stages(n_ranks, most_counted, seen, monkeypatch):
         for total in totals:
             np.testing.assert_array_equal(total, table.sum(axis=0))
         part = (documents.sum(axis=1) > 0).mean()
-        expected = 0.5 ** max(0, N_STAGES + 1 - rotation)
+        expected = 0.5 ** max(0, n_stages + 1 - rotation)
         assert part == pytest.approx(expected, abs=0.04)
-        if rotation > N_STAGES:
+        if rotation > n_stages:
             np.testing.assert_array_equal(table.sum(axis=1), X.sum(axis=0))
             lengths = np.sort(documents.sum(axis=1))
             np.testing.assert_array_equal(lengths, np.sort(X.sum(axis=1)))
 
 
-def test_the_same_documents_come_first_on_any_number_of_ranks(seen):
+@pytest.mark.parametrize("sampler", N_STAGES)
+def test_the_same_documents_come_first_on_any_number_of_ranks(sampler, seen):
     for n_ranks in (1, 2, 5):
         seen.clear()
-        make(n_ranks=n_ranks).fit(X)
+        make(n_ranks=n_ranks, sampler=sampler).fit(X)
         table, _, _ = of_rotation(seen, 1)
         if n_ranks == 1:
             first = table.sum(axis=1)
         np.testing.assert_array_equal(table.sum(axis=1), first)
 
 
-def test_all_tokens_have_topics_in_the_end():
-    model = make(n_ranks=2, keep_tokens=True).fit(X)
+@pytest.mark.parametrize("sampler", N_STAGES)
+def test_all_tokens_have_topics_in_the_end(sampler):
+    model = make(n_ranks=2, sampler=sampler, keep_tokens=True).fit(X)
     tokens = model.token_topics_
     counts = np.zeros(X.shape)
     np.add.at(counts, (tokens.documents, tokens.words), 1)
@@ -100,7 +108,8 @@ def test_all_tokens_have_topics_in_the_end():
 
 
 @pytest.mark.parametrize("n_ranks", [1, 4])
-def test_a_start_by_stages_is_there_in_fewer_rotations(n_ranks):
+@pytest.mark.parametrize("sampler", N_STAGES)
+def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
     """It is a start alone: in the end, both have come to the same likelihood."""
     rng = np.random.default_rng(1)
     topics = rng.dirichlet(np.full(300, 0.05), 20)
@@ -109,16 +118,16 @@ def test_a_start_by_stages_is_there_in_fewer_rotations(n_ranks):
     after = {}
     for init in ("progressive", "random"):
         for n_rotations in (6, 60):
-            model = SchMPLDA(
-                20, **{**FIT, "max_iter": n_rotations, "n_ranks": n_ranks}, init=init
-            )
-            after[init, n_rotations] = model.fit(counts).log_likelihood_
+            model = make(max_iter=n_rotations, n_ranks=n_ranks, init=init)
+            model.set_params(n_components=20, sampler=sampler).fit(counts)
+            after[init, n_rotations] = model.log_likelihood_
     assert after["progressive", 6] > after["random", 6] + 0.1
     assert after["progressive", 60] > after["random", 60] - 0.06
 
 
-def test_the_same_bits_on_threads_and_processes(inproc_client, process_client):
-    models = [make(n_ranks=3, max_iter=4).fit(X)]
+@pytest.mark.parametrize("sampler", N_STAGES)
+def test_the_same_bits_on_threads_and_processes(sampler, inproc_client, process_client):
+    models = [make(n_ranks=3, sampler=sampler, max_iter=4).fit(X)]
     for client in (inproc_client, process_client):
         with client.as_current():
             models.append(clone(models[0]).fit(sparse.csr_array(X)))
@@ -127,10 +136,11 @@ def test_the_same_bits_on_threads_and_processes(inproc_client, process_client):
 
 
 @pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize("sampler", N_STAGES)
 def test_a_fit_that_goes_on_begins_anew_or_after_the_stages(
-    stop, tmp_path, configured, interrupted
+    sampler, stop, tmp_path, configured, interrupted
 ):
-    model = make(n_ranks=2, keep_tokens=True)
+    model = make(n_ranks=2, sampler=sampler, keep_tokens=True)
     whole = clone(model).fit(X)
     with configured({"dask-ma.checkpoint.path": str(tmp_path)}):
         with interrupted(stop):
@@ -147,7 +157,8 @@ def test_a_fit_that_goes_on_begins_anew_or_after_the_stages(
     [
         (2, {}),
         (0, {"init": "random"}),
-        (0, {"sampler": "metropolis"}),
+        (3, {"sampler": "metropolis"}),
+        (2, {"sampler": "metropolis", "n_components": 13}),
         (0, {"components_init": PHI + 0.01}),
         (1, {"max_iter": 1}),
         (1, {"n_samples": 2, "thin": 5}),

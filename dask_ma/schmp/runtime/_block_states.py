@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
 from dask_ma.engine import State
-from dask_ma.schmp.runtime._encoding import decode, encode
+from dask_ma.schmp.runtime._encoding import PARTS, ROWS, decode, encode
 from dask_ma.schmp.runtime._ring import ParameterBlock
 
 # Names in a state: parameters of a block; its arrays, as they are or as they travel.
 _PARAMETERS, _VALUES, _DENSE = "parameters", "values", "dense"
-_THIN = ("shape", "places", "elements")
 
 
 def flat_state(blocks: Iterable[ParameterBlock]) -> dict[str, np.ndarray]:
@@ -37,9 +37,10 @@ def flat_state(blocks: Iterable[ParameterBlock]) -> dict[str, np.ndarray]:
             if isinstance(item, np.ndarray):
                 state[f"{place}/{_DENSE}"] = item.copy()
             else:
-                _, shape, places, elements = item
-                parts = np.array(shape), places, elements
-                state |= dict(zip((f"{place}/{p}" for p in _THIN), parts, strict=True))
+                kind, *parts = item
+                own = True if kind == ROWS else None  # which are those of the block
+                for part, array in zip(PARTS[kind], parts, strict=True):
+                    state[f"{place}/{part}"] = np.array(array, copy=own)
     return state
 
 
@@ -124,7 +125,7 @@ def join_parts(parts: Sequence[ModelPart]) -> dict[str, Any]:
                 if name not in model:
                     shape = (n_parameters, *array.shape[1:])
                     model[name] = np.zeros(shape, dtype=array.dtype)
-                model[name][parameters] = array
+                model[name][parameters] = _dense(array)
     return {**model, **parts[0].shared}
 
 
@@ -169,7 +170,7 @@ def gather_model(
                 if name not in model:
                     shape = (n_parameters, *array.shape[1:])
                     model[name] = np.zeros(shape, dtype=array.dtype)
-                model[name][parameters[number]] = array
+                model[name][parameters[number]] = _dense(array)
     return model
 
 
@@ -204,9 +205,10 @@ def _values_in(piece: dict[str, Any], begins: str) -> dict[str, np.ndarray]:
             continue
         if part == _DENSE:
             message[name] = array
-        elif part == _THIN[0]:
-            shape, places, elements = (piece[f"{begins}{name}/{p}"] for p in _THIN)
-            message[name] = "sparse", tuple(shape), places, elements
+        for kind, parts in PARTS.items():
+            if part == parts[0]:
+                found = (piece[f"{begins}{name}/{other}"] for other in parts)
+                message[name] = kind, *found
     return decode(message)
 
 
@@ -226,4 +228,9 @@ def _copy_common(
     for name, array in values.items():
         if name not in into:
             into[name] = np.zeros((len(own), *array.shape[1:]), dtype=array.dtype)
-        into[name][places] = array[common]
+        into[name][places] = _dense(array[common])
+
+
+def _dense(array: Any) -> np.ndarray:
+    """Values of parameters, of which some programs have sparse rows."""
+    return array.toarray() if sparse.issparse(array) else array

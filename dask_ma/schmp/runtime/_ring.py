@@ -13,6 +13,7 @@ have room for what it sends. So ranks cannot wait for each other in a circle.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +32,15 @@ class ParameterBlock:
         Which block this is.
     parameters : ndarray of int64 of shape (k,), read-only
         Its parameters, in increasing order.
-    values : dict of str to ndarray of shape (k, ...)
-        Their values. Arrays may be changed in place or replaced.
+    values : dict of str to ndarray or csr_array of shape (k, ...)
+        Their values. Arrays may be changed in place or replaced. Sparse rows travel,
+        and are kept, as such; those that were saved, and are gone on from, come as
+        dense ones.
     """
 
     number: int
     parameters: np.ndarray
-    values: dict[str, np.ndarray]
+    values: dict[str, Any]
 
     def __len__(self) -> int:
         return len(self.parameters)

@@ -17,6 +17,7 @@ import copy
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import allreduce
 from dask_ma.engine import RankContext, RoundLog, State
@@ -365,7 +366,10 @@ class RotationEngine:
         for number in self.home[self._group.rank]:
             parameters, rng = self.parameters[number], self._rng(_INITIAL, 0, number)
             values = self.program.initial_block(parameters, self.local, rng)
-            arrays = {name: np.array(value) for name, value in values.items()}
+            arrays = {
+                name: value.copy() if sparse.issparse(value) else np.array(value)
+                for name, value in values.items()
+            }
             held[number] = ParameterBlock(number, parameters, arrays)
             self._check_values(held[number])
         return held
@@ -395,7 +399,8 @@ class RotationEngine:
     def _check_values(self, block: ParameterBlock) -> None:
         """Refuse arrays that do not have a row for each parameter."""
         for name, array in block.values.items():
-            if not isinstance(array, np.ndarray) or array.shape[:1] != (len(block),):
+            is_array = isinstance(array, (np.ndarray, sparse.csr_array))
+            if not is_array or array.shape[:1] != (len(block),):
                 raise ValueError(
                     f"{type(self.program).__name__} has given a block of {len(block)} "
                     f"parameters {name!r} of shape {np.shape(array)}; the first axis "

@@ -165,7 +165,7 @@ class RotationProgram(ABC):
     @abstractmethod
     def initial_block(
         self, parameters: np.ndarray, local: Any, rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Any]:
         """Values of a block to begin with; called where its home is.
 
         Parameters
@@ -179,7 +179,7 @@ class RotationProgram(ABC):
 
         Returns
         -------
-        values : dict of str to ndarray of shape (k, ...)
+        values : dict of str to ndarray or csr_array of shape (k, ...)
             Of the same names, types and shapes behind the first axis for all blocks.
         """
 

@@ -25,6 +25,7 @@ from dask_ma.schmp.topics._program import GibbsTopics
 # States in memory are copies of all tokens' topics: they are made again when so many
 # times as long has gone by as the last one took.
 _PERIOD = 30.0
+_TURNED = 128  # rows of a table that are turned together: four times as fast as all
 
 
 class GibbsResult(NamedTuple):
@@ -178,9 +179,18 @@ def _to_model(found: dict[str, Any], params: GibbsParams) -> Model:
     prior = params.word_prior(np.arange(params.n_features), scalar)
     components += params.as_table(prior)
     return {
-        "components": np.ascontiguousarray(components.T),
+        "components": _turned(components),
         "doc_topic_prior": found["doc_topic_prior"],
         "topic_word_prior": scalar if params.learn_word_prior else None,
         "n_documents": int(found["n_documents"]),
         "n_iter": int(found["rotation"]) - 1,
     }
+
+
+def _turned(table: np.ndarray) -> np.ndarray:
+    """A copy by columns, of which the cache has a part at a time."""
+    turned = np.empty(table.shape[::-1], dtype=table.dtype)
+    for first in range(0, len(table), _TURNED):
+        part = slice(first, first + _TURNED)
+        turned[:, part] = table[part].T
+    return turned

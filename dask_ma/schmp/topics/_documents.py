@@ -40,7 +40,7 @@ class Documents:
     Attributes
     ----------
     keys : ndarray of int64 of shape (n_documents,)
-        Which rows of the input they are: increasing in the order of the input.
+        Which rows of the input they are: smaller for those that come before others.
     starts : ndarray of int64 of shape (n_documents + 1,)
         Where the tokens of each begin.
     words : ndarray of int32 of shape (n_tokens,) or (0,)
@@ -114,6 +114,18 @@ class Documents:
         """Tokens of each document."""
         return np.diff(self.starts)
 
+    def sort(self, stages: np.ndarray) -> None:
+        """Sort the documents, before their words are read.
+
+        Parameters
+        ----------
+        stages : ndarray of int of shape (n_documents,)
+            Those with a lower number come first.
+        """
+        order = np.argsort(stages, kind="stable")
+        self.keys, lengths = self.keys[order], self.lengths[order]
+        self.starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
     def read(self, shard: Shard, room: Room, *, fractions: str) -> None:
         """Fetch the words of the tokens.
 
@@ -127,14 +139,16 @@ class Documents:
             What becomes of counts that are no whole numbers.
         """
         self.words = room.empty(self.n_tokens, np.int32)
+        order = np.argsort(self.keys)
         for block in shard.blocks:
             X = _counts(block, fractions)
-            rows = np.searchsorted(self.keys, _keys(block, X.shape[0]))
+            keys = _keys(block, X.shape[0])
+            rows = order[np.searchsorted(self.keys, keys, sorter=order)]
             starts, lengths = self.starts[rows], self.lengths[rows]
             for part in _parts(lengths):
                 cells = slice(X.indptr[part.start], X.indptr[part.stop])
                 counts = X.data[cells].astype(np.int64)
-                tokens = _ranges(starts[part], lengths[part])
+                tokens = ranges(starts[part], lengths[part])
                 self.words[tokens] = np.repeat(X.indices[cells], counts)
             hand_back(block.X)
 
@@ -167,7 +181,7 @@ class Documents:
                 )
             left[own] = False
             here, there = (
-                _ranges(begin, lengths) for begin in (self.starts[own], starts[had])
+                ranges(begin, lengths) for begin in (self.starts[own], starts[had])
             )
             for name, array in into.items():
                 array[..., here] = piece[name][..., there]
@@ -200,7 +214,7 @@ class Documents:
         )
         order = np.argsort(keys, kind="stable")
         starts = np.cumsum(lengths) - lengths
-        places = _ranges(starts[order], lengths[order])
+        places = ranges(starts[order], lengths[order])
         rows = np.repeat(np.arange(len(keys), dtype=np.int32), lengths[order])
         return TokenTopics(rows, words[places], topics[places])
 
@@ -293,8 +307,17 @@ def _where(X: Any, place: int, block: Block) -> str:
     )
 
 
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, so many of each."""
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Numbers from each start on, so many of each.
+
+    Parameters
+    ----------
+    starts, lengths : ndarray of int of shape (n,)
+
+    Returns
+    -------
+    numbers : ndarray of int64
+    """
     ends = np.cumsum(lengths)
     offsets = np.repeat(starts - (ends - lengths), lengths)
     return offsets + np.arange(len(offsets))

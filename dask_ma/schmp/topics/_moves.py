@@ -24,7 +24,6 @@ from dask_ma.kernels import (
 from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
 from dask_ma.schmp.topics._layout import BlockTokens, by_document
 
-_ONE = np.int32(1)  # one of another type than the counts takes ten times as long
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
 _COUNTS = 2**15  # elements of a table of counts at a time
@@ -55,7 +54,7 @@ class Moves(ABC):
     Parameters
     ----------
     documents : Documents
-        Tokens of this rank.
+        Tokens of this rank; sorted by stages, if there are any.
     n_topics : int
     room : Room
         Where what there is of each token lies.
@@ -97,8 +96,22 @@ class Moves(ABC):
             Its tokens.
         """
 
+    @abstractmethod
+    def empty_counts(self, n_words: int) -> Any:
+        """Counts of a block of words before its tokens have topics.
+
+        Returns
+        -------
+        counts : ndarray or csr_array of int32 of shape (n_words, n_topics)
+        """
+
+    def as_counts(self, counts: Any) -> Any:
+        """Counts of a block, dense or sparse, in the form that the sampler changes."""
+        return counts
+
+    @abstractmethod
     def place(
-        self, number: int, counts: np.ndarray, weights: Any, rng: np.random.Generator
+        self, number: int, counts: Any, weights: Any, rng: np.random.Generator
     ) -> np.ndarray:
         """Give the tokens of a block their first topics.
 
@@ -106,7 +119,7 @@ class Moves(ABC):
         ----------
         number : int
             Which block this is.
-        counts : ndarray of int32 of shape (n_words, n_topics)
+        counts : ndarray or csr_array of int32 of shape (n_words, n_topics)
             Its counts; changed in place.
         weights : ndarray of shape (n_words, n_topics) or None
             By which topics are drawn; None for all alike.
@@ -118,19 +131,6 @@ class Moves(ABC):
         change : ndarray of int64 of shape (n_topics,)
             Of the topics' totals.
         """
-        lengths = np.diff(self._ends[number])
-        words = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        if weights is None:
-            topics = rng.integers(0, self._n_topics, len(words), dtype=np.int32)
-        else:
-            topics = draw_by_rows(words, weights, rng)
-        self._place_by_word(number, topics)
-        np.add.at(counts.reshape(-1), words * np.intp(self._n_topics) + topics, _ONE)
-        return np.bincount(topics, minlength=self._n_topics)
-
-    @abstractmethod
-    def _place_by_word(self, number: int, topics: np.ndarray) -> None:
-        """Give the tokens of a block topics, one word after the other."""
 
     @abstractmethod
     def words(self, number: int) -> np.ndarray:
@@ -155,7 +155,7 @@ class Moves(ABC):
     def visit(
         self,
         number: int,
-        counts: np.ndarray,
+        counts: Any,
         priors: Priors,
         totals: np.ndarray,
         rng: np.random.Generator,
@@ -166,7 +166,7 @@ class Moves(ABC):
         ----------
         number : int
             Which block this is.
-        counts : ndarray of int32 of shape (n_words, n_topics)
+        counts : ndarray or csr_array of int32 of shape (n_words, n_topics)
             Its counts, with the tokens of this rank; changed in place.
         priors : Priors
             Those of the words are the block's.
@@ -225,11 +225,13 @@ class Moves(ABC):
     ) -> tuple[np.ndarray, int]:
         """Bring counts up to date; change of the totals, and tokens that differ."""
         changed = np.flatnonzero(before != after)
-        before, after = before[changed], after[changed]
-        rows = words[changed] * np.intp(self._n_topics)
+        before, after = before.take(changed), after.take(changed)
+        rows = words.take(changed).astype(np.intp)
+        rows *= self._n_topics
         flat = counts.reshape(-1)
-        np.subtract.at(flat, rows + before, _ONE)
-        np.add.at(flat, rows + after, _ONE)
+        one = counts.dtype.type(1)  # of another type, it takes ten times as long
+        np.subtract.at(flat, rows + before, one)
+        np.add.at(flat, rows + after, one)
         change = np.bincount(after, minlength=self._n_topics)
         return change - np.bincount(before, minlength=self._n_topics), len(changed)
 
@@ -250,14 +252,8 @@ class ExactMoves(Moves):
         self.n_stages = n_stages
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
-        stages = document_stages(documents.keys, n_stages)
-        order = np.argsort(stages, kind="stable")
-        self._stages = stages[order]
-        self._rows = np.empty(len(order), dtype=np.int32)  # of the table of documents
-        self._rows[order] = np.arange(len(order), dtype=np.int32)
-        self._bounds = document_groups(
-            documents.lengths[order], self._size, self._stages
-        )
+        self._stages = document_stages(documents.keys, n_stages)
+        self._bounds = document_groups(documents.lengths, self._size, self._stages)
         self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._tiles: dict[int, list[Tile]] = {}
         self._order: dict[int, np.ndarray] = {}  # until tokens have topics
@@ -265,9 +261,9 @@ class ExactMoves(Moves):
         self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
-        rows = self._rows.take(block.owners.take(block.by_word))
-        tiles, order = cut_tiles(rows, block.words, self._bounds, self._size)
-        del rows
+        documents = block.owners.take(block.by_word)
+        tiles, order = cut_tiles(documents, block.words, self._bounds, self._size)
+        del documents
         self._ends[number] = block.ends
         [self._order[number]] = self._room.pack([order], np.int32)
         [self.tokens[number]] = self._room.pack(
@@ -285,9 +281,24 @@ class ExactMoves(Moves):
             for tile, *arrays in zip(tiles, *columns, strict=True)
         ]
 
-    def _place_by_word(self, number: int, topics: np.ndarray) -> None:
+    def empty_counts(self, n_words: int) -> np.ndarray:
+        return np.zeros((n_words, self._n_topics), dtype=np.int32)
+
+    def place(
+        self, number: int, counts: Any, weights: Any, rng: np.random.Generator
+    ) -> np.ndarray:
+        lengths = np.diff(self._ends[number])
+        words = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        if weights is None:
+            topics = rng.integers(0, self._n_topics, len(words), dtype=np.int32)
+        else:
+            topics = draw_by_rows(words, weights, rng)
         self.topics[number][:] = topics.take(self._order.pop(number))
         self._next[number] = self.n_stages + 1
+        np.add.at(
+            counts.reshape(-1), words * np.intp(self._n_topics) + topics, np.int32(1)
+        )
+        return np.bincount(topics, minlength=self._n_topics)
 
     def words(self, number: int) -> np.ndarray:
         of_tiles = [tile.words.take(tile.cells) for tile in self._tiles[number]]
@@ -332,7 +343,7 @@ class ExactMoves(Moves):
         if most + len(topics) > _MOST_COUNTED:
             for tile in new:
                 cells = tile.words.take(tile.cells) * np.intp(n) + topics[tile.tokens]
-                np.add.at(counts.reshape(-1), cells, _ONE)
+                np.add.at(counts.reshape(-1), cells, np.int32(1))
             before = topics.copy()
         for _ in range(n_times):
             n_changed = sum(self._sampler.draw(tile, known, rng) for tile in tiles)

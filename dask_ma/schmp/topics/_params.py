@@ -8,8 +8,9 @@ import numpy as np
 
 from dask_ma.data import RoomSettings
 
-# Of the first stage, for each topic: with fewer, topics are those of single documents.
-_FEWEST_TOKENS, _FEWEST_DOCUMENTS = 900, 5
+# Tokens and documents of the first stage, for each topic: with fewer, topics are those
+# of single documents. Proposals move less at a time, so they settle later.
+_FEWEST = {"exact": (900, 5), "metropolis": (300, 2)}
 _MOST_STAGES = 4
 
 
@@ -76,9 +77,10 @@ class GibbsParams:
         -------
         n_stages : int
         """
-        if self.init == "random" or self.sampler != "exact" or self.start is not None:
+        if self.init == "random" or self.start is not None:
             return 0
-        n_parts = min(n_tokens // _FEWEST_TOKENS, n_documents // _FEWEST_DOCUMENTS)
+        of_tokens, of_documents = _FEWEST[self.sampler]
+        n_parts = min(n_tokens // of_tokens, n_documents // of_documents)
         n_parts //= self.n_components
         first_sample = self.max_iter - (self.n_samples - 1) * self.thin
         return min(max(0, n_parts.bit_length() - 1), _MOST_STAGES, first_sample)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dask_ma.comm import Group
 from dask_ma.data import Room, Shard
-from dask_ma.kernels import TileSampler, polya_slopes, polya_sum
+from dask_ma.kernels import TileSampler, document_stages, polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
@@ -34,6 +34,7 @@ from dask_ma.schmp.topics._room import (
     open_room,
     rows_in_memory,
 )
+from dask_ma.schmp.topics._rows import filled
 
 _PER_BLOCK = 100_000  # tokens of a rank and block that are worth a message
 _MOST_BLOCKS = 4  # of a rank, for the sake of overlap
@@ -119,21 +120,22 @@ class GibbsTopics(RotationProgram):
         shape = documents.n_total, documents.n_all_tokens
         room = open_room(self._needs(documents, shard, group), p.room, group, shape)
         try:
+            n_stages = p.n_stages(*shape)
+            documents.sort(document_stages(documents.keys, n_stages))
             documents.read(shard, room, fractions=p.fractions)
-            moves = self._lay_out(documents, room)
+            moves = self._lay_out(documents, room, n_stages)
         except BaseException:
             room.close()
             raise
         totals = np.zeros(p.n_components, dtype=np.int64)
         return LocalTopics(documents, moves, room, totals)
 
-    def _lay_out(self, documents: Documents, room: Room) -> Moves:
+    def _lay_out(self, documents: Documents, room: Room, n_stages: int) -> Moves:
         """The tokens as the sampler wants them."""
         p = self.params
         if p.sampler == "exact":
-            n_stages = p.n_stages(documents.n_total, documents.n_all_tokens)
             return ExactMoves(documents, p.n_components, room, n_stages)
-        return MetropolisMoves(documents, p.n_components, room, p.n_proposals)
+        return MetropolisMoves(documents, p.n_components, room, p.n_proposals, n_stages)
 
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
@@ -145,7 +147,7 @@ class GibbsTopics(RotationProgram):
 
     def blocks(self, work: np.ndarray, n_ranks: int) -> list[list[np.ndarray]]:
         """Blocks of about the same number of tokens; few where there are few tokens."""
-        n_blocks = _blocks_of_a_rank(int(work.sum()), n_ranks)
+        n_blocks = self._blocks_of_a_rank(int(work.sum()), n_ranks)
         return Rotation(n_blocks).blocks(work, n_ranks)
 
     def arrange(
@@ -164,8 +166,7 @@ class GibbsTopics(RotationProgram):
         self, parameters: np.ndarray, local: LocalTopics, rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """No counts yet."""
-        shape = len(parameters), self.params.n_components
-        return {"counts": np.zeros(shape, dtype=np.int32)}
+        return {"counts": local.moves.empty_counts(len(parameters))}
 
     def initial_shared(self, local: LocalTopics, group: Group) -> dict[str, np.ndarray]:
         """No totals yet, the priors, and room for what priors are learned from."""
@@ -191,7 +192,9 @@ class GibbsTopics(RotationProgram):
         turn: Turn,
     ) -> dict[str, Any]:
         """Draw the topics of the tokens here that are words of a block."""
-        counts = block.values["counts"]
+        # Counts that were saved, and are gone on from, come as a dense table.
+        counts = local.moves.as_counts(block.values["counts"])
+        block.values["counts"] = counts
         if turn.rotation == 0 and not local.moves.n_stages:
             weights = self._start_weights(block.parameters)
             return {
@@ -216,9 +219,8 @@ class GibbsTopics(RotationProgram):
         p = self.params
         if p.samples(turn.rotation):
             for block in turn.home:
-                counts = block.values["counts"]
-                before = block.values.get("sums", np.zeros(counts.shape, np.int64))
-                block.values["sums"] = before + counts
+                counts = block.values["counts"].astype(np.int64)
+                block.values["sums"] = block.values.get("sums", 0 * counts) + counts
         found: dict[str, Any] = {"rotation": 1}
         if p.learns(turn.rotation):
             found["slopes"] = self._slopes(local, shared, turn.home)
@@ -259,8 +261,7 @@ class GibbsTopics(RotationProgram):
             value -= polya_sum(counts.sum(axis=1), alpha.sum())
         for block in home:
             prior = self._priors(block.parameters, shared).words
-            counts = block.values["counts"]
-            value += polya_sum(counts, p.as_table(prior))
+            value += polya_sum(*filled(block.values["counts"], prior))
         return np.array([value])
 
     def report(self, sums: np.ndarray, shared: dict[str, Any]) -> dict[str, float]:
@@ -281,14 +282,27 @@ class GibbsTopics(RotationProgram):
         laid_out, kept = bytes_per_token(
             p.sampler, topic_dtype(p.n_components).itemsize, p.n_proposals
         )
-        n_blocks = group.size * _blocks_of_a_rank(documents.n_all_tokens, group.size)
+        n_blocks = self._blocks_of_a_rank(documents.n_all_tokens, group.size)
+        n_blocks *= group.size
         others = LAYOUT * n_tokens // n_blocks
-        others += TABLES * 4 * p.n_features * p.n_components // group.size
+        n_cells = p.n_features * p.n_components
+        table = 4 * n_cells
+        if p.sampler == "metropolis":  # sparse rows
+            table = 8 * min(n_cells, documents.n_all_tokens)
+        others += TABLES * table // group.size
         if p.sampler == "exact":
             others += 4 * len(documents) * TileSampler(p.n_components).width
             others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)
         return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)
+
+    def _blocks_of_a_rank(self, n_tokens: int, n_ranks: int) -> int:
+        """Blocks of each rank: few for few tokens, more where these would be large."""
+        of_block = n_ranks**2
+        wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), _MOST_BLOCKS)
+        if n_ranks == 1 and self.params.sampler == "metropolis":
+            wanted = 1  # none is on its way, and documents are counted for each
+        return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))
 
     def _start_weights(self, parameters: np.ndarray) -> np.ndarray | None:
         """Weights by which first topics are drawn."""
@@ -323,10 +337,10 @@ class GibbsTopics(RotationProgram):
                 lengths = counts.sum(axis=1, keepdims=True)
                 slopes[-2] += polya_slopes(lengths, alpha.sum())[0]
         if p.learn_word_prior:
-            beta = shared["topic_word_prior"]
-            slopes[-1] = sum(
-                polya_slopes(block.values["counts"], beta).sum() for block in home
-            )
+            for block in home:
+                prior = self._priors(block.parameters, shared).words
+                counts, beta = filled(block.values["counts"], prior)
+                slopes[-1] += polya_slopes(np.atleast_2d(counts), beta).sum()
         return slopes
 
     def _learn(
@@ -347,10 +361,3 @@ class GibbsTopics(RotationProgram):
                 np.asarray(beta * slopes[-1] / below), _LOWEST_PRIOR, _HIGHEST_PRIOR
             )
         return learned
-
-
-def _blocks_of_a_rank(n_tokens: int, n_ranks: int) -> int:
-    """Blocks of each rank: few for few tokens, more where these would be large."""
-    of_block = n_ranks**2
-    wanted = min(max(n_tokens // (of_block * _PER_BLOCK), 1), _MOST_BLOCKS)
-    return max(wanted, -(-n_tokens // (of_block * _MOST_TOKENS)))

@@ -308,7 +308,6 @@ INACTIVE = [
     raises(_MALDA, "paradigm__evaluate_every", 2, "evaluate_every", paradigm=Models()),
     warns(_MALDA, "perp_tol", 5.0, "evaluate_every"),
     raises(_GIBBS, "n_proposals", 3, "sampler", sampler="exact"),
-    raises(_GIBBS, "init", "random", "sampler"),
     raises(_GIBBS, "burn_in", 2, "n_samples"),
     raises(_GIBBS, "thin", 2, "n_samples"),
     raises(_GIBBS, "learn_every", 2, "doc_topic_prior", "topic_word_prior"),
