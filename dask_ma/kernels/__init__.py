@@ -130,6 +130,7 @@ from dask_ma.kernels._optimizers import (
 )
 from dask_ma.kernels._outer import (
     product_square,
+    square_sum,
     subtract_product,
     subtract_scaled,
     used_columns,
@@ -313,6 +314,7 @@ __all__ = [
     "solve_rows",
     "solve_rows_nonnegative",
     "square_lengths",
+    "square_sum",
     "squared_distances",
     "step_batches",
     "subtract_product",

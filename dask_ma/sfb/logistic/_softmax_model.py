@@ -78,6 +78,7 @@ class GradientModel(LogisticModel):
         is_constant = params.learning_rate in ("adaptive", "constant")
         self._power = 0.0 if is_constant or decays else params.power_t
         self._batch_size = params.settings.batch_size
+        self._is_alone = params.settings.is_alone
         self._n_steps = 1
         self.shares_outputs = self._n_outputs > 1
         self.share = 1.0
@@ -89,7 +90,8 @@ class GradientModel(LogisticModel):
     def prepare(self, shard: Shard, group: Group) -> None:
         most = int(allreduce(group, np.array(shard.n_rows), "max"))
         self._n_steps = max(1, -(-most // self._batch_size))
-        wanted = -(-shard.n_rows // self._n_steps) * group.size
+        n_ranks = 1 if self._is_alone else group.size
+        wanted = -(-shard.n_rows // self._n_steps) * n_ranks
         own = np.array(_largest_eigenvalue(shard, wanted, self._totals))
         largest = float(allreduce(group, own, "max"))
         if not np.isfinite(largest):
