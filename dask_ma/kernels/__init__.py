@@ -12,6 +12,7 @@ from dask_ma.kernels._columns import (
     segment_sums,
     take_columns,
 )
+from dask_ma.kernels._conjugate import ConjugateGradients
 from dask_ma.kernels._descent import (
     DescentSums,
     Standardization,
@@ -186,6 +187,7 @@ __all__ = [
     "Adam",
     "ColumnEntries",
     "CompactMemory",
+    "ConjugateGradients",
     "DescentSums",
     "DocumentWeights",
     "FeasibleMix",
