@@ -256,11 +256,12 @@ class BroadcastEngine:
         """A pass in which each rank has some of the outputs, and rows of all."""
         model, matrix, shares = self._model, self.matrix, self._shares
         assert shares is not None
-        for factors in self._shared_by(shares).factors(matrix, batches):
+        for factors, is_last in self._shared_by(shares).factors(matrix, batches):
             with self._log.computing():
                 self._rebuild(factors, self._scale(self.iteration))
-                matrix.penalise(model.step_size(self.iteration))
-            self.iteration += 1
+                if is_last:
+                    matrix.penalise(model.step_size(self.iteration))
+            self.iteration += is_last
 
     def _run_alone(self, batches: Iterator[Batch]) -> None:
         """A pass that rank 0, which has all rows, makes for all ranks."""
@@ -305,20 +306,19 @@ class BroadcastEngine:
         total = self._matrices.total(factors, self.matrix)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
-            if self.optimizer is not None:
-                if total.values is not None:
-                    self._descend(total.values)
-                return
-            self._take(total, float(gains))
+            if self.optimizer is None:
+                self._take(total, float(gains))
+            elif total.values is not None:
+                self._descend(total.values)
 
     def _take(self, total: Total, gain: float) -> None:
         """Make the steps of all ranks of an iteration, of one length."""
         assert self._common is not None
         scale = self._scale(self.iteration)
-        if self._context.group.size > 1:
+        if self._context.group.size == 1:
+            self._common.take_all()  # there is no need of a length
+        else:
             scale *= self._common.agree(gain, total.square, total.slopes)
-        else:  # there is no need of a length
-            self._common.take_all()
         self.matrix.subtract_slopes(total.slopes, scale * self._model.intercept_scale)
         if total.values is not None:
             columns = slice(0, len(total.values))

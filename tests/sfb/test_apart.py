@@ -219,7 +219,7 @@ def passes(n_rows, shape, n_entries, *, n_ranks=2, is_sparse=True, batch_size=64
 def test_exchanges_are_few_where_batches_are_short():
     words = passes(11_314, (20, 32_000), 87)
     n_exchanges = -(-words.n_steps // words.count_apart())
-    assert 6 <= n_exchanges <= 16
+    assert 4 <= n_exchanges <= 16
     long = passes(11_314, (500, 3000), 3000, is_sparse=False)
     assert long.count_apart() < words.count_apart()
     # Of a large matrix there are no copies, and of factors no more than fit.

@@ -25,7 +25,7 @@ _ENTRY = 3.5e-9  # seconds for an element of a sparse row and an output
 _OUTPUT = 2e-8  # seconds for an output of a row
 # Exchanges of a pass of dual ascent, where ranks go apart between them, at least and at
 # most, for each rank; with fewer, more passes are needed.
-_LEAST_EXCHANGES, _MOST_EXCHANGES = 3, 8
+_LEAST_EXCHANGES, _MOST_EXCHANGES = 2, 8
 _SHARE = 0.2  # of computing, that exchanges are to take
 # Bytes of a matrix, of which there are some more where ranks go apart, and of factors.
 _MOST_BYTES = 2**26
