@@ -41,7 +41,7 @@ _MEMORY = 10
 # second moments are to take no more than some gradients.
 _MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
 # What conjugate gradients leave of a gradient, and how many products they take at most.
-_LEFT, _MOST_PRODUCTS = 0.1, 60
+_LEFT, _MOST_PRODUCTS = 0.1, 300
 _MOST_STORED = 2**28  # numbers in the memory of BFGS
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
