@@ -1,4 +1,4 @@
-"""How ranks share a fit, by a model of what batches and exchanges take.
+"""The cost of batches and exchanges, and how ranks share a fit by it.
 
 Nothing is timed, so that a seed gives one result, and short fits are not held up.
 """
