@@ -12,6 +12,7 @@ from dask_ma.kernels._columns import (
     segment_sums,
     take_columns,
 )
+from dask_ma.kernels._conjugate import ConjugateGradients
 from dask_ma.kernels._descent import (
     DescentSums,
     Standardization,
@@ -134,6 +135,7 @@ from dask_ma.kernels._optimizers import (
 )
 from dask_ma.kernels._outer import (
     product_square,
+    square_sum,
     subtract_product,
     subtract_scaled,
     used_columns,
@@ -188,6 +190,7 @@ __all__ = [
     "Adam",
     "ColumnEntries",
     "CompactMemory",
+    "ConjugateGradients",
     "DescentSums",
     "DocumentWeights",
     "FeasibleMix",
@@ -318,6 +321,7 @@ __all__ = [
     "solve_rows",
     "solve_rows_nonnegative",
     "square_lengths",
+    "square_sum",
     "squared_distances",
     "step_batches",
     "subtract_product",

@@ -73,6 +73,28 @@ def product_square(u: np.ndarray, v: Any) -> float:
     return square
 
 
+def square_sum(matrix: np.ndarray, other: np.ndarray | None = None) -> float:
+    """Squared Frobenius norm of a matrix, or of what it differs from another by.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_features, n_outputs)
+    other : ndarray of shape (n_features, n_outputs), default=None
+
+    Returns
+    -------
+    square : float
+        Some rows at a time are summed in their type, these sums in float64.
+    """
+    size, square = _rows_at_a_time(matrix), 0.0
+    for start in range(0, len(matrix), size):
+        part = matrix[start : start + size]
+        if other is not None:
+            part = part - other[start : start + size]
+        square += float(np.vdot(part, part))
+    return square
+
+
 def subtract_product(matrix: np.ndarray, u: np.ndarray, v: Any, scale: float) -> None:
     """Subtract ``scale * v.T @ u`` from a matrix, in place.
 

@@ -13,12 +13,18 @@ from dask_ma.comm import allreduce
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog, Snapshot
 from dask_ma.kernels import Optimizer, product_square
+from dask_ma.sfb._apart import StepsApart
 from dask_ma.sfb._process import ProcessRanks
 from dask_ma.sfb._shared import SharedOutputs
-from dask_ma.sfb._start import Start, checked_matrix
+from dask_ma.sfb._start import Start, first_matrix
 from dask_ma.sfb.exchange._choice import choose_communication
 from dask_ma.sfb.exchange._exchange import factor_exchange, scaled
-from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.exchange._full_matrix import (
+    MatrixExchange,
+    Total,
+    is_best_whole,
+    whole_update,
+)
 from dask_ma.sfb.exchange._outputs import (
     OutputShares,
     can_share,
@@ -92,10 +98,8 @@ class BroadcastEngine:
         make_optimizer: Callable[[int], Optimizer] | None = None,
     ) -> None:
         self._context = context
-        self._model = model
-        self._shard = shard
-        self._settings = settings
-        self._log = log
+        self._model, self._shard = model, shard
+        self._settings, self._log = settings, log
         group = context.group
         exchange = settings.exchange
         topology = exchange._topology(group.size)
@@ -133,6 +137,7 @@ class BroadcastEngine:
             make = partial(make_optimizer, self.matrix.values.size)
             self.optimizer = self._process.one_if_same(make)
         self._common = model.common_step if self._agrees else None
+        self._apart = StepsApart(model, settings.n_apart, self._compute)
 
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""
@@ -144,14 +149,16 @@ class BroadcastEngine:
             self.matrix.settle()
             self.n_passes += 1
             return
-        for step in range(self.n_steps):
+        n_exchanges = -(-self.n_steps // self._settings.n_apart)
+        for step in range(n_exchanges):
             with self._log.computing():
-                factors = self._compute(next(batches))
+                scale = self._scale(self.iteration)
+                factors = self._apart.factors(self.matrix, batches, scale)
             if self._matrices is None:
                 self._exchange_factors(factors)
             else:
                 self._exchange_matrices(factors)
-            is_last = step == self.n_steps - 1
+            is_last = step == n_exchanges - 1
             # Where ranks differ, the last penalty comes when they agree again.
             if self._agrees or not is_last:
                 with self._log.computing():
@@ -249,24 +256,25 @@ class BroadcastEngine:
         """A pass in which each rank has some of the outputs, and rows of all."""
         model, matrix, shares = self._model, self.matrix, self._shares
         assert shares is not None
-        for factors in self._shared_by(shares).factors(matrix, batches):
+        for factors, is_last in self._shared_by(shares).factors(matrix, batches):
             with self._log.computing():
                 self._rebuild(factors, self._scale(self.iteration))
-                matrix.penalise(model.step_size(self.iteration))
-            self.iteration += 1
+                if is_last:
+                    matrix.penalise(model.step_size(self.iteration))
+            self.iteration += is_last
 
     def _run_alone(self, batches: Iterator[Batch]) -> None:
         """A pass that rank 0, which has all rows, makes for all ranks."""
         last = self.iteration + self.n_steps
         while self._context.group.rank == 0 and self.iteration < last:
             with self._log.computing():
-                factors = self._compute(next(batches))
+                factors = self._compute(self.matrix, next(batches))
                 self._rebuild(factors, self._scale(self.iteration))
                 self.matrix.penalise(self._model.step_size(self.iteration))
             self.iteration += 1
         self.iteration = last
-        is_kept = self._context.keeps_states
-        self._process.take_from_first(self.matrix, self.optimizer if is_kept else None)
+        optimizer = self.optimizer if self._context.keeps_states else None
+        self._process.take_from_first(self.matrix, optimizer)
 
     def _shared_by(self, shares: OutputShares) -> SharedOutputs:
         """What the ranks do for their outputs."""
@@ -298,20 +306,24 @@ class BroadcastEngine:
         total = self._matrices.total(factors, self.matrix)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
-            if self.optimizer is not None:
-                if total.values is not None:
-                    self._descend(total.values)
-                return
-            assert common is not None
-            scale = self._scale(self.iteration)
-            scale *= common.agree(float(gains), total.square, total.slopes)
-            self.matrix.subtract_slopes(
-                total.slopes, scale * self._model.intercept_scale
-            )
-            if total.values is not None:
-                columns = slice(0, len(total.values))
-                self.matrix.subtract_part(columns, total.values, scale)
-            self._model.updated(self.matrix, None, scale)
+            if self.optimizer is None:
+                self._take(total, float(gains))
+            elif total.values is not None:
+                self._descend(total.values)
+
+    def _take(self, total: Total, gain: float) -> None:
+        """Make the steps of all ranks of an iteration, of one length."""
+        assert self._common is not None
+        scale = self._scale(self.iteration)
+        if self._context.group.size == 1:
+            self._common.take_all()  # there is no need of a length
+        else:
+            scale *= self._common.agree(gain, total.square, total.slopes)
+        self.matrix.subtract_slopes(total.slopes, scale * self._model.intercept_scale)
+        if total.values is not None:
+            columns = slice(0, len(total.values))
+            self.matrix.subtract_part(columns, total.values, scale)
+        self._model.updated(self.matrix, None, scale)
 
     def measure(self) -> float:
         """This rank's part of the sum of the losses of all rows; a collective call."""
@@ -378,25 +390,16 @@ class BroadcastEngine:
         self, start: Start | None, shown: ParameterMatrix | None = None
     ) -> ParameterMatrix:
         """The matrix to start from, or a share of its outputs, checked."""
-        # The model is asked even where another rank shows that of the process: it may
-        # keep what it finds out on the way.
-        model, group = self._model, self._context.group
-        if start is not None:
-            self._n_outputs = start.n_outputs or start.values.shape[1]
-            if shown is not None:
-                return shown.share(start.intercept)
-            view = None if start.is_plain else view_of(model)
-            return ParameterMatrix(start.values.T, start.intercept, model.prox, view)
-        matrix = checked_matrix(model, self._shard.n_features)
-        self._n_outputs = len(matrix)
-        if self._keeps_parts and self._can_share:
-            matrix = matrix[share_of(group, len(matrix))]
-        intercept = None
-        if model.fit_intercept:
-            intercept = np.zeros(len(matrix), dtype=matrix.dtype)
-        if shown is not None:
-            return shown.share(intercept)
-        return ParameterMatrix(matrix, intercept, model.prox, view_of(model))
+        place = self._shard.n_features, start, shown
+        matrix, self._n_outputs = first_matrix(self._model, *place, self._outputs_of)
+        return matrix
+
+    def _outputs_of(self, n_outputs: int) -> slice:
+        """Which outputs the matrix of this rank has to start with."""
+        group = self._context.group
+        if self._keeps_parts and can_share(group, self._model, n_outputs):
+            return share_of(group, n_outputs)
+        return slice(None)
 
     @property
     def _has_same_matrix(self) -> bool:
@@ -423,10 +426,10 @@ class BroadcastEngine:
             can_share=self._can_share,
         )
 
-    def _compute(self, batch: Batch) -> Factors:
+    def _compute(self, matrix: ParameterMatrix, batch: Batch) -> Factors:
         """Factors of a batch, checked."""
         place = f"on rank {self._context.group.rank} in iteration {self.iteration}"
-        return factors_of(self._model, self.matrix, batch, place)
+        return factors_of(self._model, matrix, batch, place)
 
     def _apply(self, packets: list[Packet]) -> None:
         """Rebuild the updates of some packets and take them off the matrix."""
@@ -441,8 +444,13 @@ class BroadcastEngine:
             return
         parts, scale = scaled(packets, self._scale)
         factors = stack(parts)
-        if self._common:
+        if self._common and self._context.group.size == 1:
+            self._common.take_all()
+        elif self._common:
             gain = sum(packet.gain for packet in packets)
+            if is_best_whole(factors, self.matrix):
+                self._take(whole_update(factors, self.matrix), gain)
+                return
             square = product_square(*factors)
             scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
         self._rebuild(factors, scale)

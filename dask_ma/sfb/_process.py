@@ -111,18 +111,21 @@ class ProcessRanks:
         Parameters
         ----------
         matrix : ParameterMatrix
-            This rank's; without intercepts.
+            This rank's.
         optimizer : Optimizer or None
             That of the matrix, where its state matters.
         """
         found = None
         if self._group.rank == 0:
-            found = [matrix.stored(), optimizer.state_dict() if optimizer else None]
-        values, state = broadcast(self._group, found)
+            state = optimizer.state_dict() if optimizer else None
+            found = [matrix.stored(), matrix.intercept, state]
+        values, intercept, state = broadcast(self._group, found)
         if self.is_owner and self._group.rank > 0:
-            matrix.replace(values, None)
+            matrix.replace(values, intercept)
             if optimizer is not None:
                 optimizer.load_state_dict(state)
+        elif matrix.intercept is not None:
+            matrix.intercept[...] = intercept
         self.wait_for_owner()
 
     def _show(self, made: object, tag: str) -> None:

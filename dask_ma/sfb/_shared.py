@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.engine import RoundLog
-from dask_ma.sfb.exchange._outputs import OutputShares
+from dask_ma.sfb.exchange._outputs import OutputShares, halves
 from dask_ma.sfb.model._factors import Factors, checked
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 
 # Values of a rank that are held until the sums of others have come.
 _MOST_VALUES = 2**21
+# Products of elements with outputs of a rank from which on half a batch takes longer
+# than its sums are under way; and ranks, each of which sends them to all others.
+_MUCH, _FEW_RANKS = 4e6, 4
 
 
 class SharedOutputs:
@@ -42,8 +46,11 @@ class SharedOutputs:
 
     def factors(
         self, matrix: ParameterMatrix, batches: Iterator[Batch]
-    ) -> Iterator[Factors]:
+    ) -> Iterator[tuple[Factors, bool]]:
         """Factors of each batch for the outputs of this rank; a collective call.
+
+        Those of a large batch come in two halves: the sums of one half are under way
+        while the other is worked on.
 
         Parameters
         ----------
@@ -56,17 +63,56 @@ class SharedOutputs:
         ------
         factors : Factors
             Of the rows of all ranks.
+        is_last : bool
+            Whether they are the last of their batch.
         """
-        model, outputs = self._model, self._shares.outputs
-        where = f"{type(model).__name__}, on rank {self._group.rank}"
         for batch in self._shares.stream(map(self._as_shared, batches)):
+            if self._takes_halves(batch):
+                yield from self._in_halves(matrix, batch)
+                continue
             with self._log.computing():
                 values, own = self._values(matrix, batch)
             sums = self._of_all(own)
             with self._log.computing():
-                u = model.share_slopes(values, sums, batch, outputs)
-                factors = checked((u, batch.X), batch.n_rows, matrix.shape, where)
-            yield factors
+                factors = self._slopes(matrix, batch, values, sums)
+            yield factors, True
+
+    def _takes_halves(self, batch: Batch) -> bool:
+        """Whether a batch is worth it; the same on all ranks."""
+        size = self._group.size
+        if not self._model.shares_ahead or not 1 < size <= _FEW_RANKS:
+            return False
+        n_entries = batch.X.nnz if sparse.issparse(batch.X) else batch.X.size
+        return bool(n_entries * self._shares.n_outputs >= _MUCH * size)
+
+    def _in_halves(
+        self, matrix: ParameterMatrix, batch: Batch
+    ) -> Iterator[tuple[Factors, bool]]:
+        """Factors of the halves of a batch; both are found at the same place."""
+        parts = halves(batch)
+        found = []
+        for part in parts:
+            with self._log.computing():
+                found.append(self._values(matrix, part))
+            self._shares.post(found[-1][1])
+        for part, (values, own) in zip(parts, found, strict=True):
+            sums = self._shares.take(own)
+            with self._log.computing():
+                factors = self._slopes(matrix, part, values, sums)
+            yield factors, part is parts[-1]
+
+    def _slopes(
+        self,
+        matrix: ParameterMatrix,
+        batch: Batch,
+        values: np.ndarray,
+        sums: list[np.ndarray],
+    ) -> Factors:
+        """Factors from the sums of all ranks, checked."""
+        model = self._model
+        u = model.share_slopes(values, sums, batch, self._shares.outputs)
+        where = f"{type(model).__name__}, on rank {self._group.rank}"
+        return checked((u, batch.X), batch.n_rows, matrix.shape, where)
 
     def loss(self, matrix: ParameterMatrix, batches: Iterator[Batch]) -> float:
         """This rank's part of the losses of some rows; a collective call.

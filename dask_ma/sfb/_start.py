@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from dask_ma.kernels import subtract_product
 from dask_ma.sfb.exchange._outputs import share_of
 from dask_ma.sfb.model._factors import checked
 from dask_ma.sfb.model._matrix import ParameterMatrix
-from dask_ma.sfb.model._model import FactorModel
+from dask_ma.sfb.model._model import FactorModel, view_of
 from dask_ma.sfb.model._source import Source
 
 _CHUNK = 2**18  # elements at a time
@@ -84,6 +84,51 @@ def arrays_of(state: State, group: Group) -> dict[str, Any]:
         for name in parts[0]
     }
     return {**dict.fromkeys(piece), **found, "n_outputs": start}
+
+
+def first_matrix(
+    model: FactorModel,
+    n_features: int,
+    start: Start | None,
+    shown: ParameterMatrix | None,
+    outputs_of: Callable[[int], slice],
+) -> tuple[ParameterMatrix, int]:
+    """The matrix that a rank starts from, checked, and the outputs of all ranks.
+
+    Parameters
+    ----------
+    model : FactorModel
+        Asked even where another rank shows the matrix of the process: it may keep what
+        it finds out on the way.
+    n_features : int
+        Columns of X.
+    start : Start or None
+        What to go on from; None asks the model.
+    shown : ParameterMatrix or None
+        That of the process, if another rank has made it.
+    outputs_of : callable
+        Which of so many outputs the rank has.
+
+    Returns
+    -------
+    matrix : ParameterMatrix
+    n_outputs : int
+    """
+    if start is not None:
+        n_outputs = start.n_outputs or start.values.shape[1]
+        if shown is not None:
+            return shown.share(start.intercept), n_outputs
+        view = None if start.is_plain else view_of(model)
+        values, intercept = start.values.T, start.intercept
+        return ParameterMatrix(values, intercept, model.prox, view), n_outputs
+    whole = checked_matrix(model, n_features)
+    matrix, intercept = whole[outputs_of(len(whole))], None
+    if model.fit_intercept:
+        intercept = np.zeros(len(matrix), dtype=matrix.dtype)
+    if shown is not None:
+        return shown.share(intercept), len(whole)
+    found = ParameterMatrix(matrix, intercept, model.prox, view_of(model))
+    return found, len(whole)
 
 
 def checked_matrix(model: FactorModel, n_features: int) -> np.ndarray:

@@ -115,8 +115,10 @@ def test_against_sums_over_all_rows(
     if objective == model.history_[-1]["objective"]:  # the best pass is given back
         np.testing.assert_allclose(model.coef_, W, atol=1e-8)
         np.testing.assert_allclose(model.intercept_, b, atol=1e-8)
-    assert len(shares) == 6 * n_ranks and max(shares) <= 1
-    assert (min(shares) < 0.9) == (n_ranks > 1)
+    if n_ranks == 1:  # whose steps are safe by themselves
+        assert not shares
+    else:
+        assert len(shares) == 6 * n_ranks and max(shares) <= 1 and min(shares) < 0.9
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
-from dask_ma.sfb import Exchange, run
+from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, packed, unpacked
 from dask_ma.sfb.metric import _models
@@ -73,6 +73,45 @@ def test_softmax(kind, penalty, n_ranks):
     np.testing.assert_allclose(outputs.intercept_, factors.intercept_, atol=1e-9)
     for one, other in zip(outputs.history_, factors.history_, strict=True):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("n_ranks", "is_halved"), [(2, True), (4, True), (5, False)])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_halves_of_large_batches(monkeypatch, kind, n_ranks, is_halved):
+    """Sums of one are under way while the other is worked on; for few ranks."""
+    posted, plain = [], OutputShares.post
+
+    def post(self, sums):
+        posted.append(len(sums))
+        plain(self, sums)
+
+    monkeypatch.setattr(OutputShares, "post", post)
+    params = {"solver": "sgd", "alpha": 1e-3, "max_iter": 3, "tol": None}
+    params |= {"random_state": 0, "n_ranks": n_ranks, "batch_size": 15}
+    factors, whole = (
+        SFBLogisticRegression(communication=c, **params).fit(kind(X), y)
+        for c in ("factors", "outputs")
+    )
+    assert not posted
+    monkeypatch.setattr(_shared, "_MUCH", 0)
+    halved = SFBLogisticRegression(communication="outputs", **params).fit(kind(X), y)
+    # Each rank has the rows of all, once in a pass.
+    assert sum(posted) == (3 * 300 * n_ranks if is_halved else 0)
+    for other in (factors, whole):
+        np.testing.assert_allclose(halved.coef_, other.coef_, atol=1e-9)
+        np.testing.assert_allclose(halved.intercept_, other.intercept_, atol=1e-9)
+    assert halved.t_ == whole.t_
+
+
+def test_models_that_keep_something_for_their_slopes(
+    monkeypatch, run_engines, make_model, make_shards, rows
+):
+    """They are not asked for two halves at a time."""
+    monkeypatch.setattr(_shared, "_MUCH", 0)
+    monkeypatch.setattr(OutputShares, "post", None)
+    run_engines(
+        make_model(**SHARING), make_shards(2, rows.X, rows.y), content="outputs"
+    )
 
 
 def test_on_a_cluster(inproc_client):

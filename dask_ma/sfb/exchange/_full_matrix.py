@@ -9,12 +9,13 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allreduce, broadcast_direct, reduce
-from dask_ma.kernels import row_slice, subtract_product
+from dask_ma.kernels import row_slice, square_sum, subtract_product
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 # As many parts of a matrix, at most, each of so many bytes at least.
 _MOST_PARTS, _LEAST_BYTES = 64, 2**18
+_SMALL_BYTES = 2**26  # of an update
 
 
 class Total(NamedTuple):
@@ -33,6 +34,44 @@ class Total(NamedTuple):
     values: np.ndarray | None
     slopes: np.ndarray
     square: float
+
+
+def is_best_whole(factors: Factors, matrix: ParameterMatrix) -> bool:
+    """Whether it is quicker to make the update of some factors than to go by elements.
+
+    Parameters
+    ----------
+    factors : Factors
+    matrix : ParameterMatrix
+        What they are an update of.
+
+    Returns
+    -------
+    is_best : bool
+        Also False where the update would take much memory.
+    """
+    if matrix.values.nbytes > _SMALL_BYTES:
+        return False
+    n_entries = factors.v.nnz if factors.is_sparse else factors.v.size
+    return bool(n_entries >= matrix.shape[1])
+
+
+def whole_update(factors: Factors, matrix: ParameterMatrix) -> Total:
+    """The update that some factors stand for.
+
+    Parameters
+    ----------
+    factors : Factors
+        Of all ranks.
+    matrix : ParameterMatrix
+        Says what shape and type the update has.
+
+    Returns
+    -------
+    total : Total
+    """
+    values = MatrixExchange.product(factors, matrix)
+    return Total(values, factors.u.sum(axis=0), square_sum(values))
 
 
 class MatrixExchange:

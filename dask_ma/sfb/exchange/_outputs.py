@@ -16,7 +16,7 @@ from dask_ma.kernels.prox import L1, L2, ElasticNet, NoPenalty
 from dask_ma.sfb.model._model import Batch, FactorModel, view_of
 from dask_ma.sfb.model._source import joined
 
-_TAG = "sfb-rows"
+_TAG, _SUMS = "sfb-rows", "sfb-sums"
 # A message costs about as much as a copy of so many bytes.
 _MESSAGE_BYTES, _MOST_TOGETHER = 2**18, 16
 #: Penalties that treat each element by itself, so that outputs can be shared out.
@@ -72,6 +72,37 @@ class OutputShares:
             found = [waiting[rank].popleft() for rank in sorted(waiting)]
             if found:
                 yield joined([part for part in found if part.n_rows] or found[:1])
+
+    def post(self, sums: np.ndarray) -> None:
+        """Send sums of this rank's outputs to all others, and wait for nothing.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (n_rows, n_sums)
+            Not changed afterwards.
+        """
+        for peer in range(self._group.size):
+            if peer != self._group.rank:
+                self._group.push(sums, peer, _SUMS, copy=False)
+
+    def take(self, sums: np.ndarray) -> list[np.ndarray]:
+        """Wait for the sums of all others that belong to some posted, in order.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (n_rows, n_sums)
+            This rank's.
+
+        Returns
+        -------
+        parts : list of ndarray
+            Those of all ranks.
+        """
+        group = self._group
+        return [
+            sums if rank == group.rank else group.recv(rank, _SUMS)
+            for rank in range(group.size)
+        ]
 
     def cut(self, array: Any) -> Any:
         """This rank's outputs of an array with a place for each output, the last axis.
@@ -195,6 +226,21 @@ def together(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
             parts, size = [], 0
     if parts:
         yield parts
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """Two batches of the rows of one."""
+    n_rows = batch.n_rows
+    y, weight = batch.y, batch.sample_weight
+    return [
+        Batch(
+            row_slice(batch.X, start, stop),
+            None if y is None else y[start:stop],
+            None if weight is None else weight[start:stop],
+            batch.rows[start:stop],
+        )
+        for start, stop in pairwise((0, n_rows // 2, n_rows))
+    ]
 
 
 def packed(batches: list[Batch]) -> list[np.ndarray]:

@@ -212,9 +212,13 @@ class RunSettings:
     shuffle : bool
     is_alone : bool
         Whether rank 0 has all rows, and makes all steps.
+    n_apart : int
+        Batches that a rank goes over by itself from one exchange to the next, where
+        steps have a common length.
     """
 
     exchange: Exchange
     batch_size: int = 100
     shuffle: bool = True
     is_alone: bool = False
+    n_apart: int = 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask_ma.engine import RankContext, fit_rounds
+from dask_ma.sfb.logistic._cost import choose_settings
 from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.supervised import (
@@ -40,6 +41,7 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     state, params = restore_state(context, params, whole=keeps_parts)
     problem = agree_on_problem(context.group, arguments, params)
     problem, validation = hold_out(context, problem, params)
+    params = replace(params, settings=choose_settings(context.group, problem, params))
     fit = Fit(context, with_mean_weight(problem), validation, params)
     ended = fit_rounds(context, fit, state)
     fit.finish(ended.stop)

@@ -102,8 +102,11 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         Whether factors are sent, or whole update matrices, added up by all ranks or by
         rank 0, or, for "sgd" and penalties but "trace", rows and small sums, each rank
         having some of the classes for a pass ("outputs"), so that no work is done
-        twice. "auto" times an iteration of each way but "server", and takes the
-        fastest; all give the same but for rounding. An
+        twice. These give the same but for rounding. "auto" takes factors or matrices
+        for "sdca", by bytes, after several batches of each rank where batches are
+        short; for "sgd" it times an iteration of each way but "server", and takes the
+        fastest, or lets rank 0 make all steps where they are too short for several
+        ranks; see :ref:`sfb_apart`. An
         :class:`~dask_ma.sfb.Exchange` also says to whom factors are sent, how late they
         may come, and with which precision.
     shuffle : bool, default=True
@@ -147,7 +150,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     eta0_ : float
         With "sgd", length of the first step.
     communication_ : str
-        What was sent: "factors", "full_matrix", "server" or "outputs".
+        What was sent: "factors", "full_matrix", "server" or "outputs"; or "alone",
+        where rank 0 has made all steps.
     n_iter_ : int
         Passes made.
     t_ : float

@@ -56,12 +56,18 @@ class DualStep(CommonStep):
         self._dual = dual
         self._scale = scale
         self._intercept_square = intercept_square
-        self._pending: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def note(
-        self, rows: np.ndarray, before: np.ndarray, after: np.ndarray, gain: float
+        self,
+        rows: np.ndarray,
+        before: np.ndarray,
+        after: np.ndarray,
+        gain: float,
+        products: float,
+        square: float,
     ) -> None:
-        """Take the step of some rows.
+        """Take the step of some rows, not noted since the last step that was made.
 
         Parameters
         ----------
@@ -69,23 +75,28 @@ class DualStep(CommonStep):
         before, after : ndarray of shape (n, n_outputs)
             Their probability vectors.
         gain : float
-            Change of their entropies, and of the products with their predictions.
+            Change of their entropies.
+        products : float
+            Products of the changes with their predictions.
+        square : float
+            Squared Frobenius norm of the product of factors, with those of intercepts.
         """
-        self._pending, self.gain = (rows, before, after), gain
+        self._pending.append((rows, before, after))
+        self.gain += gain + products
+        self.products += products
+        self.own_curvature += self._scale * square
 
     def curvature(self, square: float, slopes: np.ndarray) -> float:
         total = square + self._intercept_square * float(slopes @ slopes)
         return self._scale * total
 
     def take(self, share: float) -> None:
-        if self._pending is None:
-            return
-        rows, before, after = self._pending
-        if share < 1:
-            # Between two probability vectors lies another one.
-            after = before + before.dtype.type(share) * (after - before)
-        self._dual[rows] = after
-        self._pending = None
+        for rows, before, after in self._pending:
+            if share < 1:
+                # Between two probability vectors lies another one.
+                after = before + before.dtype.type(share) * (after - before)
+            self._dual[rows] = after
+        self._pending = []
 
 
 class DualModel(LogisticModel):
@@ -145,9 +156,10 @@ class DualModel(LogisticModel):
     def factors(self, matrix: ParameterMatrix, batch: Batch) -> tuple[np.ndarray, Any]:
         X, dual = self._totals.centred(batch.X), self.dual[batch.rows]
         before, margins = dual.copy(), matrix.product(X)
+        products = row_products(X, self._intercept_square)
         changes = dual_steps(
             margins,
-            row_products(X, self._intercept_square),
+            products,
             dual,
             batch.y,
             batch.sample_weight,
@@ -159,8 +171,9 @@ class DualModel(LogisticModel):
             return changes, X
         weight = batch.sample_weight
         gain = entropy_sum(dual, weight) - entropy_sum(before, weight)
-        gain += float(np.einsum("ij,ij->", changes, margins, dtype=np.float64))
-        self.common_step.note(batch.rows, before, dual, gain)
+        linear = float(np.einsum("ij,ij->", changes, margins, dtype=np.float64))
+        square = float(np.vdot(changes @ changes.T, products))
+        self.common_step.note(batch.rows, before, dual, gain, linear, square)
         return changes, X
 
     def penalty(self, matrix: ParameterMatrix) -> float:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from sklearn.linear_model import SGDClassifier
 
+from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo
 from dask_ma.linear import LinearEstimator
@@ -76,6 +77,8 @@ class SFBEstimator(LinearEstimator):
             "solver": chosen_solver(self),
             "refine": self.refine is not False,
             "centre": self.fit_intercept,
+            "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
+            "most_moved": _config.get_bytes("sfb.moved-rows"),
             "settings": self._params_of(
                 RunSettings, exchange=self._objects()["communication"]
             ),

@@ -15,6 +15,7 @@ from dask_ma.linear import LinearModel, describe, initial_model, score_sums
 from dask_ma.sfb._best import Best
 from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
+from dask_ma.sfb._gathered import gathered
 from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.logistic._dual_model import DualModel, ElasticDualModel
 from dask_ma.sfb.logistic._objective import Objective
@@ -195,8 +196,11 @@ class Fit(Method):
             )
             self._model = self._make_model()
             start = self._start(state)
+        shard = problem.shard
+        if params.settings.is_alone:
+            shard = gathered(shard, context.group)
         self.engine = BroadcastEngine(
-            context, self._model, problem.shard, params.settings, self.log, start
+            context, self._model, shard, params.settings, self.log, start
         )
         self._objective = Objective(
             problem,

@@ -19,6 +19,7 @@ from dask_ma.kernels import (
     softmax,
     softmax_hessian,
 )
+from dask_ma.sfb.logistic._curvature import Curvature
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals, add_up_classes
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -166,6 +167,26 @@ class Objective:
         weights = float(allreduce(self._group, np.array(weights)))
         found = reduce(self._group, total)
         return None if found is None else found / weights
+
+    def curvature(self, matrix: ParameterMatrix) -> Curvature:
+        """Second derivatives at a point, for products with directions."""
+        return Curvature(self._problem, self._totals, self._group, matrix)
+
+    def second_moments(self) -> np.ndarray | None:
+        """Weighted mean products of all pairs of dense features; a collective call.
+
+        Returns
+        -------
+        moments : ndarray of shape (n_features, n_features) or None
+            On rank 0.
+        """
+        n_features = self._problem.shard.n_features
+        total = np.zeros((n_features, n_features))
+        for _, batch in row_batches(self._problem.shard, self._problem.n_problems):
+            X, weight = self._totals.centred(batch.X), batch.sample_weight
+            total += X.T @ (X if weight is None else X * weight[:, np.newaxis])
+        found = reduce(self._group, total)
+        return None if found is None else found / self._problem.total_rows
 
     def largest_square(self, scales: np.ndarray) -> float:
         """Largest squared length of a row, with a 1 for the intercept; collective.

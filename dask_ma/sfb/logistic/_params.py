@@ -25,6 +25,10 @@ class SFBParams(LinearParams):
         Whether dense rows are centred.
     settings : RunSettings
         How the ranks train and exchange.
+    link_bandwidth : float
+        Bytes a second between two ranks.
+    most_moved : float
+        Bytes of rows that may go to one rank.
     """
 
     solver: str
@@ -34,3 +38,5 @@ class SFBParams(LinearParams):
     refine: bool
     centre: bool
     settings: RunSettings
+    link_bandwidth: float
+    most_moved: float

@@ -2,8 +2,9 @@
 
 Stochastic steps soon come near the optimum, and need long for the rest where features
 are alike or rows few. The rest is done by proximal Newton steps on the whole gradient:
-with the second derivatives by all coefficients that matter, where these are few, and
-with limited-memory BFGS where they are many. Rank 0 finds the steps; a step sends a
+with the second derivatives by all coefficients that matter, where these are few, by
+conjugate gradients on dense features that have been made uncorrelated, where there is
+no L1 penalty, and else with limited-memory BFGS. Rank 0 finds the steps; a step sends a
 matrix from each rank to rank 0, and one back.
 
 Where single precision leaves nothing to gain, the steps go on in double precision, with
@@ -20,6 +21,7 @@ from dask_ma.comm import broadcast
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import (
     CompactMemory,
+    ConjugateGradients,
     model_point,
     newton_excess,
     newton_point,
@@ -28,12 +30,18 @@ from dask_ma.kernels import (
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
 #: Coefficients with second derivatives at most; the rest is left to BFGS.
 MOST_VARIABLES = 1200
 _ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
 _MEMORY = 10
+# Features of dense rows that may be made uncorrelated, at most, and for each output:
+# second moments are to take no more than some gradients.
+_MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
+# What conjugate gradients leave of a gradient, and how many products they take at most.
+_LEFT, _MOST_PRODUCTS = 0.1, 300
 _MOST_STORED = 2**28  # numbers in the memory of BFGS
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
@@ -49,7 +57,7 @@ class Place(NamedTuple):
     point : ndarray of shape (n_variables,)
         Coefficients feature by feature, then the intercepts.
     gradient : ndarray of shape (n_variables,)
-        Of the loss.
+        Of the loss; with the penalty, where the units have it in them.
     """
 
     point: np.ndarray
@@ -101,15 +109,13 @@ class Refinement:
         self._matrix = matrix
         self._log = log
         n_outputs, n_features = matrix.shape
-        # The second derivative of a loss by a margin is about a fourth at most.
-        scales = np.repeat(totals.feature_scales / 2, n_outputs)
         has_intercept = matrix.intercept is not None
-        self._scales = np.append(scales, np.full(n_outputs * has_intercept, 0.5))
+        with log.computing():
+            self._units = self._make_units(penalty, totals)
+        self._scales, self._l2 = self._units.scales, self._units.l2
+        self._l1 = penalty.l1 / self._scales
+        self._l1[n_features * n_outputs :] = 0
         self._trial = self._started(kept)
-        self._l1 = np.append(penalty.l1 / scales, np.zeros(n_outputs * has_intercept))
-        self._l2 = np.append(
-            penalty.l2 / scales**2, np.zeros(n_outputs * has_intercept)
-        )
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
         self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
         self._n_rows = objective.n_rows
@@ -117,6 +123,7 @@ class Refinement:
         self._memory = CompactMemory(max(1, size))
         for step, change in zip(*_pairs(kept), strict=True):
             self._memory.add(step, change)
+        self._newton: np.ndarray | None = None  # step, on rank 0
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
         with log.computing():
@@ -130,6 +137,8 @@ class Refinement:
             hessian = None
             if plan is not None:
                 hessian = self._objective.hessian(self._trial, *plan[1:])
+            elif self._is_uncorrelated:
+                self._newton = self._solve()
             self._search(plan, hessian)
             if self.is_stuck and self._trial.dtype != np.float64:
                 self._sharpen()
@@ -147,6 +156,24 @@ class Refinement:
             if trial.intercept is not None:
                 kept["intercept"] = trial.intercept.copy()
         return kept
+
+    def _make_units(self, penalty: Penalty, totals: Totals) -> Units:
+        """Units in which steps are made; a collective call."""
+        n_outputs, n_features = self._matrix.shape
+        has_intercept = self._matrix.intercept is not None
+        # The second derivative of a loss by a margin is about a fourth at most.
+        place = totals.feature_scales / 2, n_outputs, penalty.l2
+        most = min(_MOST_FEATURES, _FEATURES_PER_OUTPUT * n_outputs)
+        is_large = n_features * n_outputs > MOST_VARIABLES
+        if penalty.l1 or not is_large or n_features > most or totals.is_sparse:
+            return Units(*place, has_intercept=has_intercept)
+        moments = self._objective.second_moments()
+        return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
+
+    @property
+    def _is_uncorrelated(self) -> bool:
+        """Whether features have been made so."""
+        return isinstance(self._units, UncorrelatedUnits)
 
     def _started(self, kept: dict[str, Any] | None) -> ParameterMatrix:
         """The matrix to begin with; a collective call."""
@@ -209,11 +236,35 @@ class Refinement:
         stride = max(1, self._n_rows // max(10**4, _ROWS_PER_VARIABLE * len(picked)))
         return picked, self._features[picked], self._outputs[picked], stride
 
+    def _solve(self) -> np.ndarray | None:
+        """About Newton's step, on rank 0, by conjugate gradients; a collective call."""
+        group, units = self._group, self._units
+        curvature = self._objective.curvature(self._trial)
+        solver = None
+        if self._place is not None:
+            gradient = self._place.gradient
+            solver = ConjugateGradients(gradient, tol=_LEFT, most=_MOST_PRODUCTS)
+        while True:
+            asked = None
+            if solver is not None and solver.direction is not None:
+                asked = units.values_of(solver.direction)
+            asked = broadcast(group, asked)
+            if asked is None:
+                return None if solver is None else solver.solution
+            dtype = self._trial.dtype
+            found = curvature.product(*(part.astype(dtype) for part in asked))
+            if solver is not None and found is not None:
+                total, slopes = found
+                intercept = slopes if len(asked[1]) else None
+                solver.take(units.gradient_of(total, intercept, asked[0]))
+
     def _target(
         self, start: Place, plan: Any, hessian: np.ndarray | None
     ) -> np.ndarray:
         """On rank 0, where the model of the objective is least."""
         point, gradient = start
+        if self._newton is not None:
+            return point - self._newton
         if hessian is None:
             return model_point(
                 self._memory.product, gradient, point, self._l1, self._l2
@@ -298,20 +349,19 @@ class Refinement:
         """The point and its gradient, on rank 0."""
         if found.gradient is None:
             return None
-        parts = [self._trial.whole().ravel()], [found.gradient.ravel()]
-        if self._trial.intercept is not None:
-            parts[0].append(self._trial.intercept)
-            parts[1].append(found.slopes)
-        point, gradient = (np.concatenate(p).astype(np.float64) for p in parts)
-        return Place(point * self._scales, gradient / self._scales)
+        values, intercept = self._trial.whole(), self._trial.intercept
+        slopes = None if intercept is None else found.slopes
+        return Place(
+            self._units.point_of(values, intercept),
+            self._units.gradient_of(found.gradient, slopes, values),
+        )
 
     def _move(self, point: np.ndarray | None) -> bool:
         """Let all ranks take rank 0's point; return whether it has one."""
         trial, found = self._trial, None
-        n_values = trial.values.size
         if point is not None:
-            plain = (point / self._scales).astype(trial.dtype)
-            found = plain[:n_values].reshape(trial.values.shape), plain[n_values:]
+            parts = self._units.values_of(point)
+            found = tuple(part.astype(trial.dtype) for part in parts)
         found = broadcast(self._group, found)
         if found is None:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,8 @@ class GradientModel(LogisticModel):
         What steps are multiplied by, 1 at first; see :meth:`shorten`.
     """
 
+    shares_ahead = True
+
     def __init__(self, problem: Problem, params: SFBParams, totals: Totals) -> None:
         super().__init__(problem, params, totals)
         penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
@@ -78,8 +81,10 @@ class GradientModel(LogisticModel):
         is_constant = params.learning_rate in ("adaptive", "constant")
         self._power = 0.0 if is_constant or decays else params.power_t
         self._batch_size = params.settings.batch_size
+        self._is_alone = params.settings.is_alone
         self._n_steps = 1
         self.shares_outputs = self._n_outputs > 1
+        self._parts: deque[tuple[np.ndarray, PartOfLogLoss]] = deque(maxlen=2)
         self.share = 1.0
 
     def shorten(self) -> None:
@@ -89,7 +94,8 @@ class GradientModel(LogisticModel):
     def prepare(self, shard: Shard, group: Group) -> None:
         most = int(allreduce(group, np.array(shard.n_rows), "max"))
         self._n_steps = max(1, -(-most // self._batch_size))
-        wanted = -(-shard.n_rows // self._n_steps) * group.size
+        n_ranks = 1 if self._is_alone else group.size
+        wanted = -(-shard.n_rows // self._n_steps) * n_ranks
         own = np.array(_largest_eigenvalue(shard, wanted, self._totals))
         largest = float(allreduce(group, own, "max"))
         if not np.isfinite(largest):
@@ -123,14 +129,15 @@ class GradientModel(LogisticModel):
     def share_sums(self, values: np.ndarray) -> np.ndarray:
         if not np.isfinite(values).all():
             raise OverflowError("the model is not finite")
-        self._part = values, PartOfLogLoss(values)
-        return self._part[1].sums
+        part = PartOfLogLoss(values)
+        self._parts.append((values, part))
+        return part.sums
 
     def share_slopes(
         self, values: np.ndarray, sums: list[np.ndarray], batch: Batch, outputs: slice
     ) -> np.ndarray:
-        found, part = self._part
-        if found is not values:
+        part = next((part for found, part in self._parts if found is values), None)
+        if part is None:
             raise RuntimeError("slopes of other values than the last sums")
         u = part.slope(batch.y, outputs.start, sums)
         if batch.sample_weight is not None:

@@ -32,6 +32,8 @@ class Totals(NamedTuple):
         Mean of the squared lengths of the centred rows.
     feature_scales : ndarray of shape (n_features,)
         Roots of the weighted mean squares of the centred features, above 0.
+    is_sparse : bool
+        Whether rows are.
     """
 
     centre: np.ndarray | None
@@ -39,6 +41,7 @@ class Totals(NamedTuple):
     class_sums: np.ndarray | None
     mean_square: float
     feature_scales: np.ndarray
+    is_sparse: bool
 
     def centred(self, X: Any) -> Any:
         """Rows less the centre.
@@ -131,7 +134,8 @@ def add_up(
     scales = np.sqrt(found[1] / problem.total_rows)
     scales[scales == 0] = 1.0
     sums = add_up_classes(problem, group, centre) if with_class_sums else None
-    return Totals(centre, found[0], sums, float(found[2]) / problem.total_rows, scales)
+    mean_square = float(found[2]) / problem.total_rows
+    return Totals(centre, found[0], sums, mean_square, scales, is_sparse)
 
 
 def add_up_classes(problem: Problem, group: Group, centre: Any) -> np.ndarray:

@@ -20,9 +20,15 @@ class CommonStep(ABC):
     ----------
     gain : float
         Linear part of what this rank's step is to bring.
+    products : float
+        The part of the gain that products of factors with the matrix are.
+    own_curvature : float
+        Sum of the quadratic parts of this rank's steps, each by itself.
     """
 
     gain: float = 0.0
+    products: float = 0.0
+    own_curvature: float = 0.0
 
     @abstractmethod
     def curvature(self, square: float, slopes: np.ndarray) -> float:
@@ -50,6 +56,21 @@ class CommonStep(ABC):
             From 0 to 1.
         """
 
+    def add_up(self, square: float, slopes: np.ndarray) -> None:
+        """Take the steps noted since the last :meth:`take` as one, from their start.
+
+        Each was found after those before, so the linear parts of the later ones are at
+        other places. Along all of them the function rises by the same, however they
+        are counted: ``linear - quadratic / 2`` of the whole is the sum of those of the
+        parts.
+
+        Parameters
+        ----------
+        square, slopes
+            As in :meth:`curvature`, of the steps of this rank.
+        """
+        self.gain += (self.curvature(square, slopes) - self.own_curvature) / 2
+
     def agree(self, gain: float, square: float, slopes: np.ndarray) -> float:
         """Find the common length, and take it.
 
@@ -69,6 +90,14 @@ class CommonStep(ABC):
         share = 1.0
         if gain < curvature:
             share = max(0.0, gain / curvature)
-        self.take(share)
-        self.gain = 0.0
+        self._make(share)
         return share
+
+    def take_all(self) -> None:
+        """Make the steps as this rank has found them, if there is no other."""
+        self._make(1.0)
+
+    def _make(self, share: float) -> None:
+        """Make the steps, and begin anew."""
+        self.take(share)
+        self.gain = self.products = self.own_curvature = 0.0

@@ -12,6 +12,7 @@ from dask_ma.kernels import (
     Optimizer,
     subtract_product,
     subtract_scaled,
+    transposed_copy,
     used_columns,
 )
 from dask_ma.kernels.prox import NoPenalty, Prox
@@ -55,7 +56,9 @@ class ParameterMatrix:
         dual: DualView | None = None,
     ) -> None:
         stepwise = prox if dual is None else NoPenalty()
-        self._late = LateValues(np.array(matrix.T, order="C"), stepwise)
+        is_fine = matrix.T.flags.c_contiguous
+        values = matrix.T.copy() if is_fine else transposed_copy(matrix)
+        self._late = LateValues(values, stepwise)
         self._dual = dual
         self.is_owner = True
         self.intercept = None if intercept is None else intercept.copy()

@@ -95,6 +95,8 @@ class FactorModel(ABC):
     intercept_scale: float = 1.0
     #: Whether outputs can be shared out over ranks, by `share_slopes` and its like.
     shares_outputs: bool = False
+    #: Whether `share_sums` may be asked for other rows before `share_slopes` for those.
+    shares_ahead: bool = False
     #: Whether `dual_operator` treats columns one by one: it then gets those in use.
     dual_is_columnwise: bool = False
     #: How often ranks exchange rows of `u` to find factors of a batch.

@@ -1,0 +1,53 @@
+"""All rows on one rank, for steps that are too short to be shared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dask_ma.comm import Group, gather
+from dask_ma.data import Block, Shard, join_shard
+
+
+def gathered(shard: Shard, group: Group) -> Shard:
+    """The rows of all ranks as a shard of rank 0; a collective call.
+
+    Parameters
+    ----------
+    shard : Shard
+        The rank's rows.
+    group : Group
+        This rank.
+
+    Returns
+    -------
+    gathered : Shard
+        One block, in the order of ranks; without rows on other ranks.
+    """
+    empty = replace(shard, blocks=[])
+    own = join_shard(shard, shard.nbytes) if group.rank else empty
+    parts = gather(group, [_packed(block) for block in own.blocks])
+    if parts is None:
+        return empty
+    others = [_unpacked(each, shard.n_features) for part in parts for each in part]
+    whole = replace(shard, blocks=[*shard.blocks, *others])
+    return join_shard(whole, whole.nbytes)
+
+
+def _packed(block: Block) -> list[Any]:
+    """A block as a message."""
+    X = block.X
+    rows = [X.data, X.indices, X.indptr] if sparse.issparse(X) else [X]
+    return [*rows, block.y, block.sample_weight]
+
+
+def _unpacked(message: list[Any], n_features: int) -> Block:
+    """The block of a message, which has no number."""
+    *rows, y, weight = message
+    X: Any = np.asarray(rows[0])
+    if len(rows) > 1:
+        X = sparse.csr_array(tuple(rows), shape=(len(y), n_features))
+    return Block(X, y, weight, -1, None)

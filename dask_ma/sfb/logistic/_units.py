@@ -1,0 +1,141 @@
+"""Units of coefficients, in which steps on the whole objective are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+# Share of the second derivatives that a loss has at most: that of a fit that does well.
+_CURVATURE = 0.2
+_JITTER = 1e-7  # of the mean second derivative
+
+
+class Units:
+    """Units in which features have the same spread.
+
+    Parameters
+    ----------
+    scales : ndarray of shape (n_features,)
+        What coefficients of features are multiplied by, above 0.
+    n_outputs : int
+    has_intercept : bool
+    l2 : float
+        Weight of the L2 penalty.
+
+    Attributes
+    ----------
+    scales : ndarray of shape (n_variables,)
+        What a point is of coefficients feature by feature, then intercepts.
+    l2 : ndarray of shape (n_variables,)
+        Weights of the penalty on a point.
+    """
+
+    def __init__(
+        self, scales: np.ndarray, n_outputs: int, l2: float, *, has_intercept: bool
+    ) -> None:
+        self._n_outputs = n_outputs
+        self._n_values = len(scales) * n_outputs
+        n_intercepts = n_outputs * has_intercept
+        repeated = np.repeat(scales, n_outputs)
+        self.scales = np.append(repeated, np.full(n_intercepts, 0.5))
+        self.l2 = np.append(l2 / repeated**2, np.zeros(n_intercepts))
+
+    def point_of(self, values: np.ndarray, intercept: np.ndarray | None) -> np.ndarray:
+        """A point from coefficients of shape (n_features, n_outputs)."""
+        return self._joined(values, intercept) * self.scales
+
+    def values_of(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and intercepts, of which there may be none."""
+        plain = point / self.scales
+        values = plain[: self._n_values].reshape(-1, self._n_outputs)
+        return values, plain[self._n_values :]
+
+    def gradient_of(
+        self, gradient: np.ndarray, slopes: np.ndarray | None, values: np.ndarray
+    ) -> np.ndarray:
+        """What a point has as a gradient, from that by coefficients and intercepts.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (n_features, n_outputs)
+            Of the loss.
+        slopes : ndarray of shape (n_outputs,) or None
+        values : ndarray of shape (n_features, n_outputs)
+            The coefficients.
+
+        Returns
+        -------
+        gradient : ndarray of shape (n_variables,)
+        """
+        return self._joined(gradient, slopes) / self.scales
+
+    @staticmethod
+    def _joined(values: np.ndarray, intercept: Any) -> np.ndarray:
+        """Coefficients feature by feature, then intercepts."""
+        parts = [values.ravel()] if intercept is None else [values.ravel(), intercept]
+        return np.concatenate(parts).astype(np.float64)
+
+
+class UncorrelatedUnits(Units):
+    """Units in which features have nothing in common either, and the penalty a part.
+
+    Second derivatives by the coefficients of an output are about a share of the second
+    moments of the features, plus those of the penalty. Where that is a multiple of the
+    identity, few steps are enough however much features are alike. Penalties are in the
+    gradient, since they are no sum over variables any more.
+
+    Parameters
+    ----------
+    scales, n_outputs, l2, has_intercept
+        As in :class:`Units`.
+    moments : ndarray of shape (n_features, n_features) or None
+        Second moments of the features, on rank 0, which finds points.
+    """
+
+    def __init__(
+        self,
+        scales: np.ndarray,
+        n_outputs: int,
+        l2: float,
+        *,
+        has_intercept: bool,
+        moments: np.ndarray | None,
+    ) -> None:
+        super().__init__(scales, n_outputs, l2, has_intercept=has_intercept)
+        self._penalty = l2
+        self.l2 = np.zeros_like(self.l2)
+        if moments is not None:
+            system = _CURVATURE * moments / scales / scales[:, np.newaxis]
+            system[np.diag_indices_from(system)] += l2 / scales**2
+            jitter = _JITTER * np.trace(system) / len(system)
+            system[np.diag_indices_from(system)] += jitter
+            self._factor = linalg.cholesky(system, lower=True)
+
+    def point_of(self, values: np.ndarray, intercept: np.ndarray | None) -> np.ndarray:
+        """A point from coefficients of shape (n_features, n_outputs)."""
+        point = super().point_of(values, intercept)
+        self._part(point)[...] = self._factor.T @ self._part(point)
+        return point
+
+    def values_of(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and intercepts, of which there may be none."""
+        point, factor = point.copy(), self._factor
+        part = self._part(point)
+        part[...] = linalg.solve_triangular(factor, part, trans=1, lower=True)
+        return super().values_of(point)
+
+    def gradient_of(
+        self, gradient: np.ndarray, slopes: np.ndarray | None, values: np.ndarray
+    ) -> np.ndarray:
+        """What a point has as a gradient, from that by coefficients and intercepts."""
+        whole = gradient + self._penalty * values
+        found = super().gradient_of(whole, slopes, values)
+        part = self._part(found)
+        part[...] = linalg.solve_triangular(self._factor, part, lower=True)
+        return found
+
+    def _part(self, point: np.ndarray) -> np.ndarray:
+        """A view of what a point has for features, of shape (n_features, n_outputs)."""
+        return point[: self._n_values].reshape(-1, self._n_outputs)

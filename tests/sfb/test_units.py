@@ -1,0 +1,112 @@
+"""Units of coefficients, and what steps in those of uncorrelated features bring."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import SFBLogisticRegression
+from dask_ma.sfb.logistic import _refine
+from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
+
+RNG = np.random.default_rng(0)
+N_FEATURES, N_OUTPUTS, L2 = 6, 3, 0.02
+SCALES = RNG.uniform(0.1, 10, N_FEATURES)
+ROWS = RNG.normal(size=(40, N_FEATURES)) @ RNG.normal(size=(N_FEATURES, N_FEATURES))
+
+
+def make_units(kind, *, has_intercept):
+    place = SCALES, N_OUTPUTS, L2
+    if kind is Units:
+        return Units(*place, has_intercept=has_intercept)
+    moments = ROWS.T @ ROWS / len(ROWS)
+    return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
+
+
+@pytest.mark.parametrize("kind", [Units, UncorrelatedUnits])
+@pytest.mark.parametrize("has_intercept", [False, True])
+def test_there_and_back(kind, has_intercept):
+    units = make_units(kind, has_intercept=has_intercept)
+    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
+    intercept = RNG.normal(size=N_OUTPUTS) if has_intercept else None
+    point = units.point_of(values, intercept)
+    before = point.copy()
+    found = units.values_of(point)
+    np.testing.assert_array_equal(point, before)
+    np.testing.assert_allclose(found[0], values, atol=1e-10)
+    expected = np.zeros(0) if intercept is None else intercept
+    np.testing.assert_allclose(found[1], expected)
+
+
+@pytest.mark.parametrize("kind", [Units, UncorrelatedUnits])
+def test_gradient_by_differences(kind):
+    """With the penalty, which is in the gradient or besides."""
+    units = make_units(kind, has_intercept=True)
+    slopes, curvature = RNG.normal(size=(2, N_FEATURES, N_OUTPUTS))
+    drift = RNG.normal(size=N_OUTPUTS)
+
+    def objective(point):
+        values, intercept = units.values_of(point)
+        loss = (slopes * values + curvature * values**2).sum() + drift @ intercept
+        return loss + L2 / 2 * (values**2).sum()
+
+    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
+    point = units.point_of(values, np.ones(N_OUTPUTS))
+    gradient = slopes + 2 * curvature * values
+    found = units.gradient_of(gradient, drift, values) + units.l2 * point
+    steps = 1e-5 * np.eye(len(point))
+    expected = [(objective(point + s) - objective(point - s)) / 2e-5 for s in steps]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_second_moments_with_the_penalty_are_the_identity():
+    units = make_units(UncorrelatedUnits, has_intercept=False)
+    system = 0.2 * ROWS.T @ ROWS / len(ROWS) + L2 * np.eye(N_FEATURES)
+    points = RNG.normal(size=(N_FEATURES * N_OUTPUTS, 2))
+    first, second = (units.values_of(point)[0] for point in points.T)
+    product = (first * (system @ second)).sum()
+    assert product == pytest.approx(points[:, 0] @ points[:, 1], rel=1e-2)
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """Rows of 150 features that are nearly sums of 30, and 9 classes."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1500, 30)) @ rng.normal(size=(30, 150))
+    X += 0.03 * rng.normal(size=X.shape)
+    noise = rng.gumbel(size=(1500, 9))
+    return X, (X @ rng.normal(size=(150, 9)) / 20 + noise).argmax(axis=1)
+
+
+def fit(X, y, **params):
+    given = {"alpha": 1e-5, "random_state": 0, "tol": 1e-4, "max_iter": 150}
+    return SFBLogisticRegression(**{**given, **params}).fit(X, y)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_weak_penalty_of_features_that_are_alike(alike, monkeypatch, kind, n_ranks):
+    """The optimum is found, and in fewer passes."""
+    X, y = alike
+    found = fit(X.astype(kind), y, n_ranks=n_ranks)
+    last = found.history_[-1]
+    assert found.dual_gap_ <= 1e-4 * last["objective"]
+    monkeypatch.setattr(_refine, "_MOST_FEATURES", 0)
+    with pytest.warns(UserWarning, match="maximum of"):
+        other = fit(X, y, max_iter=found.n_iter_)
+    assert other.history_[-1]["objective"] >= last["objective"] * (1 - 1e-4)
+
+
+def test_where_features_stay_as_they_are(alike, monkeypatch):
+    """Sparse rows, an L1 penalty, and few features for a class."""
+    X, y = alike
+    monkeypatch.setattr(_refine, "UncorrelatedUnits", None)
+    monkeypatch.setattr(
+        _refine.Refinement, "_is_uncorrelated", property(lambda self: False)
+    )
+    few = {"max_iter": 6, "solver": "sgd", "refine": True}
+    for params in ({"X": sparse.csr_array(X)}, {"penalty": "l1"}):
+        with pytest.warns(UserWarning):
+            fit(**{"X": X, "y": y, **few, **params})
+    monkeypatch.setattr(_refine, "_FEATURES_PER_OUTPUT", 10)
+    with pytest.warns(UserWarning):
+        fit(X, y, **few)
