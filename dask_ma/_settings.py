@@ -17,6 +17,7 @@ import numpy as np
 
 from dask_ma._ranges import check_ranges
 
+_VARIABLE = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _Held = TypeVar("_Held")  # a kind of settings; or None, which some names stand for
 
 
@@ -45,7 +46,8 @@ class Settings:
         """
         found: dict[str, Any] = {}
         cls: Any = type(self)
-        for name in sorted(parameters_of(cls)):
+        declared = parameters_of(cls).items()
+        for name in sorted(name for name, of in declared if of.kind not in _VARIABLE):
             value = getattr(self, name)
             if deep and has_parameters(value):
                 inner = value.get_params().items()
@@ -110,8 +112,10 @@ class Settings:
 
 
 def has_parameters(value: Any) -> bool:
-    """Whether an object has parameters as estimators of scikit-learn have them."""
-    return hasattr(value, "get_params") and not isinstance(value, type)
+    """Whether an object is one of settings, or an estimator of scikit-learn."""
+    # Others, as modules of users, may have methods of any name.
+    bases = (f"{each.__module__}.{each.__qualname__}" for each in type(value).__mro__)
+    return isinstance(value, Settings) or "sklearn.base.BaseEstimator" in bases
 
 
 class Named(Generic[_Held]):

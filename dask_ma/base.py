@@ -175,6 +175,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         """Share out rows, run the agent on all ranks, and return rank 0's result."""
         seed = check_random_state(self._seed).randint(_MAX_SEED)
         tags = get_tags(self).target_tags
+        worthwhile = getattr(self, "_worthwhile_ranks", None)
         job = Job(
             agent=agent,
             params=params,
@@ -182,7 +183,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             name=type(self).__name__,
             identity=self._identity(params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
-            worthwhile_ranks=getattr(self, "_worthwhile_ranks", None),
+            worthwhile_ranks=worthwhile and partial(worthwhile, params),
             n_local_ranks=_n_local_ranks(self.n_ranks, info.n_rows),
             info=info,
             seed=seed,

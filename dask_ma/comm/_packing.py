@@ -19,7 +19,7 @@ _JOINED = 128 * 2**10  # bytes up to which Dask's connections join what they sen
 _WHOLE = 64 * 2**20
 _BEFORE = np.zeros(1, np.uint8)
 # Types of payloads, or of what holds all of one, that Python itself has.
-_PLAIN = {type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray}
+_PLAIN = {type(None), bool, int, float, str, bytes, np.ndarray}
 
 
 class Header(NamedTuple):
@@ -73,12 +73,20 @@ def from_message(
 
 def _pickled(items: tuple[Any, ...]) -> bytes:
     """A header, and perhaps plain values and arrays, as a string."""
-    # Dask's own looks for modules that are to be sent by value.
-    found = plain_pickle.dumps(items, protocol=plain_pickle.HIGHEST_PROTOCOL)
-    if b"__main__" not in found and type(items[-1]) in _PLAIN:
-        return found
-    by_dask: bytes = pickle.dumps(items)
-    return by_dask
+    # Dask's own looks for classes and modules that are to be sent by value.
+    if not _is_plain(items):
+        by_dask: bytes = pickle.dumps(items)
+        return by_dask
+    return plain_pickle.dumps(items, protocol=plain_pickle.HIGHEST_PROTOCOL)
+
+
+def _is_plain(payload: Any) -> bool:
+    """Whether a payload has objects of built-in types and arrays alone."""
+    if type(payload) in (list, tuple):
+        return all(map(_is_plain, payload))
+    if type(payload) is dict:
+        return all(map(_is_plain, payload)) and all(map(_is_plain, payload.values()))
+    return type(payload) in _PLAIN or isinstance(payload, np.generic)
 
 
 def _length(payload: Any) -> float:

@@ -176,7 +176,7 @@ def hand_back(X: Any) -> None:
         Rows of a block; those that are in memory stay there, and so do those that the
         user has mapped.
     """
-    for owner in _owners(X):
+    for _, owner in _owned(X):
         _drop(owner)
 
 
@@ -228,10 +228,13 @@ def ask_for(X: Any) -> int:
         What they take there; 0 where they are in memory.
     """
     n_bytes = 0
-    for owner in _owners(X):
+    for array, owner in _owned(X):
         if isinstance(owner, Pages) and hasattr(owner, "madvise"):
-            owner.madvise(mmap.MADV_WILLNEED)
-            n_bytes += len(owner)
+            # The map may be that of more rows.
+            begin = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+            start = begin - begin % mmap.PAGESIZE
+            owner.madvise(mmap.MADV_WILLNEED, start, begin - start + array.nbytes)
+            n_bytes += array.nbytes
     return n_bytes
 
 
@@ -243,16 +246,16 @@ def is_on_disk(X: Any) -> bool:
     X : ndarray or CSR of shape (n_rows, n_features)
         Rows of a block.
     """
-    return any(isinstance(owner, Pages) for owner in _owners(X))
+    return any(isinstance(owner, Pages) for _, owner in _owned(X))
 
 
-def _owners(X: Any) -> Iterator[Any]:
-    """What the memory of some rows belongs to."""
+def _owned(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
+    """The arrays of some rows, with what their memory belongs to."""
     for array in (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,):
         owner = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
-        yield owner.obj if isinstance(owner, memoryview) else owner
+        yield array, owner.obj if isinstance(owner, memoryview) else owner
 
 
 def _drop(pages: Any) -> None:

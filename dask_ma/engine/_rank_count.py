@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
-from distributed import Client
+from distributed import Client, get_worker
 
 from dask_ma import _config
 from dask_ma.data import size_of_input
@@ -13,6 +14,8 @@ from dask_ma.engine._client import running_workers
 from dask_ma.engine._job import Job
 
 Workers = dict[str, dict[str, Any]]
+
+_turns = itertools.count()  # of fits that this process has started
 
 
 def choose_ranks(
@@ -53,9 +56,20 @@ def choose_ranks(
     n_ranks = job.worthwhile_ranks(size, n_threads)
     if n_ranks >= n_threads:
         return None, workers
+    order = _in_turn(list(threads), n_ranks)
     # The sort is stable, so that of equal ones the first come first.
-    order = sorted(threads, key=lambda address: -size.held.get(address, 0))
+    order.sort(key=lambda address: -size.held.get(address, 0))
     return n_ranks, {address: workers[address] for address in order[:n_ranks]}
+
+
+def _in_turn(addresses: list[str], n_ranks: int) -> list[str]:
+    """Workers in an order in which not all fits of a search begin with the same."""
+    try:
+        own = get_worker().address  # where a task fits
+        place = addresses.index(own)
+    except ValueError:
+        place = next(_turns) * n_ranks % len(addresses)
+    return addresses[place:] + addresses[:place]
 
 
 def quickest_of(most: int, seconds: Callable[[int], float]) -> int:

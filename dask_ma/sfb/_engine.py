@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import allreduce
+from dask_ma.comm import allreduce, barrier
 from dask_ma.data import Shard
 from dask_ma.engine import RankContext, RoundLog, Snapshot
 from dask_ma.kernels import Optimizer, product_square
@@ -146,10 +146,10 @@ class BroadcastEngine:
         if self._shares is not None or self.communication == "alone":
             run = self._run_alone if self._shares is None else self._run_shared
             run(batches)
-            self.matrix.settle()
             self.n_passes += 1
             return
-        n_exchanges = -(-self.n_steps // self._settings.n_apart)
+        n_apart, last = self._settings.n_apart, self.iteration + self.n_steps
+        n_exchanges = -(-self.n_steps // n_apart)
         for step in range(n_exchanges):
             with self._log.computing():
                 scale = self._scale(self.iteration)
@@ -166,7 +166,7 @@ class BroadcastEngine:
                     if is_last:
                         self.matrix.settle()
             self._process.wait_for_owner()
-            self.iteration += 1
+            self.iteration = min(self.iteration + n_apart, last)
         self._settle()
         self.n_passes += 1
 
@@ -262,9 +262,12 @@ class BroadcastEngine:
                 if is_last:
                     matrix.penalise(model.step_size(self.iteration))
             self.iteration += is_last
+        matrix.settle()
 
     def _run_alone(self, batches: Iterator[Batch]) -> None:
         """A pass that rank 0, which has all rows, makes for all ranks."""
+        # Others may still look at the matrix that ranks of a process have together.
+        barrier(self._context.group)
         last = self.iteration + self.n_steps
         while self._context.group.rank == 0 and self.iteration < last:
             with self._log.computing():
@@ -272,6 +275,8 @@ class BroadcastEngine:
                 self._rebuild(factors, self._scale(self.iteration))
                 self.matrix.penalise(self._model.step_size(self.iteration))
             self.iteration += 1
+        if self._context.group.rank == 0:
+            self.matrix.settle()
         self.iteration = last
         optimizer = self.optimizer if self._context.keeps_states else None
         self._process.take_from_first(self.matrix, optimizer)
@@ -279,11 +284,6 @@ class BroadcastEngine:
     def _shared_by(self, shares: OutputShares) -> SharedOutputs:
         """What the ranks do for their outputs."""
         return SharedOutputs(self._context.group, self._model, shares, self._log)
-
-    @property
-    def _can_share(self) -> bool:
-        """Whether each rank can have some outputs of its own."""
-        return can_share(self._context.group, self._model, self._n_outputs)
 
     def _exchange_factors(self, factors: Factors) -> None:
         """Send the factors of an iteration, and apply those that there are."""
@@ -423,7 +423,7 @@ class BroadcastEngine:
             self.matrix,
             replace(settings, batch_size=n_pairs),
             self._model,
-            can_share=self._can_share,
+            can_share=can_share(group, self._model, self._n_outputs),
         )
 
     def _compute(self, matrix: ParameterMatrix, batch: Batch) -> Factors:

@@ -1,6 +1,8 @@
 """Several arrays in one vector per dtype, and messages between processes."""
 
 import sys
+from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -56,6 +58,21 @@ def test_an_array_alone_in_its_dtype_is_not_copied():
     other = np.arange(3)
     for flat, given in zip(pack([array, other]).flats, [array, other], strict=True):
         assert np.shares_memory(flat, given)
+
+
+def test_short_messages_of_other_classes():
+    """Those that are known to this process alone go by value, wherever they are."""
+
+    class Point(NamedTuple):
+        x: float
+        of: np.ndarray
+
+    point = Point(1.0, np.eye(2))
+    for payload in (point, [point, 1], {"point": point}):
+        _, found = from_message(**as_message(HEADER, payload))
+        assert repr(found) == repr(payload)
+    _, found = from_message(**as_message(HEADER, defaultdict(lambda: 7)))
+    assert found["a"] == 7
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import wait
+from distributed import get_client, wait
 
 from dask_ma import ButterflySGDClassifier, MASGDClassifier
 from dask_ma.data import describe
@@ -99,3 +99,19 @@ def test_ranks_of_a_fit_that_takes_workers_in_are_on_all(inproc_client, configur
     with inproc_client.as_current(), configured(settings):
         model = MASGDClassifier(max_iter=3, tol=None).fit(X, X[:, 0] > 0)
     assert set(model.timeline_["rank"].tolist()) == {0, 1, 2, 3}
+
+
+def test_fits_of_a_search_are_on_different_workers(inproc_client, configured):
+    """Where rows lie with no worker, one after the other; in a task, on its own."""
+
+    def choose():
+        client = get_client()
+        found = choose_ranks(client, job_of(np.zeros((40, 3))), known_workers(client))
+        return list(found[1])
+
+    with configured({LIMIT: "1 MiB"}), inproc_client.as_current():
+        workers = sorted(inproc_client.nthreads())
+        assert sorted(sum((choose() for _ in workers), [])) == workers
+        for address in workers:
+            task = inproc_client.submit(choose, workers=[address], pure=False)
+            assert task.result() == [address]

@@ -8,6 +8,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from dask_ma import MPCAClassifier, MPCARegressor
+from dask_ma.engine import as_text
 from dask_ma.mpca import Torch
 
 QUICK = {"max_iter": 2, "tol": None, "random_state": 0, "batch_size": 16}
@@ -65,6 +66,19 @@ def test_entries_of_the_dicts_are_parameters():
     for wrong in ("optimzer__lr", "loss"):
         with pytest.raises(ValueError, match="Invalid parameter '.*' for estimator To"):
             torch.set_params(**{wrong: 1})
+
+
+def test_methods_of_a_module_are_its_own():
+    """`get_params` of a module is no list of parameters as estimators have them."""
+    nn = pytest.importorskip("torch.nn", reason="PyTorch is not installed")
+
+    class Odd(nn.Linear):
+        def get_params(self):
+            return [self.weight]
+
+    torch = Torch(Odd(6, 4))
+    assert "Odd(in_features=6" in as_text(torch)
+    assert set(torch.get_params()) == set(torch.get_params(deep=False))
 
 
 def test_a_repr_has_no_addresses():

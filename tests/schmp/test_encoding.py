@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.comm._group import payload_nbytes
+from dask_ma.schmp.runtime._block_states import _copy_common
 from dask_ma.schmp.runtime._encoding import decode, encode
 
 
@@ -48,3 +49,17 @@ def test_sparse_rows_arrive_as_such(width, size):
     np.testing.assert_array_equal(found.toarray(), table)
     found.data[:] = 0
     np.testing.assert_array_equal(rows.toarray(), table)
+
+
+def test_sparse_rows_stay_sparse_where_blocks_are_cut_anew():
+    rng = np.random.default_rng(0)
+    table = sparse.random_array((12, 5), density=0.3, rng=rng, format="csr")
+    own, into, left = np.array([1, 4, 7, 9]), {}, np.ones(4, dtype=bool)
+    for parameters in (np.array([0, 1, 7]), np.array([4, 8, 10, 11])):
+        values = {"counts": table[parameters], "sums": table[parameters].toarray()}
+        _copy_common(parameters, values, own, into, left)
+    np.testing.assert_array_equal(left, [False, False, False, True])
+    expected = table.toarray()[own] * ~left[:, np.newaxis]
+    assert sparse.issparse(into["counts"]) and into["counts"].dtype == table.dtype
+    np.testing.assert_array_equal(into["counts"].toarray(), expected)
+    np.testing.assert_array_equal(into["sums"], expected)

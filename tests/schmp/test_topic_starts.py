@@ -8,6 +8,7 @@ from sklearn.base import clone
 from dask_ma import SchMPLDA
 from dask_ma.kernels import polya_sum
 from dask_ma.schmp import RotationEngine
+from dask_ma.schmp.topics._metropolis import MetropolisMoves
 from dask_ma.schmp.topics._program import GibbsTopics
 
 RNG = np.random.default_rng(0)
@@ -78,6 +79,22 @@ def test_documents_come_in_by_stages(n_ranks, sampler, most_counted, seen, monke
             np.testing.assert_array_equal(table.sum(axis=1), X.sum(axis=0))
             lengths = np.sort(documents.sum(axis=1))
             np.testing.assert_array_equal(lengths, np.sort(X.sum(axis=1)))
+
+
+def test_no_stage_waits_for_a_block_without_words(monkeypatch):
+    original, n_blocks = MetropolisMoves._turn_of_documents, []
+
+    def noted(moves, runs, blocks, *others):
+        n_blocks.append(len(blocks))
+        original(moves, runs, blocks, *others)
+
+    monkeypatch.setattr(MetropolisMoves, "_turn_of_documents", noted)
+    few = X.reshape(D, 3, -1).sum(axis=2)
+    model = make(n_ranks=4, sampler="metropolis", max_iter=8)
+    model.set_params(n_components=2).fit(few)
+    # The first rotations are of single blocks; then all take turns on each rank.
+    assert n_blocks.count(4) >= 4 * 4
+    assert model.components_.sum() - 0.06 * 6 == pytest.approx(few.sum())
 
 
 @pytest.mark.parametrize("sampler", N_STAGES)

@@ -98,14 +98,30 @@ def test_the_optimum(apart, monkeypatch, n_batches, content, params):
     )
 
 
-def test_fewer_exchanges_for_the_same_rows(apart):
+@pytest.fixture
+def exchanged(monkeypatch):
+    """Numbers of rows of what each rank has found for an exchange."""
+    original, found = StepsApart.factors, []
+
+    def factors(steps, *place):
+        factors = original(steps, *place)
+        found.append(len(factors.u))
+        return factors
+
+    monkeypatch.setattr(StepsApart, "factors", factors)
+    return found
+
+
+def test_fewer_exchanges_for_the_same_rows(apart, exchanged):
     counts = {}
     for n_batches in (1, 5):
         apart(n_batches)
+        exchanged.clear()
         model = fit(n_ranks=2, batch_size=32, max_iter=3, tol=None)
-        counts[n_batches] = model.t_ - 1
+        counts[n_batches] = len(exchanged)
         assert [record["n_samples"] for record in model.history_] == [1797] * 3
-    assert counts == {1: 3 * 29, 5: 3 * 6}
+        assert model.t_ == 1 + 3 * 29  # batches of a rank, exchanged or not
+    assert counts == {1: 2 * 3 * 29, 5: 2 * 3 * 6}
 
 
 def test_threads_and_processes_find_the_same(process_client):
@@ -117,11 +133,13 @@ def test_threads_and_processes_find_the_same(process_client):
     np.testing.assert_allclose(processes.coef_, threads.coef_, atol=1e-9)
 
 
-def test_what_is_asked_for_is_done():
+def test_what_is_asked_for_is_done(exchanged):
     """An exchange after each batch, as in the paper."""
-    model = fit(communication="factors", n_ranks=2, max_iter=2, tol=None)
-    assert model.t_ - 1 == 2 * 15
-    assert fit(n_ranks=2, max_iter=2, tol=None).t_ - 1 < 2 * 15
+    fit(communication="factors", n_ranks=2, max_iter=2, tol=None)
+    assert len(exchanged) == 2 * 2 * 15
+    exchanged.clear()
+    fit(n_ranks=2, max_iter=2, tol=None)
+    assert len(exchanged) < 2 * 2 * 15
 
 
 class Entropies(CommonStep):
@@ -291,6 +309,10 @@ def test_ways_that_are_asked_for():
         assert model.communication_ == content
     late = fit(communication=Exchange(staleness=1), n_ranks=2, max_iter=2, tol=None)
     assert late.communication_ == "factors"
+    wide = Exchange(wire_dtype="float64")  # nothing would be sent by one rank alone
+    params = {"solver": "sgd", "communication": wide}
+    model = fit(n_ranks=2, max_iter=2, tol=None, **params)
+    assert model.communication_ != "alone"
 
 
 @pytest.mark.usefixtures("alone")
@@ -310,6 +332,18 @@ def test_short_steps_on_two_processes(process_client):
     assert part.communication_ != "alone"
     one = fit(solver="sgd", max_iter=5, tol=None)
     np.testing.assert_allclose(model.coef_, one.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+def test_ranks_of_a_process_do_not_look_while_one_makes_steps(wide_client, penalty):
+    params = {"solver": "sgd", "penalty": penalty, "max_iter": 12, "tol": None}
+    with wide_client.as_current():
+        models = [fit(n_ranks=8, **params) for _ in range(4)]
+    for model in models:
+        assert model.communication_ == "alone"
+        np.testing.assert_array_equal(model.coef_, models[0].coef_)
+        found = [record["objective"] for record in model.history_]
+        assert found == [record["objective"] for record in models[0].history_]
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])

@@ -110,3 +110,17 @@ def test_where_features_stay_as_they_are(alike, monkeypatch):
     monkeypatch.setattr(_refine, "_FEATURES_PER_OUTPUT", 10)
     with pytest.warns(UserWarning):
         fit(X, y, **few)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_features_that_depend_on_each_other(rank):
+    """Rounding may leave their second moments with directions below 0."""
+    rows = RNG.normal(size=(40, rank)) @ RNG.normal(size=(rank, N_FEATURES))
+    moments = rows.T @ rows / 40 - 1e-5 * np.eye(N_FEATURES)
+    if not rank:
+        moments[:] = 0
+    place = np.ones(N_FEATURES), N_OUTPUTS, 0.0
+    units = UncorrelatedUnits(*place, has_intercept=False, moments=moments)
+    values = RNG.normal(size=(N_FEATURES, N_OUTPUTS))
+    there = units.point_of(values, None)
+    np.testing.assert_allclose(units.values_of(there)[0], values, atol=1e-6)

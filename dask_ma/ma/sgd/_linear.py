@@ -79,9 +79,11 @@ class LinearMA(LinearEstimator):
         """Each pass of the refinement is a round, too."""
         return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
 
-    def _worthwhile_ranks(self, size: InputSize, n_threads: int) -> int:
+    def _worthwhile_ranks(
+        self, params: FitParams, size: InputSize, n_threads: int
+    ) -> int:
         """As many as gain more than they lose by working alone and by messages."""
-        if is_gradient(self.paradigm):
+        if is_gradient(params.paradigm):
             return n_threads
         sizes = Sizes(
             n_ranks=1,
@@ -91,9 +93,9 @@ class LinearMA(LinearEstimator):
             n_features=size.n_features,
             link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
         )
-        n_refined = self.refine_max_iter if is_refined(self) else 0
-        course = Course.up_to(self.max_iter, n_refined)
-        return quickest_ranks(self.local_epochs, sizes, n_threads, course, size.moved)
+        n_refined = params.refine_max_iter if is_refined(params) else 0
+        course = Course.up_to(params.max_iter, n_refined)
+        return quickest_ranks(params.local_epochs, sizes, n_threads, course, size.moved)
 
     @property
     def _deal(self) -> Deal:

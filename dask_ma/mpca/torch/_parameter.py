@@ -17,9 +17,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class AddressFreeRepr:
     """Text of an estimator that is the same in every process, also with functions."""
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        # scikit-learn passes the number where there is not much space.
-        text: str = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+    def __repr__(self, *args: Any, **kwargs: Any) -> str:
+        # scikit-learn tells its estimators how much space there is.
+        text: str = super().__repr__(*args, **kwargs)
         return _ADDRESS.sub("", text)
 
 

@@ -22,6 +22,7 @@ from dask_ma.schmp.l1._estimator import (
     path_params,
     slow_models,
 )
+from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.l1._path import trace_path
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
 
@@ -185,7 +186,9 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         """scikit-learn's estimator of the same model."""
         return Lasso if self.l1_ratio == 1 else ElasticNet
 
-    def _worthwhile_ranks(self, size: InputSize, n_threads: int) -> int:
+    def _worthwhile_ranks(
+        self, params: SchMPParams, size: InputSize, n_threads: int
+    ) -> int:
         """As many as gain more by sharing the columns' work than messages take."""
         if self._objects().get("schedule") is not None:
             return n_threads

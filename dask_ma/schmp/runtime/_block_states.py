@@ -226,9 +226,16 @@ def _copy_common(
     places = places[common]
     left[places] = False
     for name, array in values.items():
+        if sparse.issparse(array):
+            rows = array[common].tocoo()
+            shape = len(own), array.shape[1]
+            place = places[rows.row], rows.col
+            part = sparse.csr_array((rows.data, place), shape=shape, dtype=array.dtype)
+            into[name] = into[name] + part if name in into else part
+            continue
         if name not in into:
             into[name] = np.zeros((len(own), *array.shape[1:]), dtype=array.dtype)
-        into[name][places] = _dense(array[common])
+        into[name][places] = array[common]
 
 
 def _dense(array: Any) -> np.ndarray:

@@ -87,7 +87,9 @@ class MetropolisMoves(Moves):
         runs = np.array(self._of_documents, dtype=np.intp).reshape(-1, 2)
         self._parts[number] = block.starts[runs]
         self._cuts[number] = block.starts[self._edges]
-        self._next[number] = 0 if self.n_stages else 1
+        # A block without words is not visited, and no stage waits for it.
+        has_words = len(block.ends) > 1
+        self._next[number] = 0 if self.n_stages and has_words else self.n_stages + 1
         self.topics[number] = room.empty(n, self._dtype)
         self._moved[number] = room.empty(n, self._dtype)
         # Offers of a token lie side by side: they are looked up together.

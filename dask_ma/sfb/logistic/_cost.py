@@ -157,7 +157,7 @@ def choose_settings(group: Group, problem: Problem, params: SFBParams) -> RunSet
         content = passes.smaller_content(n_apart)
         return replace(settings, exchange=Exchange(content), n_apart=n_apart)
     is_small = passes.nbytes <= params.most_moved and params.max_iter > 1
-    if not is_small or params.penalty == "trace":
+    if not is_small or params.penalty == "trace" or exchange.wire_dtype is not None:
         return settings
     if group.layout.n_nodes < _LEAST_NODES:
         return settings

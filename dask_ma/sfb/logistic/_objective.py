@@ -183,7 +183,9 @@ class Objective:
         n_features = self._problem.shard.n_features
         total = np.zeros((n_features, n_features))
         for _, batch in row_batches(self._problem.shard, self._problem.n_problems):
-            X, weight = self._totals.centred(batch.X), batch.sample_weight
+            # Rounding would make more of what features have in common.
+            X = self._totals.centred(batch.X).astype(np.float64)
+            weight = batch.sample_weight
             total += X.T @ (X if weight is None else X * weight[:, np.newaxis])
         found = reduce(self._group, total)
         return None if found is None else found / self._problem.total_rows

@@ -329,7 +329,7 @@ class Refinement:
         self.now, self._place = found, self._found(found)
         if start is None or self._place is None:
             return
-        if plan is None:
+        if plan is None and not self._is_uncorrelated:
             self._memory.add(
                 self._place.point - start.point, self._place.gradient - start.gradient
             )

@@ -109,9 +109,7 @@ class UncorrelatedUnits(Units):
         if moments is not None:
             system = _CURVATURE * moments / scales / scales[:, np.newaxis]
             system[np.diag_indices_from(system)] += l2 / scales**2
-            jitter = _JITTER * np.trace(system) / len(system)
-            system[np.diag_indices_from(system)] += jitter
-            self._factor = linalg.cholesky(system, lower=True)
+            self._factor = _factor_of(system)
 
     def point_of(self, values: np.ndarray, intercept: np.ndarray | None) -> np.ndarray:
         """A point from coefficients of shape (n_features, n_outputs)."""
@@ -139,3 +137,14 @@ class UncorrelatedUnits(Units):
     def _part(self, point: np.ndarray) -> np.ndarray:
         """A view of what a point has for features, of shape (n_features, n_outputs)."""
         return point[: self._n_values].reshape(-1, self._n_outputs)
+
+
+def _factor_of(system: np.ndarray) -> np.ndarray:
+    """Lower factor of second derivatives, with as much on the diagonal as it takes."""
+    least = _JITTER * (np.trace(system) / len(system) or 1.0)
+    while True:
+        system[np.diag_indices_from(system)] += least
+        try:
+            return linalg.cholesky(system, lower=True)
+        except linalg.LinAlgError:
+            least *= 10
