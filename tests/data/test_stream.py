@@ -1,5 +1,6 @@
 """Rows that go to local disks: when, where they are read, and what is left of them."""
 
+import time
 import uuid
 import warnings
 from pathlib import Path
@@ -452,6 +453,10 @@ def test_an_error_of_a_block_leaves_no_files(request, rows, on_disks, where):
     X, y = lazy(*rows)
     with pytest.raises(ZeroDivisionError, match="no such file"):
         MASGDClassifier().fit(X.map_blocks(fail, dtype=X.dtype), y)
+    # Threads that were writing a block then remove it themselves.
+    deadline = time.monotonic() + 30
+    while list(on_disks.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not list(on_disks.iterdir())
 
 
