@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pkgutil
 import sys
 import threading
 import time
@@ -62,7 +63,8 @@ get_mp_context().set_forkserver_preload(
     [
         "distributed",
         "_pytest.assertion.rewrite",  # comes with every function that asserts
-        *(f"dask_ma.{name}" for name in sorted({*dask_ma._FOLDER_OF.values()})),
+        # A folder by itself loads none of its modules.
+        *(each.name for each in pkgutil.walk_packages(dask_ma.__path__, "dask_ma.")),
         # Passed over where it is not. The first optimiser imports what compiles.
         "torch._dynamo",  # two seconds more in each of them
     ]

@@ -133,13 +133,15 @@ def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
     shares = rng.dirichlet(np.full(20, 0.1), 1500)
     counts = np.array([rng.multinomial(60, row) for row in shares @ topics])
     after = {}
+    lengths = (6, 60) if n_ranks == 1 else (6,)
     for init in ("progressive", "random"):
-        for n_rotations in (6, 60):
+        for n_rotations in lengths:
             model = make(max_iter=n_rotations, n_ranks=n_ranks, init=init)
             model.set_params(n_components=20, sampler=sampler).fit(counts)
             after[init, n_rotations] = model.log_likelihood_
     assert after["progressive", 6] > after["random", 6] + 0.1
-    assert after["progressive", 60] > after["random", 60] - 0.06
+    if n_ranks == 1:
+        assert after["progressive", 60] > after["random", 60] - 0.06
 
 
 @pytest.mark.parametrize("sampler", N_STAGES)

@@ -54,6 +54,7 @@ def alone(monkeypatch):
 # Several batches from one exchange to the next ----------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_batches", [2, 7, 1000])
 @pytest.mark.parametrize("content", ["factors", "full_matrix"])
 @pytest.mark.parametrize(
