@@ -228,7 +228,7 @@ class DaskGroup(Group):
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
         timeout = _config.get_timeout("launch.start-timeout")
         mailbox = registry.wait_for(self.run_id, dest, timeout)
-        mailbox.put(self.rank, tag, payload)
+        registry.put(mailbox, self.run_id, self.rank, dest, tag, payload)
 
     def _wait_for_oldest(self) -> None:
         """Wait for the delivery of the message that was pushed first."""

@@ -13,6 +13,7 @@ import gc
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,23 @@ class RunRegistry:
                 if not self._changed.wait(deadline - monotonic()):
                     raise _not_started(run_id, rank, timeout)
             return self._mailboxes[run_id, rank][0]
+
+    def put(
+        self,
+        mailbox: Mailbox,
+        run_id: str,
+        source: int,
+        dest: int,
+        tag: Hashable,
+        payload: Any,
+    ) -> None:
+        """Add a message to the mailbox of a rank, which may just have ended."""
+        try:
+            mailbox.put(source, tag, payload)
+        except GroupClosedError:
+            with self._changed:
+                self._raise_if_closed(run_id, dest)
+            raise
 
     def close(self, run_id: str, rank: int) -> None:
         """Forget the mailbox of a rank that has ended."""
@@ -196,7 +214,7 @@ async def receive(
     mailbox = registry.find(run_id, dest)
     if mailbox is None:
         mailbox = await _mailbox_of(comm, run_id, source, dest, payload_nbytes(payload))
-    mailbox.put(source, tag, payload)
+    registry.put(mailbox, run_id, source, dest, tag, payload)
     return True
 
 

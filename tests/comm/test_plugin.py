@@ -52,6 +52,17 @@ def test_a_stale_message_is_refused_with_both_ids(runs, look):
         runs.open("old-id", 0, "worker")
 
 
+def test_a_rank_that_ends_before_a_message_is_there(runs):
+    mailbox = runs.open("r1", 0, "worker")
+    runs.close("r1", 0)
+    with pytest.raises(StaleRunError, match="rank 0 of run r1 came after"):
+        runs.put(mailbox, "r1", 1, 0, "tag", None)
+    mailbox = runs.open("r2", 0, "worker")
+    mailbox.close(GroupClosedError("it has failed"))
+    with pytest.raises(GroupClosedError, match="it has failed"):
+        runs.put(mailbox, "r2", 1, 0, "tag", None)
+
+
 def test_waiting_for_a_rank_to_start(runs):
     timer = threading.Timer(0.05, runs.open, ("run", 2, "worker"))
     timer.start()
