@@ -176,7 +176,8 @@ def test_one_after_the_other(client, undisturbed, tmp_path):
     result = run(Twice(), X, **OPTIONS)
     assert (tmp_path / "second").exists()
     check(result, undisturbed)
-    assert [r["restarts"] for r in result.history][:3] == [0, 0, 0]
+    # Rank 0 may have yet to note the third when the first worker is lost.
+    assert [r["restarts"] for r in result.history][:2] == [0, 0]
     assert result.history[-1]["restarts"] == 2
 
 
