@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask.sizeof import sizeof
-from distributed import Worker, get_worker, secede
+from distributed import Status, Worker, get_worker, secede
 
 from dask_ma import _config
 from dask_ma.comm import KEY_PREFIX, DaskGroup, broadcast, is_aborted
@@ -157,25 +157,34 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
     mark_seceded()
     try:
         outcome = _run_agent(run, rank, shard, worker)
-    except RegroupError:
-        return Outcome(regroup=True)
-    except StoppedError:
-        return Outcome(stopped=True)
-    except GroupClosedError:
-        if not is_aborted(run.run_id):
-            raise
+    except BaseException as error:
         if run.fit_info is not None and not _is_wanted(worker):
             state_memory.forget(run.fit_info.fit_id)
-        return Outcome()  # the client, which ended the run, knows why
+        if (end := _end_of(run, error)) is None:
+            raise
+        return end
     if run.fit_info is not None and run.fit_info.keeps:
         outcome.bind(run.fit_info.fit_id, rank)
     return outcome
+
+
+def _end_of(run: Run, error: BaseException) -> Outcome | None:
+    """What a rank returns whose agent was ended by `error`, None for a failure."""
+    if isinstance(error, RegroupError):
+        return Outcome(regroup=True)
+    if isinstance(error, StoppedError):
+        return Outcome(stopped=True)
+    if isinstance(error, GroupClosedError) and is_aborted(run.run_id):
+        return Outcome()  # the client, which ended the run, knows why
+    return None
 
 
 def _is_wanted(worker: Worker) -> bool:
     """Whether the scheduler still knows the task of this thread."""
     # It forgets the tasks of a client that has gone without a word, so that nobody will
     # ask for what the ranks have kept.
+    if worker.status not in (Status.running, Status.paused):
+        return True  # perhaps: what is kept here ends with the worker
     key = worker.get_current_task()
 
     async def ask() -> bool:
@@ -187,7 +196,7 @@ def _is_wanted(worker: Worker) -> bool:
         return asked.result(_config.get_timeout("launch.abort-timeout"))
     except (OSError, TimeoutError):
         asked.cancel()
-        return True  # perhaps: without a scheduler the worker ends, too
+        return True  # likewise: without a scheduler the worker ends, too
 
 
 def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:

@@ -3,18 +3,23 @@
 import asyncio
 import pickle
 import time
+import uuid
 from dataclasses import replace
 
 import pytest
-from distributed import get_worker
+from distributed import Client, Event, get_worker
 
 from dask_ma import run_spmd
-from dask_ma.comm import close_run
+from dask_ma.comm import close_run, is_aborted
+from dask_ma.comm._plugin import CommPlugin
 from dask_ma.engine._launch import launch
-from dask_ma.engine._run import Run
+from dask_ma.engine._run import Run, run_rank
 from dask_ma.engine.recovery._identity import FitInfo
+from dask_ma.engine.recovery._memory import StateCopy, state_memory
 from dask_ma.engine.recovery._states import RegroupError, StoppedError
-from dask_ma.exceptions import GroupClosedError
+from dask_ma.exceptions import GroupClosedError, StaleRunError
+
+STATE = StateCopy(1, 1, None, {}, {}, [], 0, 0.0)
 
 
 @pytest.fixture
@@ -95,6 +100,38 @@ def test_ranks_of_a_run_that_was_ended_return_nothing(inproc_client):
         group.recv(0)
 
     assert run_spmd(program, client=inproc_client) == [None] * 4
+
+
+@pytest.mark.parametrize("error", [GroupClosedError, RegroupError, StaleRunError])
+def test_states_go_with_a_client_that_is_gone(run, inproc_client, error):
+    """However a rank ends: it may hear of it from another rank first."""
+    started = Event(client=inproc_client)
+
+    def agent(context, shard, params):
+        from dask_ma.engine.recovery._memory import state_memory
+
+        state_memory.put("abandoned", 0, STATE)
+        started.set()
+        deadline = time.monotonic() + 10
+        while not is_aborted(run.run_id):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        raise error("another rank said so")
+
+    run = replace(run, agent=agent, fit_info=FitInfo("A", "abandoned", keeps=True))
+    [address, *_] = inproc_client.nthreads()
+    with Client(inproc_client.scheduler.address, set_as_default=False) as client:
+        client.register_plugin(CommPlugin())
+        run = replace(run, run_id=uuid.uuid4().hex, addresses=(address,))
+        task = client.submit(
+            run_rank, run, 0, None, key=run.key(0), workers=[address], pure=False
+        )
+        assert started.wait(10)
+        assert task.status == "pending"
+    deadline = time.monotonic() + 10
+    while state_memory.fits() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not state_memory.fits()
 
 
 @pytest.mark.parametrize("error", [RegroupError, StoppedError])
