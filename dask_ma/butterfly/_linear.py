@@ -13,11 +13,16 @@ from dask_ma.butterfly._params import (
     check_combinations,
     is_refined,
 )
-from dask_ma.data import InputInfo
+from dask_ma.data import InputInfo, InputSize
+from dask_ma.engine import worthwhile_ranks
 from dask_ma.kernels import PRECONDITIONERS
 from dask_ma.linear import LinearEstimator, as_named
 
 _FIXED = {"penalty": "l2", "l1_ratio": 0.0}
+# Of a fit: seconds for a stored element of sparse rows and of dense ones, and
+# collective operations.
+_SECONDS_PER_STORED = {True: 230e-9, False: 140e-9}
+_EXCHANGES = 90
 
 
 class LinearButterfly(LinearEstimator):
@@ -69,6 +74,15 @@ class LinearButterfly(LinearEstimator):
     ) -> int:
         """Each pass of the refinement is a round, too."""
         return params.max_iter + (params.refine_max_iter if is_refined(params) else 0)
+
+    def _worthwhile_ranks(
+        self, params: ButterflyParams, size: InputSize, n_threads: int
+    ) -> int:
+        """As many as gain more by sharing the rows than mixing takes."""
+        if params.mixing != "butterfly":
+            return n_threads
+        shared = size.n_stored * _SECONDS_PER_STORED[size.is_sparse]
+        return worthwhile_ranks(size, n_threads, shared=shared, exchanges=_EXCHANGES)
 
     def _check_combinations(self) -> None:
         check_combinations(self)

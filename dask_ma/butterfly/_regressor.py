@@ -124,9 +124,10 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         The refinement ends when the objective is estimated to be no further above its
         optimum, relative to itself.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process. A
-        power of two is best.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process. A power of two
+        is best.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The size of rows that lie in this process or on workers already."""
+"""The size of rows, as far as it is known before they are computed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _INDEX_BYTES = 4  # of an element of sparse rows, beside its value
+# Bytes of rows that are soon computed, whatever they are computed from, and by however
+# few workers. Of more than these, nobody knows.
+_LITTLE = 2**24
 _DENSE = 0.95  # of the bytes that all elements take: fewer are those of sparse rows
 
 
@@ -39,6 +42,11 @@ class InputSize(NamedTuple):
     nbytes: int
     held: dict[str, int]
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether elements that are not stored are zero."""
+        return self.n_stored < self.n_rows * self.n_features
+
     def moved(self, n_workers: int) -> int:
         """Bytes that have to move to so many workers, those that have most of them."""
         return sum(sorted(self.held.values(), reverse=True)[n_workers:])
@@ -59,8 +67,8 @@ def size_of_input(X: Any, info: InputInfo, client: Client) -> InputSize | None:
     Returns
     -------
     size : InputSize or None
-        None for a Dask array that is not in the memory of workers, or whose rows have
-        not been counted, and for a Dask DataFrame.
+        None for a Dask array of more than 16 MiB that is not in the memory of workers,
+        or whose rows have not been counted, and for a Dask DataFrame.
     """
     if not info.n_rows or not info.n_features:
         return None
@@ -70,11 +78,23 @@ def size_of_input(X: Any, info: InputInfo, client: Client) -> InputSize | None:
     return _size_on_workers(X, info, client) if info.kind == "array" else None
 
 
+def _size_by_metadata(info: InputInfo) -> InputSize | None:
+    """The size of a little Dask array; if its blocks are sparse, it is still less."""
+    assert info.n_rows is not None and info.n_features is not None
+    n_stored = info.n_rows * info.n_features
+    nbytes = n_stored * info.dtype.itemsize
+    if nbytes > _LITTLE:
+        return None
+    return InputSize(info.n_rows, info.n_features, n_stored, nbytes, {})
+
+
 def _size_on_workers(X: Any, info: InputInfo, client: Client) -> InputSize | None:
     """The size of a persisted Dask array, from what its scheduler knows."""
     assert info.n_rows is not None and info.n_features is not None
     blocks = futures_of_blocks(X)
-    if blocks is None or any(block.status != "finished" for block in blocks):
+    if blocks is None:
+        return _size_by_metadata(info)
+    if any(block.status != "finished" for block in blocks):
         return None
     try:
         sizes = client.nbytes([block.key for block in blocks], summary=False)

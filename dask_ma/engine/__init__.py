@@ -15,7 +15,7 @@ from dask_ma.engine._loop import (
     fit_rounds,
 )
 from dask_ma.engine._programs import check_counts, describe_program, run_program_job
-from dask_ma.engine._rank_count import quickest_of
+from dask_ma.engine._rank_count import quickest_of, worthwhile_ranks
 from dask_ma.engine._spmd import run_spmd
 from dask_ma.engine.recovery._identity import Identity, as_plain, as_text
 from dask_ma.engine.recovery._states import ReplicaOf, State
@@ -47,4 +47,5 @@ __all__ = [
     "run_fit",
     "run_program_job",
     "run_spmd",
+    "worthwhile_ranks",
 ]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 from distributed import Client, get_worker
 
 from dask_ma import _config
-from dask_ma.data import size_of_input
+from dask_ma.data import InputSize, size_of_input
 from dask_ma.engine._client import running_workers
 from dask_ma.engine._job import Job
 
 Workers = dict[str, dict[str, Any]]
+
+# Of a collective operation on little data, for each doubling of the ranks: mostly of
+# the threads at both ends that have to be woken.
+_SECONDS_OF_EXCHANGE = 1.5e-3
 
 _turns = itertools.count()  # of fits that this process has started
 
@@ -70,6 +75,44 @@ def _in_turn(addresses: list[str], n_ranks: int) -> list[str]:
     except ValueError:
         place = next(_turns) * n_ranks % len(addresses)
     return addresses[place:] + addresses[:place]
+
+
+def worthwhile_ranks(
+    size: InputSize,
+    n_threads: int,
+    *,
+    shared: float,
+    exchanges: float,
+    nbytes: float = 0.0,
+) -> int:
+    """The number of ranks that is done soonest, where exchanges are all that is lost.
+
+    Parameters
+    ----------
+    size : InputSize
+        Of the rows.
+    n_threads : int
+        Ranks that there may be.
+    shared : float
+        Seconds of one rank alone for what several share among them.
+    exchanges : float
+        Collective operations of a fit.
+    nbytes : float, default=0
+        Bytes of what these add up.
+
+    Returns
+    -------
+    n_ranks : int
+        `n_threads`, or a power of two below.
+    """
+    bandwidth = _config.get_bytes("comm.link-bandwidth")
+
+    def seconds(n_ranks: int) -> float:
+        sent = nbytes * (n_ranks - 1) / n_ranks + size.moved(n_ranks)
+        waits = exchanges * _SECONDS_OF_EXCHANGE * math.log2(n_ranks)
+        return shared / n_ranks + waits + sent / bandwidth
+
+    return quickest_of(n_threads, seconds)
 
 
 def quickest_of(most: int, seconds: Callable[[int], float]) -> int:

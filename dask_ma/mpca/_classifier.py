@@ -121,8 +121,9 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         `torch`. The parameters of the built-in network and of `solver` must have their
         defaults then.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process.
 
     Attributes
     ----------

@@ -43,6 +43,7 @@ from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.strategies._parameters import STRATEGY
 from dask_ma.mpca.torch._parameter import as_torch
 from dask_ma.mpca.training._agent import train
+from dask_ma.mpca.training._cost import ranks_for_network
 from dask_ma.mpca.training._params import LITTLE_EXPLAINED, MPCAParams, MPCAResult
 from dask_ma.mpca.training._validation import ValidationRows
 
@@ -131,6 +132,8 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         tags.input_tags.three_d_array = self.module is not None
         tags.target_tags.multi_output = True
         return tags
+
+    _worthwhile_ranks = staticmethod(ranks_for_network)
 
     @property
     def _agent(self) -> Any:

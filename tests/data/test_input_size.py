@@ -50,9 +50,17 @@ def test_rows_of_workers_by_their_bytes(is_sparse, inproc_client):
     assert set(size.held) <= set(workers)
 
 
-def test_nobody_knows_how_large_lazy_rows_will_be(inproc_client):
-    X = da.ones((40, 3), chunks=(10, 3))
-    assert size_of(X, inproc_client) is None
+def test_lazy_rows_are_known_where_they_are_few(inproc_client):
+    X = da.ones((40, 3), chunks=(10, 3), dtype=np.float32)
+    assert size_of(X, inproc_client) == InputSize(40, 3, 120, 480, {})
+    assert size_of(da.ones((2**20, 3)), inproc_client) is None
+    uncounted = X[X[:, 0] > 0]
+    assert size_of(uncounted, inproc_client) is None
+
+
+def test_zeros_of_sparse_rows_are_not_stored():
+    assert InputSize(10, 2, 19, 160, {}).is_sparse
+    assert not InputSize(10, 2, 20, 160, {}).is_sparse
 
 
 def test_what_has_to_move():

@@ -8,13 +8,27 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import get_client, wait
+from scipy import sparse
 
-from dask_ma import ButterflySGDClassifier, MASGDClassifier
-from dask_ma.data import describe
+from dask_ma import (
+    MALDA,
+    ButterflySGDClassifier,
+    MASGDClassifier,
+    MPCAClassifier,
+    SchMPLDA,
+    SchMPMatrixFactorization,
+    SFBLogisticRegression,
+)
+from dask_ma.data import InputSize, describe
 from dask_ma.engine._client import known_workers
-from dask_ma.engine._rank_count import choose_ranks
+from dask_ma.engine._rank_count import choose_ranks, worthwhile_ranks
+from dask_ma.mpca.networks._mlp import MLPSpec
+from dask_ma.mpca.training._cost import ranks_for_network
+from dask_ma.schmp.factorization._cost import ranks_for_factors
+from dask_ma.schmp.topics._cost import ranks_for_topics
 
 LIMIT = "dask-ma.data.moved-rows"
+_QUICK = {"learning_rate_init": 0.1}
 
 
 def job_of(X, wanted=None, worthwhile=1):
@@ -72,10 +86,15 @@ def test_rows_stay_with_the_worker_that_has_most(inproc_client, configured):
         (MASGDClassifier, {}, 0, 4),
         (MASGDClassifier, {"n_ranks": 4}, "1 MiB", 4),
         (MASGDClassifier, {"paradigm": "gradient"}, "1 MiB", 4),
-        (ButterflySGDClassifier, {}, "1 MiB", 4),
+        (ButterflySGDClassifier, {}, "1 MiB", 1),
+        (ButterflySGDClassifier, {"mixing": "allreduce"}, "1 MiB", 4),
+        (SFBLogisticRegression, {}, "1 MiB", 1),
+        (SFBLogisticRegression, {"communication": "factors"}, "1 MiB", 4),
+        (MPCAClassifier, _QUICK, "1 MiB", 1),
+        (MPCAClassifier, {"strategy": "gradients", **_QUICK}, "1 MiB", 4),
     ],
 )
-@pytest.mark.parametrize("kind", ["memory", "workers"])
+@pytest.mark.parametrize("kind", ["memory", "workers", "lazy"])
 def test_few_rows_are_fitted_by_one_rank(
     estimator, parameters, limit, n_ranks, kind, inproc_client, configured
 ):
@@ -84,13 +103,117 @@ def test_few_rows_are_fitted_by_one_rank(
     y = (X[:, 0] > 0).astype(int)
     data = X, y
     with inproc_client.as_current(), configured({LIMIT: limit}):
+        if kind != "memory":
+            data = tuple(da.from_array(part, chunks=50) for part in data)
         if kind == "workers":
-            data = tuple(da.from_array(part, chunks=50).persist() for part in data)
+            data = tuple(part.persist() for part in data)
             wait(data)
         model = estimator(max_iter=3, tol=None, random_state=0, **parameters)
         model.fit(*data)
     assert set(model.timeline_["rank"].tolist()) == {*range(n_ranks)}
-    assert model.score(X, y) > 0.8
+    assert model.score(X, y) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("model", "n_ranks"),
+    [
+        (MALDA(3, learning_method="online", batch_size=10), 1),
+        (MALDA(3, max_iter=2, paradigm="gradient"), 4),
+        (SchMPLDA(3, max_iter=3), 1),
+        (SchMPMatrixFactorization(2, feedback="implicit", max_iter=2, tol=0), 1),
+        (SchMPMatrixFactorization(2, solver="sgd", max_iter=2, tol=0), 4),
+    ],
+    ids=repr,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_few_counts_are_fitted_by_one_rank(model, n_ranks, inproc_client, configured):
+    counts = np.random.default_rng(0).poisson(0.7, size=(80, 20))
+    with inproc_client.as_current(), configured({LIMIT: "1 MiB"}):
+        model.set_params(random_state=0).fit(sparse.csr_matrix(counts))
+    assert set(model.timeline_["rank"].tolist()) == {*range(n_ranks)}
+
+
+# What they reckon with --------------------------------------------------------------
+
+
+def size_of(n_rows, n_features, per_row=None, held=None):
+    n_stored = n_rows * (per_row or n_features)
+    return InputSize(n_rows, n_features, n_stored, 8 * n_stored, held or {})
+
+
+def test_what_is_shared_and_what_is_added(configured):
+    """Two halves and an exchange; then four quarters and two exchanges, and so on."""
+    size = size_of(10, 10)
+
+    def choose(shared, exchanges=100, nbytes=0.0, held=None, most=64):
+        rows = size._replace(held=held or {})
+        return worthwhile_ranks(
+            rows, most, shared=shared, exchanges=exchanges, nbytes=nbytes
+        )
+
+    assert [choose(shared) for shared in (0.29, 0.31, 0.61, 1.21)] == [1, 2, 4, 8]
+    assert [choose(1.21, most=most) for most in (1, 3, 6)] == [1, 3, 6]
+    with configured({"dask-ma.comm.link-bandwidth": "1 MB"}):
+        assert [choose(1.0, nbytes=n) for n in (0, 1e5, 3e6)] == [4, 4, 1]
+        # What lies on two workers stays there rather than to move for a second.
+        assert choose(0.2, held={"a": 10**6, "b": 10**6}, most=2) == 2
+
+
+def test_ranks_of_linear_models():
+    few, some, many = size_of(1_797, 64), size_of(25_000, 37_000, 137), 10**6
+    for estimator in (ButterflySGDClassifier, SFBLogisticRegression):
+        model = estimator()
+        params = model._make_params(describe(np.ones((2, 2))))
+        found = [model._worthwhile_ranks(params, size, 8) for size in (few, some)]
+        assert found[0] == 1 < found[1] < 8
+        assert model._worthwhile_ranks(params, size_of(many, 100), 8) == 8
+
+
+def network(hidden, batch_size="auto"):
+    spec = MLPSpec(hidden_layer_sizes=hidden)
+    return SimpleNamespace(spec=spec, strategy="auto", batch_size=batch_size)
+
+
+def test_ranks_of_networks():
+    """A step takes its time, however few rows it has: batches are to be worth it."""
+    images = size_of(60_000, 784)
+    assert ranks_for_network(network((256, 128)), images, 8) == 8
+    assert ranks_for_network(network((256, 128)), size_of(500, 784), 8) == 1
+    assert [ranks_for_network(network((10,)), images, n) for n in (2, 8, 64)] == [1] * 3
+    # Batches that are not shared out make fewer steps.
+    assert ranks_for_network(network((10,), batch_size=200), images, 8) == 4
+
+
+def topics(n_components, n_features, n_rotations=100):
+    return SimpleNamespace(
+        n_components=n_components, n_features=n_features, n_rotations=n_rotations
+    )
+
+
+def test_ranks_of_topics(configured):
+    some, few = size_of(25_000, 37_000, 137), size_of(500, 37_000, 50)
+    with configured({LIMIT: "512 MiB"}):
+        assert ranks_for_topics(topics(100, 37_000), some, 8) == 8
+        assert ranks_for_topics(topics(100, 37_000), few, 8) == 1
+    with configured({LIMIT: "1 MiB"}):  # the counts of words are larger than that
+        assert ranks_for_topics(topics(100, 37_000), few, 8) == 8
+    model = MALDA(100)
+    model.n_features_in_ = 37_000
+    params = model._make_params(describe(np.ones((2, 37_000))))
+    assert model._worthwhile_ranks(params, some, 8) == 8
+    assert model._worthwhile_ranks(params, size_of(5_000, 37_000, 5), 8) == 1
+
+
+def test_ranks_of_factors():
+    def choose(n_users, n_items, n_ratings, n_components):
+        model = SchMPMatrixFactorization(n_components)
+        model.user_ids_, model.item_ids_ = range(n_users), range(n_items)
+        rows = np.empty((n_ratings, 3), dtype=np.float32)
+        params = model._make_params(describe(rows))
+        return ranks_for_factors(params, size_of(n_ratings, 3), 8)
+
+    assert choose(4_000, 1_000, 80_000, 8) == 1
+    assert choose(25_000, 37_000, 3_400_000, 64) == 8
 
 
 def test_ranks_of_a_fit_that_takes_workers_in_are_on_all(inproc_client, configured):

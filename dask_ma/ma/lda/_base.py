@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.decomposition import LatentDirichletAllocation
 
-from dask_ma.data import InputInfo
+from dask_ma.data import InputInfo, InputSize
+from dask_ma.engine import worthwhile_ranks
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
 from dask_ma.ma.lda._params import INACTIVE, TopicParams, check_combinations
@@ -19,6 +20,10 @@ from dask_ma.topics._priors import (
     check_topic_word_prior,
     is_auto,
 )
+
+# Seconds of a pass for a word of a document and a topic, and the collective operations
+# of a round.
+_SECONDS_PER_WORD, _EXCHANGES = 7e-9, 5
 
 
 class TopicEstimator(FittedTopics):
@@ -110,18 +115,28 @@ class TopicEstimator(FittedTopics):
         self, params: TopicParams, info: InputInfo, n_ranks: int
     ) -> int | None:
         """Most rounds that there can be, if the number of documents is known."""
-        n_rows, method = info.n_rows, params.learning_method
-        if method == "batch":
-            return params.max_iter
-        if n_rows is None:
+        if info.n_rows is None and params.learning_method != "batch":
             return None
-        if method == "auto" and is_few(n_rows):
-            return params.max_iter
+        return _count_rounds(params, info.n_rows or 0, n_ranks)
+
+    def _worthwhile_ranks(
+        self, params: TopicParams, size: InputSize, n_threads: int
+    ) -> int:
+        """As many as gain more by sharing the documents than averages take."""
         if is_gradient(params.paradigm):
-            size = gradient_size(n_rows)
-        else:
-            size = round_size(n_rows, n_ranks)
-        return params.max_iter * -(-n_rows // (params.batch_size or size))
+            return n_threads
+        n_rounds = _count_rounds(params, size.n_rows, 2)
+        n_values = params.n_components * size.n_features
+        return worthwhile_ranks(
+            size,
+            n_threads,
+            shared=params.max_iter
+            * size.n_stored
+            * params.n_components
+            * _SECONDS_PER_WORD,
+            exchanges=n_rounds * _EXCHANGES,
+            nbytes=n_rounds * n_values * params.dtype.itemsize,
+        )
 
     def _make_priors(self, *, continues: bool) -> dict[str, Any]:
         """Priors to begin with, in the shapes of the fitted attributes."""
@@ -163,6 +178,18 @@ class TopicEstimator(FittedTopics):
         if fitted["bound"] is not None:
             attributes["bound_"] = fitted["bound"]
         return attributes
+
+
+def _count_rounds(params: TopicParams, n_documents: int, n_ranks: int) -> int:
+    """Most rounds of a fit: one a pass, or one for each batch."""
+    method = params.learning_method
+    if method == "batch" or (method == "auto" and is_few(n_documents)):
+        return params.max_iter
+    if is_gradient(params.paradigm):
+        size = gradient_size(n_documents)
+    else:
+        size = round_size(n_documents, n_ranks)
+    return params.max_iter * -(-n_documents // (params.batch_size or size))
 
 
 def _chosen(size: Any) -> int | None:

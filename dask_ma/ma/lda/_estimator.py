@@ -120,8 +120,9 @@ class MALDA(TopicEstimator):
     random_state : int, RandomState instance or None, default=None
         Seed of the first topics and of the order of the documents.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process.
 
     Attributes
     ----------

@@ -22,6 +22,7 @@ from dask_ma.data import (
     refuse_unfinished,
 )
 from dask_ma.schmp.factorization._agent import FactorizationResult, join, train
+from dask_ma.schmp.factorization._cost import ranks_for_factors
 from dask_ma.schmp.factorization._fitted import (
     FittedFactorization,
     merged_ratings,
@@ -130,7 +131,8 @@ class SchMPMatrixFactorization(FittedFactorization):
     verbose : int, default=0
         1 shows a progress bar, more a line for each round.
     n_ranks : int, default=None
-        Number of ranks. None means one per worker thread, and one without a client.
+        Number of ranks. None means one per worker thread, or fewer where more would
+        take longer (:ref:`ranks_that_pay`), and one without a client.
 
     Attributes
     ----------
@@ -363,6 +365,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         return self
 
     _join = staticmethod(join)
+    _worthwhile_ranks = staticmethod(ranks_for_factors)
 
     @property
     def _copies(self) -> float:

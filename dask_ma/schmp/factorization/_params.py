@@ -133,10 +133,21 @@ class FactorizationParams:
             return self.als_solver
         if self.positive:
             return "cholesky"
-        rows, f = self.n_users + self.n_items, self.n_columns
-        whole = 2 * self.n_ratings * f**2 * _GEMM + rows * (_ROW + f**3 * _FACTORIZE)
-        steps = 2 * self.n_ratings * f * (self.cg_steps + 1) * _PASS
+        steps, whole = map(self.seconds_of_round, ("cg", "cholesky"))
         return "cg" if _WORTH * steps < whole else "cholesky"
+
+    def seconds_of_round(self, method: str) -> float:
+        """Seconds of one core, to solve for all users and items.
+
+        Parameters
+        ----------
+        method : {"cg", "cholesky"}
+        """
+        rows, f = self.n_users + self.n_items, self.n_columns
+        if method == "cg":
+            return 2e-9 * self.n_ratings * f * (self.cg_steps + 1) * _PASS
+        products = 2 * self.n_ratings * f**2 * _GEMM
+        return 1e-9 * (products + rows * (_ROW + f**3 * _FACTORIZE))
 
     @property
     def collects(self) -> tuple[bool, bool]:

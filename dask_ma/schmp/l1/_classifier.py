@@ -9,8 +9,12 @@ from sklearn.linear_model import LogisticRegression
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import StrOptions, fit_context
+from dask_ma.data import InputSize
+from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearClassifierMixin
+from dask_ma.schmp.l1._cost import cost_of_logistic
 from dask_ma.schmp.l1._estimator import OF_ONE_MODEL, L1Estimator
+from dask_ma.schmp.l1._params import SchMPParams
 from dask_ma.schmp.schedules._schedules import CandidateSchedule
 
 
@@ -77,8 +81,9 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per round.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process.
 
     Attributes
     ----------
@@ -173,6 +178,14 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
         self.random_state = random_state
         self.verbose = verbose
         self.n_ranks = n_ranks
+
+    def _worthwhile_ranks(
+        self, params: SchMPParams, size: InputSize, n_threads: int
+    ) -> int:
+        """As many as gain more by sharing the columns' work than messages take."""
+        if params.schedule is not None:
+            return n_threads
+        return worthwhile_ranks(size, n_threads, **cost_of_logistic(size)._asdict())
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)

@@ -9,13 +9,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso
 
-from dask_ma import _config
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import fit_context
 from dask_ma.data import InputSize, weight_per_row
-from dask_ma.engine import quickest_of
+from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearRegressorMixin
-from dask_ma.schmp.l1._cost import seconds_shared
+from dask_ma.schmp.l1._cost import cost_of_lasso
 from dask_ma.schmp.l1._estimator import (
     OF_ONE_MODEL,
     L1Estimator,
@@ -190,10 +189,9 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
         self, params: SchMPParams, size: InputSize, n_threads: int
     ) -> int:
         """As many as gain more by sharing the columns' work than messages take."""
-        if self._objects().get("schedule") is not None:
+        if params.schedule is not None:
             return n_threads
-        bandwidth = _config.get_bytes("comm.link-bandwidth")
-        return quickest_of(n_threads, lambda n: seconds_shared(size, n, bandwidth))
+        return worthwhile_ranks(size, n_threads, **cost_of_lasso(size)._asdict())
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)

@@ -14,8 +14,10 @@ from sklearn.model_selection import check_cv
 from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive
 from dask_ma._sklearn import Interval, fit_context
-from dask_ma.data import InputInfo
+from dask_ma.data import InputInfo, InputSize
+from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearRegressorMixin
+from dask_ma.schmp.l1._cost import cost_of_paths
 from dask_ma.schmp.l1._estimator import L1Estimator, path_params, slow_models
 from dask_ma.schmp.l1._path import PathParams, cross_validate
 from dask_ma.supervised import FitResult
@@ -65,8 +67,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per path.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process.
 
     Attributes
     ----------
@@ -174,6 +177,17 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
     def _sklearn_type(self) -> type:
         """scikit-learn's estimator of the final model."""
         return Lasso if getattr(self, "l1_ratio_", 1.0) == 1 else ElasticNet
+
+    def _worthwhile_ranks(
+        self, params: PathParams, size: InputSize, n_threads: int
+    ) -> int:
+        """As many as gain more by sharing the columns' work than messages take."""
+        splits, alphas = params.splits, params.alphas
+        n_folds = len(splits) if isinstance(splits, list) else splits or 1
+        n_alphas = len(alphas) if isinstance(alphas, np.ndarray) else alphas
+        n_models = n_folds * n_alphas * len(params.l1_ratios)
+        cost = cost_of_paths(size, n_models)
+        return worthwhile_ranks(size, n_threads, **cost._asdict())
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)

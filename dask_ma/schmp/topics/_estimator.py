@@ -14,6 +14,7 @@ from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import InputInfo, RoomSettings
 from dask_ma.schmp.topics._agent import join_results, train
+from dask_ma.schmp.topics._cost import ranks_for_topics
 from dask_ma.schmp.topics._fitted import FittedGibbs
 from dask_ma.schmp.topics._moves import topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
@@ -100,8 +101,9 @@ class SchMPLDA(FittedGibbs):
     random_state : int, RandomState instance or None, default=None
         Seed of all draws.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client.
 
     Attributes
     ----------
@@ -337,6 +339,8 @@ class SchMPLDA(FittedGibbs):
         return self._fit(X, is_partial=True)
 
     _join = staticmethod(join_results)
+
+    _worthwhile_ranks = staticmethod(ranks_for_topics)
 
     @property
     def _agent(self) -> Any:

@@ -9,7 +9,8 @@ from sklearn.linear_model import SGDClassifier
 
 from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
-from dask_ma.data import InputInfo
+from dask_ma.data import InputInfo, InputSize
+from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearEstimator
 from dask_ma.sfb.exchange._settings import COMMUNICATION, RunSettings
 from dask_ma.sfb.logistic._agent import train
@@ -21,6 +22,8 @@ from dask_ma.sfb.logistic._combinations import (
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.supervised import FitResult
 
+# Of a fit: seconds for a stored element, and collective operations.
+_SECONDS_PER_STORED, _EXCHANGES = 400e-9, 130
 _FAR = 0.01  # of the objective: a gap that is worth a word
 # What other estimators of linear models leave to the user.
 _FIXED = {
@@ -86,6 +89,16 @@ class SFBEstimator(LinearEstimator):
         if self.alpha == 0:
             chosen["penalty"] = None
         return self._params_of(SFBParams, **{**_FIXED, **chosen, **changes})
+
+    def _worthwhile_ranks(
+        self, params: SFBParams, size: InputSize, n_threads: int
+    ) -> int:
+        """As many as gain more by sharing the rows than exchanges take."""
+        exchange = params.settings.exchange
+        if exchange.content != "auto" or exchange._wants_factors:
+            return n_threads
+        shared = size.n_stored * _SECONDS_PER_STORED
+        return worthwhile_ranks(size, n_threads, shared=shared, exchanges=_EXCHANGES)
 
     def _partial_changes(self) -> dict[str, Any]:
         """Parameters of the one pass of `partial_fit`."""
