@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import Group
 from dask_ma.data import Room
@@ -23,11 +24,13 @@ from dask_ma.kernels import (
 )
 from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
 from dask_ma.schmp.topics._layout import BlockTokens, by_document
+from dask_ma.schmp.topics._rows import opened
 
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
 _COUNTS = 2**15  # elements of a table of counts at a time
 _TOPICS = "tokens/topics"
+_SPARSE_FROM = 1000  # topics, of which most words have a few
 
 
 class Priors(NamedTuple):
@@ -243,6 +246,9 @@ class ExactMoves(Moves):
     many as there are, and these are gone through several times: so often that all
     rotations draw about as many tokens. A token gets its first topic given those of the
     tokens that are there.
+
+    With many topics, counts of words are sparse but for those of the block that is
+    looked at.
     """
 
     def __init__(
@@ -281,8 +287,11 @@ class ExactMoves(Moves):
             for tile, *arrays in zip(tiles, *columns, strict=True)
         ]
 
-    def empty_counts(self, n_words: int) -> np.ndarray:
-        return np.zeros((n_words, self._n_topics), dtype=np.int32)
+    def empty_counts(self, n_words: int) -> Any:
+        return self.as_counts(np.zeros((n_words, self._n_topics), dtype=np.int32))
+
+    def as_counts(self, counts: Any) -> Any:
+        return sparse.csr_array(counts) if has_sparse_rows(self._n_topics) else counts
 
     def place(
         self, number: int, counts: Any, weights: Any, rng: np.random.Generator
@@ -295,9 +304,9 @@ class ExactMoves(Moves):
             topics = draw_by_rows(words, weights, rng)
         self.topics[number][:] = topics.take(self._order.pop(number))
         self._next[number] = self.n_stages + 1
-        np.add.at(
-            counts.reshape(-1), words * np.intp(self._n_topics) + topics, np.int32(1)
-        )
+        cells = words * np.intp(self._n_topics) + topics
+        with opened(counts) as table:
+            np.add.at(table.reshape(-1), cells, np.int32(1))
         return np.bincount(topics, minlength=self._n_topics)
 
     def words(self, number: int) -> np.ndarray:
@@ -323,11 +332,23 @@ class ExactMoves(Moves):
     def visit(
         self,
         number: int,
+        counts: Any,
+        priors: Priors,
+        totals: np.ndarray,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, int]:
+        with opened(counts) as table:
+            return self._draw(number, table, priors, totals, rng)
+
+    def _draw(
+        self,
+        number: int,
         counts: np.ndarray,
         priors: Priors,
         totals: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
+        """Draw the tokens of a block, whose counts are dense."""
         topics, n = self.topics[number], self._n_topics
         words, most = self._as_weights(counts, priors.words)
         of_document = np.zeros(self._sampler.width, dtype=np.float32)
@@ -410,6 +431,11 @@ def _to_counts(words: np.ndarray, prior: np.ndarray, counts: np.ndarray) -> None
         here -= prior[part].reshape(len(here), -1)
         np.rint(here, out=here)
         counts[part] = here
+
+
+def has_sparse_rows(n_topics: int) -> bool:
+    """Whether "exact" draws have sparse counts of words; "metropolis" always has."""
+    return n_topics >= _SPARSE_FROM
 
 
 def topic_dtype(n_topics: int) -> np.dtype:

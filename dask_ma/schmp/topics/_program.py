@@ -22,7 +22,13 @@ from dask_ma.schmp.runtime._rotation_schedule import Rotation
 from dask_ma.schmp.topics._documents import Documents, TokenTopics
 from dask_ma.schmp.topics._layout import by_document, chunks, tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
-from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors, topic_dtype
+from dask_ma.schmp.topics._moves import (
+    ExactMoves,
+    Moves,
+    Priors,
+    has_sparse_rows,
+    topic_dtype,
+)
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._room import (
     LAYOUT,
@@ -287,10 +293,12 @@ class GibbsTopics(RotationProgram):
         others = LAYOUT * n_tokens // n_blocks
         n_cells = p.n_features * p.n_components
         table = 4 * n_cells
-        if p.sampler == "metropolis":  # sparse rows
+        if p.sampler == "metropolis" or has_sparse_rows(p.n_components):
             table = 8 * min(n_cells, documents.n_all_tokens)
         others += TABLES * table // group.size
         if p.sampler == "exact":
+            if has_sparse_rows(p.n_components):  # a block is dense while it is here
+                others += 8 * n_cells // n_blocks
             others += 4 * len(documents) * TileSampler(p.n_components).width
             others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)
