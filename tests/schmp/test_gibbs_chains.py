@@ -24,9 +24,10 @@ from dask_ma.kernels import (
     polya_sum,
 )
 from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
-from dask_ma.schmp.topics._moves import ExactMoves, Priors
+from dask_ma.schmp.topics._moves import Priors
 
 SAMPLERS = "exact", "metropolis"
 

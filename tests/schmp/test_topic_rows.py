@@ -92,7 +92,7 @@ def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch):
     )
     dense = model.set_params(learn_every=2, topic_word_prior="auto").fit(X)
     expected = dense.components_, dense.topic_word_prior_, dense.log_likelihood_
-    monkeypatch.setattr("dask_ma.schmp.topics._moves._SPARSE_FROM", 4)
+    monkeypatch.setattr("dask_ma.schmp.topics._exact._SPARSE_FROM", 4)
     found = model.fit(X)
     np.testing.assert_array_equal(found.components_, expected[0])
     assert found.topic_word_prior_ == pytest.approx(expected[1], rel=1e-9)

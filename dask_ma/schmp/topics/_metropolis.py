@@ -33,7 +33,6 @@ from dask_ma.schmp.topics._moves import Moves, Priors
 from dask_ma.schmp.topics._rows import OpenRows
 
 _OFFERED = "tokens/offered"
-_TIMES = 2  # that stages draw what a rotation of all documents draws
 
 
 class MetropolisMoves(Moves):
@@ -44,9 +43,10 @@ class MetropolisMoves(Moves):
     the blocks say at the end of a rotation.
 
     With stages, a part of the documents comes in with each of the first rotations, with
-    topics drawn by what their words have. While a block is here, both sides take
-    several turns, for its tokens alone: so many that such a rotation draws about twice
-    as many tokens as there are, but for that in which the last ones come in.
+    topics drawn by what their words have. Both sides take several turns, while a block
+    is here for its tokens alone, and in several laps of the blocks: so many that such a
+    rotation draws about twice as many tokens as there are, but for that in which the
+    last ones come in.
 
     Tokens of a small corpus are moved one after the other while their block is here.
 
@@ -55,6 +55,8 @@ class MetropolisMoves(Moves):
     but for those that are looked at.
     """
 
+    _times = 2
+
     def __init__(
         self,
         documents: Documents,
@@ -62,9 +64,9 @@ class MetropolisMoves(Moves):
         room: Room,
         n_proposals: int,
         n_stages: int = 0,
+        n_ranks: int = 1,
     ) -> None:
-        super().__init__(documents, n_topics, room)
-        self.n_stages = n_stages
+        super().__init__(documents, n_topics, room, n_stages, n_ranks)
         self._n_proposals = n_proposals
         self._is_small = are_moved_singly(documents.n_all_tokens)
         self._kept_arrays = KeptArrays()
@@ -76,7 +78,6 @@ class MetropolisMoves(Moves):
             for first, last in cut_runs(documents.starts[edge : end + 1], n_topics)
         ]
         self._stages = stages[[first for first, _ in self._of_documents]]
-        self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._cuts: dict[int, np.ndarray] = {}  # of a block, where stages end
         self._parts: dict[int, np.ndarray] = {}
         self._by_word: dict[int, np.ndarray] = {}
@@ -148,29 +149,29 @@ class MetropolisMoves(Moves):
         totals: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
-        stage = self._next[number]
-        if stage > self.n_stages:
+        if self._next[number] > self.n_stages:
             if self._is_small:
                 return self._singly(number, counts, priors, totals, rng)
             by_word, ends = self._by_word[number], self._ends[number]
             return self._turn_of_words(
                 number, by_word, ends, counts, priors, totals, rng
             )
-        self._next[number] += 1
-        cuts = self._cuts[number]
-        new = self._between(number, cuts[stage], cuts[stage + 1])
-        change, n_changed = self._come_in(number, *new, counts, priors, rng), 0
-        totals += change
+        cuts, due = self._cuts[number], self._due(number)
+        stage, n_changed = due.stage, 0
+        change = np.zeros(self._n_topics, dtype=np.int64)
+        if due.is_new:
+            new = self._between(number, cuts[stage], cuts[stage + 1])
+            change += self._come_in(number, *new, counts, priors, rng)
+            totals += change
         there = self._between(number, 0, cuts[stage + 1])
         runs = range(np.searchsorted(self._stages, stage, side="right"))
-        is_last = stage == self.n_stages
-        for _ in range(1 if is_last else _TIMES * 2 ** (self.n_stages - stage)):
+        for _ in range(due.n_turns):
             self._turn_of_documents(runs, [number], priors, totals, rng)
             moved, n_changed = self._turn_of_words(
                 number, *there, counts, priors, totals, rng
             )
             change += moved
-        return change, n_changed
+        return change, n_changed if due.is_last else 0
 
     def _singly(
         self,

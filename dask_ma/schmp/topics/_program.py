@@ -20,15 +20,10 @@ from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
 from dask_ma.schmp.topics._documents import Documents, TokenTopics
+from dask_ma.schmp.topics._exact import ExactMoves, has_sparse_rows
 from dask_ma.schmp.topics._layout import by_document, chunks, tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
-from dask_ma.schmp.topics._moves import (
-    ExactMoves,
-    Moves,
-    Priors,
-    has_sparse_rows,
-    topic_dtype,
-)
+from dask_ma.schmp.topics._moves import Moves, Priors, topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._room import (
     LAYOUT,
@@ -129,19 +124,25 @@ class GibbsTopics(RotationProgram):
             n_stages = p.n_stages(*shape)
             documents.sort(document_stages(documents.keys, n_stages))
             documents.read(shard, room, fractions=p.fractions)
-            moves = self._lay_out(documents, room, n_stages)
+            moves = self._lay_out(documents, room, n_stages, group.size)
         except BaseException:
             room.close()
             raise
         totals = np.zeros(p.n_components, dtype=np.int64)
         return LocalTopics(documents, moves, room, totals)
 
-    def _lay_out(self, documents: Documents, room: Room, n_stages: int) -> Moves:
+    def _lay_out(
+        self, documents: Documents, room: Room, n_stages: int, n_ranks: int
+    ) -> Moves:
         """The tokens as the sampler wants them."""
-        p = self.params
+        p, starts = self.params, (n_stages, n_ranks)
         if p.sampler == "exact":
-            return ExactMoves(documents, p.n_components, room, n_stages)
-        return MetropolisMoves(documents, p.n_components, room, p.n_proposals, n_stages)
+            return ExactMoves(documents, p.n_components, room, *starts)
+        return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
+
+    def laps(self, local: LocalTopics, rotation: int) -> int:
+        """Several with the first rotations, where documents come in by stages."""
+        return local.moves.laps(rotation)
 
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
