@@ -51,9 +51,10 @@ class ExactMoves(Moves):
         n_topics: int,
         room: Room,
         n_stages: int = 0,
+        rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
-        super().__init__(documents, n_topics, room, n_stages, n_ranks)
+        super().__init__(documents, n_topics, room, n_stages, rank, n_ranks)
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
         self._stages = document_stages(documents.keys, n_stages)
@@ -134,12 +135,17 @@ class ExactMoves(Moves):
         totals: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
+        self._document_table()  # of the tokens that have come in by now
+        due = self._due(number, counts)
+        if due is None:
+            return np.zeros_like(totals), 0
         with opened(counts) as table:
-            return self._draw(number, table, priors, totals, rng)
+            return self._draw(number, due, table, priors, totals, rng)
 
     def _draw(
         self,
         number: int,
+        due: Due,
         counts: np.ndarray,
         priors: Priors,
         totals: np.ndarray,
@@ -154,7 +160,6 @@ class ExactMoves(Moves):
             topics, self._document_table(), words, totals, of_document, priors.sums
         )
         totals_before = totals.copy()
-        due = self._due(number)
         tiles, new = self._tiles_of(number, due)
         for tile in new:
             self._sampler.place(tile, known, rng)

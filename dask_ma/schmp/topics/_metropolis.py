@@ -64,9 +64,10 @@ class MetropolisMoves(Moves):
         room: Room,
         n_proposals: int,
         n_stages: int = 0,
+        rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
-        super().__init__(documents, n_topics, room, n_stages, n_ranks)
+        super().__init__(documents, n_topics, room, n_stages, rank, n_ranks)
         self._n_proposals = n_proposals
         self._is_small = are_moved_singly(documents.n_all_tokens)
         self._kept_arrays = KeptArrays()
@@ -156,9 +157,11 @@ class MetropolisMoves(Moves):
             return self._turn_of_words(
                 number, by_word, ends, counts, priors, totals, rng
             )
-        cuts, due = self._cuts[number], self._due(number)
-        stage, n_changed = due.stage, 0
-        change = np.zeros(self._n_topics, dtype=np.int64)
+        cuts, due = self._cuts[number], self._due(number, counts)
+        change, n_changed = np.zeros(self._n_topics, dtype=np.int64), 0
+        if due is None:
+            return change, n_changed
+        stage = due.stage
         if due.is_new:
             new = self._between(number, cuts[stage], cuts[stage + 1])
             change += self._come_in(number, *new, counts, priors, rng)

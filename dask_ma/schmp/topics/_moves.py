@@ -69,8 +69,8 @@ class Moves(ABC):
         Where what there is of each token lies.
     n_stages : int, default=0
         Rotations after which some documents have yet to come in.
-    n_ranks : int, default=1
-        Ranks among which the documents are shared out.
+    rank, n_ranks : int, default=0 and 1
+        This rank, and of how many.
 
     Attributes
     ----------
@@ -93,12 +93,13 @@ class Moves(ABC):
         n_topics: int,
         room: Room,
         n_stages: int = 0,
+        rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
         self.n_stages = n_stages
-        self._most_laps = 1 if n_ranks == 1 else _MOST_LAPS
+        self._rank, self._most_laps = rank, 1 if n_ranks == 1 else _MOST_LAPS
         self._next: dict[int, int] = {}  # stage of each block that is to come in
-        self._lap: dict[int, int] = {}  # of each block, in its stage
+        self._laps_made: dict[int, int] = {}  # of each block, in the first rotations
         self.unreported = np.zeros(n_topics, dtype=np.int64)
         self.tokens: dict[int, np.ndarray] = {}
         self.topics: dict[int, np.ndarray] = {}
@@ -138,7 +139,8 @@ class Moves(ABC):
 
         Where there are several ranks, some words alone are looked at while a block is
         here. To go through their tokens time and again would give them topics that are
-        not those of the words on other ranks.
+        not those of the words on other ranks. In rotation 0 there is one more lap, in
+        which ranks wait for the blocks that have been on the first one.
 
         Parameters
         ----------
@@ -149,26 +151,33 @@ class Moves(ABC):
         -------
         laps : int
         """
-        return min(self._turns(rotation), self._most_laps)
+        laps = min(self._turns(rotation), self._most_laps)
+        return laps + 1 if not rotation and laps > 1 else laps
 
     def _turns(self, stage: int) -> int:
         """How often tokens are gone through while a stage comes in."""
         left = self.n_stages - stage
         return self._times << left if left > 0 else 1
 
-    def _due(self, number: int) -> Due:
-        """What is due of a block."""
-        stage, lap = self._next[number], self._lap.get(number, 0)
-        if stage > self.n_stages:
+    def _due(self, number: int, counts: Any) -> Due | None:
+        """What is due of a block; None if it is to be passed on as it is.
+
+        Topics begin on the first rank. Tokens of others that came in before they have
+        seen what its topics are would have the same numbers for others.
+        """
+        made = self._laps_made.get(number, 0)
+        ends = np.cumsum([self.laps(stage) for stage in range(self.n_stages + 1)])
+        stage = int(np.searchsorted(ends, made, side="right"))
+        if self._next[number] > self.n_stages or stage > self.n_stages:
             return Due(self.n_stages, False, 1, True)
-        is_new = lap == 0
-        if is_new:
-            self._next[number] += 1
-        else:
-            stage -= 1  # these have come in
-        laps = self.laps(stage)
-        self._lap[number] = (lap + 1) % laps
-        return Due(stage, is_new, self._turns(stage) // laps, lap + 1 == laps)
+        self._laps_made[number] = made + 1
+        is_several = self._most_laps > 1 and self.n_stages > 0
+        if is_several and self._rank and not made and not counts.sum():
+            return None
+        is_new = self._next[number] == stage
+        self._next[number] = stage + 1
+        n_turns = max(1, self._turns(stage) // self._most_laps)
+        return Due(stage, is_new, n_turns, made + 1 == ends[stage])
 
     @abstractmethod
     def place(

@@ -124,7 +124,7 @@ class GibbsTopics(RotationProgram):
             n_stages = p.n_stages(*shape)
             documents.sort(document_stages(documents.keys, n_stages))
             documents.read(shard, room, fractions=p.fractions)
-            moves = self._lay_out(documents, room, n_stages, group.size)
+            moves = self._lay_out(documents, room, n_stages, group)
         except BaseException:
             room.close()
             raise
@@ -132,10 +132,10 @@ class GibbsTopics(RotationProgram):
         return LocalTopics(documents, moves, room, totals)
 
     def _lay_out(
-        self, documents: Documents, room: Room, n_stages: int, n_ranks: int
+        self, documents: Documents, room: Room, n_stages: int, group: Group
     ) -> Moves:
         """The tokens as the sampler wants them."""
-        p, starts = self.params, (n_stages, n_ranks)
+        p, starts = self.params, (n_stages, group.rank, group.size)
         if p.sampler == "exact":
             return ExactMoves(documents, p.n_components, room, *starts)
         return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
