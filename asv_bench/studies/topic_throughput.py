@@ -114,8 +114,9 @@ def measure(client: Client, n_ranks: int, args: argparse.Namespace) -> None:
     print(
         f"{n_ranks} ranks: {n_tokens / n_ranks / 1e6:.2f} M tokens each, "
         f"{seconds:.2f} s a rotation, {waiting:.2f} of them waiting, "
-        f"{sent / 1e6:.1f} MB sent by each; {alone:.2f} s on a rank that is alone, beside as many others: "
-        f"throughput {alone / seconds:.2f} of theirs; "
+        f"{sent / 1e6:.1f} MB sent by each; "
+        f"{alone:.2f} s on a rank that is alone, beside as many others: throughput "
+        f"{alone / seconds:.2f} of theirs; "
         f"{n_tokens / n_ranks / seconds * shared / 1e6:.2f} M tokens/s of a rank with "
         "a processor of its own",
         flush=True,
