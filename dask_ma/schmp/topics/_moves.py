@@ -162,18 +162,17 @@ class Moves(ABC):
     def _due(self, number: int, counts: Any) -> Due | None:
         """What is due of a block; None if it is to be passed on as it is.
 
-        Topics begin on the first rank. Tokens of others that came in before they have
-        seen what its topics are would have the same numbers for others.
+        Topics begin on the first rank: tokens elsewhere that came in before its blocks
+        are there would give the same numbers to other topics.
         """
+        if self._next[number] > self.n_stages:  # the last one has come in
+            return Due(self.n_stages, False, 1, True)
         made = self._laps_made.get(number, 0)
+        self._laps_made[number] = made + 1
+        if self._rank and not made and not counts.sum():
+            return None
         ends = np.cumsum([self.laps(stage) for stage in range(self.n_stages + 1)])
         stage = int(np.searchsorted(ends, made, side="right"))
-        if self._next[number] > self.n_stages or stage > self.n_stages:
-            return Due(self.n_stages, False, 1, True)
-        self._laps_made[number] = made + 1
-        is_several = self._most_laps > 1 and self.n_stages > 0
-        if is_several and self._rank and not made and not counts.sum():
-            return None
         is_new = self._next[number] == stage
         self._next[number] = stage + 1
         n_turns = max(1, self._turns(stage) // self._most_laps)
