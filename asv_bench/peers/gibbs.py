@@ -47,9 +47,10 @@ from dask_ma.data import Room
 from dask_ma.datasets import load_clinc150
 from dask_ma.kernels import InferenceSettings
 from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
-from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors
+from dask_ma.schmp.topics._moves import Moves, Priors
 from dask_ma.topics._coherence import occurrences, topic_coherence
 from dask_ma.topics._model import (
     TopicModel,

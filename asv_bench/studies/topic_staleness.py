@@ -39,8 +39,9 @@ from dask_ma.data import Room  # noqa: E402
 from dask_ma.kernels import polya_sum  # noqa: E402
 from dask_ma.schmp.runtime._balance import balanced_parts  # noqa: E402
 from dask_ma.schmp.topics._documents import Documents  # noqa: E402
+from dask_ma.schmp.topics._exact import ExactMoves  # noqa: E402
 from dask_ma.schmp.topics._layout import tokens_of_blocks  # noqa: E402
-from dask_ma.schmp.topics._moves import ExactMoves, Priors  # noqa: E402
+from dask_ma.schmp.topics._moves import Priors  # noqa: E402
 
 CORPORA = ("ap", "newsgroups20", "imdb")
 HEADER = (

@@ -5,6 +5,11 @@ has the same work, and the table of words and topics travels past more of them. 
 there are more ranks than processors, ranks share them, and what one would do alone is
 worked out from the seconds of a rotation: ``ranks / processors`` times as much. Links
 should then be slower by the same factor, as if time went by more slowly for all.
+
+Processes that run side by side take caches and memory away from each other, which is a
+matter of the machine. So as many fits of one rank each follow, all at the same time,
+each with the documents of one rank: what a rank loses against them is what it is to
+exchange blocks, and to wait.
 On hosts with links of 1 Gbit/s, with two processors:
 
     python shaped_hosts.py --hosts 2 --rate 1gbit topic_throughput.py --ranks 1 2
@@ -62,25 +67,56 @@ def load(client: Client, n_ranks: int, args: argparse.Namespace) -> tuple[Any, i
     return dask.array.concatenate(parts), sum(n_tokens)
 
 
-def measure(client: Client, n_ranks: int, args: argparse.Namespace) -> None:
-    """Print what the ranks of a fit do in a second."""
-    X, n_tokens = load(client, n_ranks, args)
+def fit(X: Any, n_ranks: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The history of a fit whose documents are all there, from the second rotation."""
     model = SchMPLDA(
         args.components,
         doc_topic_prior=0.1,
         topic_word_prior=0.01,
         sampler=args.sampler,
+        init="random",
         max_iter=args.rotations,
         n_ranks=n_ranks,
         random_state=0,
     ).fit(X)
-    history = model.history_[2:]
-    seconds = float(np.median(np.diff([record["time"] for record in history])))
+    return list(model.history_[2:])
+
+
+def seconds_of(history: list[dict[str, Any]]) -> float:
+    """Seconds of a rotation, which the median has."""
+    return float(np.median(np.diff([record["time"] for record in history])))
+
+
+def fit_alone(path: Path, first: int, args: argparse.Namespace) -> float:
+    """Seconds of a rotation of a fit on one rank, which is run on a worker."""
+    return seconds_of(fit(rows_of(path, first, args.documents), 1, args))
+
+
+def side_by_side(client: Client, n_ranks: int, args: argparse.Namespace) -> float:
+    """The same of as many fits of one rank each, on average."""
+    path = args.data / args.corpus / "X_train.npz"
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])[:n_ranks]
+    fits = [
+        client.submit(fit_alone, path, n * args.documents, args, workers=[worker])
+        for n, worker in enumerate(workers)
+    ]
+    return float(np.mean(client.gather(fits)))
+
+
+def measure(client: Client, n_ranks: int, args: argparse.Namespace) -> None:
+    """Print what the ranks of a fit do in a second."""
+    X, n_tokens = load(client, n_ranks, args)
+    history = fit(X, n_ranks, args)
+    seconds, alone = seconds_of(history), side_by_side(client, n_ranks, args)
+    waiting = np.median([record["seconds_waiting"] for record in history])
     sent = np.median([record["bytes_sent"] for record in history]) / n_ranks
     shared = max(1.0, n_ranks / args.processors)
     print(
         f"{n_ranks} ranks: {n_tokens / n_ranks / 1e6:.2f} M tokens each, "
-        f"{seconds:.2f} s a rotation, {sent / 1e6:.1f} MB sent by each; "
+        f"{seconds:.2f} s a rotation, {waiting:.2f} of them waiting, "
+        f"{sent / 1e6:.1f} MB sent by each; "
+        f"{alone:.2f} s on a rank that is alone, beside as many others: throughput "
+        f"{alone / seconds:.2f} of theirs; "
         f"{n_tokens / n_ranks / seconds * shared / 1e6:.2f} M tokens/s of a rank with "
         "a processor of its own",
         flush=True,

@@ -75,8 +75,8 @@ from dask_ma.kernels._gibbs_proposals import (
     TokenRun,
     accept_topics,
     cut_runs,
-    without_itself,
 )
+from dask_ma.kernels._gibbs_singly import TokenTables, are_moved_singly, move_singly
 from dask_ma.kernels._gibbs_tiles import (
     Tile,
     cut_tiles,
@@ -226,6 +226,7 @@ __all__ = [
     "Tile",
     "TileSampler",
     "TokenRun",
+    "TokenTables",
     "TopicCounts",
     "WordWeights",
     "accept_topics",
@@ -234,6 +235,7 @@ __all__ = [
     "add_elements",
     "add_products",
     "add_pulls",
+    "are_moved_singly",
     "batch_slopes",
     "batch_weights",
     "begin_rows",
@@ -288,6 +290,7 @@ __all__ = [
     "mlp_unpack",
     "model_point",
     "moment_sums",
+    "move_singly",
     "neighbour_hits",
     "newton_excess",
     "newton_point",
@@ -335,7 +338,6 @@ __all__ = [
     "transposed_copy",
     "triplet_losses",
     "used_columns",
-    "without_itself",
     "word_statistics",
     "word_weights",
 ]

@@ -1,7 +1,7 @@
 """Topics that documents and words offer to their tokens.
 
-A proposal in proportion to counts is the topic of a random token of the document, or of
-the word: no table is built. Those of the prior come on top.
+A proposal in proportion to counts is the topic of a random other token of the document,
+or of the word: no table is built. Those of the prior come on top.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _MOST_LAID_OUT = 2**19  # tokens of the words of a run, on all ranks
 def offer_of_documents(
     run: TokenRun,
     urn: np.ndarray,
+    places: np.ndarray,
     lengths: np.ndarray,
     prior: np.ndarray,
     n_proposals: int,
@@ -28,6 +29,8 @@ def offer_of_documents(
 ) -> np.ndarray:
     """Draw topics in proportion to those of each token's document, plus the prior.
 
+    The token itself is not drawn.
+
     Parameters
     ----------
     run : TokenRun
@@ -35,6 +38,8 @@ def offer_of_documents(
     urn : ndarray of int of shape (n_tokens,)
         Topics of the tokens of these documents, also of those that are not in the run:
         one document after the other.
+    places : ndarray of int64 of shape (n,)
+        Where the tokens of the run are among these.
     lengths : ndarray of int of shape (n_documents,)
         How many each has.
     prior : ndarray of shape (n_topics,)
@@ -61,7 +66,7 @@ def offer_of_documents(
 
     totals = lengths + upto[-1]
     urns = _Urns(urn, np.cumsum(lengths) - lengths, lengths, totals)
-    return urns.draw(run.owners, n_proposals, of_prior, urn.dtype, rng, kept)
+    return urns.draw(run.owners, places, n_proposals, of_prior, urn.dtype, rng, kept)
 
 
 def offer_of_words(
@@ -75,6 +80,8 @@ def offer_of_words(
     kept: KeptArrays | None = None,
 ) -> np.ndarray:
     """Draw topics in proportion to the counts of each token's word, plus the prior.
+
+    Those of the token itself are not among them.
 
     Parameters
     ----------
@@ -104,19 +111,23 @@ def offer_of_words(
         weights = prior.copy()
         words = np.repeat(np.arange(len(prior)), cells.lengths)
         weights[words, cells.columns] += cells.sizes
-        return _offer_by_rows(run, weights, n_proposals, rng)
+        return _offer_by_rows(run, topics, weights, n_proposals, rng)
     urn: np.ndarray | _Steps
+    places: np.ndarray | None
     if topics is not None and cells.sizes.sum(dtype=np.int64) == len(topics):
         urn, (lengths, starts) = topics, _lengths(run)
+        places = np.arange(len(topics))
     else:  # other ranks have some, too
         urn, lengths, starts = _of_all_ranks(cells)
+        places = _places_of(run, topics, cells, n_topics, kept)
 
     def of_prior(size: int) -> np.ndarray:
         return rng.integers(0, n_topics, size, dtype=np.int32)
 
     totals = lengths + n_topics * prior.astype(np.float64)
     urns = _Urns(urn, starts, lengths, totals)
-    return urns.draw(run.owners, n_proposals, of_prior, cells.columns.dtype, rng, kept)
+    dtype = cells.columns.dtype
+    return urns.draw(run.owners, places, n_proposals, of_prior, dtype, rng, kept)
 
 
 class _Urns(NamedTuple):
@@ -130,13 +141,14 @@ class _Urns(NamedTuple):
     def draw(
         self,
         owners: np.ndarray,
+        own: np.ndarray | None,
         n_proposals: int,
         of_prior: Callable[[int], np.ndarray],
         dtype: np.dtype,
         rng: np.random.Generator,
         kept: KeptArrays | None,
     ) -> np.ndarray:
-        """Topics of random tokens of some owners, or by the prior."""
+        """Topics of random other tokens of some owners, or by the prior."""
         kept, n = KeptArrays() if kept is None else kept, len(owners)
         offered = _no_offers(n_proposals, n, dtype)
         columns = kept("columns", n, np.intp)
@@ -146,6 +158,9 @@ class _Urns(NamedTuple):
         self.starts.take(columns, out=starts, mode="clip")
         self.lengths.take(columns, out=lengths, mode="clip")
         self.totals.take(columns, out=totals, mode="clip")
+        if own is not None:  # it is passed over
+            lengths -= 1
+            totals -= 1
         which, cells = kept("which", n, bool), kept("cells", n, np.int64)
         for row in offered:
             rng.random(out=place)
@@ -153,6 +168,8 @@ class _Urns(NamedTuple):
             behind = np.flatnonzero(np.greater_equal(place, lengths, out=which))
             cells[:] = place
             cells += starts
+            if own is not None:
+                cells += np.greater_equal(cells, own, out=which)
             if isinstance(self.topics, _Steps):
                 row[:] = self.topics.at(cells)
             else:
@@ -234,8 +251,29 @@ def _of_all_ranks(
     return urn, ends - starts, starts
 
 
+def _places_of(
+    run: TokenRun,
+    topics: np.ndarray | None,
+    cells: FilledCells,
+    n_topics: int,
+    kept: KeptArrays | None,
+) -> np.ndarray | None:
+    """Where the first tokens are that have the word and the topic of each."""
+    if topics is None:
+        return None
+    kept = KeptArrays() if kept is None else kept
+    firsts = kept("firsts", len(cells.lengths) * n_topics, np.int64)
+    rows = np.arange(len(cells.lengths)) * n_topics
+    filled = np.repeat(rows, cells.lengths) + cells.columns
+    firsts[filled] = np.cumsum(cells.sizes, dtype=np.int64) - cells.sizes
+    return np.asarray(firsts.take(run.owners * np.intp(n_topics) + topics))
+
+
 def draw_by_rows(
-    owners: np.ndarray, weights: np.ndarray, rng: np.random.Generator
+    owners: np.ndarray,
+    weights: np.ndarray,
+    rng: np.random.Generator,
+    own: np.ndarray | None = None,
 ) -> np.ndarray:
     """Draw a column for each of some rows, in proportion to the weights of the row.
 
@@ -247,6 +285,8 @@ def draw_by_rows(
         Not negative, not all 0 in a row that is drawn from.
     rng : Generator
         Random numbers.
+    own : ndarray of int of shape (n,), default=None
+        Columns of whose weights one is taken, each for its own draw alone.
 
     Returns
     -------
@@ -257,14 +297,17 @@ def draw_by_rows(
     ends = upto[n_columns - 1 :: n_columns]
     starts = np.concatenate([[0.0], ends[:-1]])
     place = rng.random(len(owners))
-    place *= (ends - starts)[owners]
+    place *= (ends - starts)[owners] - (own is not None)
     place += starts[owners]
+    if own is not None:
+        place += place >= upto.take(owners * np.intp(n_columns) + own) - 1
     found = np.searchsorted(upto, place, side="right") - owners * np.intp(n_columns)
     return np.clip(found, 0, n_columns - 1).astype(np.int32)
 
 
 def _offer_by_rows(
     run: TokenRun,
+    topics: np.ndarray | None,
     weights: np.ndarray,
     n_proposals: int,
     rng: np.random.Generator,
@@ -272,7 +315,7 @@ def _offer_by_rows(
     """Proposals in proportion to any weights of the words' topics."""
     offered = _no_offers(n_proposals, len(run.owners), np.dtype(np.int32))
     for row in offered:
-        row[:] = draw_by_rows(run.owners, weights, rng)
+        row[:] = draw_by_rows(run.owners, weights, rng, topics)
     return offered
 
 

@@ -7,7 +7,8 @@ acceptance (WarpLDA, J. Chen et al., VLDB 2016)::
     p(topic) ~ (n_document,topic + alpha) (n_word,topic + beta) / (n_topic + V beta)
                ---- proposes ------------  ---- accepts ----------------------------
 
-Counts are those before the tokens of a run were moved.
+Counts are those before the tokens of a run were moved, and without the token itself on
+both sides: so the topic that it has makes none of its proposals.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dask_ma.kernels._kept import KeptArrays
 
 _RUN_TOKENS = 20_000  # that are moved together
 _RUN_COUNTS = 400_000  # elements of the counts of a run
+_TINY = 1e-30  # a topic that has a token has more
 
 
 class TokenRun(NamedTuple):
@@ -86,7 +88,6 @@ def cut_runs(starts: np.ndarray, n_topics: int) -> list[tuple[int, int]]:
 def accept_topics(
     topics: np.ndarray,
     offered: np.ndarray,
-    without: np.ndarray,
     weights: DocumentWeights | TermWeights,
     rng: np.random.Generator,
 ) -> np.ndarray:
@@ -97,10 +98,8 @@ def accept_topics(
     topics : ndarray of int of shape (n,)
         Topics of the tokens.
     offered : ndarray of int of shape (n_proposals, n)
-        Proposals, of which one after the other is accepted or not.
-    without : ndarray of float32 of shape (n,)
-        What proposes, without the token itself, over that with it: from
-        :func:`without_itself`.
+        Proposals, of which one after the other is accepted or not. They do not depend
+        on the topic that a token has.
     weights : DocumentWeights or TermWeights
         What accepts.
     rng : Generator
@@ -115,12 +114,11 @@ def accept_topics(
         kept(name, n, np.float32) for name in ("own", "weight", "other", "bar")
     )
     which, proposal = kept("which", n, bool), kept("proposal", n, offered.dtype)
-    weights.of(topics, np.float32(1), own)  # the token itself does not count
-    own *= without
+    weights.of(topics, own, is_own=True)
     now, weight[:] = topics.astype(offered.dtype), own
     for row in offered:  # one at a time: what is worked on stays in the cache
         proposal[:] = row
-        weights.of(proposal, np.float32(0), other)
+        weights.of(proposal, other)
         _put(other, own, np.equal(proposal, topics, out=which), kept)
         rng.random(out=bar, dtype=np.float32)
         bar *= weight
@@ -142,21 +140,6 @@ def _put(
     np.bitwise_xor(into.view(bits), change, out=into.view(bits))
 
 
-def without_itself(share: np.ndarray) -> np.ndarray:
-    """Part that a token's topic has in what proposes without the token itself.
-
-    Parameters
-    ----------
-    share : ndarray of shape (n,)
-        Count of the token's topic, and prior, in its document or word.
-
-    Returns
-    -------
-    without : ndarray of float32 of shape (n,)
-    """
-    return np.asarray(((share - 1) / share).astype(np.float32))
-
-
 class _Weights:
     """Counts of a run and the prior, over the totals of the topics."""
 
@@ -165,31 +148,29 @@ class _Weights:
         run: TokenRun,
         counts: np.ndarray,
         prior: np.ndarray,
-        inverse: np.ndarray,
+        totals: np.ndarray,
         kept: KeptArrays | None,
     ) -> None:
         self.kept = KeptArrays() if kept is None else kept
         self._at = self.kept("at", len(run.owners), np.intp)
         np.multiply(run.owners, np.intp(counts.shape[1]), out=self._at)
         self._counts = counts.reshape(-1)
-        self._prior, self._inverse = prior, inverse
+        self._prior, self._totals = prior, totals
+        self._inverse = (1 / totals).astype(np.float32)
 
-    def of(self, topics: np.ndarray, own: np.float32, out: np.ndarray) -> None:
-        """Weight of a topic for each token, of whose counts `own` is taken."""
-        self.share(topics, out)
-        out -= own
-        inverse = self.kept("inverse", len(out), np.float32)
-        self._inverse.take(self._columns(topics), out=inverse, mode="clip")
-        out *= inverse
-
-    def share(self, topics: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Count of a topic for each token, and prior."""
-        cells = self._cells(topics)
+    def of(self, topics: np.ndarray, out: np.ndarray, *, is_own: bool = False) -> None:
+        """Weight of a topic for each token: its own one, without the token, or not."""
         found = self.kept("found", len(out), self._counts.dtype)
-        self._counts.take(cells, out=found, mode="clip")
+        self._counts.take(self._cells(topics), out=found, mode="clip")
+        inverse = self._inverse
+        if is_own:
+            found -= found.dtype.type(1)
+            inverse = (1 / np.maximum(self._totals - 1, _TINY)).astype(np.float32)
         out[:] = found
         out += self._prior_of(topics)
-        return out
+        factor = self.kept("inverse", len(out), np.float32)
+        inverse.take(self._columns(topics), out=factor, mode="clip")
+        out *= factor
 
     def _columns(self, topics: np.ndarray) -> np.ndarray:
         """Topics of the type that arrays are asked by."""
@@ -217,8 +198,8 @@ class DocumentWeights(_Weights):
         Tokens of each document and topic.
     prior : ndarray of float32 of shape (n_topics,)
         In the literature, this is `alpha`.
-    inverse : ndarray of float32 of shape (n_topics,)
-        What is divided by, inverted.
+    totals : ndarray of float64 of shape (n_topics,)
+        What is divided by: tokens of each topic, and the sums of the words' prior.
     kept : KeptArrays, default=None
         Memory to work in.
     """
@@ -228,10 +209,10 @@ class DocumentWeights(_Weights):
         run: TokenRun,
         counts: np.ndarray,
         prior: np.ndarray,
-        inverse: np.ndarray,
+        totals: np.ndarray,
         kept: KeptArrays | None = None,
     ) -> None:
-        super().__init__(run, counts, prior, inverse, kept)
+        super().__init__(run, counts, prior, totals, kept)
         self._is_symmetric = bool((prior == prior[0]).all())
 
     def _prior_of(self, topics: np.ndarray) -> np.ndarray:
@@ -251,8 +232,8 @@ class TermWeights(_Weights):
         Tokens of each word and topic.
     prior : ndarray of float32 of shape (n_words,) or (n_words, n_topics)
         In the literature, this is `beta`.
-    inverse : ndarray of float32 of shape (n_topics,)
-        What is divided by, inverted.
+    totals : ndarray of float64 of shape (n_topics,)
+        What is divided by: tokens of each topic, and the sums of the words' prior.
     kept : KeptArrays, default=None
         Memory to work in.
     """
@@ -262,12 +243,12 @@ class TermWeights(_Weights):
         run: TokenRun,
         counts: np.ndarray,
         prior: np.ndarray,
-        inverse: np.ndarray,
+        totals: np.ndarray,
         kept: KeptArrays | None = None,
     ) -> None:
         if prior.ndim == 1:
             prior = prior.take(run.owners)
-        super().__init__(run, counts, prior, inverse, kept)
+        super().__init__(run, counts, prior, totals, kept)
 
     def _prior_of(self, topics: np.ndarray) -> np.ndarray:
         if self._prior.ndim == 1:

@@ -26,7 +26,6 @@ from dask_ma.kernels import (
     polya_slopes,
     polya_sum,
     tokens_of_tile,
-    without_itself,
 )
 
 
@@ -197,7 +196,7 @@ def test_documents_offer_what_they_have():
     lengths = np.bincount(RUN.owners)
     turned = rng.permutation(60_000)[:50_000]  # of some tokens, in any order
     run = TokenRun(RUN.first, RUN.last, RUN.owners[turned])
-    offered = offer_of_documents(run, topics, lengths, prior, 2, rng)
+    offered = offer_of_documents(run, topics, turned, lengths, prior, 2, rng)
     assert offered.shape == (2, 50_000)
     assert (offered[0] != offered[1]).any()
     expected = counts_of_run(topics, 6) + prior
@@ -245,45 +244,74 @@ def test_what_is_accepted_has_the_product_as_its_distribution(kind):
     """Proposals of one side, accepted by the other, in a long chain."""
     rng = np.random.default_rng(2)
     n_topics, topics = 5, topics_of_run(rng, 5)
-    counts, inverse = counts_of_run(topics, 5), rng.uniform(0.5, 1, 5)
-    inverse = inverse.astype(np.float32)
+    counts, totals = counts_of_run(topics, 5), rng.uniform(60_000, 90_000, 5)
     proposing = rng.dirichlet(np.ones(n_topics))
     offered = rng.choice(n_topics, (60, 60_000), p=proposing).astype(np.int32)
     if kind == "documents":
         prior = rng.uniform(0.1, 1, 5).astype(np.float32)
-        weights = DocumentWeights(RUN, counts, prior, inverse)
+        weights = DocumentWeights(RUN, counts, prior, totals)
         added = np.tile(prior, (3, 1))
     else:
         shape = (3, 5) if kind == "words by topic" else (3,)
         prior = rng.uniform(0.1, 1, shape).astype(np.float32)
-        weights = TermWeights(RUN, counts, prior, inverse)
+        weights = TermWeights(RUN, counts, prior, totals)
         added = prior.reshape(3, -1)
-    moved = accept_topics(topics, offered, np.ones(60_000, np.float32), weights, rng)
-    expected = (counts + added) * inverse * proposing  # one token of thousands: own
+    moved = accept_topics(topics, offered, weights, rng)
+    expected = (counts + added) / totals * proposing  # one token of thousands: own
     for owner in range(3):
         own = moved[RUN.owners == owner]
         assert_frequencies(own, expected[owner] / expected[owner].sum())
 
 
 def test_the_token_itself_does_not_accept():
-    """The only token of its word has no reason but the prior to keep its topic."""
+    """The only token of its word has no reason but the prior to keep its topic.
+
+    Nor is it among the totals: without it both topics have three tokens.
+    """
     rng = np.random.default_rng(3)
     n = 20_000
     run = TokenRun(0, n, np.arange(n, dtype=np.int32))
     topics = np.zeros(n, dtype=np.int32)
     counts = np.zeros((n, 2), dtype=np.int32)
     counts[:, 0] = 1
-    ones = np.ones(2, dtype=np.float32)
-    weights = TermWeights(run, counts, np.full(n, 0.1, dtype=np.float32), ones)
+    prior, totals = np.full(n, 0.1, dtype=np.float32), np.array([4.0, 3.0])
+    weights = TermWeights(run, counts, prior, totals)
     offered = rng.integers(0, 2, (20, n)).astype(np.int32)
-    whole = np.ones(n, dtype=np.float32)
-    moved = accept_topics(topics, offered, whole, weights, rng)
+    moved = accept_topics(topics, offered, weights, rng)
     assert_frequencies(moved, np.full(2, 0.5))
-    # Documents that propose its topic twice as often because of it.
-    offered = rng.choice(2, (20, n), p=[2 / 3, 1 / 3]).astype(np.int32)
-    half = without_itself(np.full(n, 2.0))
-    moved = accept_topics(topics, offered, half, weights, rng)
-    assert_frequencies(moved, np.full(2, 0.5))
+
+
+def few_tokens(rng, n_owners):
+    """Owners of seven tokens each, of the topics 0, 0, 1, 1, 1, 2, 3, mixed."""
+    topics = np.tile(np.array([0, 0, 1, 1, 1, 2, 3]), (n_owners, 1))
+    topics = rng.permuted(topics, axis=1).ravel()
+    owners = np.repeat(np.arange(n_owners), 7).astype(np.int32)
+    return topics, TokenRun(0, n_owners, owners)
+
+
+@pytest.mark.parametrize("kind", ["documents", "words", "elsewhere", "by topic"])
+@pytest.mark.parametrize("laid_out", [0, 2**19])
+def test_the_token_itself_does_not_offer(kind, laid_out, monkeypatch):
+    monkeypatch.setattr(_gibbs_offers, "_MOST_LAID_OUT", laid_out)
+    rng, n, shares = np.random.default_rng(4), 6000, np.array([2, 3, 1, 1])
+    topics, run = few_tokens(rng, n)
+    prior = np.full(n, 0.5)
+    if kind == "documents":
+        lengths, places = np.full(n, 7), np.arange(7 * n)
+        offered = offer_of_documents(
+            run, topics, places, lengths, np.full(4, 0.5), 3, rng
+        )
+    else:
+        if kind == "elsewhere":  # topic 3 has two more there
+            shares = np.array([2, 3, 1, 3])
+        elif kind == "by topic":
+            prior = np.full((n, 4), 0.5)
+        cells = FilledCells.of(np.tile(shares, (n, 1)).astype(np.int32))
+        offered = offer_of_words(run, topics, cells, 4, prior, 3, rng)
+    for topic in range(4):
+        expected = shares + 0.5 - np.eye(4)[topic]
+        drawn = offered[:, topics == topic].ravel()
+        assert_frequencies(drawn, expected / expected.sum())
 
 
 def test_runs_are_of_whole_owners():

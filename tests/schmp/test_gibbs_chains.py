@@ -8,26 +8,49 @@ import pytest
 from scipy import special
 
 from dask_ma.data import Room
-from dask_ma.kernels import Tile, TileSampler, TopicCounts, polya_sum
+from dask_ma.kernels import (
+    DocumentWeights,
+    FilledCells,
+    TermWeights,
+    Tile,
+    TileSampler,
+    TokenRun,
+    TokenTables,
+    TopicCounts,
+    accept_topics,
+    move_singly,
+    offer_of_documents,
+    offer_of_words,
+    polya_sum,
+)
 from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import tokens_of_blocks
-from dask_ma.schmp.topics._moves import ExactMoves, Priors
+from dask_ma.schmp.topics._metropolis import MetropolisMoves
+from dask_ma.schmp.topics._moves import Priors
+
+SAMPLERS = "exact", "metropolis"
 
 
-def chain_of(tokens, n_words, topics, alpha, beta):
+def chain_of(tokens, n_words, topics, alpha, beta, sampler="exact"):
     """A sampler whose tokens have these topics, with counts of the words."""
     lengths = [len(words) for words in tokens]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     words = np.concatenate(tokens).astype(np.int32)
     keys = np.arange(len(tokens))
     documents = Documents(keys, starts, words, len(tokens), len(words))
-    moves = ExactMoves(documents, len(alpha), Room())
+    if sampler == "exact":
+        moves = ExactMoves(documents, len(alpha), Room())
+    else:
+        moves = MetropolisMoves(documents, len(alpha), Room(), 2)
     [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
     moves.add_block(0, block)
     moves.topics[0][:] = topics[moves.tokens[0]]
+    if sampler == "metropolis":  # offers that change nothing, as in a fit
+        moves._offered[0][:] = moves.topics[0][:, np.newaxis]
     counts = np.zeros((n_words, len(alpha)), dtype=np.int32)
     np.add.at(counts, (words, topics), 1)
-    totals = counts.sum(axis=0).astype(np.int64)
+    totals, counts = counts.sum(axis=0).astype(np.int64), moves.as_counts(counts)
     full = np.broadcast_to(beta, (n_words, len(alpha))).astype(np.float32)
     priors = Priors(alpha, full, full.sum(axis=0, dtype=np.float64))
     moves.begin_rotation(priors, totals, np.random.default_rng(0))
@@ -61,24 +84,119 @@ ALPHA = np.array([0.3, 0.8])
 BETA = np.array([[0.5, 0.2], [0.3, 0.9], [0.4, 0.4]])
 
 
+STATES = np.array(list(product(range(2), repeat=5)), dtype=np.int32)
+
+
 def posterior(beta):
     """Probabilities of all 32 assignments of topics to the tokens of the corpus."""
-    states = np.array(list(product(range(2), repeat=5)), dtype=np.int32)
-    logs = np.array([joint(TINY, 3, state, ALPHA, beta) for state in states])
+    logs = np.array([joint(TINY, 3, state, ALPHA, beta) for state in STATES])
     return np.exp(logs - special.logsumexp(logs))
 
 
+POWERS = 2 ** np.arange(4, -1, -1)  # by which an assignment is a number
+
+
 @pytest.mark.slow
-def test_the_posterior_of_a_tiny_corpus():
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_posterior_of_a_tiny_corpus(sampler):
     """Total variation from the probabilities of all 32 assignments."""
     n_draws, exact = 24_000, posterior(BETA)
     rng, start = np.random.default_rng(1), np.zeros(5, dtype=np.int32)
-    moves, counts, totals, priors = chain_of(TINY, 3, start, ALPHA, BETA)
+    moves, counts, totals, priors = chain_of(TINY, 3, start, ALPHA, BETA, sampler)
     found = np.zeros(32)
     for _ in range(n_draws):
         moves.visit(0, counts, priors, totals, rng)
-        found[topics_of(moves) @ (2 ** np.arange(4, -1, -1))] += 1
+        found[topics_of(moves) @ POWERS] += 1
     assert np.abs(found / n_draws - exact).sum() / 2 < 0.02
+
+
+@pytest.mark.slow
+def test_the_posterior_of_a_tiny_corpus_in_many_single_moves():
+    """Total variation of 100,000 draws, of tokens moved one after the other."""
+    n_draws, exact = 100_000, posterior(BETA)
+    rng, topics = np.random.default_rng(7), np.zeros(5, dtype=np.int64)
+    documents = np.repeat(np.arange(2), [len(words) for words in TINY])
+    words, found = np.concatenate(TINY), np.zeros(32)
+    for _ in range(n_draws):
+        tables = TokenTables(
+            *(
+                np.bincount(2 * owners + topics, minlength=2 * n).reshape(n, 2)
+                for owners, n in ((documents, 2), (words, 3))
+            ),
+            np.bincount(topics, minlength=2),
+            ALPHA,
+            BETA,
+            BETA.sum(axis=0),
+        )
+        topics = move_singly(documents, words, topics, tables, 2, rng)
+        found[topics @ POWERS] += 1
+    assert np.abs(found / n_draws - exact).sum() / 2 < 0.02
+
+
+class Together:
+    """Chains of the tiny corpus, whose tokens at one place are moved together.
+
+    The prior is mostly that of words that do not occur, so chains know nothing of each
+    other by the totals.
+    """
+
+    far = 1e9
+
+    def __init__(self, n_chains, beta, rng):
+        self.chains, self.rng = np.arange(n_chains), rng
+        owners = np.repeat([0, 1], [2, 3]), np.concatenate(TINY)
+        self.documents, self.words = (
+            (n * self.chains[:, np.newaxis] + own).astype(np.int32)
+            for n, own in zip((2, 3), owners, strict=True)
+        )
+        self.topics = rng.integers(0, 2, (n_chains, 5), dtype=np.int32)
+        shape = (-1, 2) if beta.ndim == 2 else (-1,)
+        prior = np.tile(beta.ravel(), n_chains).reshape(shape)
+        self.prior, self.totals = prior.astype(np.float32), np.full(2, self.far)
+        self.lengths = np.tile([2, 3], n_chains)
+
+    def counts(self, owners):
+        """Tokens of each owner and topic."""
+        cells = (2 * owners + self.topics).ravel()
+        return np.bincount(cells, minlength=2 * owners.max() + 2).reshape(-1, 2)
+
+    def move(self, place):
+        """Words offer and documents accept, and the other way round."""
+        of_documents, of_words = (
+            TokenRun(0, int(owners.max()) + 1, owners[:, place])
+            for owners in (self.documents, self.words)
+        )
+        own, rng = self.topics[:, place].copy(), self.rng
+        cells = FilledCells.of(self.counts(self.words))
+        offered = offer_of_words(of_words, own, cells, 2, self.prior, 2, rng)
+        counts, alpha = self.counts(self.documents), ALPHA.astype(np.float32)
+        weights = DocumentWeights(of_documents, counts, alpha, self.totals)
+        own = self.topics[:, place] = accept_topics(own, offered, weights, rng)
+        at, urn = 5 * self.chains + place, self.topics.ravel()
+        offered = offer_of_documents(of_documents, urn, at, self.lengths, ALPHA, 2, rng)
+        counts = self.counts(self.words)
+        weights = TermWeights(of_words, counts, self.prior, self.totals)
+        self.topics[:, place] = accept_topics(own, offered, weights, rng)
+
+
+@pytest.mark.parametrize("by_topic", [False, True])
+def test_the_posterior_of_a_tiny_corpus_in_many_moves_together(by_topic):
+    """Total variation of 100,000 draws, of tokens that are moved with many others."""
+    n_chains, n_draws, found = 2500, 100_000, np.zeros(32)
+    beta = BETA if by_topic else BETA[:, [0, 0]]
+    logs = [joint(TINY, 3, state, ALPHA, beta) for state in STATES]
+    for n, state in enumerate(STATES):  # totals do not matter here
+        logs[n] += polya_sum(np.bincount(state, minlength=2), beta.sum(axis=0))
+    exact = np.exp(logs - special.logsumexp(logs))
+    given = beta if by_topic else beta[:, 0]
+    chains = Together(n_chains, given, np.random.default_rng(5))
+    for sweep in range(-20, n_draws // n_chains):
+        for place in range(5):
+            chains.move(place)
+        if sweep >= 0:
+            found += np.bincount(chains.topics @ POWERS, minlength=32)
+    assert found.sum() >= n_draws
+    assert np.abs(found / found.sum() - exact).sum() / 2 < 0.02
 
 
 def many_chains(n_chains, alpha, beta, rng):
@@ -125,14 +243,13 @@ def test_the_posterior_of_a_tiny_corpus_in_many_draws():
     rng, n_chains, n_draws = np.random.default_rng(4), 64, 100_000
     exact = posterior(BETA)
     sampler, tiles, counts = many_chains(n_chains, ALPHA, BETA, rng)
-    found, powers = np.zeros(32), 2 ** np.arange(4, -1, -1)
-    n_sweeps = -(-n_draws // n_chains)
+    found, n_sweeps = np.zeros(32), -(-n_draws // n_chains)
     for sweep in range(-20, n_sweeps):
         for tile in tiles:
             sampler.draw(tile, counts, rng)
         if sweep >= 0:
             own = counts.topics.reshape(5, n_chains) % 2
-            found += np.bincount(powers @ own, minlength=32)
+            found += np.bincount(POWERS @ own, minlength=32)
     assert found.sum() >= n_draws
     assert np.abs(found / found.sum() - exact).sum() / 2 < 0.01
 
@@ -159,7 +276,8 @@ def test_counts_are_exact_however_large(others):
 
 
 @pytest.mark.slow
-def test_words_and_topics_of_a_joint_chain_have_their_prior():
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_words_and_topics_of_a_joint_chain_have_their_prior(sampler):
     """Geweke's test: words drawn given topics, topics given words, and so on."""
     rng, draws = np.random.default_rng(2), random.Random(2)
     n_words, beta = 4, 0.6
@@ -205,7 +323,9 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior():
         )
         topics, words = topics[order].copy(), words[order]
         parts = np.split(words, np.cumsum(lengths)[:-1])
-        moves, counts, totals, priors = chain_of(parts, n_words, topics, ALPHA, beta)
+        moves, counts, totals, priors = chain_of(
+            parts, n_words, topics, ALPHA, beta, sampler
+        )
         moves.visit(0, counts, priors, totals, rng)
         topics = topics_of(moves)
         chain.append(statistics(words, topics))
@@ -217,7 +337,9 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior():
     assert (np.abs(chain.mean(axis=0) - forward.mean(axis=0)) < 4 * error).all()
 
 
-def test_tiles_reach_what_a_plain_sampler_reaches():
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_moves_together_reach_what_a_plain_sampler_reaches(sampler):
     """The likelihood of the joint, averaged over the end of a chain."""
     rng = np.random.default_rng(3)
     K, n_words, alpha, beta = 3, 12, np.full(3, 0.3), 0.1
@@ -246,9 +368,12 @@ def test_tiles_reach_what_a_plain_sampler_reaches():
                 values.append(joint(tokens, n_words, z, alpha, beta))
         return np.mean(values)
 
-    moves, counts, totals, priors = chain_of(tokens, n_words, starts, alpha, beta)
+    moves, counts, totals, priors = chain_of(
+        tokens, n_words, starts, alpha, beta, sampler
+    )
     values = []
     for sweep in range(120):
+        moves.begin_rotation(priors, totals, rng)
         moves.visit(0, counts, priors, totals, rng)
         if sweep >= 20:
             values.append(joint(tokens, n_words, topics_of(moves), alpha, beta))

@@ -128,7 +128,8 @@ def serial(program, n_ranks, n_rotations):
 
     for rotation in range(n_rotations):
         changes = nothing()
-        for c in range(n_ranks):
+        laps = program.laps(None, rotation)
+        for c in range(laps * n_ranks):
             request = schedules.RotationRequest(
                 rotation, c, n_ranks, tuple(numbers), rng(2, rotation, c, 0)
             )
@@ -138,7 +139,8 @@ def serial(program, n_ranks, n_rotations):
                     found = program.update(blocks[number], locals_[rank], shared, turn)
                     for name, value in found.items():
                         changes[rank][name] = changes[rank][name] + value
-            if program.rotation.synchronize == "iteration":
+            is_lap = (c + 1) % n_ranks == 0 and c + 1 < laps * n_ranks
+            if program.rotation.synchronize == "iteration" or is_lap:
                 shared = program.aggregate(added(changes), shared)
                 changes = nothing()
         shared = program.aggregate(added(changes), shared)
@@ -172,6 +174,21 @@ def test_ranks_do_what_one_would_do(run_ranks, n_ranks, synchronize):
     assert_same(results[0][0], serial(program, n_ranks, 3))
     assert (results[0][0]["visits"] == 3 * n_ranks).all()
     assert [n for _, n in results] == [3 * n_ranks * X.shape[1]] * n_ranks
+
+
+@pytest.mark.parametrize("synchronize", ["rotation", "iteration"])
+def test_blocks_go_round_as_often_as_a_program_says(run_ranks, synchronize):
+    rotation = schedules.Rotation(2, synchronize=synchronize)
+    program = make_program(rotation, laps=lambda self, local, number: 3 - number)
+
+    def agent(group):
+        engine = make_engine(group, program, 3)
+        engine.run(2)
+        return engine.collect()
+
+    model = run_ranks(agent, 3)[0]
+    assert_same(model, serial(program, 3, 2))
+    assert (model["visits"] == (3 + 2) * 3).all()
 
 
 def test_synchronizations_differ_in_what_is_known(run_ranks):
@@ -296,6 +313,7 @@ def test_a_block_on_two_ranks_is_refused(run_ranks):
             {"update": lambda self, *rest: {"totals": 1}},
             "change of 'totals' of shape",
         ),
+        ({"laps": lambda self, local, rotation: 0}, "laps of Ordered returned 0"),
         (
             {"aggregate": lambda self, change, shared: {"total": 0}},
             "aggregate of Ordered returned",

@@ -17,9 +17,9 @@ from dask_ma.kernels import _gibbs_proposals
 from dask_ma.schmp.topics import _documents, _layout, _program
 from dask_ma.schmp.topics import _room as topic_rooms
 from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
-from dask_ma.schmp.topics._moves import ExactMoves
 from dask_ma.schmp.topics._program import GibbsTopics
 
 RNG = np.random.default_rng(0)

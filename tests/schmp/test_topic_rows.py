@@ -60,7 +60,8 @@ def test_likelihood_and_slopes_of_sparse_rows(shape):
     assert found == pytest.approx(expected)
 
 
-def test_ranks_have_no_dense_table_of_many_topics(monkeypatch):
+@pytest.mark.parametrize("sampler", ["exact", "metropolis"])
+def test_ranks_have_no_dense_table_of_many_topics(sampler, monkeypatch):
     """Of 200 words and 1,000 topics at most as many elements as there are tokens."""
     original, seen = RotationEngine.measure, []
 
@@ -73,9 +74,26 @@ def test_ranks_have_no_dense_table_of_many_topics(monkeypatch):
 
     monkeypatch.setattr(RotationEngine, "measure", measure)
     X = np.random.default_rng(2).poisson(0.2, (50, 200)).astype(float)
-    model = SchMPLDA(1000, max_iter=3, n_ranks=2, random_state=0).fit(X)
+    model = SchMPLDA(1000, sampler=sampler, max_iter=3, n_ranks=2, random_state=0)
+    model.fit(X)
     for rotation in range(1, 5):
         own = [(nnz, total) for number, nnz, total in seen if number == rotation]
         assert sum(total for _, total in own) == X.sum()
         assert all(nnz <= total for nnz, total in own)
     np.testing.assert_allclose(model.components_.sum(), X.sum() + 200, rtol=1e-5)
+
+
+@pytest.mark.parametrize("init", ["progressive", "random"])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch):
+    X = np.random.default_rng(3).poisson(0.5, (200, 60)).astype(float)
+    model = SchMPLDA(
+        4, sampler="exact", init=init, max_iter=4, n_ranks=n_ranks, random_state=0
+    )
+    dense = model.set_params(learn_every=2, topic_word_prior="auto").fit(X)
+    expected = dense.components_, dense.topic_word_prior_, dense.log_likelihood_
+    monkeypatch.setattr("dask_ma.schmp.topics._exact._SPARSE_FROM", 4)
+    found = model.fit(X)
+    np.testing.assert_array_equal(found.components_, expected[0])
+    assert found.topic_word_prior_ == pytest.approx(expected[1], rel=1e-9)
+    assert found.log_likelihood_ == pytest.approx(expected[2], rel=1e-9)

@@ -63,7 +63,7 @@ def of_rotation(seen, rotation):
     [("exact", 2**21), ("exact", 0), ("metropolis", 0)],
 )
 def test_documents_come_in_by_stages(n_ranks, sampler, most_counted, seen, monkeypatch):
-    monkeypatch.setattr("dask_ma.schmp.topics._moves._MOST_COUNTED", most_counted)
+    monkeypatch.setattr("dask_ma.schmp.topics._exact._MOST_COUNTED", most_counted)
     make(n_ranks=n_ranks, sampler=sampler).fit(X)
     n_stages = N_STAGES[sampler]
     for rotation in range(1, 8):
@@ -124,15 +124,66 @@ def test_all_tokens_have_topics_in_the_end(sampler):
     assert model.log_likelihood_ == pytest.approx(value / X.sum())
 
 
+def planted(n_documents):
+    """Documents of 60 words of 20 topics."""
+    rng = np.random.default_rng(1)
+    topics = rng.dirichlet(np.full(300, 0.05), 20)
+    shares = rng.dirichlet(np.full(20, 0.1), n_documents)
+    return np.array([rng.multinomial(60, row) for row in shares @ topics])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sampler", "n_documents"), [("exact", 1500), ("metropolis", 750)]
+)
+def test_ranks_get_as_far_in_the_same_rotations(sampler, n_documents):
+    """Also in the first ones, where each rank has tokens of a few words at a time."""
+    counts, after = planted(n_documents), {}
+    for n_ranks in (1, 2, 4, 8):
+        model = make(sampler=sampler, n_ranks=n_ranks, max_iter=8)
+        values = []
+        for seed in range(2):
+            model.set_params(n_components=20, random_state=seed).fit(counts)
+            values.append(model.log_likelihood_)
+        after[n_ranks] = np.mean(values)
+        assert after[n_ranks] > after[1] - 0.15
+
+
+def test_blocks_go_round_where_documents_come_in():
+    """As often as one rank goes through their tokens, and once more at first."""
+    model = make(n_ranks=2, sampler="metropolis").fit(X)
+    visits = [record["n_updates"] // (2 * V) for record in model.history_]
+    assert visits[:5] == [9, 8, 4, 1, 1]
+
+
+@pytest.mark.parametrize("sampler", N_STAGES)
+def test_topics_begin_on_the_first_rank(sampler, monkeypatch):
+    """Others wait for blocks that have been there, a lap at most."""
+    original, seen = GibbsTopics.update, {}
+
+    def update(program, block, local, shared, turn):
+        before = int(block.values["counts"].sum())
+        found = original(program, block, local, shared, turn)
+        if turn.rotation == 0 and turn.iteration < 6:
+            lap, number = divmod(turn.iteration, 3)
+            came = int(block.values["counts"].sum()) - before
+            seen.setdefault(lap, {})[block.number, number] = came
+        return found
+
+    monkeypatch.setattr(GibbsTopics, "update", update)
+    make(n_ranks=3, sampler=sampler).fit(X)
+    for number in range(3):  # home of the block, which goes on to the next rank
+        came = [[seen[lap][number, c] > 0 for c in range(3)] for lap in range(2)]
+        on_first = (3 - number) % 3
+        assert came[0] == [c >= on_first for c in range(3)]
+        assert came[1] == [c < on_first for c in range(3)]
+
+
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.parametrize("sampler", N_STAGES)
 def test_a_start_by_stages_is_there_in_fewer_rotations(sampler, n_ranks):
     """It is a start alone: in the end, both have come to the same likelihood."""
-    rng = np.random.default_rng(1)
-    topics = rng.dirichlet(np.full(300, 0.05), 20)
-    shares = rng.dirichlet(np.full(20, 0.1), 1500)
-    counts = np.array([rng.multinomial(60, row) for row in shares @ topics])
-    after = {}
+    counts, after = planted(1500), {}
     lengths = (6, 60) if n_ranks == 1 else (6,)
     for init in ("progressive", "random"):
         for n_rotations in lengths:

@@ -6,7 +6,8 @@ A rank in a rotation, with four ranks and two blocks for each::
                    0 -> rank 1 while 1 is updated, 6 has come from rank 3 by then
 
 Only neighbours wait for each other, and only at the end of a rotation everybody does:
-changes of what is shared are added up then (macro synchronisation). In each
+changes of what is shared are added up then (macro synchronisation). A program may have
+blocks go round several times in a rotation: everybody waits after each lap. In each
 sub-iteration the order of the blocks is fixed, so what a rank computes does not depend
 on the network.
 """
@@ -14,6 +15,7 @@ on the network.
 from __future__ import annotations
 
 import copy
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -210,7 +212,7 @@ class RotationEngine:
 
     def _rotate(self) -> int:
         """Make a rotation; number of parameters updated, on all ranks together."""
-        rank, micro = self._group.rank, self._is_micro()
+        rank, size, micro = self._group.rank, self._group.size, self._is_micro()
         route = self._route()
         change = self._no_change()
         with self.log.computing():
@@ -221,7 +223,8 @@ class RotationEngine:
             for block in jobs[rank]:
                 self._update(block, number, change)
             self._ring.end_iteration(number)
-            if micro:
+            is_lap = not (number + 1) % size and number + 1 < len(route.jobs)
+            if micro or is_lap:
                 change = self._aggregate(change)
         self._ring.end()
         turn = self._turn(len(route.jobs), len(self.parameters))
@@ -245,12 +248,22 @@ class RotationEngine:
                     self._rng(_SCHEDULE, number, 0),
                 )
             )
-            for number in range(size)
+            for number in range(size * self._laps())
         ]
         where = f"schedule of {type(self.program).__name__}, rotation {self.iteration}"
         route = Route.of(jobs, self.home, where)
         self._imbalance = self._imbalance_of(route)
         return route
+
+    def _laps(self) -> int:
+        """How often blocks go round in this rotation, as the program has it."""
+        laps = self.program.laps(self.local, self.iteration)
+        if not isinstance(laps, Integral) or laps < 1:
+            raise ValueError(
+                f"laps of {type(self.program).__name__} returned {laps!r}, expected a "
+                "whole number from 1 on"
+            )
+        return int(laps)
 
     def _update(self, number: int, iteration: int, change: dict[str, Any]) -> None:
         """Wait for a block, have the program change it, and send it on."""

@@ -106,6 +106,23 @@ class RotationProgram(ABC):
         """
         return shard
 
+    def laps(self, local: Any, rotation: int) -> int:
+        """How often blocks go round all ranks in a rotation; the same on all ranks.
+
+        Parameters
+        ----------
+        local : object
+            What :meth:`prepare` and :meth:`arrange` have made.
+        rotation : int
+            Number of the rotation, from 0.
+
+        Returns
+        -------
+        laps : int
+            1 unless overridden.
+        """
+        return 1
+
     @abstractmethod
     def weights(self, local: Any) -> np.ndarray:
         """Work that each parameter means to this rank.

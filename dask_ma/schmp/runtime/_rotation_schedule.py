@@ -21,7 +21,7 @@ class RotationRequest:
     rotation : int
         Number of the rotation, from 0.
     iteration : int
-        Number of the sub-iteration in it, from 0 to ``n_ranks - 1``.
+        Number of the sub-iteration in it, from 0 on; there are `n_ranks` in a lap.
     n_ranks : int
         Number of ranks.
     home : tuple of tuple of int
@@ -39,7 +39,9 @@ class RotationRequest:
 
 
 class Rotation:
-    """Every block visits every rank once in a rotation, along a ring.
+    """Every block visits every rank once in a lap, along a ring.
+
+    A rotation is one lap, unless a program says otherwise.
 
     In sub-iteration `c` rank `p` works on the blocks whose home is rank
     ``(p - c) % n_ranks``, the heaviest first: no two ranks ever have the same parameter
@@ -56,8 +58,9 @@ class Rotation:
         parameters. Where few parameters make most of the work, ranges are uneven.
     synchronize : {"rotation", "iteration"}, default="rotation"
         When all ranks wait for each other, and what they have found out together
-        becomes known: after each rotation (macro synchronisation), or after each
-        sub-iteration (micro synchronisation), which takes longer.
+        becomes known: after each rotation, and each lap of one (macro
+        synchronisation), or after each sub-iteration (micro synchronisation), which
+        takes longer.
 
     References
     ----------

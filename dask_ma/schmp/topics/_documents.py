@@ -114,6 +114,20 @@ class Documents:
         """Tokens of each document."""
         return np.diff(self.starts)
 
+    def owners(self, tokens: np.ndarray) -> np.ndarray:
+        """Documents of some tokens.
+
+        Parameters
+        ----------
+        tokens : ndarray of int of shape (n,)
+            Their places.
+
+        Returns
+        -------
+        documents : ndarray of int64 of shape (n,)
+        """
+        return np.searchsorted(self.starts, tokens, side="right") - 1
+
     def sort(self, stages: np.ndarray) -> None:
         """Sort the documents, before their words are read.
 

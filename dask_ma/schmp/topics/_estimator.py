@@ -88,9 +88,10 @@ class SchMPLDA(FittedGibbs):
         How tokens get their first topics. "random" draws them all at once, by chance.
         "progressive" begins with down to a 16th of the documents, doubles them in each
         of up to four rotations, and draws first topics given those that are there,
-        which gets as far in fewer rotations. With less than 900 tokens or five
-        documents for each topic in the first part ("metropolis": 300 or two), it begins
-        with more documents. It is not used where weights of first topics are given.
+        which gets as far in fewer rotations; several ranks pass blocks on several times
+        in these. With less than 900 tokens or five documents for each topic in the
+        first part ("metropolis": 300 or two), it begins with more documents. It is not
+        used where weights of first topics are given.
     components_init : array-like of shape (n_components, n_features), default=None
         Weights above 0; a token's first topic is drawn in proportion to those of its
         word. None draws by `topic_word_prior`.

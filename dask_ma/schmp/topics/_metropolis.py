@@ -17,21 +17,22 @@ from dask_ma.kernels import (
     KeptArrays,
     TermWeights,
     TokenRun,
+    TokenTables,
     accept_topics,
+    are_moved_singly,
     cut_runs,
     document_stages,
     draw_by_rows,
+    move_singly,
     offer_of_documents,
     offer_of_words,
-    without_itself,
 )
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._layout import BlockTokens
 from dask_ma.schmp.topics._moves import Moves, Priors
 from dask_ma.schmp.topics._rows import OpenRows
 
-_OFFERED, _WITHOUT = "tokens/offered", "tokens/without"
-_TIMES = 2  # that stages draw what a rotation of all documents draws
+_OFFERED = "tokens/offered"
 
 
 class MetropolisMoves(Moves):
@@ -42,14 +43,19 @@ class MetropolisMoves(Moves):
     the blocks say at the end of a rotation.
 
     With stages, a part of the documents comes in with each of the first rotations, with
-    topics drawn by what their words have. While a block is here, both sides take
-    several turns, for its tokens alone: so many that such a rotation draws about twice
-    as many tokens as there are, but for that in which the last ones come in.
+    topics drawn by what their words have. Both sides take several turns, while a block
+    is here for its tokens alone, and in several laps of the blocks: so many that such a
+    rotation draws about twice as many tokens as there are, but for that in which the
+    last ones come in.
+
+    Tokens of a small corpus are moved one after the other while their block is here.
 
     Tokens of a block lie in the order of the documents: documents go through all blocks
     side by side, and words through one, from place to place. Counts of words are sparse
     but for those that are looked at.
     """
+
+    _times = 2
 
     def __init__(
         self,
@@ -58,10 +64,12 @@ class MetropolisMoves(Moves):
         room: Room,
         n_proposals: int,
         n_stages: int = 0,
+        rank: int = 0,
+        n_ranks: int = 1,
     ) -> None:
-        super().__init__(documents, n_topics, room)
-        self.n_stages = n_stages
+        super().__init__(documents, n_topics, room, n_stages, rank, n_ranks)
         self._n_proposals = n_proposals
+        self._is_small = are_moved_singly(documents.n_all_tokens)
         self._kept_arrays = KeptArrays()
         stages = document_stages(documents.keys, n_stages)
         self._edges = np.searchsorted(stages, np.arange(n_stages + 2))
@@ -71,12 +79,10 @@ class MetropolisMoves(Moves):
             for first, last in cut_runs(documents.starts[edge : end + 1], n_topics)
         ]
         self._stages = stages[[first for first, _ in self._of_documents]]
-        self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._cuts: dict[int, np.ndarray] = {}  # of a block, where stages end
         self._parts: dict[int, np.ndarray] = {}
         self._by_word: dict[int, np.ndarray] = {}
         self._offered: dict[int, np.ndarray] = {}
-        self._without: dict[int, np.ndarray] = {}
         self._moved: dict[int, np.ndarray] = {}  # what blocks have not been told yet
 
     def add_block(self, number: int, block: BlockTokens) -> None:
@@ -94,8 +100,6 @@ class MetropolisMoves(Moves):
         self._moved[number] = room.empty(n, self._dtype)
         # Offers of a token lie side by side: they are looked up together.
         self._offered[number] = room.empty((n, self._n_proposals), self._dtype)
-        self._without[number] = room.empty(n, np.float32)
-        self._without[number][:] = 1
 
     def empty_counts(self, n_words: int) -> Any:
         return sparse.csr_array((n_words, self._n_topics), dtype=np.int32)
@@ -134,7 +138,7 @@ class MetropolisMoves(Moves):
     def begin_rotation(
         self, priors: Priors, totals: np.ndarray, rng: np.random.Generator
     ) -> None:
-        if min(self._next.values()) > self.n_stages:
+        if min(self._next.values()) > self.n_stages and not self._is_small:
             runs = range(len(self._of_documents))
             self._turn_of_documents(runs, list(self.tokens), priors, totals, rng)
 
@@ -146,26 +150,66 @@ class MetropolisMoves(Moves):
         totals: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
-        stage = self._next[number]
-        if stage > self.n_stages:
+        if self._next[number] > self.n_stages:
+            if self._is_small:
+                return self._singly(number, counts, priors, totals, rng)
             by_word, ends = self._by_word[number], self._ends[number]
             return self._turn_of_words(
                 number, by_word, ends, counts, priors, totals, rng
             )
-        self._next[number] += 1
-        cuts = self._cuts[number]
-        new = self._between(number, cuts[stage], cuts[stage + 1])
-        change, n_changed = self._come_in(number, *new, counts, priors, rng), 0
-        totals += change
+        cuts, due = self._cuts[number], self._due(number, counts)
+        change, n_changed = np.zeros(self._n_topics, dtype=np.int64), 0
+        if due is None:
+            return change, n_changed
+        stage = due.stage
+        if due.is_new:
+            new = self._between(number, cuts[stage], cuts[stage + 1])
+            change += self._come_in(number, *new, counts, priors, rng)
+            totals += change
         there = self._between(number, 0, cuts[stage + 1])
         runs = range(np.searchsorted(self._stages, stage, side="right"))
-        is_last = stage == self.n_stages
-        for _ in range(1 if is_last else _TIMES * 2 ** (self.n_stages - stage)):
+        for _ in range(due.n_turns):
             self._turn_of_documents(runs, [number], priors, totals, rng)
             moved, n_changed = self._turn_of_words(
                 number, *there, counts, priors, totals, rng
             )
             change += moved
+        return change, n_changed if due.is_last else 0
+
+    def _singly(
+        self,
+        number: int,
+        counts: Any,
+        priors: Priors,
+        totals: np.ndarray,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, int]:
+        """Move the tokens of a block one after the other."""
+        words, n = self.words(number), self._n_topics
+        if not len(words):
+            return np.zeros(n, dtype=np.int64), 0
+        owners = {
+            block: self._documents.owners(tokens)
+            for block, tokens in self.tokens.items()
+        }
+        there, words = np.unique(words, return_inverse=True)
+        rows, before = OpenRows(counts, self._kept_arrays), self.topics[number]
+        own, documents = rows.take(there), np.zeros((len(self._documents), n), int)
+        for block, topics in self.topics.items():
+            np.add.at(documents, (owners[block], topics), 1)
+        prior = priors.words[there].astype(np.float64)
+        table = np.broadcast_to(prior.reshape(len(there), -1), own.shape)
+        tables = TokenTables(
+            documents, own, totals, priors.document, table, priors.sums
+        )
+        after = move_singly(
+            owners[number], words, before, tables, self._n_proposals, rng
+        )
+        change, n_changed = self._move(own, words, before, after)
+        rows.put(FilledCells.of(own))
+        rows.close()
+        before[:] = after
+        totals += change
         return change, n_changed
 
     def _between(
@@ -237,21 +281,16 @@ class MetropolisMoves(Moves):
             offered = _joined(self._offered, turn)
             tokens = TokenRun(first, last, owners[: len(offered)])
             own = topics[: len(offered)]
-            inverse = (1 / (totals + priors.sums)).astype(np.float32)
-            weights = DocumentWeights(tokens, counts, alpha, inverse, kept)
-            moved = accept_topics(
-                own, offered.T, _joined(self._without, turn), weights, rng
-            )
+            weights = DocumentWeights(tokens, counts, alpha, totals + priors.sums, kept)
+            moved = accept_topics(own, offered.T, weights, rng)
             totals += self._move(counts, tokens.owners, own, moved)[0]
             topics[: len(moved)] = moved
-            share = kept("share", len(moved), np.float32)
-            without = without_itself(weights.share(moved, share))
-            urn = self._urn(run, places, topics)
+            urn, at = self._urn(run, places, topics)
+            at, n_proposals = at[: len(moved)], self._n_proposals
             offers = offer_of_documents(
-                tokens, urn, lengths, priors.document, self._n_proposals, rng, kept
+                tokens, urn, at, lengths, priors.document, n_proposals, rng, kept
             )
             _give(self._moved, turn, moved)
-            _give(self._without, turn, without)
             _give(self._offered, turn, offers.T)
         self.unreported += totals - before
 
@@ -267,7 +306,7 @@ class MetropolisMoves(Moves):
     ) -> tuple[np.ndarray, int]:
         """Words look at what some tokens of a block are offered, and offer more."""
         topics, offered = self.topics[number], _items(self._offered[number])
-        without, shape = self._without[number], (-1, self._n_proposals)
+        shape = -1, self._n_proposals
         change, n_changed = np.zeros(self._n_topics, dtype=np.int64), 0
         kept = self._kept_arrays
         rows = OpenRows(counts, kept)
@@ -275,14 +314,11 @@ class MetropolisMoves(Moves):
             own, before = rows.take(words), topics.take(tokens)
             now = self._moved[number].take(tokens)
             told, _ = self._move(own, run.owners, before, now)
-            inverse = (1 / (totals + priors.sums)).astype(np.float32)
             prior = priors.words[words]
-            weights = TermWeights(run, own, prior, inverse, kept)
+            weights = TermWeights(run, own, prior, totals + priors.sums, kept)
             proposals = offered.take(tokens).view(self._dtype).reshape(shape)
-            after = accept_topics(now, proposals.T, without.take(tokens), weights, rng)
+            after = accept_topics(now, proposals.T, weights, rng)
             moved, _ = self._move(own, run.owners, now, after)
-            share = kept("share", len(after), np.float32)
-            without[tokens] = without_itself(weights.share(after, share))
             cells = FilledCells.of(own, kept)
             rows.put(cells)
             offers = offer_of_words(
@@ -309,7 +345,7 @@ class MetropolisMoves(Moves):
 
     def _kept(self) -> dict[str, dict[int, np.ndarray]]:
         offered = {number: array.T for number, array in self._offered.items()}
-        return {**super()._kept(), _OFFERED: offered, _WITHOUT: self._without}
+        return {**super()._kept(), _OFFERED: offered}
 
     def _parts_of(self, run: int, blocks: Sequence[int]) -> _Parts:
         """Where blocks have tokens of some documents, and topics; `blocks` first."""
@@ -332,16 +368,18 @@ class MetropolisMoves(Moves):
         owners = TokenRun.between(*bounds, self._documents.starts).owners
         return owners.take(places)
 
-    def _urn(self, run: int, places: np.ndarray, topics: np.ndarray) -> np.ndarray:
-        """Topics of the documents' tokens, one document after the other."""
+    def _urn(
+        self, run: int, places: np.ndarray, topics: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Topics of the documents' tokens, by document, and where these are there."""
         first, last = self._documents.starts[list(self._of_documents[run])]
         urn = np.empty(last - first, dtype=topics.dtype)
         urn[places] = topics
         if len(places) == len(urn):
-            return urn
+            return urn, places
         is_there = np.zeros(len(urn), dtype=bool)
         is_there[places] = True
-        return urn[is_there]
+        return urn[is_there], (np.cumsum(is_there) - 1).take(places)
 
 
 _Parts = list[tuple[int, slice]]

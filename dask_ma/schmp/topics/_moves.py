@@ -11,23 +11,11 @@ import numpy as np
 from dask_ma.comm import Group
 from dask_ma.data import Room
 from dask_ma.engine import State
-from dask_ma.kernels import (
-    Tile,
-    TileSampler,
-    TopicCounts,
-    cut_tiles,
-    document_groups,
-    document_stages,
-    draw_by_rows,
-    tokens_of_tile,
-)
 from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
 from dask_ma.schmp.topics._layout import BlockTokens, by_document
 
-# Up to here a float32 is less than a quarter from the number that ones are added to.
-_MOST_COUNTED = 2**21
-_COUNTS = 2**15  # elements of a table of counts at a time
 _TOPICS = "tokens/topics"
+_MOST_LAPS = 8  # of the blocks in a rotation
 
 
 class Priors(NamedTuple):
@@ -48,6 +36,27 @@ class Priors(NamedTuple):
     sums: np.ndarray
 
 
+class Due(NamedTuple):
+    """What is to be done with a block of words that has come, in the first rotations.
+
+    Attributes
+    ----------
+    stage : int
+        Documents of this stage, and of those before it, are there.
+    is_new : bool
+        Whether those of this stage come in now.
+    n_turns : int
+        How often the tokens are gone through.
+    is_last : bool
+        Whether the block comes again only with the next rotation.
+    """
+
+    stage: int
+    is_new: bool
+    n_turns: int
+    is_last: bool
+
+
 class Moves(ABC):
     """Base of the samplers.
 
@@ -58,6 +67,10 @@ class Moves(ABC):
     n_topics : int
     room : Room
         Where what there is of each token lies.
+    n_stages : int, default=0
+        Rotations after which some documents have yet to come in.
+    rank, n_ranks : int, default=0 and 1
+        This rank, and of how many.
 
     Attributes
     ----------
@@ -69,12 +82,24 @@ class Moves(ABC):
     topics : dict of int to ndarray of int of shape (n,)
         Topics of these.
     n_stages : int
-        Rotations after which some documents have yet to come in.
+        As given.
     """
 
-    n_stages = 0
+    _times = 1  # that a stage draws what a rotation of all documents draws
 
-    def __init__(self, documents: Documents, n_topics: int, room: Room) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        n_topics: int,
+        room: Room,
+        n_stages: int = 0,
+        rank: int = 0,
+        n_ranks: int = 1,
+    ) -> None:
+        self.n_stages = n_stages
+        self._rank, self._most_laps = rank, 1 if n_ranks == 1 else _MOST_LAPS
+        self._next: dict[int, int] = {}  # stage of each block that is to come in
+        self._laps_made: dict[int, int] = {}  # of each block, in the first rotations
         self.unreported = np.zeros(n_topics, dtype=np.int64)
         self.tokens: dict[int, np.ndarray] = {}
         self.topics: dict[int, np.ndarray] = {}
@@ -108,6 +133,50 @@ class Moves(ABC):
     def as_counts(self, counts: Any) -> Any:
         """Counts of a block, dense or sparse, in the form that the sampler changes."""
         return counts
+
+    def laps(self, rotation: int) -> int:
+        """How often blocks go round in a rotation.
+
+        Where there are several ranks, some words alone are looked at while a block is
+        here. To go through their tokens time and again would give them topics that are
+        not those of the words on other ranks. In rotation 0 there is one more lap, in
+        which ranks wait for the blocks that have been on the first one.
+
+        Parameters
+        ----------
+        rotation : int
+            Its number, which in the beginning is that of a stage.
+
+        Returns
+        -------
+        laps : int
+        """
+        laps = min(self._turns(rotation), self._most_laps)
+        return laps + 1 if not rotation and laps > 1 else laps
+
+    def _turns(self, stage: int) -> int:
+        """How often tokens are gone through while a stage comes in."""
+        left = self.n_stages - stage
+        return self._times << left if left > 0 else 1
+
+    def _due(self, number: int, counts: Any) -> Due | None:
+        """What is due of a block; None if it is to be passed on as it is.
+
+        Topics begin on the first rank: tokens elsewhere that came in before its blocks
+        are there would give the same numbers to other topics.
+        """
+        if self._next[number] > self.n_stages:  # the last one has come in
+            return Due(self.n_stages, False, 1, True)
+        made = self._laps_made.get(number, 0)
+        self._laps_made[number] = made + 1
+        if self._rank and not made and not counts.sum():
+            return None
+        ends = np.cumsum([self.laps(stage) for stage in range(self.n_stages + 1)])
+        stage = int(np.searchsorted(ends, made, side="right"))
+        is_new = self._next[number] == stage
+        self._next[number] = stage + 1
+        n_turns = max(1, self._turns(stage) // self._most_laps)
+        return Due(stage, is_new, n_turns, made + 1 == ends[stage])
 
     @abstractmethod
     def place(
@@ -234,182 +303,6 @@ class Moves(ABC):
         np.add.at(flat, rows + after, one)
         change = np.bincount(after, minlength=self._n_topics)
         return change - np.bincount(before, minlength=self._n_topics), len(changed)
-
-
-class ExactMoves(Moves):
-    """Tokens are drawn from their conditional distributions, a tile at a time.
-
-    With stages, a part of the documents comes in with each of the first rotations, as
-    many as there are, and these are gone through several times: so often that all
-    rotations draw about as many tokens. A token gets its first topic given those of the
-    tokens that are there.
-    """
-
-    def __init__(
-        self, documents: Documents, n_topics: int, room: Room, n_stages: int = 0
-    ) -> None:
-        super().__init__(documents, n_topics, room)
-        self.n_stages = n_stages
-        self._sampler = TileSampler(n_topics)
-        self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
-        self._stages = document_stages(documents.keys, n_stages)
-        self._bounds = document_groups(documents.lengths, self._size, self._stages)
-        self._next: dict[int, int] = {}  # stage of each block that is to come in
-        self._tiles: dict[int, list[Tile]] = {}
-        self._order: dict[int, np.ndarray] = {}  # until tokens have topics
-        self._counts: np.ndarray | None = None
-        self._words = np.empty((0, self._sampler.width), dtype=np.float32)
-
-    def add_block(self, number: int, block: BlockTokens) -> None:
-        documents = block.owners.take(block.by_word)
-        tiles, order = cut_tiles(documents, block.words, self._bounds, self._size)
-        del documents
-        self._ends[number] = block.ends
-        [self._order[number]] = self._room.pack([order], np.int32)
-        [self.tokens[number]] = self._room.pack(
-            [block.tokens[block.by_word[order]]], np.int32
-        )
-        self.topics[number] = self._room.empty(len(order), self._dtype)
-        self._next[number] = 0 if self.n_stages else 1
-        names = ("documents", "words", "repeats")
-        columns = [
-            self._room.pack([getattr(tile, name) for tile in tiles], np.int32)
-            for name in names
-        ]
-        self._tiles[number] = [
-            tile._replace(**dict(zip(names, arrays, strict=True)))
-            for tile, *arrays in zip(tiles, *columns, strict=True)
-        ]
-
-    def empty_counts(self, n_words: int) -> np.ndarray:
-        return np.zeros((n_words, self._n_topics), dtype=np.int32)
-
-    def place(
-        self, number: int, counts: Any, weights: Any, rng: np.random.Generator
-    ) -> np.ndarray:
-        lengths = np.diff(self._ends[number])
-        words = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        if weights is None:
-            topics = rng.integers(0, self._n_topics, len(words), dtype=np.int32)
-        else:
-            topics = draw_by_rows(words, weights, rng)
-        self.topics[number][:] = topics.take(self._order.pop(number))
-        self._next[number] = self.n_stages + 1
-        np.add.at(
-            counts.reshape(-1), words * np.intp(self._n_topics) + topics, np.int32(1)
-        )
-        return np.bincount(topics, minlength=self._n_topics)
-
-    def words(self, number: int) -> np.ndarray:
-        of_tiles = [tile.words.take(tile.cells) for tile in self._tiles[number]]
-        return np.concatenate([np.empty(0, dtype=np.int32), *of_tiles])
-
-    def document_counts(self) -> Iterator[np.ndarray]:
-        counts = self._document_table()
-        for part in _rows_at_a_time(*counts.shape):
-            yield np.rint(counts[part, : self._n_topics]).astype(np.int64)
-
-    def load(self, group: Group, state: State) -> None:
-        super().load(group, state)
-        self._counts = None
-        self._order.clear()
-        self._next = dict.fromkeys(self._next, self.n_stages + 1)
-
-    def begin_rotation(
-        self, priors: Priors, totals: np.ndarray, rng: np.random.Generator
-    ) -> None:
-        """Nothing: documents are looked at as blocks come."""
-
-    def visit(
-        self,
-        number: int,
-        counts: np.ndarray,
-        priors: Priors,
-        totals: np.ndarray,
-        rng: np.random.Generator,
-    ) -> tuple[np.ndarray, int]:
-        topics, n = self.topics[number], self._n_topics
-        words, most = self._as_weights(counts, priors.words)
-        of_document = np.zeros(self._sampler.width, dtype=np.float32)
-        of_document[:n] = priors.document
-        known = TopicCounts(
-            topics, self._document_table(), words, totals, of_document, priors.sums
-        )
-        totals_before = totals.copy()
-        new, tiles, n_times = self._due(number)
-        for tile in new:
-            self._sampler.place(tile, known, rng)
-        before, n_changed = None, 0
-        if most + len(topics) > _MOST_COUNTED:
-            for tile in new:
-                cells = tile.words.take(tile.cells) * np.intp(n) + topics[tile.tokens]
-                np.add.at(counts.reshape(-1), cells, np.int32(1))
-            before = topics.copy()
-        for _ in range(n_times):
-            n_changed = sum(self._sampler.draw(tile, known, rng) for tile in tiles)
-        if before is None:
-            # Counts plus prior, with the changes: faster than to make these again.
-            _to_counts(words[:, :n], priors.words, counts)
-        else:
-            self._move(counts, self.words(number), before, topics)
-        return totals - totals_before, n_changed
-
-    def _due(self, number: int) -> tuple[list[Tile], list[Tile], int]:
-        """Tiles that come in, those that are to be drawn, and how many times."""
-        tiles, stage = self._tiles[number], self._next[number]
-        if stage > self.n_stages:
-            return [], tiles, 1
-        self._next[number] += 1
-        new = [tile for tile in tiles if self._stages[tile.first] == stage]
-        drawn = [tile for tile in tiles if self._stages[tile.first] <= stage]
-        return new, drawn, 2 ** (self.n_stages - stage)
-
-    def _as_weights(
-        self, counts: np.ndarray, prior: np.ndarray
-    ) -> tuple[np.ndarray, float]:
-        """Counts of words plus their prior, for the sampler, and the largest of all."""
-        n, width = self._n_topics, self._sampler.width
-        if len(self._words) < len(counts):
-            self._words = np.zeros((len(counts), width), dtype=np.float32)
-        words, most = self._words[: len(counts)], 0.0
-        for part in _rows_at_a_time(len(counts), width):
-            here = words[part, :n]
-            here[:] = counts[part]
-            here += prior[part].reshape(len(here), -1)
-            most = max(most, float(here.max(initial=0)))
-        return words, most
-
-    def _document_table(self) -> np.ndarray:
-        """Tokens of each document and topic, made when it is asked for first."""
-        if self._counts is None:
-            width = self._sampler.width
-            table = np.zeros((len(self._documents), width), dtype=np.float32)
-            flat, one = table.reshape(-1), np.float32(1)
-            for number, tiles in self._tiles.items():
-                for tile in tiles:
-                    if self._stages[tile.first] >= self._next[number]:
-                        continue
-                    rows = tile.documents.take(tile.cells) + np.intp(tile.first)
-                    topics = self.topics[number][tile.tokens]
-                    np.add.at(flat, rows * width + topics, one)
-            self._counts = table
-        return self._counts
-
-
-def _rows_at_a_time(n_rows: int, width: int) -> Iterator[slice]:
-    """Parts of a table that the cache holds."""
-    step = max(1, _COUNTS // width)
-    for first in range(0, n_rows, step):
-        yield slice(first, min(first + step, n_rows))
-
-
-def _to_counts(words: np.ndarray, prior: np.ndarray, counts: np.ndarray) -> None:
-    """Whole numbers of counts plus prior, which are changed."""
-    for part in _rows_at_a_time(*words.shape):
-        here = words[part]
-        here -= prior[part].reshape(len(here), -1)
-        np.rint(here, out=here)
-        counts[part] = here
 
 
 def topic_dtype(n_topics: int) -> np.dtype:

@@ -20,9 +20,10 @@ from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
 from dask_ma.schmp.topics._documents import Documents, TokenTopics
+from dask_ma.schmp.topics._exact import ExactMoves, has_sparse_rows
 from dask_ma.schmp.topics._layout import by_document, chunks, tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
-from dask_ma.schmp.topics._moves import ExactMoves, Moves, Priors, topic_dtype
+from dask_ma.schmp.topics._moves import Moves, Priors, topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._room import (
     LAYOUT,
@@ -123,19 +124,25 @@ class GibbsTopics(RotationProgram):
             n_stages = p.n_stages(*shape)
             documents.sort(document_stages(documents.keys, n_stages))
             documents.read(shard, room, fractions=p.fractions)
-            moves = self._lay_out(documents, room, n_stages)
+            moves = self._lay_out(documents, room, n_stages, group)
         except BaseException:
             room.close()
             raise
         totals = np.zeros(p.n_components, dtype=np.int64)
         return LocalTopics(documents, moves, room, totals)
 
-    def _lay_out(self, documents: Documents, room: Room, n_stages: int) -> Moves:
+    def _lay_out(
+        self, documents: Documents, room: Room, n_stages: int, group: Group
+    ) -> Moves:
         """The tokens as the sampler wants them."""
-        p = self.params
+        p, starts = self.params, (n_stages, group.rank, group.size)
         if p.sampler == "exact":
-            return ExactMoves(documents, p.n_components, room, n_stages)
-        return MetropolisMoves(documents, p.n_components, room, p.n_proposals, n_stages)
+            return ExactMoves(documents, p.n_components, room, *starts)
+        return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
+
+    def laps(self, local: LocalTopics, rotation: int) -> int:
+        """Several with the first rotations, where documents come in by stages."""
+        return local.moves.laps(rotation)
 
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
@@ -287,10 +294,12 @@ class GibbsTopics(RotationProgram):
         others = LAYOUT * n_tokens // n_blocks
         n_cells = p.n_features * p.n_components
         table = 4 * n_cells
-        if p.sampler == "metropolis":  # sparse rows
+        if p.sampler == "metropolis" or has_sparse_rows(p.n_components):
             table = 8 * min(n_cells, documents.n_all_tokens)
         others += TABLES * table // group.size
         if p.sampler == "exact":
+            if has_sparse_rows(p.n_components):  # a block is dense while it is here
+                others += 8 * n_cells // n_blocks
             others += 4 * len(documents) * TileSampler(p.n_components).width
             others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)

@@ -67,7 +67,7 @@ def bytes_per_token(sampler: str, topic_size: int, n_proposals: int) -> tuple[in
     """
     if sampler == "exact":
         return 16 + topic_size, topic_size
-    return 16 + (n_proposals + 2) * topic_size, (n_proposals + 1) * topic_size + 4
+    return 12 + (n_proposals + 2) * topic_size, (n_proposals + 1) * topic_size
 
 
 def kept_copies(group: Group) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.kernels import FilledCells, KeptArrays
 from dask_ma.schmp.topics._documents import ranges
@@ -84,6 +87,29 @@ class OpenRows:
             arrays.append(joined)
         ends = np.cumsum(np.append(0, lengths), dtype=table.indptr.dtype)
         table.indptr, table.indices, table.data = ends, *arrays
+
+
+@contextmanager
+def opened(counts: Any) -> Iterator[np.ndarray]:
+    """A table of counts as a dense one, whose changes it takes over in the end.
+
+    Parameters
+    ----------
+    counts : ndarray or csr_array of int32 of shape (n_rows, n_columns)
+
+    Yields
+    ------
+    table : ndarray of int32 of shape (n_rows, n_columns)
+    """
+    if not sparse.issparse(counts):
+        yield counts
+        return
+    table = counts.toarray()
+    yield table
+    cells = FilledCells.of(table)
+    ends = np.append(0, np.cumsum(cells.lengths))
+    counts.indptr = ends.astype(counts.indptr.dtype)
+    counts.indices, counts.data = cells.columns, cells.sizes
 
 
 def filled(counts: Any, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
