@@ -155,9 +155,7 @@ def test_a_gpu_comes_to_the_network_of_the_processor(multi, precision, atol, pre
     on_gpu = {"device": "cuda", "precision": precision, "prefetch": prefetch}
     first = nn.Linear(multi[0].shape[1], 4)
     before, plain, ours = (
-        MPCAClassifier(
-            module=Torch(first, **chosen), batch_size=32, n_ranks=1, **QUICK
-        )
+        MPCAClassifier(module=Torch(first, **chosen), batch_size=32, n_ranks=1, **QUICK)
         .fit(*multi)
         .vector_
         for chosen in (
