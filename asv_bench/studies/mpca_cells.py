@@ -101,22 +101,26 @@ def best_of(rows: list[Row]) -> list[Row]:
     return list(best.values())
 
 
-def number(value: float, places: int) -> str:
+def number(value: float, places: int, unknown: str = "") -> str:
     """As the table has it: nothing for what is not known."""
     if np.isnan(value):
         return ""
-    return f"{value:.{places}f}" if np.isfinite(value) else "not reached"
+    return f"{value:.{places}f}" if np.isfinite(value) else unknown
 
 
-def table(rows: list[Row]) -> list[list[str]]:
-    """The best setting of each strategy, and how long it takes by "mpca"."""
+def table(rows: list[Row], limit: float) -> list[list[str]]:
+    """The best setting of each strategy, and how long it takes by "mpca".
+
+    Where none has come to the target, the table says after how many seconds.
+    """
     best = best_of(rows)
     ours = {row[:2]: row.course.seconds for row in best if row.strategy == "mpca"}
     head = ["task", "link", "strategy", "setting", "seconds", "epochs", "computing"]
     lines = [[*head, "steps between exchanges", "test accuracy", "times mpca"]]
     for row in best:
         course, base = row.course, ours.get(row[:2], np.nan)
-        values = [number(course.seconds, 1), number(course.epochs, 2)]
+        values = [number(course.seconds, 1, f"not within {limit:g} s")]
+        values += [number(course.epochs, 2)]
         values += [number(course.computing, 2), number(course.tau, 1)]
         values += [number(course.accuracy, 4), number(course.seconds / base, 2)]
         lines.append([row.task, row.link, row.strategy, row.setting, *values])

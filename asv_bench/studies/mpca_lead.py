@@ -354,7 +354,9 @@ def main() -> int:
     add("--pause", type=float, help="seconds, of each step; the task's by default")
     add("--target", type=float, help="accuracy, in place of the task's own")
     add("--write", type=Path, help="file of comma-separated values to add to")
-    add("--limit", type=float, default=120.0, help="seconds, of a fit")
+    add(
+        "--limit", type=float, default=120.0, help="seconds until a fit ends unfinished"
+    )
     add("--brief", action="store_true", help="one setting of each strategy")
     add("--cells", type=Path, help="file with fits, to go on with")
     add("--seconds", type=float, default=np.inf, help="begin no fit after so many")
@@ -367,7 +369,7 @@ def main() -> int:
     cells = Cells(args.cells, args.seconds)
     if not args.show:
         make(args, cells)
-    lines = table(cells.rows())
+    lines = table(cells.rows(), args.limit)
     csv.writer(sys.stdout).writerows(lines)
     if args.write is not None:
         is_new = not args.write.exists()

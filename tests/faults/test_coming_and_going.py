@@ -249,7 +249,7 @@ def test_persisted_rows_that_are_being_computed_again(client, rows):
     def slow(block):
         import time
 
-        time.sleep(1.5)
+        time.sleep(0.7)
         return block
 
     X, y = as_input("lazy", client, *rows)

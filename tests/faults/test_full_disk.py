@@ -33,6 +33,7 @@ def cluster_client():
         dask.config.set(
             {
                 "distributed.worker.memory.target": 0.0005,
+                "distributed.worker.memory.monitor-interval": "100ms",
                 "distributed.scheduler.work-stealing": False,  # each keeps its share
             }
         ),

@@ -146,6 +146,45 @@ def test_the_gpus_of_this_host(multi):
     assert np.isfinite(shared.vector_).all()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize(("precision", "atol"), [("float32", 1e-3), ("bf16", 0.05)])
+def test_a_gpu_comes_to_the_network_of_the_processor(multi, precision, atol, prefetch):
+    """One rank makes the same steps on the same batches, but for rounding."""
+    common = {"optimizer": "SGD", "optimizer_params": {"lr": 0.1}}
+    on_gpu = {"device": "cuda", "precision": precision, "prefetch": prefetch}
+    first = nn.Linear(multi[0].shape[1], 4)
+    before, plain, ours = (
+        MPCAClassifier(module=Torch(first, **chosen), batch_size=32, n_ranks=1, **QUICK)
+        .fit(*multi)
+        .vector_
+        for chosen in (
+            {"device": "cpu", "optimizer": "SGD", "optimizer_params": {"lr": 1e-9}},
+            {"device": "cpu", **common},
+            {**on_gpu, **common},
+        )
+    )
+    np.testing.assert_allclose(ours, plain, atol=atol)
+    assert abs(plain - before).max() > 2 * atol
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_fp16_on_a_gpu_learns(multi, n_ranks):
+    """Steps whose scaled gradients are too large for 16 bits are left out."""
+    network = Torch(
+        nn.Linear(multi[0].shape[1], 4),
+        device="cuda:0",
+        precision="fp16",
+        clip_grad_norm=5.0,
+    )
+    params = {"n_ranks": n_ranks, "batch_size": 16, "learning_rate_init": 0.05}
+    model = MPCAClassifier(module=network, **{**QUICK, **params, "max_iter": 20})
+    model.fit(*multi)
+    assert np.isfinite(model.vector_).all()
+    assert model.loss_curve_[-1] < 0.7 * model.loss_curve_[0]
+
+
 class Counting(nn.Module):
     """A network that knows with how many threads it was trained."""
 

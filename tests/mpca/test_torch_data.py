@@ -1,12 +1,15 @@
 """What modules are trained on: integers, dicts, shapes, transforms, data sets, bags."""
 
 import importlib.util
+import os
 import threading
 
 import dask
 import dask.array as da
 import dask.bag as db
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch modules need torch")
@@ -453,6 +456,37 @@ def test_a_data_set_travels_to_processes(rows):
     np.testing.assert_array_equal(model.vector_, expected.vector_)
 
 
+class Files(Dataset):
+    """Each item in a file of its own; notes which process has opened it."""
+
+    def __init__(self, folder, targets):
+        self.folder, self.targets = folder, targets
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, number):
+        with (self.folder / f"read-by-{os.getpid()}").open("a") as file:
+            file.write(f"{number} ")
+        return np.load(self.folder / f"{number}.npy"), self.targets[number]
+
+
+@pytest.mark.usefixtures("processes")
+def test_each_worker_opens_the_files_of_its_own_items(rows, tmp_path):
+    X, y = rows
+    for number, row in enumerate(X):
+        np.save(tmp_path / f"{number}.npy", row)
+    model = fitted(Files(tmp_path, y))
+    np.testing.assert_array_equal(model.vector_, fitted(X, y).vector_)
+    readers = {path.name: path.read_text() for path in tmp_path.glob("read-by-*")}
+    # Here one item is looked at, to know what there is.
+    here = readers.pop(f"read-by-{os.getpid()}", "")
+    assert len(here.split()) < 8
+    found = [set(map(int, numbers.split())) for numbers in readers.values()]
+    assert len(found) == 4
+    assert sorted(number for own in found for number in own) == list(range(len(y)))
+
+
 def test_items_without_targets_are_refused(rows):
     with pytest.raises(ValueError, match="y is None, so each item must be a pair"):
         fitted(TensorDataset(torch.tensor(rows[0])))
@@ -618,6 +652,22 @@ def test_a_bag_of_pairs(rows, named):
     np.testing.assert_array_equal(lazy.compute(), model.predict(given))
     with pytest.raises(ValueError, match="each item of the bag must be a pair"):
         fitted(db.from_sequence(list(X)))
+
+
+# DataFrames ---------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_frame_is_its_rows(rows):
+    X, y = rows
+    frame = pd.DataFrame(X, columns=list("abcdef")).assign(label=y)
+    whole = dd.from_pandas(frame, npartitions=4, sort=False)
+    given = whole[list("abcdef")]
+    model = fitted(given, whole["label"], n_ranks=2)
+    arrays = da.from_array(X, chunks=(24, 6)), da.from_array(y, chunks=24)
+    expected = fitted(*arrays, n_ranks=2)
+    np.testing.assert_array_equal(model.vector_, expected.vector_)
+    np.testing.assert_array_equal(model.predict(given).compute(), expected.predict(X))
 
 
 # Prefetch -----------------------------------------------------------------------------
