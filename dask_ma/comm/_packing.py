@@ -14,8 +14,9 @@ from dask_ma.comm._group import frozen_view, map_arrays
 
 #: A message that asks for the answers to those before it.
 ASK = b""
-_SHORT = 64 * 2**10  # bytes of a message that goes as one string
-_JOINED = 128 * 2**10  # bytes up to which Dask's connections join what they send
+# Bytes of a message that goes as one string. It is copied some times more; up to about
+# 1 MiB that takes less than what Dask does for an array, and an answer to wait for.
+_SHORT = 256 * 2**10
 # Of an array that is sent in several frames, Dask copies all if it does not lie right
 # behind the header.
 _WHOLE = 64 * 2**20
@@ -63,7 +64,7 @@ def as_message(
     header = header._replace(is_awaited=True)  # its arrays are lent
     payload = map_arrays(payload, isolate)
     message = {"letter": _pickled((*header, None)), "payload": to_serialize(payload)}
-    if _JOINED < length <= _WHOLE:
+    if length <= _WHOLE:
         # Dask sends arrays in the order of the items.
         return {"before": to_serialize(_BEFORE), **message}
     return message
