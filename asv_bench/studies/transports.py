@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
 import multiprocessing
 import os
 import socket
@@ -76,7 +75,7 @@ def without_a_byte_ahead() -> None:
     """Have this process send arrays right behind the header."""
     from dask_ma.comm import _packing
 
-    _packing._JOINED = math.inf  # type: ignore[assignment]
+    _packing._WHOLE = 0
 
 
 def on_workers(way: str, protocol: str, args: argparse.Namespace) -> list[Times]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dask_ma import _config
 from dask_ma.comm._group import Group, frozen_view
+from dask_ma.comm._lines import Parcel, Route, line_of
 from dask_ma.comm._mailbox import Mailbox
 from dask_ma.comm._packing import Header, as_message
 from dask_ma.comm._plugin import registry
@@ -58,7 +60,6 @@ class Pace:
 
 _ADDRESSES = "addresses"  # label of the messages by which ranks hear of all others
 _LOOK = 0.5  # seconds between looks whether a run has ended that waits for a delivery
-_FIRST_PAUSE = 0.01  # seconds after which a message that was not taken is sent again
 
 _paces: WeakKeyDictionary[Worker, tuple[int, Pace]] = WeakKeyDictionary()
 
@@ -109,15 +110,6 @@ def children_of(rank: int, size: int) -> list[int]:
     return list(range(2 * rank + 1, min(2 * rank + 3, size)))
 
 
-class _Parcel(NamedTuple):
-    """A message under way, its bytes and who gets it."""
-
-    future: Future[None]
-    nbytes: int
-    dest: int
-    is_lent: bool  # its arrays are those of the rank
-
-
 class DaskGroup(Group):
     """A rank on a Dask worker; messages travel over Dask's own connections.
 
@@ -153,9 +145,9 @@ class DaskGroup(Group):
         self.run_id = run_id
         self._addresses = tuple(addresses)
         self._worker = worker
-        self._under_way: deque[_Parcel] = deque()
-        self._bytes_under_way = self._n_lent = 0
-        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._under_way: deque[Parcel] = deque()
+        self._bytes_under_way = 0
+        self._routes: dict[int, Route] = {}
         self._push_buffer = _config.get_bytes("comm.push-buffer")
         self._pace = pace_of(worker)
         self._carrier_clock: int | None = None
@@ -176,7 +168,7 @@ class DaskGroup(Group):
         """The same rank for a second thread; see :meth:`Group.for_thread`."""
         second = super().for_thread()
         second._under_way = deque()
-        second._bytes_under_way = second._n_lent = 0
+        second._bytes_under_way = 0
         return second
 
     def flush(self) -> None:
@@ -189,9 +181,20 @@ class DaskGroup(Group):
         CommTimeoutError
             If it takes longer than ``dask-ma.comm.timeout``.
         """
+        self._ask_for_answers()
         while self._under_way:
-            self._wait_for_oldest()
+            self._wait_for(self._under_way[0])
         self.raise_if_closed()
+
+    def _ask_for_answers(self) -> None:
+        """Have the answers come now that nobody has waited for so far."""
+        late = {
+            parcel.route
+            for parcel in self._under_way
+            if not (parcel.is_awaited or parcel.future.done())
+        }
+        for route in late:
+            route.ask()
 
     def take_back(self) -> None:
         """Wait until arrays that were pushed without a copy may be changed.
@@ -199,8 +202,10 @@ class DaskGroup(Group):
         A short message is a copy already; that a collective operation need not wait for
         the answer to it saves a third of the time of a small one.
         """
-        while self._under_way and (self._n_lent or self._under_way[0].future.done()):
-            self._wait_for_oldest()
+        for parcel in [parcel for parcel in self._under_way if parcel.is_lent]:
+            self._wait_for(parcel)
+        while self._under_way and self._under_way[0].future.done():
+            self._wait_for(self._under_way[0])
         self.raise_if_closed()
 
     def close(self) -> None:
@@ -211,45 +216,69 @@ class DaskGroup(Group):
         registry.close(self.run_id, self.rank)
 
     def _deliver(
-        self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
+        self,
+        payload: Any,
+        dest: int,
+        tag: Hashable,
+        nbytes: int,
+        copy: bool,
+        is_awaited: bool,
     ) -> None:
-        while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
-            self._wait_for_oldest()
-        header = Header(self.run_id, self.rank, dest, tag)
+        self._make_room(nbytes)
+        route = self._routes.get(dest) or self._make_route(dest)
+        # The next one waits until the first has been taken.
+        is_awaited = is_awaited or not route.is_open
+        header = Header(self.run_id, self.rank, dest, tag, is_awaited)
         message = as_message(header, payload, np.copy if copy else frozen_view)
-        is_copy = "payload" not in message
-        loop = self._worker.loop.asyncio_loop
-        carried = self._carry(message, nbytes, dest)
-        future = asyncio.run_coroutine_threadsafe(carried, loop)
-        self._under_way.append(_Parcel(future, nbytes, dest, not is_copy))
+        parcel = Parcel(
+            route,
+            message,
+            nbytes,
+            is_lent=not isinstance(message, bytes),
+            is_awaited=is_awaited,
+            pace=self._pace,
+        )
+        route.line.put(parcel)
+        self._under_way.append(parcel)
         self._bytes_under_way += nbytes
-        self._n_lent += not is_copy
+
+    def _make_room(self, nbytes: int) -> None:
+        """Wait while a message of some bytes would be too much to be under way."""
+        if self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
+            self._ask_for_answers()
+        while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
+            self._wait_for(self._under_way[0])
+
+    def _make_route(self, dest: int) -> Route:
+        """The way to another rank, made for the first message to it."""
+        line = line_of(self._worker, self._addresses[dest])
+        route = Route(line, dest, partial(self._explain, dest))
+        return self._routes.setdefault(dest, route)  # two threads may have made one
 
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
         timeout = _config.get_timeout("launch.start-timeout")
         mailbox = registry.wait_for(self.run_id, dest, timeout)
-        registry.put(mailbox, self.run_id, self.rank, dest, tag, payload)
+        registry.put(mailbox, Header(self.run_id, self.rank, dest, tag), payload)
 
-    def _wait_for_oldest(self) -> None:
-        """Wait for the delivery of the message that was pushed first."""
-        future, nbytes, dest, is_lent = self._under_way.popleft()
-        self._bytes_under_way -= nbytes
-        self._n_lent -= is_lent
+    def _wait_for(self, parcel: Parcel) -> None:
+        """Wait for the delivery of a message that was pushed."""
+        self._under_way.remove(parcel)
+        self._bytes_under_way -= parcel.nbytes
         timeout = _config.get_timeout("comm.timeout")
         start = perf_counter()
         try:
-            while not self._is_delivered(future):
+            while not self._is_delivered(parcel.future):
                 if perf_counter() - start >= timeout:
                     raise CommTimeoutError(
                         f"a message of rank {self.rank} was not taken within "
                         f"{timeout:g} s (dask-ma.comm.timeout)"
                     )
         finally:
-            future.cancel()
+            parcel.future.cancel()
             stop = perf_counter()
             self.counters.seconds_waiting += stop - start
             # The bytes have been counted where the message was handed over.
-            self.trace.add(SEND, start, stop, dest)
+            self.trace.add(SEND, start, stop, parcel.route.dest)
 
     def _is_delivered(self, future: Future[None]) -> bool:
         """Wait a while for a delivery, or raise what ended it or the run."""
@@ -287,44 +316,17 @@ class DaskGroup(Group):
 
     # Event loop of the worker --------------------------------------------------------
 
-    async def _carry(self, message: dict[str, Any], nbytes: int, dest: int) -> None:
-        """Send one message; wake this rank with the error if that fails."""
-        address = self._addresses[dest]
-        try:
-            # One at a time to each rank: two connections could overtake each other.
-            async with self._turns[dest]:
-                if self._pace is not None:
-                    await self._pace.wait(nbytes)
-                await self._post(message, dest)
-        except FitFailedError as error:  # before OSError, which a time-out is, too
-            self._mailbox.close(error)
-            raise
-        except OSError as error:  # CommClosedError and refused connections
-            lost = PeerLostError(
+    def _explain(self, dest: int, error: Exception) -> BaseException:
+        """Wake this rank with what a message to another one has failed by."""
+        explained: BaseException = error
+        # A time-out is an OSError, too; others are CommClosedError and refusals.
+        if isinstance(error, OSError) and not isinstance(error, FitFailedError):
+            address = self._addresses[dest]
+            explained = PeerLostError(
                 f"rank {self.rank} cannot reach rank {dest} on worker {address}: "
                 f"{type(error).__name__}: {error}",
                 [address],
             )
-            self._mailbox.close(lost)
-            raise lost from error
-        except Exception as error:
-            self._mailbox.close(error)
-            raise
-
-    async def _post(self, message: dict[str, Any], dest: int) -> None:
-        """Send a message until the worker at the other end takes it."""
-        timeout = _config.get_timeout("launch.start-timeout")
-        deadline = monotonic() + timeout
-        pause = _FIRST_PAUSE
-        # A scheduler says that the plugin is installed while it is still on its way to
-        # some workers for another run. Those answer None, and drop the message.
-        far_end = self._worker.rpc(self._addresses[dest])
-        while not await far_end.dask_ma_receive(**message):
-            if monotonic() >= deadline:
-                raise CommTimeoutError(
-                    f"worker {self._addresses[dest]} of rank {dest} has taken no "
-                    f"messages for {timeout:g} s (dask-ma.launch.start-timeout): the "
-                    "plugin dask_ma-comm is not there"
-                )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LOOK)
+            explained.__cause__ = error
+        self._mailbox.close(explained)
+        return explained

@@ -185,7 +185,8 @@ class Group(ABC):
             If the other side does not take it within ``dask-ma.comm.timeout``.
         """
         # A message to another process is delivered before the call returns.
-        self._start(payload, dest, tag, copy=dest in self.local_ranks)
+        copy = dest in self.local_ranks
+        self._start(payload, dest, tag, copy=copy, is_awaited=True)
         self.flush()
 
     def push(
@@ -363,15 +364,32 @@ class Group(ABC):
 
     @abstractmethod
     def _deliver(
-        self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
+        self,
+        payload: Any,
+        dest: int,
+        tag: Hashable,
+        nbytes: int,
+        copy: bool,
+        is_awaited: bool,
     ) -> None:
-        """Start to carry a message elsewhere; if `copy` is true, it may change soon."""
+        """Start to carry a message elsewhere.
+
+        If `copy` is true, it may change soon; if `is_awaited`, this rank waits for it.
+        """
 
     @abstractmethod
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:
         """Put a message into the mailbox of a rank of this process."""
 
-    def _start(self, payload: Any, dest: int, tag: Hashable, *, copy: bool) -> None:
+    def _start(
+        self,
+        payload: Any,
+        dest: int,
+        tag: Hashable,
+        *,
+        copy: bool,
+        is_awaited: bool = False,
+    ) -> None:
         """Count and carry a message, through memory where the ranks share it."""
         self._check_rank(dest, "dest")
         self.raise_if_closed()
@@ -385,7 +403,7 @@ class Group(ABC):
             else:
                 self.counters.messages_sent += 1
                 self.counters.bytes_sent += nbytes
-                self._deliver(payload, dest, tag, nbytes, copy)
+                self._deliver(payload, dest, tag, nbytes, copy, is_awaited)
         finally:
             self.trace.end(nbytes)
 

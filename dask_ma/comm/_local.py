@@ -84,7 +84,13 @@ class LocalGroup(Group):
             mailbox.close(error)
 
     def _deliver(
-        self, payload: Any, dest: int, tag: Hashable, nbytes: int, copy: bool
+        self,
+        payload: Any,
+        dest: int,
+        tag: Hashable,
+        nbytes: int,
+        copy: bool,
+        is_awaited: bool,
     ) -> None:
         # Copied, as on its way to another process: the sender may change it afterwards.
         self._deliver_local(map_arrays(payload, np.copy), dest, tag)

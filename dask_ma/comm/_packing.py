@@ -12,8 +12,11 @@ from distributed.protocol import pickle, to_serialize
 
 from dask_ma.comm._group import frozen_view, map_arrays
 
-_SHORT = 16 * 2**10  # bytes of a message that goes as one string
-_JOINED = 128 * 2**10  # bytes up to which Dask's connections join what they send
+#: A message that asks for the answers to those before it.
+ASK = b""
+# Bytes of a message that goes as one string. It is copied some times more; up to about
+# 1 MiB that takes less than what Dask does for an array, and an answer to wait for.
+_SHORT = 256 * 2**10
 # Of an array that is sent in several frames, Dask copies all if it does not lie right
 # behind the header.
 _WHOLE = 64 * 2**20
@@ -31,20 +34,23 @@ class Header(NamedTuple):
     source, dest : int
         Ranks.
     tag : hashable
+    is_awaited : bool
+        Whether the sender waits until the message lies in its mailbox.
     """
 
     run_id: str
     source: int
     dest: int
     tag: Hashable
+    is_awaited: bool = False
 
 
 def as_message(
     header: Header,
     payload: Any,
     isolate: Callable[[np.ndarray], np.ndarray] = frozen_view,
-) -> dict[str, Any]:
-    """A message as the handler of the other process takes it.
+) -> bytes | dict[str, Any]:
+    """A message as the other process takes it: a string if it is short.
 
     Dask sends each array with a header and in a frame of its own, and measures each
     item, which costs more than all else that is done for a short message. Of longer
@@ -54,10 +60,11 @@ def as_message(
     """
     length = _length(payload)
     if length <= _SHORT:
-        return {"letter": _pickled((*header, payload))}
+        return _pickled((*header, payload))
+    header = header._replace(is_awaited=True)  # its arrays are lent
     payload = map_arrays(payload, isolate)
     message = {"letter": _pickled((*header, None)), "payload": to_serialize(payload)}
-    if _JOINED < length <= _WHOLE:
+    if length <= _WHOLE:
         # Dask sends arrays in the order of the items.
         return {"before": to_serialize(_BEFORE), **message}
     return message

@@ -13,19 +13,22 @@ import gc
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Awaitable
 from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from distributed import WorkerPlugin
 from distributed.comm import Comm, CommClosedError
+from distributed.core import Status
 
 from dask_ma import _config
+from dask_ma.comm._arrivals import take_messages
 from dask_ma.comm._group import payload_nbytes
 from dask_ma.comm._held import WaitingRoom
+from dask_ma.comm._lines import HANDLER, end_lines
 from dask_ma.comm._mailbox import Mailbox
-from dask_ma.comm._packing import from_message
+from dask_ma.comm._packing import Header
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
 
 if TYPE_CHECKING:
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.comm")
 
-HANDLER = "dask_ma_receive"
 #: Keys of the tasks of ranks are ``<prefix><name>-<run id>-<rank>``.
 KEY_PREFIX = "dask_ma-"
 _RUNNING = ("executing", "long-running")
@@ -85,21 +87,13 @@ class RunRegistry:
                     raise _not_started(run_id, rank, timeout)
             return self._mailboxes[run_id, rank][0]
 
-    def put(
-        self,
-        mailbox: Mailbox,
-        run_id: str,
-        source: int,
-        dest: int,
-        tag: Hashable,
-        payload: Any,
-    ) -> None:
+    def put(self, mailbox: Mailbox, header: Header, payload: Any) -> None:
         """Add a message to the mailbox of a rank, which may just have ended."""
         try:
-            mailbox.put(source, tag, payload)
+            mailbox.put(header.source, header.tag, payload)
         except GroupClosedError:
             with self._changed:
-                self._raise_if_closed(run_id, dest)
+                self._raise_if_closed(header.run_id, header.dest)
             raise
 
     def close(self, run_id: str, rank: int) -> None:
@@ -203,19 +197,29 @@ def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
 # Event loop of the worker ----------------------------------------------------------
 
 
-async def receive(
-    comm: Comm, letter: bytes, payload: Any = None, before: Any = None
-) -> bool:
-    """Handler: put a message into its mailbox; answer True once it lies there.
+async def receive(comm: Comm) -> Status:
+    """Handler: put the messages of a connection into mailboxes until it is closed.
 
     A worker without this handler answers None, as Dask has it.
     """
-    (run_id, source, dest, tag), payload = from_message(letter, payload)
-    mailbox = registry.find(run_id, dest)
+    await take_messages(comm, put_message)
+    return Status.dont_reply
+
+
+def put_message(comm: Comm, header: Header, payload: Any) -> Awaitable[None] | None:
+    """Put a message into its mailbox, or return what waits for the mailbox."""
+    mailbox = registry.find(header.run_id, header.dest)
     if mailbox is None:
-        mailbox = await _mailbox_of(comm, run_id, source, dest, payload_nbytes(payload))
-    registry.put(mailbox, run_id, source, dest, tag, payload)
-    return True
+        return _put_later(comm, header, payload)
+    registry.put(mailbox, header, payload)
+    return None
+
+
+async def _put_later(comm: Comm, header: Header, payload: Any) -> None:
+    """Put a message into the mailbox of a rank that has not started."""
+    nbytes = payload_nbytes(payload)
+    mailbox = await _mailbox_of(comm, header.run_id, header.source, header.dest, nbytes)
+    registry.put(mailbox, header, payload)
 
 
 async def _mailbox_of(
@@ -269,6 +273,7 @@ class CommPlugin(WorkerPlugin):
             await asyncio.sleep(_LEAVE_POLL)
         worker.handlers.pop(HANDLER, None)
         registry.abort_owner(owner)
+        end_lines(worker)
 
 
 @cache

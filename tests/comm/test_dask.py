@@ -9,9 +9,10 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from dask_ma import run_spmd
-from dask_ma.comm import allreduce, barrier
+from dask_ma.comm import _lines, allreduce, barrier
 from dask_ma.comm._dask import node_of
-from dask_ma.comm._plugin import HANDLER, receive
+from dask_ma.comm._lines import HANDLER
+from dask_ma.comm._plugin import receive
 from dask_ma.exceptions import CommTimeoutError, StaleRunError
 
 IN_PARTS = {"dask-ma.comm.message-overhead": 0}
@@ -354,6 +355,28 @@ def test_a_payload_that_cannot_be_sent(process_client):
         run_spmd(program, client=process_client, n_ranks=2)
 
 
+class Poison:
+    """Can be sent, and not be read."""
+
+    def __reduce__(self):
+        return int, ("poison",)
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_a_payload_that_cannot_be_read(process_client, is_short):
+    def program(group):
+        if group.rank == 0:
+            group.send("good", 1)
+            group.send([Poison()] if is_short else [np.zeros(10**5), Poison()], 1)
+        else:
+            assert group.recv(0) == "good"
+            group.recv(0)
+
+    with pytest.raises(ValueError, match="poison"):
+        run_spmd(program, client=process_client, n_ranks=2)
+    assert run_spmd(lambda group: group.rank, client=process_client) == [0, 1, 2, 3]
+
+
 # Ports and encryption ---------------------------------------------------------------
 
 
@@ -413,11 +436,15 @@ def test_a_run_that_starts_before_the_plugin_is_on_all_workers(process_client):
     def forget(dask_worker):
         return dask_worker.handlers.pop(HANDLER)
 
+    async def hang_up(dask_worker):
+        _lines.end_lines(dask_worker)
+
     def learn(dask_worker):
         dask_worker.handlers[HANDLER] = receive
 
     run_spmd(program, client=process_client)
     late = list(process_client.nthreads())[-1]
+    process_client.run(hang_up)  # those of earlier runs
     process_client.run(forget, workers=[late])
     timer = threading.Timer(0.3, process_client.run, (learn,), {"workers": [late]})
     timer.start()

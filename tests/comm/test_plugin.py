@@ -12,14 +12,16 @@ from distributed import Client, LocalCluster
 from distributed.comm import CommClosedError
 
 from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
-from dask_ma.comm._packing import Header, as_message
-from dask_ma.comm._plugin import CommPlugin, RunRegistry, receive, registry
+from dask_ma.comm._packing import Header
+from dask_ma.comm._plugin import CommPlugin, RunRegistry, put_message, registry
 from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
 
 
 async def deliver(comm, run_id, source, dest, tag, payload):
     """What a message does that arrives."""
-    await receive(comm, **as_message(Header(run_id, source, dest, tag), payload))
+    waits = put_message(comm, Header(run_id, source, dest, tag), payload)
+    if waits is not None:
+        await waits
 
 
 @pytest.fixture
@@ -56,11 +58,11 @@ def test_a_rank_that_ends_before_a_message_is_there(runs):
     mailbox = runs.open("r1", 0, "worker")
     runs.close("r1", 0)
     with pytest.raises(StaleRunError, match="rank 0 of run r1 came after"):
-        runs.put(mailbox, "r1", 1, 0, "tag", None)
+        runs.put(mailbox, Header("r1", 1, 0, "tag"), None)
     mailbox = runs.open("r2", 0, "worker")
     mailbox.close(GroupClosedError("it has failed"))
     with pytest.raises(GroupClosedError, match="it has failed"):
-        runs.put(mailbox, "r2", 1, 0, "tag", None)
+        runs.put(mailbox, Header("r2", 1, 0, "tag"), None)
 
 
 def test_waiting_for_a_rank_to_start(runs):

@@ -3,15 +3,15 @@
 import asyncio
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from distributed.comm import CommClosedError
+from distributed.comm import CommClosedError, connect, listen
 
-from dask_ma.comm import DaskGroup, close_run
-from dask_ma.comm._packing import from_message
+from dask_ma.comm import DaskGroup, _lines, close_run
+from dask_ma.comm._arrivals import take_messages
 from dask_ma.comm._plugin import registry
 from dask_ma.exceptions import (
     CommTimeoutError,
@@ -20,43 +20,81 @@ from dask_ma.exceptions import (
     StaleRunError,
 )
 
-NO_HANDLER = object()
-
 
 class Sender:
-    """Stands in for a worker; `deliver(payload)` is the far end of its connections.
+    """Stands in for a worker and for the one at the far end of its connections.
 
-    A far end that returns NO_HANDLER has not taken the message.
+    There, ``deliver(payload)`` takes the messages, at once or as a coroutine, after
+    `n_deaf` times that the worker did not know how to.
     """
 
     address = "tcp://here:1"
 
-    def __init__(self, deliver):
+    def __init__(self, deliver, n_deaf):
         self._deliver = deliver
+        self._n_deaf = n_deaf
+        self.connection_args = {}
+        self.n_connections = self.n_answers = 0
         self.loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
         self._thread = threading.Thread(target=self.loop.asyncio_loop.run_forever)
         self._thread.start()
+        self._listener = self.call(self._listen())
 
-    def rpc(self, address):
-        async def dask_ma_receive(*, letter, payload=None, before=None):
-            _, payload = from_message(letter, getattr(payload, "data", None))
-            return await self._deliver(payload) is not NO_HANDLER
+    def call(self, coroutine):
+        """Result of a coroutine on the event loop."""
+        loop = self.loop.asyncio_loop
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
 
-        return SimpleNamespace(dask_ma_receive=dask_ma_receive)
+    async def connect(self, address):
+        assert address == "tcp://there:2"
+        self.n_connections += 1
+        comm = await connect(self._listener.contact_address)
+        read = comm.read
+
+        async def count():
+            answer = await read()
+            self.n_answers += 1
+            return answer
+
+        comm.read = count
+        return comm
+
+    async def _listen(self):
+        return await listen("inproc://", self._serve)
+
+    async def _serve(self, comm):
+        with suppress(CommClosedError):
+            while await comm.read() and self._n_deaf > 0:
+                self._n_deaf -= 1
+                await comm.write(None)
+            await take_messages(comm, self._take)
+        comm.abort()
+
+    def _take(self, comm, header, payload):
+        return self._deliver(payload)
 
     def stop(self):
+        self.call(self._end())
         self.loop.asyncio_loop.call_soon_threadsafe(self.loop.asyncio_loop.stop)
         self._thread.join()
         self.loop.asyncio_loop.close()
 
+    async def _end(self):
+        _lines.end_lines(self)
+        self._listener.stop()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.01)
+
 
 @pytest.fixture
-def sending_group():
+def sending_group(monkeypatch):
     """``sending_group(deliver)`` is rank 0 of 2 on a worker of its own."""
     with ExitStack() as stack:
 
-        def make(deliver):
-            sender = Sender(deliver)
+        def make(deliver, n_deaf=0):
+            sender = Sender(deliver, n_deaf)
+            monkeypatch.setattr(_lines, "connect", sender.connect)
             stack.callback(sender.stop)
             addresses = [sender.address, "tcp://there:2"]
             group = DaskGroup("test-sending", 0, addresses, sender)
@@ -66,18 +104,127 @@ def sending_group():
         yield make
 
 
-def test_messages_to_a_rank_keep_their_order_on_the_way(sending_group):
-    arrived = []
+def test_messages_wait_until_the_first_has_been_taken(sending_group):
+    """A rank that has not started keeps one message of each other one."""
+    arrived, seen, is_started = [], [], threading.Event()
 
-    async def the_later_the_faster(payload):
-        await asyncio.sleep(0.02 / (1 + payload))
-        arrived.append(payload)
+    async def when_started():
+        while not is_started.is_set():
+            await asyncio.sleep(0.001)
+        arrived.append(0)
 
-    group = sending_group(the_later_the_faster)
+    def deliver(payload):
+        seen.append(payload)
+        return arrived.append(payload) if payload else when_started()
+
+    group = sending_group(deliver)
     for number in range(10):
         group.push(number, 1)
+    deadline = time.monotonic() + 30
+    while not seen and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert seen == [0]
+    is_started.set()
     group.flush()
     assert arrived == list(range(10))
+
+
+def test_answers_to_short_messages_are_gathered(sending_group):
+    """Only those that somebody waits for come at once."""
+    arrived = []
+    group = sending_group(arrived.append)
+    group.send("first", 1)  # one answer to the question, one to the message
+    for number in range(50):
+        group.push(number, 1)
+    group.flush()
+    assert len(arrived) == 51
+    assert group._worker.n_answers <= 10
+
+
+def test_nobody_waits_for_gathered_answers(sending_group, monkeypatch):
+    monkeypatch.setattr("dask_ma.comm._arrivals._LAZY", 60.0)
+    arrived = []
+    group = sending_group(arrived.append)
+    group.send(np.zeros(3), 1)
+    for _ in range(3):
+        group.push(np.zeros(3), 1)
+        group.push(np.zeros(1 << 16), 1, copy=False)
+        group.take_back()
+        assert not any(parcel.is_lent for parcel in group._under_way)
+        group.push(np.zeros(3), 1)
+        group.flush()
+        group.push(np.zeros(3), 1)
+    second = group.for_thread()
+    second.push(np.zeros(3), 1)
+    second.flush()
+    group._push_buffer = 50
+    for _ in range(10):
+        group.push(np.zeros(3), 1)
+        assert group._bytes_under_way <= 50
+    group.send(np.zeros(3), 1)
+    assert len(arrived) == 25
+
+
+def test_a_connection_stays_for_later_runs(sending_group, monkeypatch):
+    group = sending_group([].append)
+    group.send(1, 1)
+    line, sender = group._routes[1].line, group._worker
+    assert _lines.line_of(sender, "tcp://there:2") is line
+    for _ in range(3):
+        group.send(1, 1)
+    assert sender.n_connections == 1
+
+
+def test_a_connection_that_was_closed_is_made_again(sending_group):
+    arrived = []
+    group = sending_group(arrived.append)
+    group.send(1, 1)
+    line, sender = group._routes[1].line, group._worker
+
+    async def close():
+        await line._comm.close()
+
+    sender.call(close())
+    group.send(2, 1)
+    assert arrived == [1, 2] and sender.n_connections == 2
+
+
+def test_connections_that_are_too_many_rest(sending_group, monkeypatch):
+    monkeypatch.setattr(_lines, "_MOST_OPEN", 1)
+    arrived = []
+    group = sending_group(arrived.append)
+    group.send(1, 1)
+    line = group._routes[1].line
+    deadline = time.monotonic() + 30
+    while line._comm is not None and time.monotonic() < deadline:
+        _lines.line_of(group._worker, "tcp://elsewhere:3")
+        time.sleep(0.001)
+    assert line._comm is None
+    group.send(2, 1)
+    assert arrived == [1, 2]
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_worker_that_closes_fails_what_is_under_way(sending_group, is_sent):
+    is_under_way = threading.Event()
+
+    async def hold(payload):
+        is_under_way.set()
+        await asyncio.sleep(60)
+
+    group = sending_group(hold, n_deaf=0 if is_sent else 10**9)
+    group.push(1, 1)
+    group.push(2, 1)
+    if is_sent:
+        assert is_under_way.wait(30)
+
+    async def end():
+        _lines.end_lines(group._worker)
+
+    group._worker.call(end())
+    with pytest.raises(PeerLostError, match="cannot reach rank 1 .* is closing"):
+        group.flush()
 
 
 def test_short_messages_are_copies_and_need_no_answer(sending_group):
@@ -115,16 +262,9 @@ def test_a_short_message_that_does_not_arrive(sending_group):
             time.sleep(0.01)
 
 
-def test_a_message_is_sent_until_the_worker_knows_how_to_take_it(sending_group):
+def test_a_worker_is_asked_until_it_takes_messages(sending_group):
     arrived = []
-    answers = iter([NO_HANDLER, NO_HANDLER, None, None])
-
-    async def take_the_third(payload):
-        if (answer := next(answers)) is None:
-            arrived.append(payload)
-        return answer
-
-    group = sending_group(take_the_third)
+    group = sending_group(arrived.append, n_deaf=2)
     group.push("first", 1)
     group.push("second", 1)
     group.flush()
@@ -132,12 +272,9 @@ def test_a_message_is_sent_until_the_worker_knows_how_to_take_it(sending_group):
 
 
 def test_a_worker_that_never_takes_messages_is_named(sending_group, configured):
-    async def drop(payload):
-        return NO_HANDLER
-
-    group = sending_group(drop)
     with configured({"dask-ma.launch.start-timeout": "20 ms"}):
-        with pytest.raises(CommTimeoutError, match=r"there:2 of rank 1 .* 0\.02 s"):
+        group = sending_group([].append, n_deaf=10**9)
+        with pytest.raises(CommTimeoutError, match=r"there:2 has taken no .* 0\.02 s"):
             group.send("x", 1)
 
 
@@ -188,14 +325,11 @@ def test_a_message_that_is_not_taken(sending_group, configured):
 
 def test_the_end_of_a_run_is_noticed_while_a_message_is_under_way(sending_group):
     """Nobody takes it, and nobody refuses it: the other worker hangs."""
-    is_sent, is_given_up = threading.Event(), threading.Event()
+    is_sent = threading.Event()
 
     async def hang(payload):
         is_sent.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            is_given_up.set()
+        await asyncio.sleep(60)
 
     group = sending_group(hang)
     group.push(1, 1)
@@ -209,5 +343,14 @@ def test_the_end_of_a_run_is_noticed_while_a_message_is_under_way(sending_group)
     with pytest.raises(GroupClosedError, match="for a test"):
         group.flush()
     ending.join()
-    assert is_given_up.wait(10)
     registry._closed.pop(("test-sending", None))
+
+
+def test_an_error_that_cannot_be_sent(sending_group):
+    class Local(Exception):
+        def __reduce__(self):
+            raise ValueError("no")
+
+    group = sending_group(refuse(Local("of the other end")))
+    with pytest.raises(RuntimeError, match="Local.*of the other end"):
+        group.send("x", 1)

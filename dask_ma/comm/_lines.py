@@ -1,0 +1,336 @@
+"""Connections by which the ranks of a worker send to those of another one.
+
+There is one from each worker to each other one that its ranks write to, which stays for
+later runs. Messages go into it one after the other, without waiting for answers: those
+come by themselves, for many short messages at once. So a short message takes one way
+through two event loops, and neither a task nor a reply of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from distributed.comm import Comm, CommClosedError, connect
+from distributed.core import clean_exception
+from distributed.protocol import pickle
+
+from dask_ma import _config
+from dask_ma.comm._packing import ASK
+from dask_ma.exceptions import CommTimeoutError
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+#: Name of the handler that takes the messages of a connection.
+HANDLER = "dask_ma_receive"
+_FIRST_PAUSE = 0.01  # seconds after which a worker without the handler is asked again
+_LONGEST_PAUSE = 0.5
+_MOST_OPEN = 512  # connections of a worker, as many as Dask keeps
+
+
+class Pace(Protocol):
+    """What keeps a worker from sending faster than it may."""
+
+    async def wait(self, nbytes: int) -> None:
+        """Wait as long as a message of some bytes takes."""
+
+
+class Route:
+    """The way from one rank to another one.
+
+    Until the first message has been taken, the next ones are put aside: a rank that has
+    not started keeps one message of each other one.
+
+    Parameters
+    ----------
+    line : Line
+        Connection to the worker of the other rank.
+    dest : int
+        The other rank.
+    explain : callable
+        ``explain(error)`` hears what has gone wrong on the way, and returns what the
+        rank that sends is to be told.
+    """
+
+    def __init__(
+        self, line: Line, dest: int, explain: Callable[[Exception], BaseException]
+    ) -> None:
+        self.line = line
+        self.dest = dest
+        self._explain = explain
+        self._error: BaseException | None = None
+        self._aside: list[Parcel] | None = None
+        self.is_open = False
+
+    def ask(self) -> None:
+        """Ask for the answers to all messages before this one."""
+        self.line.put(Parcel(self, ASK, 0))
+
+    # Event loop of the worker --------------------------------------------------------
+
+    def may_go(self, parcel: Parcel) -> bool:
+        """Whether a message is to be sent now, and not dropped or put aside."""
+        if self._error is not None:
+            parcel.end(self._error)
+        elif self.is_open:
+            return not parcel.future.cancelled()
+        elif self._aside is None:
+            self._aside = []
+            return True
+        else:
+            self._aside.append(parcel)
+        return False
+
+    def open(self) -> None:
+        """A message has been taken: those that were put aside may go."""
+        if not self.is_open:
+            self.is_open = True
+            self.line.put_first(self._aside or [])
+            self._aside = None
+
+    def fail(self, parcel: Parcel, error: Exception) -> None:
+        """A message has not been taken; no other one is sent."""
+        if self._error is None:
+            self._error = self._explain(error)
+        for failed in (parcel, *(self._aside or [])):
+            failed.end(self._error)
+        self._aside = []
+
+
+@dataclass(eq=False, slots=True)
+class Parcel:
+    """A message under way.
+
+    Attributes
+    ----------
+    route : Route
+    message : object
+        As Dask's connections take it.
+    nbytes : int
+        Size of its arrays.
+    is_lent : bool
+        Whether its arrays are those of the rank.
+    is_awaited : bool
+        Whether the other end is to answer at once.
+    pace : Pace or None
+        Of the worker.
+    future : Future
+        Done when the message lies in its mailbox.
+    """
+
+    route: Route
+    message: Any
+    nbytes: int
+    is_lent: bool = False
+    is_awaited: bool = True
+    pace: Pace | None = None
+    future: Future[None] = field(default_factory=Future)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Tell the rank that sends, unless it has gone, how the message fared."""
+        with suppress(InvalidStateError):
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
+
+
+class Line:
+    """A connection to another worker, made when it is needed.
+
+    Parameters
+    ----------
+    worker : Worker
+        The one at this end.
+    address : str
+        Of the one at the other end.
+    """
+
+    def __init__(self, worker: Worker, address: str) -> None:
+        self._address = address
+        self._connection_args = worker.connection_args
+        self._loop = worker.loop.asyncio_loop
+        self._lock = threading.Lock()
+        self._outbox: deque[Parcel] = deque()
+        self._is_awake = False
+        self._comm: Comm | None = None
+        self._n_sent = 0  # by this connection
+        self._unanswered: dict[int, Parcel] = {}
+        self._sender: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+
+    # Any thread --------------------------------------------------------------------
+
+    def put(self, parcel: Parcel) -> None:
+        """Send a message after those before it."""
+        with self._lock:
+            self._outbox.append(parcel)
+            was_awake, self._is_awake = self._is_awake, True
+        if not was_awake:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def put_first(self, parcels: list[Parcel]) -> None:
+        """Send messages before those that wait."""
+        with self._lock:
+            self._outbox.extendleft(reversed(parcels))
+            was_awake, self._is_awake = self._is_awake, True
+        if not was_awake:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def rest(self) -> None:
+        """Close the connection until it is needed, if it is idle."""
+        self._loop.call_soon_threadsafe(self._rest)
+
+    # Event loop of the worker --------------------------------------------------------
+
+    def end(self, error: Exception) -> None:
+        """Close the connection; messages that are under way fail."""
+        if self._sender is not None:
+            self._sender.cancel()
+        while (parcel := self._next()) is not None:
+            parcel.route.fail(parcel, error)
+        self._drop(error)
+
+    def _wake(self) -> None:
+        self._sender = self._loop.create_task(self._send_all())
+
+    def _rest(self) -> None:
+        with self._lock:
+            is_idle = not self._is_awake and not self._unanswered
+        if is_idle:
+            self._drop(CommClosedError("the connection was not used"))
+
+    def _next(self) -> Parcel | None:
+        """The message that is to be sent next; None to sleep until there is one."""
+        with self._lock:
+            if self._outbox:
+                return self._outbox.popleft()
+            self._is_awake = False
+            return None
+
+    async def _send_all(self) -> None:
+        """Send what is there."""
+        while (parcel := self._next()) is not None:
+            if parcel.route.may_go(parcel):
+                try:
+                    await self._send(parcel)
+                except asyncio.CancelledError:
+                    parcel.route.fail(parcel, CommClosedError("the worker is closing"))
+                    raise
+                except Exception as error:  # the rank raises it
+                    parcel.route.fail(parcel, error)
+
+    async def _send(self, parcel: Parcel) -> None:
+        """Send one message."""
+        if parcel.pace is not None:
+            await parcel.pace.wait(parcel.nbytes)
+        comm = self._comm
+        if comm is None or comm.closed():
+            comm = await self._connect()
+        number = self._n_sent
+        # The answer may come before the call returns.
+        self._unanswered[number] = parcel
+        self._n_sent += 1
+        try:
+            await comm.write(parcel.message, on_error="raise")
+        except OSError:
+            raise
+        except Exception:  # it cannot be packed, and none of it was sent
+            self._n_sent = number
+            self._unanswered.pop(number, None)
+            raise
+
+    async def _connect(self) -> Comm:
+        """Connect to the worker, and wait until it takes messages."""
+        self._drop(CommClosedError(f"the connection to {self._address} was closed"))
+        comm = await connect(self._address, **self._connection_args)
+        try:
+            await self._ask(comm)
+        except BaseException:
+            comm.abort()
+            raise
+        self._comm, self._n_sent = comm, 0
+        self._listener = self._loop.create_task(self._listen(comm))
+        return comm
+
+    async def _ask(self, comm: Comm) -> None:
+        """Ask a worker to take messages until it does."""
+        # A scheduler says that the plugin is installed while it is still on its way to
+        # some workers for another run. Those answer None.
+        timeout = _config.get_timeout("launch.start-timeout")
+        deadline = monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            await comm.write({"op": HANDLER, "reply": True})
+            if await comm.read():
+                return
+            if monotonic() >= deadline:
+                raise CommTimeoutError(
+                    f"worker {self._address} has taken no messages for {timeout:g} s "
+                    "(dask-ma.launch.start-timeout): the plugin dask_ma-comm is not "
+                    "there"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _listen(self, comm: Comm) -> None:
+        """Hear how messages have fared."""
+        try:
+            while True:
+                answer = await comm.read()
+                if isinstance(answer, dict):  # the other end could not read a message
+                    raise clean_exception(**answer)[1] or CommClosedError(str(answer))
+                taken, refused = answer
+                for number in taken:
+                    parcel = self._unanswered.pop(number)
+                    parcel.route.open()
+                    parcel.end()
+                for number, error in refused:
+                    parcel = self._unanswered.pop(number)
+                    parcel.route.fail(parcel, pickle.loads(error))
+        except Exception as error:
+            if self._comm is comm:
+                self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        """Forget the connection; what has not been answered fails."""
+        if self._comm is not None:
+            self._comm.abort()
+        if self._listener is not None and self._listener is not asyncio.current_task():
+            self._listener.cancel()
+        self._comm = self._listener = None
+        unanswered, self._unanswered = self._unanswered, {}
+        for parcel in unanswered.values():
+            parcel.route.fail(parcel, error)
+
+
+_lines: WeakKeyDictionary[Worker, dict[str, Line]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def line_of(worker: Worker, address: str) -> Line:
+    """The connection by which the ranks on a worker send to those on another one."""
+    with _lock:
+        lines = _lines.setdefault(worker, {})
+        # Those that were asked for last are at the end.
+        line = lines[address] = lines.pop(address, Line(worker, address))
+        for unused in list(lines.values())[:-_MOST_OPEN]:
+            unused.rest()
+    return line
+
+
+def end_lines(worker: Worker) -> None:
+    """End the connections of a worker that is closing; called by its event loop."""
+    with _lock:
+        lines = _lines.pop(worker, {})
+    for address, line in lines.items():
+        line.end(CommClosedError(f"worker {worker.address} is closing: {address}"))
