@@ -94,7 +94,7 @@ def test_tiles_have_every_token_once_and_counts_follow(size):
     bounds = document_groups(lengths, size)
     assert bounds[0] == 0
     assert bounds[-1] == 40
-    order = np.lexsort((documents, words))
+    order = np.lexsort((words, documents))
     tiles, turned = cut_tiles(documents[order], words[order], bounds, size)
     np.testing.assert_array_equal(np.sort(turned), np.arange(n))
     order = order[turned]  # in which the topics lie from here on

@@ -24,7 +24,7 @@ def chain_of(tokens, n_words, topics, alpha, beta):
     moves = ExactMoves(documents, len(alpha), Room())
     [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
     moves.add_block(0, block)
-    moves.topics[0][:] = topics[moves.tokens[0]]
+    moves.topics[0][:] = topics[moves.places(0)]
     counts = np.zeros((n_words, len(alpha)), dtype=np.int32)
     np.add.at(counts, (words, topics), 1)
     totals = counts.sum(axis=0).astype(np.int64)
@@ -36,8 +36,8 @@ def chain_of(tokens, n_words, topics, alpha, beta):
 
 def topics_of(moves):
     """Topics of the tokens, in the order of the documents."""
-    topics = np.empty(len(moves.tokens[0]), dtype=np.int32)
-    topics[moves.tokens[0]] = moves.topics[0]
+    topics = np.empty(len(moves.topics[0]), dtype=np.int32)
+    topics[moves.places(0)] = moves.topics[0]
     return topics
 
 

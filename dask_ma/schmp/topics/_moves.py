@@ -63,11 +63,9 @@ class Moves(ABC):
     ----------
     unreported : ndarray of int64 of shape (n_topics,)
         Changes of the topics' totals that blocks have not been told yet.
-    tokens : dict of int to ndarray of int32 of shape (n,)
-        Of each block its tokens, as places in the order of the documents. They lie in
-        the order in which the sampler goes through them.
     topics : dict of int to ndarray of int of shape (n,)
-        Topics of these.
+        Topics of the tokens of each block, which lie in the order in which the sampler
+        goes through them.
     n_stages : int
         Rotations after which some documents have yet to come in.
     """
@@ -76,12 +74,10 @@ class Moves(ABC):
 
     def __init__(self, documents: Documents, n_topics: int, room: Room) -> None:
         self.unreported = np.zeros(n_topics, dtype=np.int64)
-        self.tokens: dict[int, np.ndarray] = {}
         self.topics: dict[int, np.ndarray] = {}
         self._documents = documents
         self._n_topics = n_topics
         self._room = room
-        self._ends: dict[int, np.ndarray] = {}  # of the words of each block
         self._dtype = topic_dtype(n_topics)
 
     @abstractmethod
@@ -131,6 +127,10 @@ class Moves(ABC):
         change : ndarray of int64 of shape (n_topics,)
             Of the topics' totals.
         """
+
+    @abstractmethod
+    def places(self, number: int) -> np.ndarray:
+        """Places of the tokens of a block in the order of the documents, int32."""
 
     @abstractmethod
     def words(self, number: int) -> np.ndarray:
@@ -187,7 +187,7 @@ class Moves(ABC):
         """What is to be kept of the tokens, in the order of the documents: copies."""
         documents = self._documents
         kept = {
-            name: by_document(self.tokens, arrays, documents.n_tokens, self._room)
+            name: by_document(self.places, arrays, documents.n_tokens, self._room)
             for name, arrays in self._kept().items()
         }
         return {KEYS: documents.keys, STARTS: documents.starts, **kept}
@@ -208,9 +208,10 @@ class Moves(ABC):
             one = next(iter(arrays.values()))
             into[name] = self._room.empty((*one.shape[:-1], n_tokens), one.dtype)
         self._documents.load(group, state, into)
-        for name, arrays in kept.items():
-            for number, array in arrays.items():
-                array[:] = into[name][..., self.tokens[number]]
+        for number in self.topics:
+            places = self.places(number)
+            for name, arrays in kept.items():
+                arrays[number][:] = into[name][..., places]
 
     def _kept(self) -> dict[str, dict[int, np.ndarray]]:
         """What is to be kept, of each block."""
@@ -256,29 +257,25 @@ class ExactMoves(Moves):
         self._bounds = document_groups(documents.lengths, self._size, self._stages)
         self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._tiles: dict[int, list[Tile]] = {}
-        self._order: dict[int, np.ndarray] = {}  # until tokens have topics
+        self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
         self._counts: np.ndarray | None = None
         self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
-        documents = block.owners.take(block.by_word)
-        tiles, order = cut_tiles(documents, block.words, self._bounds, self._size)
-        del documents
-        self._ends[number] = block.ends
-        [self._order[number]] = self._room.pack([order], np.int32)
-        [self.tokens[number]] = self._room.pack(
-            [block.tokens[block.by_word[order]]], np.int32
-        )
+        tiles, order = cut_tiles(block.owners, block.words, self._bounds, self._size)
+        first = [order[tile.tokens][: len(tile.words)] for tile in tiles]
+        offsets = block.offsets.take(_joined(first, np.int32))
+        [self._offsets[number]] = self._room.pack([offsets], offsets.dtype)
         self.topics[number] = self._room.empty(len(order), self._dtype)
         self._next[number] = 0 if self.n_stages else 1
-        names = ("documents", "words", "repeats")
-        columns = [
-            self._room.pack([getattr(tile, name) for tile in tiles], np.int32)
-            for name in names
-        ]
+        columns = {}
+        for name in ("documents", "words", "repeats"):
+            arrays = [getattr(tile, name) for tile in tiles]
+            dtype = arrays[0].dtype if arrays else np.int32
+            columns[name] = self._room.pack(arrays, dtype)
         self._tiles[number] = [
-            tile._replace(**dict(zip(names, arrays, strict=True)))
-            for tile, *arrays in zip(tiles, *columns, strict=True)
+            tile._replace(**dict(zip(columns, arrays, strict=True)))
+            for tile, *arrays in zip(tiles, *columns.values(), strict=True)
         ]
 
     def empty_counts(self, n_words: int) -> np.ndarray:
@@ -287,22 +284,33 @@ class ExactMoves(Moves):
     def place(
         self, number: int, counts: Any, weights: Any, rng: np.random.Generator
     ) -> np.ndarray:
-        lengths = np.diff(self._ends[number])
-        words = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        words = self.words(number)
         if weights is None:
             topics = rng.integers(0, self._n_topics, len(words), dtype=np.int32)
         else:
             topics = draw_by_rows(words, weights, rng)
-        self.topics[number][:] = topics.take(self._order.pop(number))
+        self.topics[number][:] = topics
         self._next[number] = self.n_stages + 1
-        np.add.at(
-            counts.reshape(-1), words * np.intp(self._n_topics) + topics, np.int32(1)
-        )
+        cells = words * np.intp(self._n_topics)
+        cells += topics
+        np.add.at(counts.reshape(-1), cells, np.int32(1))
         return np.bincount(topics, minlength=self._n_topics)
+
+    def places(self, number: int) -> np.ndarray:
+        offsets, starts = self._offsets[number], self._documents.starts
+        found, done = np.empty(len(self.topics[number]), dtype=np.int32), 0
+        for tile in self._tiles[number]:
+            own = offsets[done : done + len(tile.words)]
+            done += len(own)
+            first = starts[tile.first : tile.last].take(tile.documents) + own
+            # Tokens of a cell are neighbours.
+            others = first.take(tile.repeats) + tile.before
+            found[tile.tokens] = np.concatenate([first, others])
+        return found
 
     def words(self, number: int) -> np.ndarray:
         of_tiles = [tile.words.take(tile.cells) for tile in self._tiles[number]]
-        return np.concatenate([np.empty(0, dtype=np.int32), *of_tiles])
+        return _joined(of_tiles, np.int32)
 
     def document_counts(self) -> Iterator[np.ndarray]:
         counts = self._document_table()
@@ -312,7 +320,6 @@ class ExactMoves(Moves):
     def load(self, group: Group, state: State) -> None:
         super().load(group, state)
         self._counts = None
-        self._order.clear()
         self._next = dict.fromkeys(self._next, self.n_stages + 1)
 
     def begin_rotation(
@@ -394,6 +401,11 @@ class ExactMoves(Moves):
                     np.add.at(flat, rows * width + topics, one)
             self._counts = table
         return self._counts
+
+
+def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:
+    """Arrays one after the other, perhaps none."""
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
 def _rows_at_a_time(n_rows: int, width: int) -> Iterator[slice]:
