@@ -27,6 +27,7 @@ from dask_ma.data import (
     CAST_LATER,
     Deal,
     InputInfo,
+    Kept,
     apply_blockwise,
     check_memory_labels,
     checked_rows,
@@ -217,9 +218,12 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
         return "never"
 
     @property
-    def _copies(self) -> float:
-        """Bytes that a fit keeps in memory for each byte of rows, beside them."""
-        return 1.0 if getattr(self, "early_stopping", False) else 0.0
+    def _copies(self) -> Kept:
+        """What a fit keeps in memory beside its rows."""
+        if not getattr(self, "early_stopping", False):
+            return Kept()
+        what = "rows that early stopping has split"
+        return Kept(1.0, what, "set early_stopping=False")
 
     @property
     def _spills(self) -> bool:

@@ -4,9 +4,9 @@ Two workers with a limit, and CSR rows that take twice the memory of both. Compa
 the rounds of a fit to them; rounds of a fit to an eighth of them, in memory, eight
 times; and reading all of them from the disk as often as a round does, without work but
 for a look at each page. A round is a pass of steps and one of the objective. With
-``--cold`` the system forgets the files before each round, and before each reading, so
-that all of them come from the disk; otherwise a machine with memory to spare has kept
-them.
+``--cold`` the system forgets the files before each round, and before reading, so that
+each of them comes from the disk once, and a second time where there is less memory than
+that; otherwise a machine with memory to spare has kept them.
 
 Run ``python passes_beyond_memory.py --help``; an estimator takes a minute or two. For
 Linux, with scikit-learn 1.9 or newer.
@@ -123,7 +123,7 @@ def time_reading(
         ]
         return max(client.gather(futures))
 
-    seconds = 2 * once(1) if is_cold else once(2)
+    seconds = once(2)  # a round forgets the files once, too
     client.run(remove_rows, "alone", folder)
     return seconds
 

@@ -25,7 +25,7 @@ class Changes(NamedTuple):
     Attributes
     ----------
     rows : ndarray of int32, shape (n,)
-        Numbers of rows, none of them twice, in any order.
+        Numbers of rows, in any order; none of them twice, but in changes that are new.
     values : ndarray of shape (n, n_problems)
         Not changed after it has been made, since another rank may read it.
     """
@@ -87,9 +87,7 @@ class Places:
         return Changes(np.concatenate([first.rows, second.rows[is_new]]), values)
 
     def add_up(self, parts: Sequence[Changes]) -> Changes:
-        """Sum of one or more changes, in their order."""
-        if len(parts) == 1:
-            return parts[0]
+        """Sum of one or more changes, in their order; rows may come again in each."""
         named = np.concatenate([part.rows for part in parts])
         rows, places = self.named(named)
         values = np.concatenate([part.values for part in parts])
@@ -185,7 +183,7 @@ class Mixer:
         self._added: list[Changes] = []
 
     def add(self, changes: Changes) -> None:
-        """Take a change that this rank has made to its weights."""
+        """Take a change that this rank has made to its weights; rows may come twice."""
         self._added.append(changes)
 
     def begin(self) -> None:
@@ -206,7 +204,10 @@ class Mixer:
         self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]
     ) -> None:
         """Multiply all by factors, which are 1 but for `rows`, if these are given."""
-        self._join()
+        if self._added:
+            columns = zip(*self._added, strict=True)
+            joined = Changes(*(np.concatenate(column) for column in columns))
+            self._added = [joined.times(factors)]
         if rows is None:
             rows = rows_with_values(self.common)
         else:
@@ -257,6 +258,7 @@ class ButterflyMixer(Mixer):
         # By the step after which they are common.
         self._layers = {self.step + self._n_exchanges - 1: self.start}
         self._exchange: ButterflyExchange | None = None
+        self._common: np.ndarray | None = None  # of rows that are now alike everywhere
 
     def _forget_rounding(self) -> None:
         """Take differences that are no larger than rounding for none."""
@@ -288,16 +290,21 @@ class ButterflyMixer(Mixer):
             layer.values[...] *= 0.5
             self._layers[key] = layer
         touched = np.concatenate([layer.rows for layer in self._layers.values()])
+        self._common = None
         if step in self._layers:
             known = self._layers.pop(step)
             values = self.common.take(known.rows, axis=0)
             values += known.values
             self.common[known.rows] = values
+            self._common = values
         self.step += 1
         return touched
 
     def settle(self, rows: np.ndarray) -> None:
         # Anew from the common ones, so that ranks that know the same have equal bits.
+        if not self._layers and self._common is not None:
+            self.weights[rows] = self._common  # all that was exchanged
+            return
         self.weights[rows] = self.common.take(rows, axis=0)
         for layer in self._layers.values():
             self.weights[layer.rows] += layer.values

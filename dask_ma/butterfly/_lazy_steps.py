@@ -159,6 +159,8 @@ class LazySteps:
             self._note(rows, change)
         else:
             np.add.at(weights[:, 0], rows, change[:, 0])
+            if self._mixer is not None:
+                self._mixer.add(Changes(rows, change))
         if self._ball is not None:
             self._ball.count(rows, before, after)
         self._decay.advance(step_size * rule.params.alpha)
@@ -236,8 +238,7 @@ class LazySteps:
     def _is_distinct(self) -> bool:
         """Whether changes of rows count beyond the rows, which are named once then."""
         is_counted = self._ball is not None or self._mean.number > 0
-        is_mixed = self._mixer is not None
-        return is_counted or is_mixed or self._weights.shape[1] > 1
+        return is_counted or self._weights.shape[1] > 1
 
     def _note(self, rows: np.ndarray, change: np.ndarray) -> None:
         """Take a change of this rank's weights into account."""

@@ -39,7 +39,7 @@ from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._room import Room, RoomSettings, memory_here
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
-from dask_ma.data._stream import refuse_beyond_memory
+from dask_ma.data._stream import Kept, refuse_beyond_memory
 
 __all__ = [
     "Block",
@@ -47,6 +47,7 @@ __all__ = [
     "Deal",
     "InputInfo",
     "InputSize",
+    "Kept",
     "Partition",
     "Piece",
     "Room",

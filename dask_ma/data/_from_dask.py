@@ -29,7 +29,7 @@ from dask_ma.data._placement import (
     plan_in_place,
 )
 from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
-from dask_ma.data._stream import RowCache, exceed_memory, is_little, persists
+from dask_ma.data._stream import Kept, RowCache, exceed_memory, is_little, persists
 from dask_ma.exceptions import PeerLostError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def from_dask(
     multi_output: bool,
     deals: bool,
     dtypes: Sequence[Any],
-    copies: float,
+    copies: Kept,
     spills: bool,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""

@@ -34,6 +34,7 @@ from dask_ma.data._inputs import (
 )
 from dask_ma.data._placement import Plan, Segment, plan_contiguous, plan_dealt
 from dask_ma.data._spec import Partition, Piece, ShardSpec, make_partition
+from dask_ma.data._stream import NOTHING_KEPT, Kept
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -56,7 +57,7 @@ def partition(
     deal: Deal = "never",
     info: InputInfo | None = None,
     dtypes: Sequence[Any] = (np.float64, np.float32),
-    copies: float = 0.0,
+    copies: Kept = NOTHING_KEPT,
     spills: bool = False,
 ) -> Partition:
     """Share the rows of an input out over ranks.
@@ -84,8 +85,8 @@ def partition(
         What X is; None looks at it.
     dtypes : sequence of dtypes, default=(float64, float32)
         Types that rows may have where they go to disks; any other becomes the first.
-    copies : float, default=0.0
-        Bytes that the fit is going to keep in memory for each byte of the rows.
+    copies : Kept, optional
+        What the fit is going to keep in memory; by default nothing.
     spills : bool, default=False
         Whether it can have these on disks itself.
 

@@ -7,7 +7,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__ = ["refuse_beyond_memory"]
+__all__ = ["Kept", "refuse_beyond_memory"]
 
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
@@ -34,6 +34,27 @@ _MOST_BYTES = 16  # of an element: a CSR's, with its index
 _MOST = 0.7
 # Before tasks that make more blocks: one that is written frees its memory.
 _PRIORITY = 1000
+
+
+class Kept(NamedTuple):
+    """What a fit keeps in memory, whatever becomes of its rows.
+
+    Attributes
+    ----------
+    times : float
+        Bytes for each byte of the rows.
+    what : str
+        What that is, for messages.
+    remedy : str
+        What takes less, for messages: how ``take larger workers, or ...`` goes on.
+    """
+
+    times: float = 0.0
+    what: str = ""
+    remedy: str = ""
+
+
+NOTHING_KEPT = Kept()
 
 
 def persists() -> bool | None:
@@ -64,8 +85,8 @@ class RowCache:
     ----------
     dtypes : sequence of dtypes
         Types that rows may have.
-    copies : float
-        Bytes that the fit keeps in memory for each byte of the rows.
+    copies : Kept
+        What the fit keeps in memory.
     spills : bool, default=False
         Whether it can have these on disks itself.
 
@@ -76,7 +97,7 @@ class RowCache:
     """
 
     dtypes: Sequence[Any]
-    copies: float
+    copies: Kept
     spills: bool = False
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
@@ -155,7 +176,7 @@ def exceed_memory(
     client: Client,
     blocks: Sequence[Future],
     addresses: Sequence[str],
-    copies: float,
+    copies: Kept,
     *,
     spills: bool = False,
 ) -> bool:
@@ -170,8 +191,8 @@ def exceed_memory(
         Of X.
     addresses : sequence of str
         Worker of each rank.
-    copies : float
-        Bytes that the fit keeps in memory for each byte of the rows, beside them.
+    copies : Kept
+        What the fit keeps in memory beside the rows.
     spills : bool, default=False
         Whether it can have these on disks itself.
 
@@ -192,7 +213,7 @@ def exceed_memory(
     if not spills:
         _refuse_beyond(expected, copies, limits)
     part = float(_config.get("data.memory-fraction"))
-    if (1 + copies) * expected <= part * sum(limits):
+    if (1 + copies.times) * expected <= part * sum(limits):
         return False
     logger.info(
         "about %s of rows for workers with %s of memory: they go to local disks "
@@ -202,15 +223,15 @@ def exceed_memory(
     return True
 
 
-def refuse_beyond_memory(n_bytes: int, copies: float) -> None:
+def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
     """Refuse rows that are too many for the workers, before anything is computed.
 
     Parameters
     ----------
     n_bytes : int
         Of the rows, by their metadata.
-    copies : float
-        Bytes that the fit keeps in memory for each of these.
+    copies : Kept
+        What the fit keeps in memory.
 
     Raises
     ------
@@ -231,17 +252,18 @@ def _limits(client: Client, addresses: Iterable[str] | None = None) -> list[int]
     return limits if all(limits) else []
 
 
-def _refuse_beyond(expected: int, copies: float, limits: list[int]) -> None:
+def _refuse_beyond(expected: int, copies: Kept, limits: list[int]) -> None:
     """Refuse rows whose copies are too much for workers with some limits."""
-    if not limits or copies * expected <= _MOST * sum(limits):
+    needed = copies.times * expected
+    if not limits or needed <= _MOST * sum(limits):
         return
     raise InsufficientMemoryError(
-        f"X has about {format_bytes(expected)}, of which the fit keeps {copies:g} "
-        "times as much in memory (columns of SchMP, ratings, rows that early stopping "
-        f"has split), and the workers have {format_bytes(sum(limits))} together; take "
-        "more or larger workers, fewer columns, or a fit that reads the rows from "
-        "disks, such as one of MASGDClassifier, MASGDRegressor or MALDA without early "
-        "stopping"
+        f"X has about {format_bytes(expected)}, of which the fit keeps "
+        f"{copies.times:g} times as much in memory ({copies.what}): "
+        f"{format_bytes(int(needed))}, but the workers have "
+        f"{format_bytes(sum(limits))} together, of which it may take {_MOST:.0%}; take "
+        f"more or larger workers, with {format_bytes(int(needed / _MOST))} together, "
+        f"or {copies.remedy}"
     )
 
 

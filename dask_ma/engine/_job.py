@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.data import Deal, InputInfo, InputSize
+from dask_ma.data import Deal, InputInfo, InputSize, Kept
 from dask_ma.engine._run import Agent
 from dask_ma.engine.recovery._identity import Identity
 
@@ -48,8 +48,8 @@ class Job:
         Which rows are dealt out to the ranks in short runs.
     row_dtypes : sequence of dtypes
         Types that the agent takes rows in.
-    copies : float
-        Bytes that it keeps in memory for each byte of the rows, beside them.
+    copies : Kept
+        What it keeps in memory beside the rows.
     spills : bool
         Whether it can have these on disks itself.
     join : callable or None
@@ -71,7 +71,7 @@ class Job:
     is_multi_output: bool = False
     deal: Deal = "never"
     row_dtypes: Sequence[Any] = (np.float64, np.float32)
-    copies: float = 0.0
+    copies: Kept = Kept()
     spills: bool = False
     join: Callable[[list[Any]], Any] | None = None
     worthwhile_ranks: Callable[[InputSize, int], int] | None = None

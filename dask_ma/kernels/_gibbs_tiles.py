@@ -25,12 +25,12 @@ class Tile(NamedTuple):
         Documents of the tile are from `first` on and before `last`.
     tokens : slice
         Where the topics of the tokens are.
-    documents : ndarray of int32 of shape (n_cells,)
+    documents : ndarray of int of shape (n_cells,)
         Document of each cell, counted from `first`.
-    words : ndarray of int32 of shape (n_cells,)
+    words : ndarray of int of shape (n_cells,)
         Word of each cell.
-    repeats : ndarray of int32 of shape (n_tokens - n_cells,)
-        Cell of each token that is not the first of its cell.
+    repeats : ndarray of int of shape (n_tokens - n_cells,)
+        Cell of each token that is not the first of its cell, in increasing order.
     """
 
     first: int
@@ -45,6 +45,12 @@ class Tile(NamedTuple):
         """Cell of each token, int32 of shape (n_tokens,)."""
         first = np.arange(len(self.words), dtype=np.int32)
         return np.concatenate([first, self.repeats])
+
+    @property
+    def before(self) -> np.ndarray:
+        """How many tokens of its cell come before each of `repeats`, at least 1."""
+        places = np.arange(1, len(self.repeats) + 1)
+        return places - np.searchsorted(self.repeats, self.repeats)
 
 
 def tokens_of_tile(n_tokens: int, n_topics: int) -> int:
@@ -129,8 +135,8 @@ def cut_tiles(
     Parameters
     ----------
     documents, words : ndarray of int of shape (n_tokens,)
-        Document and word of each token: word after word, and the documents of each in
-        increasing order.
+        Document and word of each token: document after document, and the words of each
+        in increasing order.
     bounds : ndarray of int
         From :func:`document_groups`.
     size : int
@@ -139,57 +145,64 @@ def cut_tiles(
     Returns
     -------
     tiles : list of Tile
-        In an order in which neither documents nor words soon come again.
+        In an order in which neither documents nor words soon come again; its numbers
+        are of the smallest types that hold them.
     order : ndarray of int32 of shape (n_tokens,)
         The tokens in the order of the tiles.
     """
     if not len(documents):
         return [], np.empty(0, dtype=np.int32)
-    numbers = np.arange(len(bounds) - 1, dtype=np.min_scalar_type(len(bounds)))
-    group = np.repeat(numbers, np.diff(bounds)).take(documents)
-    # Stable, and of small numbers in the time that it takes to count them.
-    order = np.argsort(group, kind="stable").astype(np.int32)
-    group = group[order]
-    begins = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    ends = np.r_[begins[1:], len(group)]
-    cuts = []
-    for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        n_tiles = -(-(end - begin) // size)
-        edges = begin + (end - begin) * np.arange(n_tiles + 1) // n_tiles
-        # Each run of documents begins with other words.
-        turned = (np.arange(n_tiles) + n_tiles * place // len(begins)) % n_tiles
-        cuts += [
-            (turn, place, edges[tile], edges[tile + 1])
-            for turn, tile in enumerate(turned)
-        ]
+    edges = np.searchsorted(documents, bounds.astype(documents.dtype))
+    order, cuts = np.empty(len(documents), dtype=np.int32), []
+    groups = np.flatnonzero(np.diff(edges)).tolist()
+    for place, number in enumerate(groups):
+        begin, end = edges[number : number + 2].tolist()
+        # Stable: of each word, the documents stay in their order. Of small numbers it
+        # takes the time that counting takes.
+        order[begin:end] = np.argsort(words[begin:end], kind="stable")
+        order[begin:end] += begin
+        cuts += _cuts(begin, end, size, number, (place, len(groups)))
     cuts.sort()
+    most = int(np.diff(bounds).max())
+    dtypes = np.min_scalar_type(most), words.dtype, np.min_scalar_type(size)
     tiles: list[Tile] = []
-    turned_order, done = np.empty(len(order), dtype=np.int32), 0
-    for _, place, begin, end in cuts:
-        chosen, number = order[begin:end], group[begins[place]]
+    turned, done = np.empty(len(order), dtype=np.int32), 0
+    for _, number, begin, end in cuts:
+        chosen = order[begin:end]
         first, last = int(bounds[number]), int(bounds[number + 1])
         tokens = slice(done, done + len(chosen))
-        tile, places = _tile(documents[chosen], words[chosen], tokens, first, last)
-        tiles.append(tile)
-        turned_order[tokens] = chosen[places]
+        of_tokens = documents[chosen] - first, words[chosen]
+        arrays, places = _cells(*of_tokens, dtypes)
+        tiles.append(Tile(first, last, tokens, *arrays))
+        turned[tokens] = chosen[places]
         done = tokens.stop
-    return tiles, turned_order
+    return tiles, turned
 
 
-def _tile(
-    documents: np.ndarray, words: np.ndarray, tokens: slice, first: int, last: int
-) -> tuple[Tile, np.ndarray]:
-    """A tile of tokens that are in the order of words and documents; its own order."""
-    is_first = np.r_[
-        True, (documents[1:] != documents[:-1]) | (words[1:] != words[:-1])
+def _cuts(
+    begin: int, end: int, size: int, number: int, place: tuple[int, int]
+) -> list[tuple[int, int, int, int]]:
+    """Tiles of a run of documents: their turns, the run, where their tokens are."""
+    n_tiles = -(-(end - begin) // size)
+    edges = (begin + (end - begin) * np.arange(n_tiles + 1) // n_tiles).tolist()
+    # Each run of documents begins with other words.
+    turned = (np.arange(n_tiles) + n_tiles * place[0] // place[1]) % n_tiles
+    return [
+        (turn, number, edges[tile], edges[tile + 1])
+        for turn, tile in enumerate(turned.tolist())
     ]
+
+
+def _cells(
+    documents: np.ndarray, words: np.ndarray, dtypes: tuple[np.dtype, ...]
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Columns of a tile, and its order, of tokens in the order of the words."""
+    is_first = np.ones(len(words), dtype=bool)
+    np.not_equal(words[1:], words[:-1], out=is_first[1:])
+    is_first[1:] |= documents[1:] != documents[:-1]
     starts, later = np.flatnonzero(is_first), np.flatnonzero(~is_first)
-    tile = Tile(
-        first,
-        last,
-        tokens,
-        (documents[starts] - first).astype(np.int32),
-        words[starts].astype(np.int32),
-        (np.cumsum(is_first)[later] - 1).astype(np.int32),
-    )
-    return tile, np.concatenate([starts, later])
+    columns = documents[starts], words[starts], np.cumsum(is_first)[later] - 1
+    arrays = [
+        column.astype(dtype) for column, dtype in zip(columns, dtypes, strict=True)
+    ]
+    return arrays, np.concatenate([starts, later])

@@ -170,7 +170,7 @@ class Evaluator:
         self._every = every if every > 0 else math.inf
         self._counts = self._looks = False
         self.n_worse = 0
-        self._start = start
+        self._start_penalty = self._penalty(start)
         self._start_objective = float("nan")
         with context.span("evaluate"):
             self._start_losses = self._loss_sums(start)
@@ -283,14 +283,14 @@ class Evaluator:
         if not sums:
             return
         losses, start_losses, scores = sums
-        objective = self._objective(losses, model)
+        objective = self._objective(losses, self._penalty(model))
         if not (np.isfinite(objective) or may_diverge):
             raise ValueError(
                 f"the model is not finite after round {record['round']} (objective "
                 f"{objective}); scale the features, or lower eta0"
             )
         record["objective"] = objective
-        self._start_objective = self._objective(start_losses, self._start)
+        self._start_objective = self._objective(start_losses, self._start_penalty)
         if self._counts:
             is_worse = objective > self._start_objective
             self.n_worse = self.n_worse + 1 if is_worse else 0
@@ -343,18 +343,19 @@ class Evaluator:
             )
         return sums
 
-    def _objective(self, losses: np.ndarray, model: LinearModel) -> float:
-        """Mean loss plus penalty, averaged over the problems; inf if not finite."""
+    def _penalty(self, model: LinearModel) -> float:
+        """Penalty of the weights without alpha; not finite if they are not."""
         params = self._params
         with self._context.span("evaluate"):
-            penalty = penalty_value(params.penalty, model.coef, params.l1_ratio)
-            objective = losses.mean() / self._problem.total_weight
-            objective += params.alpha * penalty / len(model.coef)
-            # A penalty of weights that are not finite is not either.
-            is_finite = bool(np.isfinite(objective) and np.isfinite(penalty))
             if params.penalty is None:
-                is_finite = is_finite and bool(np.isfinite(model.coef).all())
-        return float(objective) if is_finite else float("inf")
+                return 0.0 if np.isfinite(model.coef).all() else math.inf
+            return float(penalty_value(params.penalty, model.coef, params.l1_ratio))
+
+    def _objective(self, losses: np.ndarray, penalty: float) -> float:
+        """Mean loss plus penalty, averaged over the problems; inf if not finite."""
+        objective = float(losses.mean() / self._problem.total_weight)
+        objective += self._params.alpha * penalty / len(losses)
+        return objective if math.isfinite(objective) else math.inf
 
 
 def score_sums(shard: Shard, model: LinearModel, *, is_classifier: bool) -> np.ndarray:

@@ -426,6 +426,12 @@ def test_changes_are_added_up():
             np.testing.assert_array_equal(found, dense.sum(axis=0))
 
 
+def test_rows_that_a_change_has_twice_are_added_up():
+    changes = Changes(np.array([7, 2, 7], dtype=np.int32), np.array([[1.0], [2], [4]]))
+    rows, values = Places(9).add_up([changes])
+    assert dict(zip(rows.tolist(), values[:, 0].tolist(), strict=True)) == {7: 5, 2: 2}
+
+
 def test_rows_are_named_once():
     rows = np.array([3, 1, 3, 3, 0, 1], dtype=np.int32)
     assert sorted(Places(5).distinct(rows)) == [0, 1, 3]

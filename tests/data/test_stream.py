@@ -198,11 +198,32 @@ def test_columns_that_are_too_many_for_memory_are_read(
     assert not list(on_disks.iterdir())
 
 
-@pytest.mark.parametrize("solver", ["als", "sgd"])
-def test_ratings_of_disks(cluster, on_disks, written, solver):
+def ratings_of(kind, folder):
+    """Pairs and ratings in blocks, made or read from files."""
     rng = np.random.default_rng(0)
-    pairs = rng.integers(0, 20, (200, 2))
-    X, y = lazy(pairs, rng.normal(size=200), size=50)
+    pairs, values = rng.integers(0, 20, (200, 2)), rng.normal(size=200)
+    if kind == "array":
+        return lazy(pairs, values, size=50)
+    parts = []
+    for number in range(4):
+        own = slice(50 * number, 50 * number + 50)
+        if kind == "parquet":
+            table = pd.DataFrame(pairs[own], columns=["user", "item"])
+            table.assign(r=values[own]).to_parquet(folder / f"{number}.parquet")
+            continue
+        np.savez(path := folder / f"{number}.npz", pairs=pairs[own])
+        read = dask.delayed(lambda path: np.load(path)["pairs"])(path)
+        parts.append(da.from_delayed(read, (50, 2), dtype=pairs.dtype))
+    if kind == "npz":
+        return da.concatenate(parts), da.from_array(values, chunks=50)
+    table = dd.read_parquet(folder)
+    return table[["user", "item"]], table["r"]
+
+
+@pytest.mark.parametrize("solver", ["als", "sgd"])
+@pytest.mark.parametrize("kind", ["array", "npz", "parquet"])
+def test_ratings_of_disks(cluster, on_disks, written, solver, kind, tmp_path_factory):
+    X, y = ratings_of(kind, tmp_path_factory.mktemp("ratings"))
     model = SchMPMatrixFactorization(
         2, solver=solver, max_iter=2, tol=0, random_state=0
     )
@@ -363,14 +384,20 @@ def test_copies_of_an_estimator_count(rows, cluster, small_workers, monkeypatch)
     X, y = lazy(*rows)
     monkeypatch.setattr(_stream, "_MOST", 1e-9)
     MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
-    with pytest.raises(InsufficientMemoryError, match=r"X has about .* 1.5 times as"):
+    found = r"X has about .* 1.5 times as much in memory \({}\): .* larger workers.*{}"
+    of_schedule = found.format("its columns", "set schedule=None")
+    with pytest.raises(InsufficientMemoryError, match=of_schedule):
         SchMPLasso(alpha=0.1, schedule="cyclic").fit(X, y)
-    with pytest.raises(InsufficientMemoryError, match=r"X has about .* 1.5 times as"):
+    of_folds = found.format("columns of each fold", "fit SchMPLasso, ")
+    with pytest.raises(InsufficientMemoryError, match=of_folds):
         SchMPLassoCV(cv=2).fit(X, y)
     SchMPLasso(alpha=0.1).fit(X, y)
-    with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
+    found = r"keeps 1 times as much.* or set {}"
+    of_split = found.format("early_stopping=False")
+    with pytest.raises(InsufficientMemoryError, match=of_split):
         MASGDClassifier(early_stopping=True).fit(X, y)
-    with pytest.raises(InsufficientMemoryError, match=r"keeps 1 times as much"):
+    of_documents = found.format("validation_fraction=None")
+    with pytest.raises(InsufficientMemoryError, match=of_documents):
         MALDA(2, validation_fraction=0.5).fit(X)
     MALDA(2, max_iter=1).fit(X)
 
@@ -379,8 +406,11 @@ def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch)
     """Ratings, before there is a rank; tokens could be on disks."""
     X, y = lazy(*rows)
     monkeypatch.setattr(_stream, "_MOST", 1e-9)
-    wanted = r"X has about .* keeps {} times as much.*workers have .* larger workers"
-    with pytest.raises(InsufficientMemoryError, match=wanted.format(3)):
+    wanted = (
+        r"X has about .* keeps 3 times as much.*\(ratings as columns.*workers have .* "
+        r"\d+%; take more or larger workers, with .* together, or .*partial_fit"
+    )
+    with pytest.raises(InsufficientMemoryError, match=wanted):
         SchMPMatrixFactorization(2).fit(X[:, :2].astype(int), y)
     for model in (SFBMetricLearner(2), SFBDictionaryLearning(3), SchMPLDA(2)):
         with warnings.catch_warnings():

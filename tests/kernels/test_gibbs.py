@@ -93,9 +93,14 @@ def test_tiles_have_every_token_once_and_counts_follow(size):
     bounds = document_groups(lengths, size)
     assert bounds[0] == 0
     assert bounds[-1] == 40
-    order = np.lexsort((documents, words))
+    order = np.lexsort((words, documents))
     tiles, turned = cut_tiles(documents[order], words[order], bounds, size)
     np.testing.assert_array_equal(np.sort(turned), np.arange(n))
+    # Documents come again after all others, and each run of them begins further on.
+    n_runs = len(bounds) - 1
+    firsts, begins = zip(*((tile.first, tile.words[0]) for tile in tiles), strict=True)
+    assert list(firsts[:n_runs]) == bounds[:-1].tolist()
+    assert np.corrcoef(begins[:n_runs], np.arange(n_runs))[0, 1] > 0.9
     order = order[turned]  # in which the topics lie from here on
     documents, words, topics = documents[order], words[order], topics[order]
     before, done = topics.copy(), 0

@@ -45,7 +45,7 @@ def chain_of(tokens, n_words, topics, alpha, beta, sampler="exact"):
         moves = MetropolisMoves(documents, len(alpha), Room(), 2)
     [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
     moves.add_block(0, block)
-    moves.topics[0][:] = topics[moves.tokens[0]]
+    moves.topics[0][:] = topics[moves.places(0)]
     if sampler == "metropolis":  # offers that change nothing, as in a fit
         moves._offered[0][:] = moves.topics[0][:, np.newaxis]
     counts = np.zeros((n_words, len(alpha)), dtype=np.int32)
@@ -59,8 +59,8 @@ def chain_of(tokens, n_words, topics, alpha, beta, sampler="exact"):
 
 def topics_of(moves):
     """Topics of the tokens, in the order of the documents."""
-    topics = np.empty(len(moves.tokens[0]), dtype=np.int32)
-    topics[moves.tokens[0]] = moves.topics[0]
+    topics = np.empty(len(moves.topics[0]), dtype=np.int32)
+    topics[moves.places(0)] = moves.topics[0]
     return topics
 
 

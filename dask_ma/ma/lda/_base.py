@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.decomposition import LatentDirichletAllocation
 
-from dask_ma.data import InputInfo, InputSize
+from dask_ma.data import InputInfo, InputSize, Kept
 from dask_ma.engine import worthwhile_ranks
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.lda._agent import train
@@ -43,9 +43,12 @@ class TopicEstimator(FittedTopics):
         return bool(self.evaluate_every > 0)
 
     @property
-    def _copies(self) -> float:
+    def _copies(self) -> Kept:
         """Documents that are held out are copied, and so are the others."""
-        return 0.0 if self.validation_fraction is None else 1.0
+        if self.validation_fraction is None:
+            return Kept()
+        what = "documents that are held out, and the others"
+        return Kept(1.0, what, "set validation_fraction=None")
 
     def _check_combinations(self) -> None:
         check_combinations(self)

@@ -17,6 +17,7 @@ from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import (
     InputInfo,
+    Kept,
     describe,
     is_dask_collection,
     refuse_unfinished,
@@ -368,7 +369,7 @@ class SchMPMatrixFactorization(FittedFactorization):
     _worthwhile_ranks = staticmethod(ranks_for_factors)
 
     @property
-    def _copies(self) -> float:
+    def _copies(self) -> Kept:
         """Ratings as columns, and by users and by items."""
         return COPIES
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.data import (
+    Kept,
     current_client,
     describe,
     is_dask_collection,
@@ -25,8 +26,13 @@ from dask_ma.schmp.factorization._ids import (
     unique_ids,
 )
 
-#: Ratings that a fit keeps for each rating: as a column, by users and by items.
-COPIES = 3.0
+#: Ratings that a fit keeps for each rating.
+COPIES = Kept(
+    3.0,
+    "ratings as columns, by users and by items",
+    "fit the ratings of a part of the users, and give those of the others to "
+    "partial_fit, a part at a time",
+)
 _ROW_BYTES = 12  # of a rating in the table: user, item and value in single precision
 NO_RATINGS = "there are no ratings in X, expected at least one"
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from dask_ma import _config
 from dask_ma._settings import Inactive, Named, unless
 from dask_ma._sklearn import Interval, StrOptions
-from dask_ma.data import InputInfo
+from dask_ma.data import InputInfo, Kept
 from dask_ma.layouts._read_columns import COPIES
 from dask_ma.linear import LinearEstimator
 from dask_ma.schmp.l1._agent import train
@@ -79,9 +79,13 @@ class L1Estimator(LinearEstimator):
     _inactive: ClassVar[tuple[Inactive, ...]] = INACTIVE
 
     @property
-    def _copies(self) -> float:
+    def _copies(self) -> Kept:
         """The columns, and those that working sets take."""
-        return COPIES
+        remedy = (
+            "set schedule=None and layout='auto', with which working sets read rows "
+            "from disks"
+        )
+        return Kept(COPIES, "its columns", remedy)
 
     @property
     def _spills(self) -> bool:

@@ -14,7 +14,7 @@ from sklearn.model_selection import check_cv
 from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive
 from dask_ma._sklearn import Interval, fit_context
-from dask_ma.data import InputInfo, InputSize
+from dask_ma.data import InputInfo, InputSize, Kept
 from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearRegressorMixin
 from dask_ma.schmp.l1._cost import cost_of_paths
@@ -218,6 +218,12 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
             If a worker is lost or a wait takes longer than configured.
         """
         return self._fit(X, y, sample_weight)
+
+    @property
+    def _copies(self) -> Kept:
+        """The columns of each fold are laid out anew."""
+        remedy = "fit SchMPLasso, which reads rows from disks, to each fold"
+        return super()._copies._replace(what="columns of each fold", remedy=remedy)
 
     @property
     def _spills(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class Documents:
         Which rows of the input they are: smaller for those that come before others.
     starts : ndarray of int64 of shape (n_documents + 1,)
         Where the tokens of each begin.
-    words : ndarray of int32 of shape (n_tokens,) or (0,)
+    words : ndarray of unsigned int of shape (n_tokens,) or (0,)
         Word of each token, in increasing order within a document; empty before they
         are read, and once they are laid out for the blocks.
     n_total, n_all_tokens : int
@@ -109,6 +110,11 @@ class Documents:
         """Tokens of this rank."""
         return int(self.starts[-1])
 
+    @cached_property
+    def offset_dtype(self) -> np.dtype:
+        """The smallest type for the place of a token in its document."""
+        return smallest(int(self.lengths.max(initial=0)))
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each document."""
@@ -146,15 +152,15 @@ class Documents:
         Parameters
         ----------
         shard : Shard
-            The same rows as before.
+            The same rows as before, which are not checked again.
         room : Room
             Where they are to lie.
         fractions : {"raise", "round"}
             What becomes of counts that are no whole numbers.
         """
-        self.words = room.empty(self.n_tokens, np.int32)
+        self.words = room.empty(self.n_tokens, smallest(shard.n_features))
         order = np.argsort(self.keys)
-        for block in shard.blocks:
+        for block in shard.read():
             X = _counts(block, fractions)
             keys = _keys(block, X.shape[0])
             rows = order[np.searchsorted(self.keys, keys, sorter=order)]
@@ -244,8 +250,9 @@ class Documents:
 def _measure(shard: Shard, fractions: str) -> Documents:
     """Documents of rows of counts, without words."""
     keys, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for block in shard.blocks:
+    for block in shard.read():
         X = _counts(block, fractions)
+        _check(X, block, fractions)
         keys.append(_keys(block, X.shape[0]))
         lengths.append(np.asarray(X.sum(axis=1)).astype(np.int64))
         hand_back(block.X)
@@ -279,32 +286,36 @@ def _keys(block: Block, n_rows: int) -> np.ndarray:
 
 
 def _counts(block: Block, fractions: str) -> Any:
-    """Rows as CSR of whole numbers above 0, the words of each in increasing order."""
+    """Rows as CSR of whole numbers, the words of each in increasing order."""
     X = sparse.csr_array(block.X, copy=fractions == "round")
+    if fractions == "round":
+        X.data = np.rint(X.data)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def _check(X: Any, block: Block, fractions: str) -> None:
+    """Refuse counts of which there are no tokens."""
     place = _first(X.data < 0)
     if place is not None:
         raise ValueError(
             "Negative values in data passed to SchMPLDA: counts must be 0 or more, but "
             + _where(X, place, block)
         )
-    if fractions == "round":
-        X.data = np.rint(X.data)
-    place = _first(X.data % 1 != 0)
+    place = _first(X.data != np.rint(X.data))
     if place is not None:
         raise ValueError(
             f"fractions='raise' is set, but {_where(X, place, block)}; each token has "
             "a topic of its own: give whole numbers, or set fractions='round'"
         )
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
     total = X.data.sum(dtype=np.float64)
     if total > _MOST_TOKENS:
         raise ValueError(
             f"the counts in X add up to {total:.3g} tokens in block {block.index}, "
             f"each of which has a topic; a rank can have {_MOST_TOKENS} at most"
         )
-    return X
 
 
 def _first(wrong: np.ndarray) -> int | None:
@@ -319,6 +330,22 @@ def _where(X: Any, place: int, block: Block) -> str:
         f"row {row} of block {block.index} has {X.data[place]:g} in column "
         f"{X.indices[place]}"
     )
+
+
+def smallest(n: int) -> np.dtype:
+    """The smallest type for numbers below `n`.
+
+    Parameters
+    ----------
+    n : int
+        How many numbers there are.
+
+    Returns
+    -------
+    dtype : dtype
+        Of unsigned integers.
+    """
+    return np.min_scalar_type(max(0, n - 1))
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

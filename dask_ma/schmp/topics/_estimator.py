@@ -12,7 +12,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import InputInfo, RoomSettings
+from dask_ma.data import InputInfo, Kept, RoomSettings
 from dask_ma.schmp.topics._agent import join_results, train
 from dask_ma.schmp.topics._cost import ranks_for_topics
 from dask_ma.schmp.topics._fitted import FittedGibbs
@@ -348,11 +348,11 @@ class SchMPLDA(FittedGibbs):
         return train
 
     @property
-    def _copies(self) -> float:
+    def _copies(self) -> Kept:
         """Bytes for each token over 12 of a count, which is one token or more."""
         size = topic_dtype(self.n_components).itemsize
         laid_out, kept = bytes_per_token(self._sampler(), size, self.n_proposals)
-        return (laid_out + MOST_COPIES * kept) / 12
+        return Kept((laid_out + MOST_COPIES * kept) / 12, "tokens")
 
     @property
     def _spills(self) -> bool:

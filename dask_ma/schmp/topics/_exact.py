@@ -60,29 +60,25 @@ class ExactMoves(Moves):
         self._stages = document_stages(documents.keys, n_stages)
         self._bounds = document_groups(documents.lengths, self._size, self._stages)
         self._tiles: dict[int, list[Tile]] = {}
-        self._order: dict[int, np.ndarray] = {}  # until tokens have topics
+        self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
         self._counts: np.ndarray | None = None
         self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
-        documents = block.owners.take(block.by_word)
-        tiles, order = cut_tiles(documents, block.words, self._bounds, self._size)
-        del documents
-        self._ends[number] = block.ends
-        [self._order[number]] = self._room.pack([order], np.int32)
-        [self.tokens[number]] = self._room.pack(
-            [block.tokens[block.by_word[order]]], np.int32
-        )
+        tiles, order = cut_tiles(block.owners, block.words, self._bounds, self._size)
+        first = [order[tile.tokens][: len(tile.words)] for tile in tiles]
+        offsets = block.offsets.take(_joined(first, np.int32))
+        [self._offsets[number]] = self._room.pack([offsets], offsets.dtype)
         self.topics[number] = self._room.empty(len(order), self._dtype)
         self._next[number] = 0 if self.n_stages else 1
-        names = ("documents", "words", "repeats")
-        columns = [
-            self._room.pack([getattr(tile, name) for tile in tiles], np.int32)
-            for name in names
-        ]
+        columns = {}
+        for name in ("documents", "words", "repeats"):
+            arrays = [getattr(tile, name) for tile in tiles]
+            dtype = arrays[0].dtype if arrays else np.int32
+            columns[name] = self._room.pack(arrays, dtype)
         self._tiles[number] = [
-            tile._replace(**dict(zip(names, arrays, strict=True)))
-            for tile, *arrays in zip(tiles, *columns, strict=True)
+            tile._replace(**dict(zip(columns, arrays, strict=True)))
+            for tile, *arrays in zip(tiles, *columns.values(), strict=True)
         ]
 
     def empty_counts(self, n_words: int) -> Any:
@@ -94,22 +90,34 @@ class ExactMoves(Moves):
     def place(
         self, number: int, counts: Any, weights: Any, rng: np.random.Generator
     ) -> np.ndarray:
-        lengths = np.diff(self._ends[number])
-        words = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        words = self.words(number)
         if weights is None:
             topics = rng.integers(0, self._n_topics, len(words), dtype=np.int32)
         else:
             topics = draw_by_rows(words, weights, rng)
-        self.topics[number][:] = topics.take(self._order.pop(number))
+        self.topics[number][:] = topics
         self._next[number] = self.n_stages + 1
-        cells = words * np.intp(self._n_topics) + topics
+        cells = words * np.intp(self._n_topics)
+        cells += topics
         with opened(counts) as table:
             np.add.at(table.reshape(-1), cells, np.int32(1))
         return np.bincount(topics, minlength=self._n_topics)
 
+    def places(self, number: int) -> np.ndarray:
+        offsets, starts = self._offsets[number], self._documents.starts
+        found, done = np.empty(len(self.topics[number]), dtype=np.int32), 0
+        for tile in self._tiles[number]:
+            own = offsets[done : done + len(tile.words)]
+            done += len(own)
+            first = starts[tile.first : tile.last].take(tile.documents) + own
+            # Tokens of a cell are neighbours.
+            others = first.take(tile.repeats) + tile.before
+            found[tile.tokens] = np.concatenate([first, others])
+        return found
+
     def words(self, number: int) -> np.ndarray:
         of_tiles = [tile.words.take(tile.cells) for tile in self._tiles[number]]
-        return np.concatenate([np.empty(0, dtype=np.int32), *of_tiles])
+        return _joined(of_tiles, np.int32)
 
     def document_counts(self) -> Iterator[np.ndarray]:
         counts = self._document_table()
@@ -119,7 +127,6 @@ class ExactMoves(Moves):
     def load(self, group: Group, state: State) -> None:
         super().load(group, state)
         self._counts = None
-        self._order.clear()
         self._next = dict.fromkeys(self._next, self.n_stages + 1)
 
     def begin_rotation(
@@ -219,6 +226,11 @@ class ExactMoves(Moves):
                     np.add.at(flat, rows * width + topics, one)
             self._counts = table
         return self._counts
+
+
+def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:
+    """Arrays one after the other, perhaps none."""
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
 def _rows_at_a_time(n_rows: int, width: int) -> Iterator[slice]:

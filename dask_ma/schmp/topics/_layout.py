@@ -7,49 +7,51 @@ only thing that joins the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from dask_ma.data import Room
-from dask_ma.schmp.topics._documents import Documents
+from dask_ma.schmp.topics._documents import Documents, smallest
 
-_CHUNK = 2**20  # tokens that are looked at together
+_CHUNK = 2**17  # tokens that are looked at together
 
 
 class BlockTokens(NamedTuple):
-    """Tokens of a rank that are words of a block.
+    """Tokens of a rank that are words of a block, in the order of the documents.
 
     Attributes
     ----------
-    tokens : ndarray of int32 of shape (n,)
-        Their places in the order of the documents, increasing.
-    starts : ndarray of int64 of shape (n_documents + 1,)
-        Where those of each document begin.
-    by_word : ndarray of int32 of shape (n,)
-        Numbers from 0 on, in the order of the words.
+    owners : ndarray of int32 of shape (n,)
+        Document of each.
+    offsets : ndarray of unsigned int of shape (n,)
+        Place of each among the tokens of its document.
+    words : ndarray of unsigned int of shape (n,)
+        Word of each, counted within the block.
     ends : ndarray of int32 of shape (n_words + 1,)
-        Where those of each word of the block begin in that order.
+        Where the tokens of each word begin in the order of the words.
     """
 
-    tokens: np.ndarray
-    starts: np.ndarray
-    by_word: np.ndarray
+    owners: np.ndarray
+    offsets: np.ndarray
+    words: np.ndarray
     ends: np.ndarray
 
-    @property
-    def words(self) -> np.ndarray:
-        """Words in their own order, int32 of shape (n,), counted within the block."""
-        numbers = np.arange(len(self.ends) - 1, dtype=np.int32)
-        return np.repeat(numbers, np.diff(self.ends))
-
-    @property
-    def owners(self) -> np.ndarray:
-        """Document of each token, int32 of shape (n,)."""
-        numbers = np.arange(len(self.starts) - 1, dtype=np.int32)
-        return np.repeat(numbers, np.diff(self.starts))
+    def by_word(self) -> np.ndarray:
+        """Numbers of the tokens in the order of the words, int32 of shape (n,)."""
+        n = len(self.words)
+        if not n:
+            return np.empty(0, dtype=np.int32)
+        # By columns, a row of the tokens has them word by word, and is made by
+        # counting: sorting takes several times as long, and twice the memory.
+        numbers = np.arange(n, dtype=np.int32)
+        ends = np.array([0, n], dtype=np.int32)
+        shape = 1, len(self.ends) - 1
+        row = sparse.csr_array((numbers, self.words.astype(np.int32), ends), shape)
+        by_word: np.ndarray = row.tocsc().data
+        return by_word
 
 
 def tokens_of_blocks(
@@ -63,7 +65,7 @@ def tokens_of_blocks(
     Parameters
     ----------
     documents : Documents
-        With their words, which are gone through once for each block; once for all if
+        With their words, which are gone through once for each block; twice for all if
         they are on a disk.
     blocks : list of ndarray of int
         Words of each; together all, each once.
@@ -77,88 +79,107 @@ def tokens_of_blocks(
     tokens : BlockTokens
     """
     block_of = np.empty(n_features, dtype=np.min_scalar_type(len(blocks)))
-    place_of = np.empty(n_features, dtype=np.int32)
+    place_of = np.empty(n_features, dtype=smallest(max(map(len, blocks))))
     for number, own in enumerate(blocks):
         block_of[own] = number
-        place_of[own] = np.arange(len(own), dtype=np.int32)
+        place_of[own] = np.arange(len(own), dtype=place_of.dtype)
     if room is not None and room.on_disk:
-        parts = _on_disk(documents.words, block_of, len(blocks), room)
+        parts = _on_disk(documents, block_of, place_of, len(blocks), room)
     else:
-        parts = _in_memory(documents.words, block_of, len(blocks))
+        parts = _in_memory(documents, block_of, place_of, len(blocks))
     for own in blocks:
-        tokens, words = next(parts)
-        words = place_of.take(words)
-        starts = np.searchsorted(tokens, documents.starts)
-        block = _by_word(tokens, words, starts, len(own))
-        del tokens, words  # that there are not two of each when the next come
+        columns = next(parts)
+        counts = np.bincount(columns[-1], minlength=len(own))
+        ends = np.append(0, np.cumsum(counts)).astype(np.int32)
+        block = BlockTokens(*columns, ends)
+        del columns, counts  # that there are not two of each when the next come
         yield block
         del block
 
 
+_Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 def _in_memory(
-    words: np.ndarray, block_of: np.ndarray, n_blocks: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Tokens of each block, and their words, by a look at all for each block."""
+    documents: Documents, block_of: np.ndarray, place_of: np.ndarray, n_blocks: int
+) -> Iterator[_Columns]:
+    """Columns of the tokens of each block, by a look at all for each block."""
     for number in range(n_blocks):
-        found = [np.empty(0, dtype=np.int32)]
-        for first, here in chunks(words):
-            places = np.flatnonzero(block_of.take(here) == number)
-            places += first
-            found.append(places.astype(np.int32))
-        found = [np.concatenate(found)]
-        yield found[0], words[found.pop()]
+        found = [_columns(documents, 0, documents.words[:0], place_of)]
+        for first, here in chunks(documents.words):
+            chosen = np.flatnonzero(block_of.take(here) == number)
+            found.append(_columns(documents, first, here, place_of, chosen))
+        columns = list(zip(*found, strict=True))
+        found.clear()
+        # One after the other, so that there are never two of all.
+        words, offsets, owners = (np.concatenate(columns.pop()) for _ in range(3))
+        yield owners, offsets, words
+        del owners, offsets, words
 
 
 def _on_disk(
-    words: np.ndarray, block_of: np.ndarray, n_blocks: int, room: Room
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The same by two looks at all, which takes room for another two copies."""
+    documents: Documents,
+    block_of: np.ndarray,
+    place_of: np.ndarray,
+    n_blocks: int,
+    room: Room,
+) -> Iterator[_Columns]:
+    """The same by two looks at all, which takes room for all columns."""
+    words = documents.words
     sizes = np.zeros(n_blocks, dtype=np.int64)
     for _, here in chunks(words):
         sizes += np.bincount(block_of.take(here), minlength=n_blocks)
     ends = np.cumsum(sizes)
-    places, sorted_words = (room.empty(len(words), np.int32) for _ in range(2))
+    types = np.int32, documents.offset_dtype, place_of.dtype
+    columns = [room.empty(len(words), dtype) for dtype in types]
     done = ends - sizes
     for first, here in chunks(words):
         of_block = block_of.take(here)
         order = np.argsort(of_block, kind="stable")
-        cuts = np.cumsum(np.bincount(of_block, minlength=n_blocks))[:-1]
-        for number, own in enumerate(np.split(order, cuts)):
-            part = slice(done[number], done[number] + len(own))
-            places[part] = own
-            places[part] += first
-            sorted_words[part] = here[own]
-            done[number] = part.stop
+        cuts = np.cumsum(np.bincount(of_block, minlength=n_blocks))
+        own = _columns(documents, first, here, place_of, order)
+        begin = 0
+        for number, end in enumerate(cuts.tolist()):
+            part = slice(done[number], done[number] + end - begin)
+            for column, values in zip(columns, own, strict=True):
+                column[part] = values[begin:end]
+            done[number], begin = part.stop, end
     for end, size in zip(ends, sizes, strict=True):
         part = slice(end - size, end)
         # Copies: the files are to go with the last block, not with its tokens.
-        yield places[part].copy(), sorted_words[part]
+        owners, offsets, own_words = (column[part].copy() for column in columns)
+        yield owners, offsets, own_words
+        del owners, offsets, own_words
 
 
-def chunks(words: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _columns(
+    documents: Documents,
+    first: int,
+    words: np.ndarray,
+    place_of: np.ndarray,
+    chosen: Any = slice(None),
+) -> _Columns:
+    """Owners, offsets, and words within the block, of some tokens of a chunk."""
+    starts = documents.starts
+    begin, end = np.searchsorted(starts, [first, first + len(words)], side="right") - 1
+    here = starts[begin : end + 2].clip(first, first + len(words))
+    numbers = np.arange(begin, begin + len(here) - 1, dtype=np.int32)
+    owners = np.repeat(numbers, np.diff(here))
+    offsets = np.arange(first, first + len(words), dtype=np.int32)
+    offsets -= starts[begin : end + 2].astype(np.int32).take(owners - begin)
+    found = offsets.astype(documents.offset_dtype)[chosen]
+    return owners[chosen], found, place_of.take(words[chosen])
+
+
+def chunks(words: np.ndarray, least: int = 0) -> Iterator[tuple[int, np.ndarray]]:
     """Words that are looked at together, and the number of the first."""
-    for first in range(0, len(words), _CHUNK):
-        yield first, words[first : first + _CHUNK]
-
-
-def _by_word(
-    tokens: np.ndarray, words: np.ndarray, starts: np.ndarray, n_words: int
-) -> BlockTokens:
-    """Order the tokens of a block by their words."""
-    if not len(tokens):
-        ends = np.zeros(n_words + 1, dtype=np.int32)
-        return BlockTokens(tokens, starts, np.empty(0, dtype=np.int32), ends)
-    # By columns, a matrix of the tokens has them word by word, and is made by
-    # counting: sorting takes several times as long, and twice the memory.
-    numbers = np.arange(len(tokens), dtype=np.int32)
-    shape = len(starts) - 1, n_words
-    rows = sparse.csr_array((numbers, words, starts.astype(np.int32)), shape)
-    turned = rows.tocsc()
-    return BlockTokens(tokens, starts, turned.data, turned.indptr)
+    size = max(_CHUNK, least)
+    for first in range(0, len(words), size):
+        yield first, words[first : first + size]
 
 
 def by_document(
-    tokens: Mapping[int, np.ndarray],
+    places: Callable[[int], np.ndarray],
     arrays: Mapping[int, np.ndarray],
     n_tokens: int,
     room: Room,
@@ -167,8 +188,9 @@ def by_document(
 
     Parameters
     ----------
-    tokens : mapping of int to ndarray of int32 of shape (n,)
-        Of each block, where its tokens belong.
+    places : callable
+        ``places(number)`` says where the tokens of a block belong, an ndarray of int of
+        shape (n,).
     arrays : mapping of int to ndarray of shape (..., n)
         What it has of them.
     n_tokens : int
@@ -183,5 +205,5 @@ def by_document(
     first = next(iter(arrays.values()))
     joined = room.empty((*first.shape[:-1], n_tokens), first.dtype)
     for number, array in arrays.items():
-        joined[..., tokens[number]] = array
+        joined[..., places(number)] = array
     return joined

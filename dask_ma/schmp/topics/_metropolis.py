@@ -81,18 +81,24 @@ class MetropolisMoves(Moves):
         self._stages = stages[[first for first, _ in self._of_documents]]
         self._cuts: dict[int, np.ndarray] = {}  # of a block, where stages end
         self._parts: dict[int, np.ndarray] = {}
+        self._tokens: dict[int, np.ndarray] = {}
         self._by_word: dict[int, np.ndarray] = {}
+        self._ends: dict[int, np.ndarray] = {}  # of the words of each block
         self._offered: dict[int, np.ndarray] = {}
         self._moved: dict[int, np.ndarray] = {}  # what blocks have not been told yet
 
     def add_block(self, number: int, block: BlockTokens) -> None:
-        room, n = self._room, len(block.tokens)
-        [self.tokens[number]] = room.pack([block.tokens], np.int32)
-        [self._by_word[number]] = room.pack([block.by_word], np.int32)
+        room, n = self._room, len(block.owners)
+        places = self._documents.starts.astype(np.int32).take(block.owners)
+        places += block.offsets
+        [self._tokens[number]] = room.pack([places], np.int32)
+        del places
+        [self._by_word[number]] = room.pack([block.by_word()], np.int32)
         self._ends[number] = block.ends
-        runs = np.array(self._of_documents, dtype=np.intp).reshape(-1, 2)
-        self._parts[number] = block.starts[runs]
-        self._cuts[number] = block.starts[self._edges]
+        runs = np.array(self._of_documents, dtype=np.int32).reshape(-1, 2)
+        self._parts[number] = np.searchsorted(block.owners, runs)
+        edges = self._edges.astype(np.int32)
+        self._cuts[number] = np.searchsorted(block.owners, edges)
         # A block without words is not visited, and no stage waits for it.
         has_words = len(block.ends) > 1
         self._next[number] = 0 if self.n_stages and has_words else self.n_stages + 1
@@ -114,8 +120,11 @@ class MetropolisMoves(Moves):
         by_word, ends = self._by_word[number], self._ends[number]
         return self._come_in(number, by_word, ends, counts, weights, rng)
 
+    def places(self, number: int) -> np.ndarray:
+        return self._tokens[number]
+
     def words(self, number: int) -> np.ndarray:
-        words = np.empty(len(self.tokens[number]), dtype=np.int32)
+        words = np.empty(len(self._tokens[number]), dtype=np.int32)
         ends = self._ends[number]
         numbers = np.arange(len(ends) - 1, dtype=np.int32)
         words[self._by_word[number]] = np.repeat(numbers, np.diff(ends))
@@ -140,7 +149,7 @@ class MetropolisMoves(Moves):
     ) -> None:
         if min(self._next.values()) > self.n_stages and not self._is_small:
             runs = range(len(self._of_documents))
-            self._turn_of_documents(runs, list(self.tokens), priors, totals, rng)
+            self._turn_of_documents(runs, list(self.topics), priors, totals, rng)
 
     def visit(
         self,
@@ -190,7 +199,7 @@ class MetropolisMoves(Moves):
             return np.zeros(n, dtype=np.int64), 0
         owners = {
             block: self._documents.owners(tokens)
-            for block, tokens in self.tokens.items()
+            for block, tokens in self._tokens.items()
         }
         there, words = np.unique(words, return_inverse=True)
         rows, before = OpenRows(counts, self._kept_arrays), self.topics[number]
@@ -358,7 +367,7 @@ class MetropolisMoves(Moves):
 
     def _places(self, run: int, parts: _Parts) -> np.ndarray:
         """Where these tokens are among all of the documents."""
-        places = _joined(self.tokens, parts).astype(np.intp)
+        places = _joined(self._tokens, parts).astype(np.intp)
         places -= self._documents.starts[self._of_documents[run][0]]
         return places
 

@@ -76,11 +76,9 @@ class Moves(ABC):
     ----------
     unreported : ndarray of int64 of shape (n_topics,)
         Changes of the topics' totals that blocks have not been told yet.
-    tokens : dict of int to ndarray of int32 of shape (n,)
-        Of each block its tokens, as places in the order of the documents. They lie in
-        the order in which the sampler goes through them.
     topics : dict of int to ndarray of int of shape (n,)
-        Topics of these.
+        Topics of the tokens of each block, which lie in the order in which the sampler
+        goes through them.
     n_stages : int
         As given.
     """
@@ -101,12 +99,10 @@ class Moves(ABC):
         self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._laps_made: dict[int, int] = {}  # of each block, in the first rotations
         self.unreported = np.zeros(n_topics, dtype=np.int64)
-        self.tokens: dict[int, np.ndarray] = {}
         self.topics: dict[int, np.ndarray] = {}
         self._documents = documents
         self._n_topics = n_topics
         self._room = room
-        self._ends: dict[int, np.ndarray] = {}  # of the words of each block
         self._dtype = topic_dtype(n_topics)
 
     @abstractmethod
@@ -202,6 +198,10 @@ class Moves(ABC):
         """
 
     @abstractmethod
+    def places(self, number: int) -> np.ndarray:
+        """Places of the tokens of a block in the order of the documents, int32."""
+
+    @abstractmethod
     def words(self, number: int) -> np.ndarray:
         """Words of the tokens of a block, int32 of shape (n,), counted within it."""
 
@@ -256,7 +256,7 @@ class Moves(ABC):
         """What is to be kept of the tokens, in the order of the documents: copies."""
         documents = self._documents
         kept = {
-            name: by_document(self.tokens, arrays, documents.n_tokens, self._room)
+            name: by_document(self.places, arrays, documents.n_tokens, self._room)
             for name, arrays in self._kept().items()
         }
         return {KEYS: documents.keys, STARTS: documents.starts, **kept}
@@ -277,9 +277,10 @@ class Moves(ABC):
             one = next(iter(arrays.values()))
             into[name] = self._room.empty((*one.shape[:-1], n_tokens), one.dtype)
         self._documents.load(group, state, into)
-        for name, arrays in kept.items():
-            for number, array in arrays.items():
-                array[:] = into[name][..., self.tokens[number]]
+        for number in self.topics:
+            places = self.places(number)
+            for name, arrays in kept.items():
+                arrays[number][:] = into[name][..., places]
 
     def _kept(self) -> dict[str, dict[int, np.ndarray]]:
         """What is to be kept, of each block."""

@@ -19,7 +19,7 @@ from dask_ma.kernels import TileSampler, document_stages, polya_slopes, polya_su
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation
-from dask_ma.schmp.topics._documents import Documents, TokenTopics
+from dask_ma.schmp.topics._documents import Documents, TokenTopics, smallest
 from dask_ma.schmp.topics._exact import ExactMoves, has_sparse_rows
 from dask_ma.schmp.topics._layout import by_document, chunks, tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
@@ -85,11 +85,11 @@ class LocalTopics:
         moves, n_tokens = self.moves, self.documents.n_tokens
         words = {
             number: blocks[number].astype(np.int32).take(moves.words(number))
-            for number in moves.tokens
+            for number in moves.topics
         }
         columns = (words, moves.topics)
         of_words, topics = (
-            by_document(moves.tokens, column, n_tokens, self.room) for column in columns
+            by_document(moves.places, column, n_tokens, self.room) for column in columns
         )
         return of_words, topics.astype(np.int32)
 
@@ -148,7 +148,8 @@ class GibbsTopics(RotationProgram):
         """Tokens of each word."""
         n_features = self.params.n_features
         weights = np.zeros(n_features, dtype=np.int64)
-        for _, words in chunks(local.documents.words):  # as each is made an int64
+        # As each is made an int64.
+        for _, words in chunks(local.documents.words, n_features):
             weights += np.bincount(words, minlength=n_features)
         return weights
 
@@ -166,7 +167,7 @@ class GibbsTopics(RotationProgram):
         for number, block in enumerate(tokens):
             local.moves.add_block(number, block)
             del block  # before there is the next
-        local.documents.words = np.empty(0, dtype=np.int32)  # the blocks have them
+        local.documents.words = np.empty(0, dtype=np.uint8)  # the blocks have them
         return local
 
     def initial_block(
@@ -286,9 +287,11 @@ class GibbsTopics(RotationProgram):
     def _needs(self, documents: Documents, shard: Shard, group: Group) -> Needs:
         """What this rank is going to take."""
         p, n_tokens = self.params, documents.n_tokens
-        laid_out, kept = bytes_per_token(
-            p.sampler, topic_dtype(p.n_components).itemsize, p.n_proposals
-        )
+        dtypes = smallest(len(documents)), smallest(p.n_features)
+        document, word = (dtype.itemsize for dtype in dtypes)
+        sizes = document, word, documents.offset_dtype.itemsize
+        topic_size = topic_dtype(p.n_components).itemsize
+        laid_out, kept = bytes_per_token(p.sampler, topic_size, p.n_proposals, sizes)
         n_blocks = self._blocks_of_a_rank(documents.n_all_tokens, group.size)
         n_blocks *= group.size
         others = LAYOUT * n_tokens // n_blocks

@@ -25,7 +25,7 @@ logger = logging.getLogger("dask_ma.schmp")
 
 _MOST = 0.75  # of the limit, of all that there is: Dask pauses a worker at 80 %
 TABLES = 3  # of a rank's part of the words: its own, the next, and one as floats
-LAYOUT = 44  # bytes for each token of the block that is being laid out
+LAYOUT = 32  # bytes for each token of the block that is being laid out
 TILES = 1 / 4  # bytes for each token that tiles take as objects, however large they are
 MOST_COPIES = 4  # states that are kept: the last two of a rank, and its neighbour's
 
@@ -51,7 +51,12 @@ class Needs(NamedTuple):
     others: int
 
 
-def bytes_per_token(sampler: str, topic_size: int, n_proposals: int) -> tuple[int, int]:
+def bytes_per_token(
+    sampler: str,
+    topic_size: int,
+    n_proposals: int,
+    sizes: tuple[int, int, int] = (4, 4, 2),
+) -> tuple[int, int]:
     """Bytes for a token that is laid out, and those of a state that is kept of it.
 
     Parameters
@@ -60,14 +65,19 @@ def bytes_per_token(sampler: str, topic_size: int, n_proposals: int) -> tuple[in
     topic_size : int
         Bytes of the number of a topic.
     n_proposals : int
+    sizes : tuple of int, default=(4, 4, 2)
+        Bytes of the number of a document, of a word, and of a place in a document.
 
     Returns
     -------
     laid_out, kept : int
+        The former with the word that a token has until all are laid out.
     """
     if sampler == "exact":
-        return 16 + topic_size, topic_size
-    return 12 + (n_proposals + 2) * topic_size, (n_proposals + 1) * topic_size
+        # Tokens of the same word and document take less than one of its own.
+        return sum(sizes) + sizes[1] + topic_size, topic_size
+    laid_out = 8 + sizes[1] + (n_proposals + 2) * topic_size
+    return laid_out, (n_proposals + 1) * topic_size
 
 
 def kept_copies(group: Group) -> int:
