@@ -5,8 +5,8 @@ are alike or rows few. The rest is done by proximal Newton steps on the whole gr
 with the second derivatives by all coefficients that matter, where these are few, by
 conjugate gradients on dense features that have been made uncorrelated, where there is
 no L1 penalty, with the second derivatives within outputs and momentum, where there is
-one and rows are dense, and else with limited-memory BFGS. Rank 0 finds the steps; a step sends a
-matrix from each rank to rank 0, and one back.
+one and rows are dense, and else with limited-memory BFGS. Rank 0 finds the steps; a
+step sends a matrix from each rank to rank 0, and one back.
 
 Where single precision leaves nothing to gain, the steps go on in double precision, with
 a matrix of their own, whose rounded values the fit gets.
