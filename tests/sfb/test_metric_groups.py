@@ -280,6 +280,17 @@ def test_when_one_rank_is_quicker(n_entries, shape, n_groups, expected):
     assert steps.are_quicker_alone(2, 2, 4e6) is expected
 
 
+def test_components_that_others_get_after_each_pass_count():
+    """Unless there are no others, or these are in the same process."""
+    steps = Steps(2, 512, 1, 60, (500, 20_000), True, 640e6)
+    assert steps.are_quicker_alone(2, 2, 4e5)
+    assert not steps._replace(n_passes=1).are_quicker_alone(2, 2, 4e5)
+    short = Steps(2, 64, 1, 20, (10, 100), True, 640e6, n_passes=10**6)
+    assert short.are_quicker_alone(2, 1, 4e5) and not short.are_quicker_alone(2, 2, 4e5)
+    few = Steps(120, 512, 1, 784, (50, 784), True, 640e6, n_passes=3)
+    assert few.are_quicker_alone(2, 2, 4e6)
+
+
 @pytest.mark.parametrize(
     ("params", "n_ranks"),
     [

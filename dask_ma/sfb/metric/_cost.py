@@ -20,6 +20,7 @@ _EXCHANGE = 2.5e-3
 _GAIN = 0.9  # of the seconds of one rank, that all must not take more than
 _SHARED = 0.2  # of that, within a process
 _SMALL = 8 * 2**20  # bytes of components that are no reason to share them out
+_KEPT_BYTES = 12  # of a component and of the means of its gradients
 _IN_STEP = 3  # exchanges of a step in which all ranks have rows of each group
 
 
@@ -42,6 +43,9 @@ class Steps(NamedTuple):
         Whether all pairs within a group count; else each row is a pair.
     link_bandwidth : float
         Bytes a second between two ranks.
+    n_passes : int, default=0
+        After which a rank that makes all steps sends components, and means of their
+        gradients, to the others.
     """
 
     n_steps: int
@@ -51,6 +55,7 @@ class Steps(NamedTuple):
     shape: tuple[int, int]
     has_labels: bool
     link_bandwidth: float
+    n_passes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -106,6 +111,7 @@ class Steps(NamedTuple):
             share = -(-self.n_groups // n_ranks) / self.n_groups
         together = self.seconds * share + self.exchange_seconds(n_ranks, n_nodes)
         moved = row_bytes * (n_ranks - 1) / n_ranks
+        moved += self.n_passes * _KEPT_BYTES * self.shape[0] * self.shape[1]
         if n_nodes == 1:
             moved = 0
         alone = self.seconds + moved / self.link_bandwidth / self.n_steps
@@ -121,14 +127,16 @@ def steps_of(
 ) -> Steps:
     """The steps of a fit to so many rows or pairs, with elements of a row."""
     n_steps = count_steps(n_units, params.settings.batch_size, n_groups)
+    n_passes = count_passes(params.max_iter, n_steps, n_groups)
     return Steps(
-        n_steps=count_passes(params.max_iter, n_steps, n_groups) * n_steps,
+        n_steps=n_passes * n_steps,
         n_rows=-(-n_units // n_steps),
         n_groups=n_groups,
         n_entries=n_entries,
         shape=(params.n_components, n_features),
         has_labels=params.tuples is None,
         link_bandwidth=params.link_bandwidth,
+        n_passes=n_passes,
     )
 
 
@@ -149,6 +157,7 @@ def worthwhile_ranks(params: MetricParams, size: InputSize, n_threads: int) -> i
     per_row = size.n_stored / size.n_rows
     steps = steps_of(params, n_units, n_groups, per_row, size.n_features)
     # Where threads lie is not known yet: mostly in processes of their own.
+    steps = steps._replace(n_passes=0)  # there are no others
     are_quicker = steps.are_quicker_alone(n_threads, n_threads, size.moved(1))
     return 1 if are_quicker else n_threads
 
