@@ -1,5 +1,6 @@
 """Pure maths on NumPy and SciPy arrays: no Dask, no scikit-learn, no state."""
 
+from dask_ma.kernels._block_newton import block_point
 from dask_ma.kernels._columns import (
     ColumnEntries,
     add_columns,
@@ -240,6 +241,7 @@ __all__ = [
     "batch_weights",
     "begin_rows",
     "best_columns",
+    "block_point",
     "chunked_predictions",
     "class_sums",
     "column_entries",

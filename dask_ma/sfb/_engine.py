@@ -29,6 +29,7 @@ from dask_ma.sfb.exchange._outputs import (
     OutputShares,
     can_share,
     check_shares,
+    kept_every,
     share_of,
 )
 from dask_ma.sfb.exchange._packets import Packet
@@ -233,12 +234,7 @@ class BroadcastEngine:
 
     def cut_all(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """What this rank's matrix has of arrays with a place for each output."""
-        if self._shares is None:
-            return arrays
-        return {
-            name: self._shares.cut(array) if isinstance(array, np.ndarray) else array
-            for name, array in arrays.items()
-        }
+        return arrays if self._shares is None else self._shares.cut_all(arrays)
 
     def _share_out(self) -> None:
         """Keep this rank's outputs only."""
@@ -381,10 +377,13 @@ class BroadcastEngine:
         shared = {**shared, "iteration": self.iteration}
         if self._shares is None:
             return Snapshot({**shared, **arrays}, own, whole=self._keeps_parts)
-        if not self._keeps_parts:
-            return Snapshot({**shared, **self._shares.gather(arrays)}, own)
-        part = {**arrays, "n_outputs": self._n_outputs}
-        return Snapshot(shared, {**part, **(own or {})}, whole=True)
+        if self._keeps_parts:
+            part = {**arrays, "n_outputs": self._n_outputs, **(own or {})}
+            return Snapshot(shared, part, whole=True)
+        is_due = self.n_passes % kept_every(self.matrix.shape[1], self.n_rows) == 0
+        is_due = is_due or self._context.is_checkpointed
+        found = self._shares.gather(arrays) if is_due else {}
+        return Snapshot({**shared, **found}, own, in_memory=is_due)
 
     def _first_matrix(
         self, start: Start | None, shown: ParameterMatrix | None = None

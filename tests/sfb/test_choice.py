@@ -119,3 +119,31 @@ def test_a_rank_without_rows(run_ranks):
         return choose(group, make_shard(X), make_matrix(400))
 
     assert len(set(run_ranks(program, 3))) == 1
+
+
+@pytest.mark.parametrize(
+    ("n_features", "kind", "expected"),
+    [
+        (3000, sparse.csr_array, True),
+        (3000, np.asarray, False),
+        (40, sparse.csr_array, False),
+    ],
+)
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_matrices_that_are_far_too_large_are_not_sent(
+    run_ranks, n_features, kind, expected, n_ranks
+):
+    """To rows of few elements, not even to see how long it takes."""
+    X = np.zeros((20, n_features))
+    X[:, :4] = 1
+
+    def program(group):
+        own = kind(X[: 20 * (group.rank > 0)])  # one may have no rows
+        before = group.counters.bytes_sent
+        found = choose(group, make_shard(own), make_matrix(n_features))
+        return found, group.counters.bytes_sent - before
+
+    for found, sent in run_ranks(program, n_ranks, 1):
+        # A probe sends most of a matrix from each rank.
+        assert (sent < 3 * n_features * 8) == expected
+        assert found == "factors" or not expected

@@ -8,6 +8,7 @@ from dask_ma import SFBDictionaryLearning
 from dask_ma.sfb.dictionary._atoms import Statistics, descend_on_atoms
 from dask_ma.sfb.dictionary._codes import ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._merging import batches_apart, merge
+from dask_ma.sfb.dictionary._progress import Progress
 from dask_ma.sfb.dictionary._sums import BatchSums, own_sums
 
 PARAMS = {
@@ -59,7 +60,8 @@ def test_means_are_those_of_batches_of_all_ranks(run_ranks):
             c, x = codes[group.rank, step], rows[group.rank, step]
             known = known.added(own_sums(x, c, 1.0), 60)
         atoms = np.full((4, 6), float(group.rank))
-        return merge(group, atoms, (known.codes, known.rows), 40, group.rank)
+        totals = np.array([[20, group.rank], [20, 2 * group.rank]])
+        return merge(group, atoms, (known.codes, known.rows), totals)
 
     expected = Statistics.empty(4, 6, np.dtype(float))
     for step in range(2):
@@ -69,19 +71,18 @@ def test_means_are_those_of_batches_of_all_ranks(run_ranks):
         np.testing.assert_allclose(merged.codes, expected.codes)
         np.testing.assert_allclose(merged.rows, expected.rows)
         np.testing.assert_allclose(merged.atoms, 1)
-        assert merged.n_rows == 120
-        assert merged.objective == 3
+        np.testing.assert_array_equal(merged.totals, [[60, 3], [60, 6]])
 
 
 def test_ranks_without_rows_do_not_count(run_ranks):
     def program(group):
         atoms = np.full((2, 3), float(1 + group.rank))
         statistics = np.ones((2, 2)), np.ones((2, 3))
-        return merge(group, atoms, statistics, 10 * group.rank, 0.0)
+        return merge(group, atoms, statistics, np.array([[10 * group.rank, 0]]))
 
     for merged in run_ranks(program, 2):
         np.testing.assert_array_equal(merged.atoms, 2)
-        assert merged.n_rows == 10
+        assert merged.totals[0, 0] == 10
 
 
 def test_one_round_against_a_slow_loop(X):
@@ -141,8 +142,26 @@ def test_a_resumed_fit(X, tmp_path, interrupted, solver):
     assert resumed.n_steps_ == whole.n_steps_
 
 
-def test_patience_is_that_of_batches_of_all_ranks(X):
-    """Ten batches are less than a round here, but two rounds are looked at."""
-    params = {"n_ranks": 2, "batch_size": 10, "merge_every": 4, "max_iter": 200}
-    model = fit(X, max_no_improvement=10, **params)
-    assert 2 < len(model.history_) < 600
+def test_patience_counts_batches_within_rounds():
+    """As one rank would count them, from the same batch on."""
+    one, two = Progress(), Progress()
+    for objective in [5.0, 4.0, 3.0, *([3.5] * 4)]:
+        limits = {"tol": 0, "patience": 8}
+        two = two.after(objective, 1.0, share=0.5, n_ranks=2, **limits)
+        for _ in range(2):
+            one = one.after(objective, 1.0, share=0.25, **limits)
+        assert one.is_settled == two.is_settled == (two.n_worse >= 8)
+        assert one.n_batches == two.n_batches
+    assert one.is_settled
+
+
+@pytest.mark.parametrize("patience", [4, 40])
+def test_a_fit_ends_with_the_round_of_the_last_batch(X, patience):
+    """A round has 8 batches here, so that 4 without gain are less than one."""
+    params = {"n_ranks": 2, "batch_size": 10, "merge_every": 4, "max_iter": 400}
+    model = fit(X, max_no_improvement=patience, **params)
+    # A pass comes first, and another may end before there is any progress to be seen.
+    assert 3 < len(model.history_) < 1200
+    if patience == 4:
+        longer = fit(X, max_no_improvement=400, **params)
+        assert len(model.history_) < len(longer.history_)

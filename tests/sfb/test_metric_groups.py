@@ -1,15 +1,18 @@
 """Batches made of groups, of which each rank has some, and one rank that has all."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
 from dask_ma import SFBMetricLearner
-from dask_ma.data import Block, Shard
+from dask_ma.data import Block, InputSize, Shard
 from dask_ma.kernels import MetricLoss, batch_weights, squared_distances
+from dask_ma.sfb import Exchange
 from dask_ma.sfb.metric import _plan
-from dask_ma.sfb.metric._cost import Steps
+from dask_ma.sfb.metric._cost import Steps, worthwhile_ranks
 from dask_ma.sfb.metric._models import groups_of
 from dask_ma.sfb.metric._plan import LabelSource, Plan, count_groups
 from dask_ma.sfb.model import _pairs
@@ -273,15 +276,57 @@ def test_short_steps_on_two_processes(process_client, configured):
 )
 def test_when_one_rank_is_quicker(n_entries, shape, n_groups, expected):
     """With long steps, of which each rank makes a part, it is not."""
-
-    class Layout:
-        n_nodes = 2
-
-    class Two:
-        size, layout = 2, Layout
-
     steps = Steps(120, 256 * n_groups, n_groups, n_entries, shape, True, 640e6)
-    assert steps.are_quicker_alone(Two, 4e6) is expected
+    assert steps.are_quicker_alone(2, 2, 4e6) is expected
+
+
+def test_components_that_others_get_after_each_pass_count():
+    """Unless there are no others, or these are in the same process."""
+    steps = Steps(2, 512, 1, 60, (500, 20_000), True, 640e6)
+    assert steps.are_quicker_alone(2, 2, 4e5)
+    assert not steps._replace(n_passes=1).are_quicker_alone(2, 2, 4e5)
+    short = Steps(2, 64, 1, 20, (10, 100), True, 640e6, n_passes=10**6)
+    assert short.are_quicker_alone(2, 1, 4e5) and not short.are_quicker_alone(2, 2, 4e5)
+    few = Steps(120, 512, 1, 784, (50, 784), True, 640e6, n_passes=3)
+    assert few.are_quicker_alone(2, 2, 4e6)
+
+
+@pytest.mark.parametrize(
+    ("params", "n_ranks"),
+    [
+        ({}, 1),
+        ({"loss": "logistic", "pairs": PAIRS, "pair_labels": PAIR_LABELS}, 1),
+        ({"communication": "factors"}, 4),
+        ({"communication": Exchange(staleness=1), "optimizer": "sgd"}, 4),
+        ({"n_ranks": 3}, 3),
+    ],
+)
+def test_few_rows_are_for_one_rank(params, n_ranks, inproc_client, configured):
+    with configured({"dask-ma.data.moved-rows": "1 MiB"}), inproc_client.as_current():
+        learner = fit(FLOWERS, KINDS, **{"n_components": 2, **params})
+    assert set(learner.timeline_["rank"].tolist()) == {*range(n_ranks)}
+
+
+def test_ranks_for_long_steps():
+    """Of many components on long rows, and of many groups of rows that do not move."""
+
+    def found(n_rows, n_features, n_components, held=None, **changes):
+        size = InputSize(n_rows, n_features, n_rows * n_features, 4, held or {})
+        params = SimpleNamespace(
+            settings=SimpleNamespace(exchange=Exchange(), batch_size=256),
+            n_components=n_components,
+            max_iter="auto",
+            tuples=None,
+            is_grouped=True,
+            most_moved=2**29,
+            link_bandwidth=640e6,
+        )
+        return worthwhile_ranks(params, size, 2)
+
+    assert found(20_000, 784, 50) == 1
+    assert found(100_000, 784, 50) == 2
+    assert found(5000, 20_000, 200) == 2
+    assert found(20_000, 784, 50, {"a": 2**38, "b": 2**38}) == 2
 
 
 @pytest.mark.parametrize("n_own", [600, 0])

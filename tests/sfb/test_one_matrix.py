@@ -71,7 +71,7 @@ def test_memory_of_four_ranks(prox, kind, content):
 @pytest.mark.parametrize(
     "prox", [NoPenalty(), L1(1e-3), ElasticNet(1e-3, 0.1)], ids=repr
 )
-@pytest.mark.parametrize("content", ["factors", "full_matrix", "server"])
+@pytest.mark.parametrize("content", ["factors", "full_matrix", "server", "auto"])
 def test_memory_where_states_are_kept(inproc_client, prox, content):
     """The one that was kept goes before the next one is changed."""
     X = np.random.default_rng(0).normal(size=(16, 2 * D))

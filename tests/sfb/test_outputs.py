@@ -12,7 +12,7 @@ from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
-from dask_ma.sfb.exchange._outputs import OutputShares, packed, unpacked
+from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
 from dask_ma.sfb.metric import _models
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.prox import L1, L2, NoPenalty
@@ -413,3 +413,38 @@ def test_a_resumed_fit(make_model, tmp_path, interrupted, kind, n_ranks):
     else:
         assert np.isfinite(resumed).all()
         assert not np.array_equal(resumed, whole)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_rows", "expected"),
+    [(10, 1000, 1), (1000, 1000, 4), (20_000, 20_000, 4), (10**6, 100, 16), (5, 0, 16)],
+)
+def test_passes_between_states_of_all_outputs(n_features, n_rows, expected):
+    assert kept_every(n_features, n_rows) == expected
+
+
+@pytest.mark.parametrize(("n_rows", "n_gathered"), [(60, 3), (12, 0)])
+def test_a_matrix_that_is_large_is_not_put_together_after_each_pass(
+    inproc_client, monkeypatch, n_rows, n_gathered
+):
+    """Where ranks have chosen to share outputs out, and may lose one of them."""
+    gather, ranks = OutputShares.gather, []
+
+    def counted(self, arrays):
+        ranks.append(self._group.rank)
+        return gather(self, arrays)
+
+    monkeypatch.setattr(OutputShares, "gather", counted)
+    monkeypatch.setattr(
+        "dask_ma.sfb._engine.choose_communication", lambda *_, **__: "outputs"
+    )
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(n_rows, 15)), np.arange(n_rows) % 3
+    params = {"solver": "sgd", "max_iter": 3, "tol": None, "random_state": 0}
+    params |= {"alpha": 1e-2, "n_ranks": 3, "batch_size": 2}
+    with inproc_client.as_current():
+        # Rank 0 may not make all steps, however few rows there are.
+        with dask.config.set({"dask-ma.sfb.moved-rows": 0}):
+            model = SFBLogisticRegression(**params).fit(rows, labels)
+    assert model.communication_ == "outputs"
+    assert [ranks.count(rank) for rank in range(3)] == [n_gathered] * 3

@@ -200,7 +200,8 @@ class ColumnsFit(DictionaryFit):
                 sums = BatchSums(codes.T @ codes, codes.T @ rows, n_rows, objective)
             self._atoms = self._solver.step(self._atoms, sums, self._done())
         self._end_round()
-        return Found(dealt.X, objectives, n_rows, objective, X.shape[0])
+        totals = np.array([[n_rows, objective]])
+        return Found(dealt.X, objectives, totals, X.shape[0])
 
     def _codes_of(
         self, dealt: Dealt, weight: np.ndarray | None

@@ -9,12 +9,15 @@ import numpy as np
 from sklearn.decomposition import MiniBatchDictionaryLearning
 from sklearn.utils.validation import check_array, validate_data
 
+from dask_ma import _config
 from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
-from dask_ma.data import CAST_LATER, InputInfo
+from dask_ma.data import CAST_LATER, InputInfo, InputSize
+from dask_ma.engine import quickest_of
 from dask_ma.sfb.dictionary._agent import train
 from dask_ma.sfb.dictionary._codes import ALGORITHMS
+from dask_ma.sfb.dictionary._cost import seconds_shared
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
 from dask_ma.sfb.dictionary._params import DictionaryParams
 from dask_ma.sfb.dictionary._pursuit import OTHER_CODES
@@ -126,8 +129,9 @@ class SFBDictionaryLearning(FittedDictionary):
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per round.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or
+        fewer where more would take longer (:ref:`ranks_that_pay`), and one without a
+        client. Without a client the ranks are threads of this process.
 
     Attributes
     ----------
@@ -458,6 +462,17 @@ class SFBDictionaryLearning(FittedDictionary):
             "n_seen": self.n_samples_seen_,
             "n_steps": self.n_steps_,
         }
+
+    def _worthwhile_ranks(
+        self, params: DictionaryParams, size: InputSize, n_threads: int
+    ) -> int:
+        """As many as gain more by sharing rows out than exchanges take."""
+        if params.communication == "outputs":  # for atoms that one may not hold
+            return n_threads
+        bandwidth = _config.get_bytes("comm.link-bandwidth")
+        return quickest_of(
+            n_threads, lambda n: seconds_shared(params, size, n, bandwidth)
+        )
 
     def _max_rounds(
         self, params: DictionaryParams, info: InputInfo, n_ranks: int

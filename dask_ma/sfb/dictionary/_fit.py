@@ -41,12 +41,23 @@ from dask_ma.sfb.dictionary._sums import (
 
 
 class Found(NamedTuple):
-    """Rows of a round: the last of this rank, with objectives, and all by number."""
+    """Rows of a round.
+
+    Attributes
+    ----------
+    X : ndarray or CSR of shape (n_rows, n_features)
+        The last of this rank.
+    objectives : ndarray of shape (n_rows,)
+        Of these.
+    totals : ndarray of shape (n_batches, 2)
+        Rows of the batches of all ranks, and sums of their objectives.
+    n_own : int
+        Rows of this rank.
+    """
 
     X: Any
     objectives: np.ndarray
-    n_rows: int
-    objective: float
+    totals: np.ndarray
     n_own: int
 
 
@@ -158,25 +169,30 @@ class DictionaryFit(Method):
         params, before = self._params, self._atoms
         go_over = self._go_over_one if self._n_apart == 1 else self._go_over_some
         found = go_over()
-        self._check(found.objective)
+        n_rows, objective = found.totals.sum(axis=0).tolist()
+        self._check(objective)
         values = {"n_iter": self.n_iter, "objective": float("nan"), "n_replaced": 0}
-        if not found.n_rows:  # all are under way, or ranks have fewer than batches
+        if not n_rows:  # all are under way, or ranks have fewer than batches
             return Work(found.n_own, values)
         if params.resample_unused:
             values["n_replaced"] = self._replace_unused(found.X, found.objectives)
-        values["objective"] = found.objective / found.n_rows
-        # The parameters are about batches of all ranks.
-        patience, n_batches = params.max_no_improvement, self._n_batches
-        if patience is not None and n_batches > 1:
-            patience = max(2, round(patience / n_batches))
-        self._progress = self._progress.after(
-            values["objective"],
-            self._change(before) / n_batches,
-            share=self._round_size / self._rows.n_total,
-            tol=params.tol,
-            patience=patience,
-        )
+        values["objective"] = objective / n_rows
+        self._look_at(found.totals, self._change(before) / self._n_batches)
         return Work(found.n_own, values)
+
+    def _look_at(self, totals: np.ndarray, change: float) -> None:
+        """Note how batches have done, until they say that the fit may end."""
+        params, n_apart = self._params, self._n_apart
+        for n_rows, objective in totals.tolist():
+            if n_rows and not self._progress.is_settled:
+                self._progress = self._progress.after(
+                    objective / n_rows,
+                    change,
+                    share=self._round_size / n_apart / self._rows.n_total,
+                    tol=params.tol,
+                    patience=params.max_no_improvement,
+                    n_ranks=self._n_batches // n_apart,
+                )
 
     def _go_over_one(self) -> Found:
         """Update the atoms by a batch of all ranks; a collective call."""
@@ -196,7 +212,7 @@ class DictionaryFit(Method):
             n_rows, objective = n_rows + sums.n_rows, objective + sums.objective
             self._step(sums)
         self._end_round()
-        return Found(X, objectives, n_rows, objective, X.shape[0])
+        return Found(X, objectives, np.array([[n_rows, objective]]), X.shape[0])
 
     def _step(self, sums: BatchSums) -> None:
         """Update the atoms by the sums of a batch."""
@@ -207,10 +223,10 @@ class DictionaryFit(Method):
     def _go_over_some(self) -> Found:
         """Update the atoms by batches of this rank, then agree; a collective call."""
         solver, n_total = self._solver, self._rows.n_total
-        n_seen, n_own, total = solver.n_seen, 0, 0.0
+        n_seen, n_counted = solver.n_seen, 0
         first, n_batches = self._next * self._n_apart, self._n_steps * self._n_apart
-        n_counted = 0
-        for number in range(first, first + self._n_apart):
+        totals = np.zeros((self._n_apart, 2))
+        for number, total in enumerate(totals, start=first):
             X, weight = self._next_batch()
             # Each rank's rows stand for those of all.
             n_all = n_total * (number + 1) // n_batches - n_total * number // n_batches
@@ -223,16 +239,16 @@ class DictionaryFit(Method):
                     solver.n_seen = n_seen + n_counted - n_all
                     done = self._done()
                     self._atoms = solver.step(self._atoms, sums, done, n_all)
-            n_own, total = n_own + X.shape[0], total + objective
-        group = self.context.group
-        merged = merge(group, self._atoms, solver.statistics, n_own, total)
+            total[:] = X.shape[0], objective
+        merged = merge(self.context.group, self._atoms, solver.statistics, totals)
         self._take(merged, n_seen + n_counted)
         self._end_round()
-        return Found(X, objectives, merged.n_rows, merged.objective, n_own)
+        return Found(X, objectives, merged.totals, int(totals[:, 0].sum()))
 
     def _take(self, merged: Merged, n_seen: int) -> None:
         """Go on from what the ranks have agreed on."""
-        if not merged.n_rows or not np.isfinite(merged.objective):
+        n_rows, objective = merged.totals.sum(axis=0).tolist()
+        if not n_rows or not np.isfinite(objective):
             return
         solver = self._solver
         solver.statistics, solver.n_seen = (merged.codes, merged.rows), n_seen

@@ -44,25 +44,22 @@ class Merged(NamedTuple):
     ----------
     atoms, codes, rows : ndarray
         Atoms and statistics.
-    n_rows : int
-        Rows of all ranks.
-    objective : float
-        Sum of their objectives.
+    totals : ndarray of shape (n_batches, 2)
+        Of the first batch of each rank, the second and so on: rows, and the sum of
+        their objectives.
     """
 
     atoms: np.ndarray
     codes: np.ndarray
     rows: np.ndarray
-    n_rows: int
-    objective: float
+    totals: np.ndarray
 
 
 def merge(
     group: Group,
     atoms: np.ndarray,
     statistics: tuple[np.ndarray, np.ndarray],
-    n_rows: int,
-    objective: float,
+    totals: np.ndarray,
 ) -> Merged:
     """What all ranks go on from, the same bits on each; a collective call.
 
@@ -76,20 +73,18 @@ def merge(
     atoms : ndarray of shape (n_components, n_features)
     statistics : tuple of ndarray
         Of a solver.
-    n_rows : int
-        Rows that this rank has gone over since the last exchange.
-    objective : float
-        Sum of their objectives.
+    totals : ndarray of shape (n_batches, 2)
+        Of the batches since the last exchange: rows of this rank, and the sum of their
+        objectives.
 
     Returns
     -------
     merged : Merged
         Zeros, if there are no rows.
     """
-    weight = atoms.dtype.type(n_rows)
+    weight = atoms.dtype.type(totals[:, 0].sum())
     own = [each * weight for each in (atoms, *statistics)]
-    *sums, counts = allreduce(group, [*own, np.array([n_rows, objective])])
-    total = int(counts[0])
-    share = atoms.dtype.type(1 / max(total, 1))
+    *sums, of_all = allreduce(group, [*own, totals])
+    share = atoms.dtype.type(1 / max(float(of_all[:, 0].sum()), 1.0))
     means = [each * share for each in sums]
-    return Merged(means[0], means[1], means[2], total, float(counts[1]))
+    return Merged(means[0], means[1], means[2], of_all)

@@ -40,35 +40,38 @@ class Progress(NamedTuple):
         share: float,
         tol: float,
         patience: int | None,
+        n_ranks: int = 1,
     ) -> Progress:
-        """What there is to say after one more batch.
+        """What there is to say after one more batch, or one of each of some ranks.
 
         Parameters
         ----------
         objective : float
-            Mean over its rows.
+            Mean over the rows.
         change : float
             Of the atoms: the Frobenius norm, divided by their number.
         share : float
-            Part of all rows that a batch has.
+            Part of all rows that this is.
         tol : float
             A smaller change ends the fit; 0 looks at none.
         patience : int or None
             So many batches without a lower mean end it; None does not count them.
+        n_ranks : int, default=1
+            Batches that this is.
 
         Returns
         -------
         progress : Progress
         """
-        n_batches = self.n_batches + 1
-        if n_batches <= min(_WARM_UP, 1 / share):
+        n_batches = self.n_batches + n_ranks
+        if n_batches <= min(_WARM_UP, n_ranks / share):
             return Progress(n_batches)
         smoothed = objective
         if self.smoothed is not None:
             weight = min(share, 1.0)
             smoothed = (1 - weight) * self.smoothed + weight * objective
         is_better = self.best is None or smoothed < self.best
-        n_worse = 0 if is_better else self.n_worse + 1
+        n_worse = 0 if is_better else self.n_worse + n_ranks
         ends = patience is not None and n_worse >= patience
         return Progress(
             n_batches,

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.comm import Group, allgather, allreduce, barrier
 from dask_ma.data import Shard
@@ -21,6 +22,9 @@ from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel
 
 _N_PROBES = 3  # after a first one, which opens connections
+# Elements of a matrix for each of the factors of all ranks, above which matrices of
+# sparse rows are not even tried: adding them up takes far longer, and is sent as well.
+_HOPELESS = 8
 
 
 def choose_communication(
@@ -38,6 +42,7 @@ def choose_communication(
     `u` is zero: the matrix stays as it is. What counts is the fastest time of the
     slowest rank. Messages, adding up and the memory that each way goes through are all
     in it, on the machines of the run. Finding the factors costs the same in both ways.
+    Matrices that are much larger than factors of sparse rows are not sent for that.
 
     Parameters
     ----------
@@ -61,12 +66,43 @@ def choose_communication(
         The same on all ranks.
     """
     ways = iterations(group, shard, matrix, settings, model.n_exchanges)
+    if are_hopeless(group, shard, matrix, settings.batch_size):
+        del ways["full_matrix"]
+    if len(ways) == 1 and not can_share:
+        return "factors"
     seconds = {name: fastest(group, way) for name, way in ways.items()}
     if can_share:  # made last: it has a matrix of its own
         way = sharing(group, shard, matrix, settings, model)
         seconds["outputs"] = fastest(group, way)
     slowest = allreduce(group, np.array(list(seconds.values())), "max").tolist()
     return min(zip(slowest, seconds, strict=True))[1]
+
+
+def are_hopeless(
+    group: Group, shard: Shard, matrix: ParameterMatrix, n_pairs: int
+) -> bool:
+    """Whether whole matrices are far too large to be sent; a collective call.
+
+    Parameters
+    ----------
+    group, shard, matrix
+        As in :func:`choose_communication`.
+    n_pairs : int
+        Pairs of factors of a rank.
+
+    Returns
+    -------
+    are_hopeless : bool
+        The same on all ranks; never, if one has dense rows.
+    """
+    v = _zero_factors(shard, matrix, n_pairs).v
+    n_elements = v.shape[0] * matrix.shape[0]
+    n_elements += v.nnz if sparse.issparse(v) else v.size
+    of_factors = float(allreduce(group, np.array(float(n_elements))))
+    is_dense = v.shape[0] > 0 and not sparse.issparse(v)
+    has_dense = allreduce(group, np.array(float(is_dense)), "max") > 0
+    n_outputs, n_features = matrix.shape
+    return bool(not has_dense and n_outputs * n_features > _HOPELESS * of_factors)
 
 
 def iterations(

@@ -19,6 +19,9 @@ from dask_ma.sfb.model._source import joined
 _TAG, _SUMS = "sfb-rows", "sfb-sums"
 # A message costs about as much as a copy of so many bytes.
 _MESSAGE_BYTES, _MOST_TOGETHER = 2**18, 16
+# Passes between states of all outputs, at most; and by how much passes have to outweigh
+# what a state sends.
+_MOST_PASSES, _DEAR = 16, 4
 #: Penalties that treat each element by itself, so that outputs can be shared out.
 SEPARABLE = (NoPenalty, L1, L2, ElasticNet)
 
@@ -113,6 +116,13 @@ class OutputShares:
             return array
         return np.ascontiguousarray(array[..., self.outputs])
 
+    def cut_all(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """The same of several, and what is no array as it is."""
+        return {
+            name: self.cut(array) if isinstance(array, np.ndarray) else array
+            for name, array in arrays.items()
+        }
+
     def gather(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """Arrays of all outputs, from those of the ranks; a collective call."""
         names = [name for name, array in arrays.items() if array is not None]
@@ -186,6 +196,15 @@ class OutputShares:
         for peer in range(self._group.size):
             if peer != self._group.rank:
                 self._group.push(message, peer, _TAG, copy=False)
+
+
+def kept_every(n_features: int, n_rows: int) -> int:
+    """Passes from one state that has all outputs to the next.
+
+    To put it together sends the matrix, and what belongs to it, to all ranks: as much
+    as sums of all outputs for as many rows as there are features.
+    """
+    return min(max(1, _DEAR * n_features // max(1, n_rows)), _MOST_PASSES)
 
 
 def share_of(group: Group, n_outputs: int) -> slice:

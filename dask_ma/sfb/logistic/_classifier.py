@@ -77,10 +77,11 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     refine : {"auto"} or bool, default="auto"
         Whether the fit goes on with steps on the objective of all rows at once where
         the passes so far show that their like would take long: proximal Newton steps,
-        with second derivatives where up to 1200 coefficients matter, else with
-        limited-memory BFGS. A step sends a matrix or two per rank, where False sends
-        none with full broadcasts. "auto" is True where it is possible, which is not
-        with ``penalty="trace"``, `early_stopping` or ``tol=None``.
+        with second derivatives where up to 1200 coefficients matter, with those within
+        each class for an L1 part and dense rows, else with limited-memory BFGS. A step
+        sends a matrix or two per rank, or second derivatives, where False sends none
+        with full broadcasts. "auto" is True where it is possible, which is not with
+        ``penalty="trace"``, `early_stopping` or ``tol=None``.
     batch_size : int, default=64
         Rows of a batch, on the rank that has most rows, at least 1; in the paper, `K`.
         With "sdca", larger batches do not change the length of steps.

@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_ma.comm import Group, reduce
+from dask_ma.comm import Group, allreduce, reduce
 from dask_ma.kernels import softmax
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
+
+
+def moments_of_outputs(
+    problem: Problem,
+    totals: Totals,
+    group: Group,
+    matrix: ParameterMatrix,
+    stride: int,
+) -> np.ndarray | None:
+    """Second derivatives of the loss within each output; a collective call.
+
+    Parameters
+    ----------
+    problem, totals, group, matrix
+        As in :class:`Curvature`; rows are dense.
+    stride : int
+        One row of so many is looked at.
+
+    Returns
+    -------
+    moments : ndarray of shape (n_features, n_outputs, n_features) or None
+        On rank 0; with a feature more for the intercept, if there is one.
+    """
+    has_intercept = matrix.intercept is not None
+    n_outputs, n_features = matrix.shape[0], matrix.shape[1] + has_intercept
+    total = np.zeros((n_outputs, n_features, n_features), dtype=matrix.dtype)
+    weights = 0.0
+    for rows, batch in row_batches(problem.shard, n_outputs):
+        picked = slice(-rows.start % stride, None, stride)
+        X, weight = totals.centred(batch.X[picked]), batch.sample_weight
+        p = softmax(matrix.product(X))
+        curvatures = p * (1 - p)
+        if weight is not None:
+            curvatures *= weight[picked, np.newaxis]
+        weights += float(len(p) if weight is None else weight[picked].sum())
+        if has_intercept:
+            X = np.hstack([X, np.ones((len(X), 1), dtype=X.dtype)])
+        for moments, own in zip(total, np.sqrt(curvatures).T, strict=True):
+            scaled = X * own[:, np.newaxis]
+            moments += scaled.T @ scaled
+    weights = float(allreduce(group, np.array(weights)))
+    found = reduce(group, total)
+    return None if found is None else found.transpose(1, 0, 2) / weights
 
 
 class Curvature:

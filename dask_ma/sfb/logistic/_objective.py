@@ -19,7 +19,7 @@ from dask_ma.kernels import (
     softmax,
     softmax_hessian,
 )
-from dask_ma.sfb.logistic._curvature import Curvature
+from dask_ma.sfb.logistic._curvature import Curvature, moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals, add_up_classes
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -167,6 +167,13 @@ class Objective:
         weights = float(allreduce(self._group, np.array(weights)))
         found = reduce(self._group, total)
         return None if found is None else found / weights
+
+    def moments_of_outputs(
+        self, matrix: ParameterMatrix, stride: int
+    ) -> np.ndarray | None:
+        """Second derivatives within each output, on rank 0; a collective call."""
+        place = self._problem, self._totals, self._group
+        return moments_of_outputs(*place, matrix, stride)
 
     def curvature(self, matrix: ParameterMatrix) -> Curvature:
         """Second derivatives at a point, for products with directions."""

@@ -4,8 +4,9 @@ Stochastic steps soon come near the optimum, and need long for the rest where fe
 are alike or rows few. The rest is done by proximal Newton steps on the whole gradient:
 with the second derivatives by all coefficients that matter, where these are few, by
 conjugate gradients on dense features that have been made uncorrelated, where there is
-no L1 penalty, and else with limited-memory BFGS. Rank 0 finds the steps; a step sends a
-matrix from each rank to rank 0, and one back.
+no L1 penalty, with the second derivatives within outputs and momentum, where there is
+one and rows are dense, and else with limited-memory BFGS. Rank 0 finds the steps; a
+step sends a matrix from each rank to rank 0, and one back.
 
 Where single precision leaves nothing to gain, the steps go on in double precision, with
 a matrix of their own, whose rounded values the fit gets.
@@ -22,6 +23,7 @@ from dask_ma.engine import RankContext, RoundLog
 from dask_ma.kernels import (
     CompactMemory,
     ConjugateGradients,
+    block_point,
     model_point,
     newton_excess,
     newton_point,
@@ -40,6 +42,12 @@ _MEMORY = 10
 # Features of dense rows that may be made uncorrelated, at most, and for each output:
 # second moments are to take no more than some gradients.
 _MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
+# Second derivatives within outputs, at most, and rows for each feature that they are
+# found from.
+_MOST_IN_BLOCKS, _ROWS_PER_FEATURE = 2**25, 10
+# What these are multiplied by: outputs that change against each other have up to twice
+# as much, but most have less.
+_COUPLING = 1.5
 # What conjugate gradients leave of a gradient, and how many products they take at most.
 _LEFT, _MOST_PRODUCTS = 0.1, 300
 _MOST_STORED = 2**28  # numbers in the memory of BFGS
@@ -123,7 +131,13 @@ class Refinement:
         self._memory = CompactMemory(max(1, size))
         for step, change in zip(*_pairs(kept), strict=True):
             self._memory.add(step, change)
+        self._has_blocks = has_blocks(penalty, totals, (n_outputs, n_features))
         self._newton: np.ndarray | None = None  # step, on rank 0
+        self._blocks: np.ndarray | None = None  # on rank 0
+        # The last point but one, on rank 0, and how often steps have led on since.
+        self._behind = None if not kept else kept.get("behind")
+        momentum = 1.0 if not kept else kept.get("momentum", 1.0)
+        self._momentum = float(broadcast(self._group, momentum))
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
         with log.computing():
@@ -139,7 +153,11 @@ class Refinement:
                 hessian = self._objective.hessian(self._trial, *plan[1:])
             elif self._is_uncorrelated:
                 self._newton = self._solve()
+            elif self._has_blocks:
+                self._look_ahead()
+                self._blocks = self._find_blocks()
             self._search(plan, hessian)
+            self._blocks = None
             if self.is_stuck and self._trial.dtype != np.float64:
                 self._sharpen()
             elif self.is_stuck and np.isfinite(self.now.bound):
@@ -151,6 +169,8 @@ class Refinement:
         if memory.steps:
             kept["steps"] = np.array(memory.steps)
             kept["changes"] = np.array(memory.changes)
+        if self._behind is not None:  # on rank 0
+            kept |= {"behind": self._behind, "momentum": np.array(self._momentum)}
         if self._place is not None and trial is not self._matrix:  # on rank 0
             kept["values"] = trial.whole().copy()
             if trial.intercept is not None:
@@ -169,6 +189,36 @@ class Refinement:
             return Units(*place, has_intercept=has_intercept)
         moments = self._objective.second_moments()
         return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
+
+    def _look_ahead(self) -> None:
+        """Go on as in the last step, if the objective falls; a collective call."""
+        following = (1 + np.sqrt(1 + 4 * self._momentum**2)) / 2
+        share, self._momentum = (self._momentum - 1) / following, following
+        start, ahead, behind = self._place, None, self._behind
+        if start is not None:  # on rank 0
+            self._behind = start.point
+            if behind is not None:
+                ahead = start.point + share * (start.point - behind)
+        if not share or not self._move(ahead):
+            return
+        found = self._objective.evaluate(self._trial)
+        if found.objective < self.now.objective:
+            self.now, self._place = found, self._found(found)
+            return
+        self._move(None if start is None else start.point)
+        self._momentum = 1.0
+
+    def _find_blocks(self) -> np.ndarray | None:
+        """Second derivatives within outputs, on rank 0; a collective call."""
+        n_wanted = max(10**4, _ROWS_PER_FEATURE * self._matrix.shape[1])
+        stride = max(1, self._n_rows // n_wanted)
+        blocks = self._objective.moments_of_outputs(self._trial, stride)
+        if blocks is not None:
+            scales = self._scales[:: self._matrix.shape[0]]
+            blocks *= blocks.dtype.type(_COUPLING if self._matrix.shape[0] > 1 else 1)
+            blocks /= scales[:, np.newaxis, np.newaxis].astype(blocks.dtype)
+            blocks /= scales.astype(blocks.dtype)
+        return blocks
 
     @property
     def _is_uncorrelated(self) -> bool:
@@ -265,6 +315,8 @@ class Refinement:
         point, gradient = start
         if self._newton is not None:
             return point - self._newton
+        if self._blocks is not None:
+            return self._block_target(start, self._blocks)
         if hessian is None:
             return model_point(
                 self._memory.product, gradient, point, self._l1, self._l2
@@ -277,6 +329,18 @@ class Refinement:
         parts = (v[picked] for v in (gradient, point, self._l1, self._l2))
         target[picked] = newton_point(hessian, *parts)
         return target
+
+    def _block_target(self, start: Place, blocks: np.ndarray) -> np.ndarray:
+        """On rank 0, where the model without derivatives across outputs is least."""
+        n_outputs = self._matrix.shape[0]
+        gradient, point = (
+            v.reshape(-1, n_outputs) for v in (start.gradient, start.point)
+        )
+        penalties = self._l1[::n_outputs], self._l2[::n_outputs]
+        found = block_point(
+            blocks, gradient, point, *penalties, has_shifts=n_outputs > 1
+        )
+        return found.ravel()
 
     def _without_drift(self, direction: np.ndarray) -> np.ndarray:
         """A step that leaves the mean intercept of several outputs where it is."""
@@ -329,7 +393,7 @@ class Refinement:
         self.now, self._place = found, self._found(found)
         if start is None or self._place is None:
             return
-        if plan is None and not self._is_uncorrelated:
+        if plan is None and not (self._is_uncorrelated or self._has_blocks):
             self._memory.add(
                 self._place.point - start.point, self._place.gradient - start.gradient
             )
@@ -370,6 +434,13 @@ class Refinement:
         for matrix in (trial,) if trial is self._matrix else (trial, self._matrix):
             matrix.replace(values, None if matrix.intercept is None else intercept)
         return True
+
+
+def has_blocks(penalty: Penalty, totals: Totals, shape: tuple[int, int]) -> bool:
+    """Whether second derivatives within outputs lead steps on many coefficients."""
+    n_outputs, n_features = shape
+    is_small = n_outputs * n_features**2 <= _MOST_IN_BLOCKS
+    return penalty.l1 > 0 and not totals.is_sparse and is_small
 
 
 def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:

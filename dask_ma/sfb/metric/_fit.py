@@ -19,15 +19,14 @@ from dask_ma.sfb._divergence import DivergenceCheck
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb._start import Start, arrays_of
 from dask_ma.sfb.exchange._settings import Exchange
-from dask_ma.sfb.metric._cost import Steps, n_entries, row_bytes
+from dask_ma.sfb.metric._cost import Steps, n_entries, row_bytes, steps_of
 from dask_ma.sfb.metric._diagonal import DiagonalLabelModel, DiagonalPairModel
 from dask_ma.sfb.metric._models import LabelModel, MetricModel, PairModel
 from dask_ma.sfb.metric._params import MetricParams
 from dask_ma.sfb.metric._plan import (
-    ENOUGH_GROUPS,
-    LEAST_PASSES,
     LabelSource,
     PlannedPairs,
+    count_passes,
     entropy_of,
 )
 from dask_ma.sfb.metric._start import Sample, first_components, first_step
@@ -157,26 +156,23 @@ class MetricFit(Method):
         sizes = np.array([row_bytes(self._shard), n_entries(self._shard)])
         nbytes, entries = allreduce(group, sizes).tolist()
         steps = self._steps_of(entries)
-        if nbytes <= params.most_moved and steps.are_quicker_alone(group, nbytes):
+        n_ranks, n_nodes = group.size, group.layout.n_nodes
+        are_quicker_alone = steps.are_quicker_alone(n_ranks, n_nodes, nbytes)
+        if nbytes <= params.most_moved and are_quicker_alone:
             self._source.gather(group)
             self._settings = replace(params.settings, is_alone=True)
         elif steps.n_groups > 1 and steps.is_matrix_small:
-            content = steps.smaller_content(group)
+            content = steps.smaller_content(n_ranks)
             exchange = Exchange(content, wire_dtype=exchange.wire_dtype)
             self._settings = replace(params.settings, exchange=exchange)
 
     def _steps_of(self, n_entries: float) -> Steps:
         """What is to be done, with rows of so many elements in all."""
-        params, plan = self._params, self._source.plan
-        n_steps = plan.n_steps(params.settings.batch_size)
-        return Steps(
-            n_steps=self._max_iter * n_steps,
-            n_rows=-(-len(plan.train) // n_steps),
-            n_groups=plan.n_groups,
-            n_entries=n_entries / max(1, len(plan.places)),
-            shape=(params.n_components, self._shard.n_features),
-            has_labels=params.tuples is None,
-            link_bandwidth=params.link_bandwidth,
+        plan = self._source.plan
+        per_row = n_entries / max(1, len(plan.places))
+        n_features = self._shard.n_features
+        return steps_of(
+            self._params, len(plan.train), plan.n_groups, per_row, n_features
         )
 
     def _first(self) -> tuple[np.ndarray, float]:
@@ -341,11 +337,9 @@ class MetricFit(Method):
     @property
     def _max_iter(self) -> int:
         """Most passes."""
-        if not isinstance(self._params.max_iter, str):
-            return self._params.max_iter
-        plan = self._source.plan
-        n_steps = plan.n_steps(self._params.settings.batch_size)
-        return max(LEAST_PASSES, -(-ENOUGH_GROUPS // (n_steps * plan.n_groups)))
+        params, plan = self._params, self._source.plan
+        n_steps = plan.n_steps(params.settings.batch_size)
+        return count_passes(params.max_iter, n_steps, plan.n_groups)
 
     def _make_model(self, components: np.ndarray, eta0: float) -> MetricModel:
         """The model of labels or of pairs."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_ma.engine import as_text
 from dask_ma.sfb.metric._fitted import check_labels
 from dask_ma.sfb.model._pairs import Tuples, check_tuples, known_length
 
@@ -98,3 +99,12 @@ def checked_init(init: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"{shape}, {names}"
         )
     return np.atleast_2d(values)
+
+
+def described(tuples: Tuples) -> dict[str, str]:
+    """What tells a fit to pairs from others."""
+    return {
+        "pairs": as_text(tuples.rows),
+        "pair_labels": as_text(tuples.labels),
+        "pair_weights": as_text(tuples.weights),
+    }

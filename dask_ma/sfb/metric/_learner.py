@@ -17,11 +17,12 @@ from dask_ma import _config
 from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels, merge_labels
-from dask_ma.engine import Identity, as_text
+from dask_ma.engine import Identity
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.metric._agent import train
+from dask_ma.sfb.metric._cost import worthwhile_ranks
 from dask_ma.sfb.metric._fitted import FittedMetric
-from dask_ma.sfb.metric._inputs import INITS, checked_init, tuples_of
+from dask_ma.sfb.metric._inputs import INITS, checked_init, described, tuples_of
 from dask_ma.sfb.metric._params import INACTIVE, MetricParams, check_combinations
 from dask_ma.sfb.metric._plan import GROUP_SIZE
 from dask_ma.supervised import FitResult
@@ -122,8 +123,9 @@ class SFBMetricLearner(FittedMetric):
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per pass.
     n_ranks : int or None, default=None
-        Number of ranks. None means one per worker thread of the current client, and one
-        without a client. Without a client the ranks are threads of this process.
+        Number of ranks. None means one per worker thread of the current client, or one
+        where these would take longer (:ref:`ranks_that_pay`) or there is no client.
+        Without a client the ranks are threads of this process.
 
     Attributes
     ----------
@@ -357,6 +359,8 @@ class SFBMetricLearner(FittedMetric):
     def _agent(self) -> Any:
         return train
 
+    _worthwhile_ranks = staticmethod(worthwhile_ranks)
+
     @property
     def _row_dtypes(self) -> tuple[Any, ...]:
         return (np.float32,)
@@ -453,12 +457,8 @@ class SFBMetricLearner(FittedMetric):
         tuples = getattr(params, "tuples", None)
         if tuples is None:
             return identity
-        described = {
-            "pairs": as_text(tuples.rows),
-            "pair_labels": as_text(tuples.labels),
-            "pair_weights": as_text(tuples.weights),
-        }
-        return replace(identity, parameters={**identity.parameters, **described})
+        parameters = {**identity.parameters, **described(tuples)}
+        return replace(identity, parameters=parameters)
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         attributes = {

@@ -35,6 +35,18 @@ def count_groups(n_rows: int) -> int:
     return 1 << max(0, most.bit_length() - 1)
 
 
+def count_steps(n_rows: int, batch_size: int, n_groups: int) -> int:
+    """Batches of a pass over so many rows or pairs, of groups of a size."""
+    return max(1, -(-n_rows // (batch_size * n_groups)))
+
+
+def count_passes(max_iter: int | str, n_steps: int, n_groups: int) -> int:
+    """Most passes, of so many batches."""
+    if not isinstance(max_iter, str):
+        return max_iter
+    return max(LEAST_PASSES, -(-ENOUGH_GROUPS // (n_steps * n_groups)))
+
+
 class Plan:
     """The order of all rows, or pairs, in each pass, and who has them.
 
@@ -109,7 +121,7 @@ class Plan:
 
     def n_steps(self, batch_size: int) -> int:
         """Batches of a pass, of groups of so many."""
-        return max(1, -(-len(self.train) // (batch_size * self.n_groups)))
+        return count_steps(len(self.train), batch_size, self.n_groups)
 
     def parts(self, n_steps: int, n_passes: int) -> Iterator[np.ndarray]:
         """Places of this rank's part of each batch, in the pass after some passes."""

@@ -1,0 +1,136 @@
+"""Steps by second derivatives within outputs, for many coefficients of dense rows."""
+
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+
+from dask_ma import SFBLogisticRegression
+from dask_ma.data import Block, Shard
+from dask_ma.kernels import softmax, softmax_hessian
+from dask_ma.sfb.logistic import _fit, _refine
+from dask_ma.sfb.logistic._curvature import moments_of_outputs
+from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._refine import has_blocks
+from dask_ma.sfb.model._matrix import ParameterMatrix
+from dask_ma.sfb.prox import NoPenalty
+
+X, y = load_digits(return_X_y=True)
+X, y = X[:400] / 16, y[:400]
+WEAK = {"penalty": "elasticnet", "alpha": 1e-4, "random_state": 0}
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """All are too many for second derivatives across outputs."""
+    for module in (_fit, _refine):
+        monkeypatch.setattr(module, "MOST_VARIABLES", 0)
+
+
+def fit(X=X, y=y, **params):
+    return SFBLogisticRegression(**{**WEAK, **params}).fit(X, y)
+
+
+def objective(model, X=X, y=y):
+    """Of an elastic net."""
+    margins = X @ model.coef_.T + model.intercept_
+    if margins.shape[1] == 1:
+        margins = np.hstack([np.zeros_like(margins), margins])
+    codes = np.searchsorted(model.classes_, y)
+    losses = np.logaddexp.reduce(margins, axis=1) - margins[np.arange(len(y)), codes]
+    ratio = {"l1": 1.0}.get(model.penalty, model.l1_ratio)
+    coef = model.coef_
+    norms = ratio * np.abs(coef).sum() + (1 - ratio) * np.vdot(coef, coef) / 2
+    return float(losses.mean() + model.alpha * norms)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("l1_ratio", [0.15, 0.5, 0.9])
+def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeypatch):
+    model = fit(l1_ratio=l1_ratio)
+    assert model.dual_gap_ <= 1e-3 * objective(model)
+    exact = fit(l1_ratio=l1_ratio, tol=1e-5)
+    assert -1e-6 < objective(model) - objective(exact) <= model.dual_gap_
+    assert model.n_iter_ < 100
+    # Without them neither dual ascent nor BFGS is there by then.
+    monkeypatch.setattr(_fit, "has_blocks", lambda *_: False)
+    monkeypatch.setattr(_refine, "has_blocks", lambda *_: False)
+    with pytest.warns(ConvergenceWarning):
+        fit(l1_ratio=l1_ratio, max_iter=model.n_iter_)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_any_number_of_ranks_and_classes(penalty, n_classes, fit_intercept):
+    rows = y < n_classes
+    weight = 1.0 + np.arange(rows.sum()) % 3
+    params = {"penalty": penalty, "fit_intercept": fit_intercept, "alpha": 1e-3}
+    found = [
+        SFBLogisticRegression(**{**WEAK, **params}, tol=1e-5, n_ranks=n)
+        .fit(X[rows], y[rows], weight)
+        .history_[-1]
+        for n in (1, 3)
+    ]
+    for one in found:
+        assert one["dual_gap"] <= 1e-5 * one["objective"]
+    assert found[0]["objective"] == pytest.approx(found[1]["objective"], rel=1e-5)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("first", [5, 8])
+def test_a_resumed_fit(tmp_path, first):
+    params = {"tol": 1e-9, "n_ranks": 2}
+    whole = fit(max_iter=11, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(max_iter=first, **params)
+        resumed = fit(max_iter=11, **params)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert resumed.dual_gap_ == whole.dual_gap_
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_where_they_are_looked_at(is_sparse):
+    totals = SimpleNamespace(is_sparse=is_sparse)
+    elastic, ridge = Penalty(1e-4, 1e-4), Penalty(0.0, 1e-4)
+    assert has_blocks(elastic, totals, (10, 784)) == (not is_sparse)
+    assert has_blocks(Penalty(1e-4), totals, (1, 2000)) == (not is_sparse)
+    assert not has_blocks(ridge, totals, (10, 784))
+    assert not has_blocks(elastic, totals, (100, 784))
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("has_intercept", [False, True])
+def test_against_all_second_derivatives(stride, n_outputs, has_intercept, run_ranks):
+    """Those of one output, of all rows or some, whichever rank has them."""
+    rng = np.random.default_rng(0)
+    rows, weight = rng.normal(size=(40, 4)), rng.uniform(0.5, 2, 40)
+    W, b = rng.normal(size=(n_outputs, 4)), rng.normal(size=n_outputs)
+    features = np.repeat(np.arange(4 + has_intercept), n_outputs)
+    outputs = np.tile(np.arange(n_outputs), 4 + has_intercept)
+
+    def program(group):
+        part = slice(0, 24) if group.rank == 0 else slice(24, 40)
+        cut = rows[part], np.zeros(16 + 8 * (group.rank == 0)), weight[part]
+        shard = Shard([Block(*cut, 0, part.start)], 4, rows.dtype)
+        problem = SimpleNamespace(shard=shard, n_problems=n_outputs)
+        totals = SimpleNamespace(centred=lambda X: X)
+        matrix = ParameterMatrix(W.copy(), b if has_intercept else None, NoPenalty())
+        return moments_of_outputs(problem, totals, group, matrix, stride)
+
+    found, nothing = run_ranks(program, 2)
+    assert nothing is None
+    picked = np.concatenate([np.arange(0, 24, stride), np.arange(24, 40, stride)])
+    margins = rows[picked] @ W.T + b * has_intercept
+    p = softmax(margins)
+    whole = softmax_hessian(rows[picked], p, weight[picked], features, outputs)
+    whole /= weight[picked].sum()
+    for k in range(n_outputs):
+        own = np.flatnonzero(outputs == k)
+        np.testing.assert_allclose(found[:, k], whole[np.ix_(own, own)], atol=1e-12)
