@@ -44,6 +44,7 @@ _MAX_SEED = np.iinfo(np.int32).max
 # Parts of the agents' parameters that hold a model to start from.
 _STARTS = ("coef", "intercept", "start", "vector")
 _Params = TypeVar("_Params")
+_SPLIT = Kept(1.0, "rows that early stopping has split", "set early_stopping=False")
 _WITHOUT_EFFECT = frozenset({"verbose", "warm_start"})  # on the model of one fit
 
 
@@ -114,8 +115,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
 
     def _max_rounds(self, params: Any, info: InputInfo, n_ranks: int) -> int | None:
         """Most rounds that there can be, for progress bars; None if nobody knows."""
-        most: int = params.max_iter
-        return most
+        return int(params.max_iter)
 
     def _warm_changes(self) -> dict[str, Any]:
         """The model that `fit` starts from, in parameters of the agent."""
@@ -185,7 +185,6 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             identity=self._identity(params, seed) if is_saved else None,
             n_ranks=self.n_ranks,
             worthwhile_ranks=worthwhile and partial(worthwhile, params),
-            n_local_ranks=_n_local_ranks(self.n_ranks, info.n_rows),
             info=info,
             seed=seed,
             blas_threads=self._blas_threads,
@@ -220,10 +219,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     @property
     def _copies(self) -> Kept:
         """What a fit keeps in memory beside its rows."""
-        if not getattr(self, "early_stopping", False):
-            return Kept()
-        what = "rows that early stopping has split"
-        return Kept(1.0, what, "set early_stopping=False")
+        return _SPLIT if getattr(self, "early_stopping", False) else Kept()
 
     @property
     def _spills(self) -> bool:
@@ -482,12 +478,6 @@ def _has_columns(estimator: Any, y: Any) -> bool:
     return len(shape) == 2 and shape[1] > 1
 
 
-def _n_local_ranks(n_ranks: int | None, n_rows: int | None) -> int:
-    """Number of ranks in this process, not more than there are rows."""
-    wanted = n_ranks or 1
-    return wanted if n_rows is None else max(1, min(wanted, n_rows))
-
-
 def _check_two_dimensional(X: Any) -> None:
     """Refuse a Dask Series, Index or array of another number of dimensions."""
     if getattr(X, "ndim", 2) != 2:
@@ -499,5 +489,6 @@ def _check_two_dimensional(X: Any) -> None:
 
 def _float_dtype(rows: Any, model: Any) -> np.dtype:
     """Floating type of the product of rows and model."""
-    is_float = np.issubdtype(rows, np.floating)
-    return np.result_type(rows if is_float else np.float64, model)
+    return np.result_type(
+        rows if np.issubdtype(rows, np.floating) else np.float64, model
+    )

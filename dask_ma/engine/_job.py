@@ -34,8 +34,6 @@ class Job:
     worthwhile_ranks : callable or None
         Given an :class:`~dask_ma.data.InputSize` and the number of threads: how many of
         them make the fit quicker. None where all do.
-    n_local_ranks : int
-        Number of ranks without a client.
     info : InputInfo
         What X is.
     seed : int
@@ -63,7 +61,6 @@ class Job:
     name: str
     identity: Identity | None
     n_ranks: int | None
-    n_local_ranks: int
     info: InputInfo
     seed: int
     blas_threads: int
@@ -75,3 +72,9 @@ class Job:
     spills: bool = False
     join: Callable[[list[Any]], Any] | None = None
     worthwhile_ranks: Callable[[InputSize, int], int] | None = None
+
+    @property
+    def n_local_ranks(self) -> int:
+        """Number of ranks without a client, not more than there are rows."""
+        wanted, n_rows = self.n_ranks or 1, self.info.n_rows
+        return wanted if n_rows is None else max(1, min(wanted, n_rows))

@@ -150,7 +150,6 @@ def run_program_job(
         name=identity.name,
         identity=saved_as if _can_be_saved(identity) else None,
         n_ranks=n_ranks,
-        n_local_ranks=max(1, min(n_ranks or 1, info.n_rows or 1)),
         info=info,
         seed=seed,
         blas_threads=1,
