@@ -10,6 +10,12 @@ step size of 0.001, a penalty of 0.0001 on the weights, batches of 64 images in 
 crops and flips; models in three phases, projected by 0.7 cycles and smoothed by 0.8,
 with a penalty of 0.05, as in the experiments of Langer et al. (2018), section 7.1.
 
+    python train.py --workers 1 --images 640 --epochs 4
+    python train.py --workers 4 --images 640 --epochs 4
+
+show on a processor, in some minutes, that losses fall alike on one rank and on four: to
+2.0 and 2.1 after four epochs, while 97% of the time of exchanges lies beside steps.
+
 ``--compare`` trains in a plain loop of PyTorch as well, in one of the workers after the
 fit, on the same device, with the batches and the precision of a rank.
 """
@@ -155,7 +161,8 @@ def main():
     seconds = sum(r["seconds_computing"] for r in classifier.history_)
     n_images = sum(r["n_samples"] for r in classifier.history_)
     print(f"{n_images / seconds / n_ranks:.0f} images a second of computing on a rank")
-    print(f"{overlap(classifier.timeline_):.1%} of exchanges lie beside steps")
+    if n_ranks > 1:
+        print(f"{overlap(classifier.timeline_):.1%} of exchanges lie beside steps")
 
 
 if __name__ == "__main__":
