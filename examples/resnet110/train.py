@@ -24,6 +24,7 @@ import argparse
 import time
 from contextlib import nullcontext
 
+import dask
 import numpy as np
 import torch
 from resnet import Augmented, Centred, ResNet, load_images
@@ -109,6 +110,18 @@ def plain_rate(X, y, network, batch_size, n_epochs):
     return n_epochs * len(y) / (time.perf_counter() - start)
 
 
+def without_trimming():
+    """Workers whose memory is that of any script, for a loop beside a fit.
+
+    Nannies have workers give memory back to the system at once, and take it again in
+    each step. A fit keeps it, a plain loop in a worker would not.
+    """
+    name = "distributed.nanny.pre-spawn-environ"
+    environ = dict(dask.config.get(name))
+    environ.pop("MALLOC_TRIM_THRESHOLD_", None)
+    return dask.config.set({name: environ})
+
+
 def rank_rate(history, n_ranks):
     """Images a second of a rank after the first epoch, by the clock."""
     epochs = np.array([record["epoch"] for record in history])
@@ -136,9 +149,10 @@ def main():
 
     X, y, X_test, y_test = load_images(chosen.folder)
     X, y = X[: chosen.images], y[: chosen.images]
-    where = chosen.scheduler or LocalCluster(
-        n_workers=chosen.workers, threads_per_worker=1, dashboard_address=None
-    )
+    with without_trimming():
+        where = chosen.scheduler or LocalCluster(
+            n_workers=chosen.workers, threads_per_worker=1, dashboard_address=None
+        )
     with Client(where) as client:
         n_ranks = len(client.nthreads())
         classifier = make_classifier(
