@@ -31,7 +31,13 @@ from dask.distributed import Client, LocalCluster
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet110"
 sys.path.insert(0, str(_EXAMPLE))
 
-from train import load_images, make_classifier, plain_rate, rank_rate  # noqa: E402
+from train import (  # noqa: E402
+    load_images,
+    make_classifier,
+    plain_rate,
+    rank_rate,
+    without_trimming,
+)
 
 
 def find_images(n_images: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,6 +91,7 @@ def main() -> int:
     add("--at-least", type=float, help="part of the images a second of the loop")
     args = parser.parse_args()
     with (
+        without_trimming(),
         LocalCluster(
             n_workers=1, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,

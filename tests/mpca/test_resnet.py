@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
@@ -133,6 +134,17 @@ def test_a_plain_loop_trains_the_network_of_the_estimator(
     assert train.plain_rate(X, y, model.module, 8, n_epochs=2) > 0
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     assert seen == [(8, dtype), (2, dtype)] * 3
+
+
+def test_workers_of_a_comparison_keep_their_memory(example):
+    """As a fit does by itself: a loop would take it again in each step."""
+    _, train = example
+    name = "distributed.nanny.pre-spawn-environ"
+    before = dask.config.get(name)
+    with train.without_trimming():
+        kept = dask.config.get(name)
+    assert kept == {k: v for k, v in before.items() if not k.startswith("MALLOC")}
+    assert dask.config.get(name) == before != kept
 
 
 @pytest.mark.slow
