@@ -55,7 +55,7 @@ class MetropolisMoves(Moves):
     but for those that are looked at.
     """
 
-    _times = 2
+    _times, _laps_of_ranks = 2, 8
 
     def __init__(
         self,

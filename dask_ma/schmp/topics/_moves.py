@@ -15,7 +15,6 @@ from dask_ma.schmp.topics._documents import KEYS, STARTS, Documents
 from dask_ma.schmp.topics._layout import BlockTokens, by_document
 
 _TOPICS = "tokens/topics"
-_MOST_LAPS = 8  # of the blocks in a rotation
 
 
 class Priors(NamedTuple):
@@ -84,6 +83,7 @@ class Moves(ABC):
     """
 
     _times = 1  # that a stage draws what a rotation of all documents draws
+    _laps_of_ranks = 2  # at most in a rotation, where there are several
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Moves(ABC):
         n_ranks: int = 1,
     ) -> None:
         self.n_stages = n_stages
-        self._rank, self._most_laps = rank, 1 if n_ranks == 1 else _MOST_LAPS
+        self._rank, self._most_laps = rank, 1 if n_ranks == 1 else self._laps_of_ranks
         self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._laps_made: dict[int, int] = {}  # of each block, in the first rotations
         self.unreported = np.zeros(n_topics, dtype=np.int64)
