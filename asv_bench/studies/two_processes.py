@@ -149,7 +149,7 @@ CASES = (
         columns,
         "objective",
     ),
-    Case("MALDA", "imdb, 100 topics, 2 passes", {"max_iter": 2}, words, "perplexity"),
+    Case("MALDA", "imdb, 10 topics, 2 passes", {"max_iter": 2}, words, "perplexity"),
     Case(
         "SchMPLDA",
         "imdb, 100 topics, 5 sweeps",

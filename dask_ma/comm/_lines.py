@@ -233,6 +233,8 @@ class Line:
         """Send one message."""
         if parcel.pace is not None:
             await parcel.pace.wait(parcel.nbytes)
+            if parcel.future.cancelled():  # the rank has gone
+                return
         comm = self._comm
         if comm is None or comm.closed():
             comm = await self._connect()

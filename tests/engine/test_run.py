@@ -5,6 +5,7 @@ import pickle
 import time
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from distributed import Client, Event, get_worker
@@ -143,13 +144,11 @@ def test_what_a_rank_has_sent_arrives_when_all_end_in_order(process_client, erro
         if group.rank == 0:
             group.recv(1, timeout=10)
             raise error("all end")
-        post = group._post
 
-        async def late(*message):
+        async def late(nbytes):
             await asyncio.sleep(0.3)
-            await post(*message)
 
-        group._post = late
+        group._pace = SimpleNamespace(wait=late)
         group.push("end", 0)
         group.take_back()
         raise error("all end")
