@@ -22,7 +22,7 @@ from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement, has_blocks
+from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement
 from dask_ma.sfb.logistic._softmax_model import GradientModel
 from dask_ma.sfb.logistic._totals import add_up
 from dask_ma.supervised import Problem, StopRule, score
@@ -88,8 +88,8 @@ class Fit(Method):
         if isinstance(self._model, GradientModel):
             self._model.share = share
         self._outlook.least = [float(gap) for gap in shared["outlook"]]
-        self._is_refining = bool(shared["is_refining"])
-        if self._is_refining:
+        self._is_refining = bool(shared["has_turned"])
+        if shared["is_refining"]:
             self._best.give(self.engine.matrix)
             self._unite()
             self._refinement = self._make_refinement(state.own or None)
@@ -104,7 +104,9 @@ class Fit(Method):
             # JSON has no infinity.
             "progress": np.array([self._bound, self._stage, share, self._n_there]),
             "outlook": np.array(self._outlook.least),
-            "is_refining": self._is_refining,
+            # The round after the turn makes a plain matrix of what passes have kept.
+            "has_turned": self._is_refining,
+            "is_refining": self._refinement is not None,
             "n_passes": self.engine.n_passes,
             "classes": self._problem.classes,
         }
@@ -383,9 +385,7 @@ class Fit(Method):
             n_before, self._n_there = self._n_there, broadcast(self.context.group, own)
             # At first there are few, and more with each pass.
             has_settled = self._n_there <= _GROWTH * n_before
-            shape = self._problem.n_problems, self._problem.shard.n_features
             is_small = has_settled and self._n_there <= MOST_VARIABLES
-            is_small = is_small or has_blocks(self._penalty, self._totals, shape)
             self._outlook.most = _FEW_PASSES if is_small else _MANY_PASSES
         if self._outlook.is_long(gap, target):
             self._is_refining = True
