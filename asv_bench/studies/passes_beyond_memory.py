@@ -88,9 +88,12 @@ def write(numbers: list[int], n_bytes: int, folder: str) -> list[Any]:
     ]
 
 
-def read(stored: list[Any], n_times: int) -> float:
+def read(stored: list[Any], n_times: int, *, is_cold: bool) -> float:
     """On a worker: seconds in which its blocks are read."""
-    rows = [each.open() for each in stored]
+    rows = [each.open() for each in stored]  # which reads them for their checksums
+    if is_cold:
+        for each in stored:
+            forget(each.folder)
     blocks = [Block(X, None, None, i, None) for i, X in enumerate(rows)]
     shard = Shard(blocks, rows[0].shape[1], rows[0].dtype)
     start = time.perf_counter()
@@ -113,17 +116,12 @@ def time_reading(
         for i, worker in enumerate(workers)
     ]
     client.gather(stored)
-
-    def once(n_times: int) -> float:
-        if is_cold:
-            forget(folder)
-        futures = [
-            client.submit(read, each, n_times, workers=[worker], pure=False)
-            for each, worker in zip(stored, workers, strict=True)
-        ]
-        return max(client.gather(futures))
-
-    seconds = once(2)  # a round forgets the files once, too
+    futures = [
+        # A round reads them twice, and forgets them once.
+        client.submit(read, each, 2, is_cold=is_cold, workers=[worker], pure=False)
+        for each, worker in zip(stored, workers, strict=True)
+    ]
+    seconds = max(client.gather(futures))
     client.run(remove_rows, "alone", folder)
     return seconds
 
