@@ -19,10 +19,11 @@ from dask_ma.kernels import PRECONDITIONERS
 from dask_ma.linear import LinearEstimator, as_named
 
 _FIXED = {"penalty": "l2", "l1_ratio": 0.0}
-# Of a fit: seconds for a stored element of sparse rows and of dense ones, and
-# collective operations.
+# Of a fit: seconds for a stored element of sparse rows and of dense ones, and for each
+# of its classes if there are several; collective operations with two and with more.
 _SECONDS_PER_STORED = {True: 230e-9, False: 140e-9}
-_EXCHANGES = 90
+_SECONDS_PER_CLASS = 40e-9
+_EXCHANGES, _OF_CLASSES = 90, 300
 
 
 class LinearButterfly(LinearEstimator):
@@ -81,8 +82,12 @@ class LinearButterfly(LinearEstimator):
         """As many as gain more by sharing the rows than mixing takes."""
         if params.mixing != "butterfly":
             return n_threads
-        shared = size.n_stored * _SECONDS_PER_STORED[size.is_sparse]
-        return worthwhile_ranks(size, n_threads, shared=shared, exchanges=_EXCHANGES)
+        per_stored, exchanges = _SECONDS_PER_STORED[size.is_sparse], _EXCHANGES
+        if params.is_classifier and size.n_classes > 2:
+            per_stored += _SECONDS_PER_CLASS * size.n_classes
+            exchanges = _OF_CLASSES
+        shared = size.n_stored * per_stored
+        return worthwhile_ranks(size, n_threads, shared=shared, exchanges=exchanges)
 
     def _check_combinations(self) -> None:
         check_combinations(self)

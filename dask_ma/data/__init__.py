@@ -17,7 +17,7 @@ from dask_ma.data._fingerprint import (
     digest_shard,
 )
 from dask_ma.data._frames import as_arrays, row_blocks
-from dask_ma.data._input_size import InputSize, size_of_input
+from dask_ma.data._input_size import InputSize, count_classes, size_of_input
 from dask_ma.data._inputs import InputInfo, describe, is_dask_collection, rows_like
 from dask_ma.data._labels import (
     check_memory_labels,
@@ -66,6 +66,7 @@ __all__ = [
     "checked_rows",
     "checked_vector",
     "combine_digests",
+    "count_classes",
     "current_client",
     "describe",
     "digest_shard",

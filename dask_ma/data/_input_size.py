@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dask_ma.data._blocks import is_sparse, n_bytes
 from dask_ma.data._collections import futures_of_blocks, holders_of
-from dask_ma.data._inputs import InputInfo
+from dask_ma.data._inputs import InputInfo, is_dask_collection
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__: list[str] = []
 
+_MOST_LABELS = 100_000  # that are counted: with more rows, ranks have enough to do
 _INDEX_BYTES = 4  # of an element of sparse rows, beside its value
-# Bytes of rows that are soon computed, whatever they are computed from, and by however
-# few workers. Of more than these, nobody knows.
+# Bytes of rows that may move once they are computed, which any worker may do.
 _LITTLE = 2**24
 _DENSE = 0.95  # of the bytes that all elements take: fewer are those of sparse rows
 
@@ -34,6 +36,8 @@ class InputSize(NamedTuple):
         Bytes of the rows.
     held : dict of str to int
         Bytes of them on each worker that has any.
+    n_classes : int, default=2
+        Different labels; 2, too, for targets that are none, and where nobody knows.
     """
 
     n_rows: int
@@ -41,6 +45,7 @@ class InputSize(NamedTuple):
     n_stored: int
     nbytes: int
     held: dict[str, int]
+    n_classes: int = 2
 
     @property
     def is_sparse(self) -> bool:
@@ -76,6 +81,27 @@ def size_of_input(X: Any, info: InputInfo, client: Client) -> InputSize | None:
         n_stored = X.nnz if is_sparse(X) else info.n_rows * info.n_features
         return InputSize(info.n_rows, info.n_features, int(n_stored), n_bytes(X), {})
     return _size_on_workers(X, info, client) if info.kind == "array" else None
+
+
+def count_classes(y: Any) -> int:
+    """Different labels of few rows in this process; 2 where nobody knows.
+
+    Parameters
+    ----------
+    y : array-like, Dask collection or None
+        Labels of shape (n_rows,).
+
+    Returns
+    -------
+    n_classes : int
+        At least 2.
+    """
+    if y is None or is_dask_collection(y):
+        return 2
+    labels = np.asarray(y)
+    if labels.ndim != 1 or len(labels) > _MOST_LABELS:
+        return 2
+    return max(2, len(set(labels.tolist())))
 
 
 def _size_by_metadata(info: InputInfo) -> InputSize | None:

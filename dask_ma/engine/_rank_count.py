@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client, get_worker
 
 from dask_ma import _config
-from dask_ma.data import InputSize, size_of_input
+from dask_ma.data import InputSize, count_classes, size_of_input
 from dask_ma.engine._client import running_workers
 from dask_ma.engine._job import Job
 
@@ -58,6 +58,8 @@ def choose_ranks(
     size = size_of_input(job.data[0], job.info, client)
     if size is None or size.nbytes > limit:
         return None, workers
+    if job.is_labelled:
+        size = size._replace(n_classes=count_classes(job.data[1]))
     n_ranks = job.worthwhile_ranks(size, n_threads)
     if n_ranks >= n_threads:
         return None, workers

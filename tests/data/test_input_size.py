@@ -9,7 +9,7 @@ import pytest
 from distributed import wait
 from scipy import sparse
 
-from dask_ma.data import InputSize, describe, size_of_input
+from dask_ma.data import InputSize, count_classes, describe, size_of_input
 
 
 def size_of(X, client):
@@ -61,6 +61,22 @@ def test_lazy_rows_are_known_where_they_are_few(inproc_client):
 def test_zeros_of_sparse_rows_are_not_stored():
     assert InputSize(10, 2, 19, 160, {}).is_sparse
     assert not InputSize(10, 2, 20, 160, {}).is_sparse
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (["a", "b", "c", "a"], 3),
+        (np.arange(5), 5),
+        (np.zeros(4), 2),
+        (np.eye(4), 2),
+        (None, 2),
+        (da.arange(9), 2),
+        (np.arange(100_001), 2),
+    ],
+)
+def test_classes_of_labels(y, expected):
+    assert count_classes(y) == expected
 
 
 def test_what_has_to_move():

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import get_client, wait
+from distributed import Event, get_client, wait
 from scipy import sparse
 
 from dask_ma import (
     MALDA,
     ButterflySGDClassifier,
+    ButterflySGDRegressor,
     MASGDClassifier,
     MPCAClassifier,
     SchMPLDA,
@@ -36,6 +37,7 @@ def job_of(X, wanted=None, worthwhile=1):
         data=(X, None, None),
         info=describe(X),
         n_ranks=wanted,
+        is_labelled=True,
         worthwhile_ranks=None if worthwhile is None else lambda *_: worthwhile,
     )
 
@@ -169,9 +171,39 @@ def test_ranks_of_linear_models():
         assert model._worthwhile_ranks(params, size_of(many, 100), 8) == 8
 
 
+def test_classes_are_work():
+    """Of many classes each row has more; the numbers of a target are no classes."""
+    size = size_of(3_000, 100)
+    for estimator, n_ranks in ((ButterflySGDClassifier, 8), (SFBLogisticRegression, 4)):
+        model = estimator()
+        params = model._make_params(describe(np.ones((2, 2))))
+        found = [
+            model._worthwhile_ranks(params, size._replace(n_classes=n), 8)
+            for n in (2, 10, 300)
+        ]
+        assert found == [1, 1, n_ranks]
+    model = ButterflySGDRegressor()
+    params = model._make_params(describe(np.ones((2, 2))))
+    assert model._worthwhile_ranks(params, size._replace(n_classes=300), 8) == 1
+
+
+def test_classes_reach_the_choice(inproc_client, configured):
+    seen = []
+    X, y = np.zeros((40, 3)), np.arange(40) % 7
+    job = job_of(X)
+    job.worthwhile_ranks = lambda size, n_threads: seen.append(size.n_classes) or 1
+    with configured({LIMIT: "1 MiB"}):
+        for job.is_labelled, labels in ((True, y), (False, y), (True, None)):
+            job.data = (X, labels, None)
+            choose_ranks(inproc_client, job, known_workers(inproc_client))
+    assert seen == [7, 2, 2]
+
+
 def network(hidden, batch_size="auto"):
     spec = MLPSpec(hidden_layer_sizes=hidden)
-    return SimpleNamespace(spec=spec, strategy="auto", batch_size=batch_size)
+    return SimpleNamespace(
+        spec=spec, strategy="auto", batch_size=batch_size, n_targets=None
+    )
 
 
 def test_ranks_of_networks():
@@ -214,6 +246,27 @@ def test_ranks_of_factors():
 
     assert choose(4_000, 1_000, 80_000, 8) == 1
     assert choose(25_000, 37_000, 3_400_000, 64) == 8
+
+
+def test_few_lazy_rows_are_computed_by_all_workers(inproc_client, configured):
+    """Nobody knows how long that takes: one rank gets them when they are there."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    X[:, 4] = np.arange(200) // 100
+
+    def meet(block):
+        number = int(block[0, 4])
+        Event(f"block {number} is being computed").set()
+        assert Event(f"block {1 - number} is being computed").wait(10)
+        return block
+
+    with inproc_client.as_current(), configured({LIMIT: "1 MiB"}):
+        lazy = da.from_array(X, chunks=(100, -1)).map_blocks(
+            meet, dtype=X.dtype, meta=X[:0]
+        )
+        model = MASGDClassifier(max_iter=3, tol=None).fit(lazy, X[:, 0] > 0)
+    assert set(model.timeline_["rank"].tolist()) == {0}
+    assert model.score(X, X[:, 0] > 0) > 0.7
 
 
 def test_ranks_of_a_fit_that_takes_workers_in_are_on_all(inproc_client, configured):

@@ -39,7 +39,8 @@ def ranks_for_network(params: MPCAParams, size: InputSize, n_threads: int) -> in
     if not isinstance(spec, MLPSpec) or params.strategy != "auto":
         return n_threads
     per_row = size.n_stored / size.n_rows
-    n_weights = sum(a * b for a, b in pairwise([per_row, *spec.hidden_layer_sizes, 1]))
+    sizes = [per_row, *spec.hidden_layer_sizes, params.n_targets or 1]
+    n_weights = sum(a * b for a, b in pairwise(sizes))
     is_number = not isinstance(params.batch_size, str)
     share = float(_config.get("mpca.exchange-share"))
     bandwidth = _config.get_bytes("comm.link-bandwidth")

@@ -22,8 +22,9 @@ from dask_ma.sfb.logistic._combinations import (
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.supervised import FitResult
 
-# Of a fit: seconds for a stored element, and collective operations.
-_SECONDS_PER_STORED, _EXCHANGES = 400e-9, 130
+# Of a fit: seconds for a stored element, and for each of its classes, and collective
+# operations.
+_SECONDS_PER_STORED, _SECONDS_PER_CLASS, _EXCHANGES = 400e-9, 15e-9, 130
 _FAR = 0.01  # of the objective: a gap that is worth a word
 # What other estimators of linear models leave to the user.
 _FIXED = {
@@ -97,7 +98,8 @@ class SFBEstimator(LinearEstimator):
         exchange = params.settings.exchange
         if exchange.content != "auto" or exchange._wants_factors:
             return n_threads
-        shared = size.n_stored * _SECONDS_PER_STORED
+        per_stored = _SECONDS_PER_STORED + _SECONDS_PER_CLASS * size.n_classes
+        shared = size.n_stored * per_stored
         return worthwhile_ranks(size, n_threads, shared=shared, exchanges=_EXCHANGES)
 
     def _partial_changes(self) -> dict[str, Any]:
