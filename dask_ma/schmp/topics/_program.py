@@ -135,7 +135,8 @@ class GibbsTopics(RotationProgram):
         self, documents: Documents, room: Room, n_stages: int, group: Group
     ) -> Moves:
         """The tokens as the sampler wants them."""
-        p, starts = self.params, (n_stages, group.rank, group.size)
+        p, begins = self.params, documents.first_rank(group, n_stages) == group.rank
+        starts = n_stages, group.size, begins
         if p.sampler == "exact":
             return ExactMoves(documents, p.n_components, room, *starts)
         return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
