@@ -29,9 +29,11 @@ from dask_ma.schmp.topics._room import (
     LAYOUT,
     TABLES,
     TILES,
+    UNEVEN,
     Needs,
     bytes_per_token,
     kept_copies,
+    open_block_bytes,
     open_room,
     rows_in_memory,
 )
@@ -119,7 +121,8 @@ class GibbsTopics(RotationProgram):
         p = self.params
         documents = Documents.of_shard(shard, group, fractions=p.fractions)
         shape = documents.n_total, documents.n_all_tokens
-        room = open_room(self._needs(documents, shard, group), p.room, group, shape)
+        needs = self._needs(documents, shard, group)
+        room = open_room(needs, p.room, group, shape, p.sampler)
         try:
             n_stages = p.n_stages(*shape)
             documents.sort(document_stages(documents.keys, n_stages))
@@ -302,9 +305,15 @@ class GibbsTopics(RotationProgram):
             table = 8 * min(n_cells, documents.n_all_tokens)
         others += TABLES * table // group.size
         if p.sampler == "exact":
+            width = TileSampler(p.n_components).width
             if has_sparse_rows(p.n_components):  # a block is dense while it is here
-                others += 8 * n_cells // n_blocks
-            others += 4 * len(documents) * TileSampler(p.n_components).width
+                # Blocks have as many tokens each, and not as many words.
+                n_words = min(p.n_features, UNEVEN * -(-p.n_features // n_blocks))
+                n_filled = -(-documents.n_all_tokens // n_blocks)
+                n_filled = min(n_words * p.n_components, n_filled)
+                block = n_words, p.n_components, width, n_filled
+                others += open_block_bytes(*block)
+            others += 4 * len(documents) * width
             others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)
         return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)
