@@ -3,7 +3,7 @@
 Words are the parameters: the counts of a word travel with its block past the documents,
 which stay with the topics of their tokens. No two ranks ever have the same word, so the
 only counts that a rank does not know exactly are the totals of the topics: it knows its
-own changes at once, those of others when the rotation ends.
+own changes at once, those of others when the rotation ends, or a lap of one.
 """
 
 from __future__ import annotations
