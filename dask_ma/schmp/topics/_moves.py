@@ -159,15 +159,13 @@ class Moves(ABC):
         return self._times << left if left > 0 else 1
 
     def _due(self, number: int, counts: Any) -> Due | None:
-        """What is due of a block; None if it is to be passed on as it is.
-
-        Topics begin on one rank: tokens elsewhere that came in before its blocks are
-        there would give the same numbers to other topics.
-        """
+        """What is due of a block; None if it is to be passed on as it is."""
         if self._next[number] > self.n_stages:  # the last one has come in
             return Due(self.n_stages, False, 1, True)
         made = self._laps_made.get(number, 0)
         self._laps_made[number] = made + 1
+        # Topics begin on one rank: tokens elsewhere that came in before its blocks are
+        # there would give the same numbers to other topics.
         if not (self._is_first or made or counts.sum()):
             return None
         ends = np.cumsum([self.laps(stage) for stage in range(self.n_stages + 1)])
