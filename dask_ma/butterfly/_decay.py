@@ -256,7 +256,7 @@ def _polynomials(
     coefficients: np.ndarray, which: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
     """Polynomials, a column each, at points from -1 to 1 of `which` of them."""
-    # By Horner's rule. Of degree 8, powers lose no more than three digits.
+    # By Horner's rule. Of degree 6, powers lose no more than three digits.
     *others, values = coefficients.take(which, axis=1)
     for of_degree in reversed(others):
         values *= points

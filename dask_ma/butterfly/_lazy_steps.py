@@ -159,8 +159,7 @@ class LazySteps:
             self._note(rows, change)
         else:
             np.add.at(weights[:, 0], rows, change[:, 0])
-            if self._mixer is not None:
-                self._mixer.add(Changes(rows, change))
+            self._tell(rows, change)
         if self._ball is not None:
             self._ball.count(rows, before, after)
         self._decay.advance(step_size * rule.params.alpha)
@@ -243,7 +242,12 @@ class LazySteps:
     def _note(self, rows: np.ndarray, change: np.ndarray) -> None:
         """Take a change of this rank's weights into account."""
         self._mean.note(rows, change)
+        self._tell(rows, change)
+
+    def _tell(self, rows: np.ndarray, change: np.ndarray) -> None:
+        """Have a change mixed with those of the other ranks."""
         if self._mixer is not None:
+            # X may have indices of 64 bits, which messages would be longer for.
             self._mixer.add(Changes(rows.astype(np.int32, copy=False), change))
 
     def _settle(self, settle: Callable[[np.ndarray], None], rows: np.ndarray) -> None:

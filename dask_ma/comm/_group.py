@@ -372,10 +372,7 @@ class Group(ABC):
         copy: bool,
         is_awaited: bool,
     ) -> None:
-        """Start to carry a message elsewhere.
-
-        If `copy` is true, it may change soon; if `is_awaited`, this rank waits for it.
-        """
+        """Start to carry a message elsewhere; it may change soon if it is copied."""
 
     @abstractmethod
     def _deliver_local(self, payload: Any, dest: int, tag: Hashable) -> None:

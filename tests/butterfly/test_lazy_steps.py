@@ -4,6 +4,7 @@ import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
 from dask_ma.butterfly import _agent, _lazy_steps, _steps
@@ -15,6 +16,7 @@ from dask_ma.butterfly._changes import (
 )
 from dask_ma.butterfly._decay import Decay, decay_range
 from dask_ma.comm import LocalGroup, butterfly_partners, sibling
+from dask_ma.data import _blocks
 
 PARAMS = {
     "alpha": 0.01,
@@ -232,6 +234,25 @@ def test_messages_follow_the_batches(monkeypatch, mixing):
     few = bytes_of_steps()
     monkeypatch.setattr(_lazy_steps, "is_small", lambda *args: False)
     assert few < 0.01 * bytes_of_steps()
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_messages_do_not_have_the_indices_of_the_input(monkeypatch, average):
+    """Blocks of very many elements have some of 64 bits; those of rows are of 32."""
+    create = LocalGroup.create
+    monkeypatch.setattr(LocalGroup, "create", lambda n_ranks: create(n_ranks, 1))
+    monkeypatch.setattr(_lazy_steps, "is_small", lambda *args: True)
+    X, y = wide_rows()
+    X = sparse.csr_array(X)  # picked rows of a csr_matrix have indices of 32 bits
+    wide = X.copy()
+    wide.indices, wide.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    model = ButterflySGDClassifier(**WIDE, n_ranks=2, average=average)
+    models = [clone(model).fit(X, y)]
+    monkeypatch.setattr(_blocks, "_LARGEST_INT32", 1)
+    models.append(clone(model).fit(wide, y))
+    sent = [[record["bytes_sent"] for record in fit.history_] for fit in models]
+    assert sent[0] == sent[1]
+    np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
 
 @pytest.mark.parametrize("n_ranks", [2, 4])

@@ -1,6 +1,7 @@
 """SchMPLDA whose tokens are on disks: the same bits, in less memory."""
 
 import logging
+import re
 import tracemalloc
 from types import SimpleNamespace
 
@@ -13,13 +14,14 @@ from dask_ma import SchMPLDA
 from dask_ma.data import _room as rooms
 from dask_ma.data import memory_taken
 from dask_ma.exceptions import InsufficientMemoryError
-from dask_ma.kernels import _gibbs_proposals
+from dask_ma.kernels import TileSampler, _gibbs_proposals
 from dask_ma.schmp.topics import _documents, _layout, _program
 from dask_ma.schmp.topics import _room as topic_rooms
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._exact import ExactMoves
 from dask_ma.schmp.topics._layout import tokens_of_blocks
 from dask_ma.schmp.topics._metropolis import MetropolisMoves
+from dask_ma.schmp.topics._moves import Priors
 from dask_ma.schmp.topics._program import GibbsTopics
 
 RNG = np.random.default_rng(0)
@@ -159,12 +161,104 @@ def test_what_cannot_be_done_is_refused_before_it_begins(
 
     monkeypatch.setattr(GibbsTopics, "update", update)
     limited(20_000)
-    text = rf"X has 90 documents with {N_TOKENS} tokens.*19.53 kiB; take more or larger"
+    text = (
+        rf"X has 90 documents with {N_TOKENS} tokens.*19.53 kiB,.*take more or larger"
+    )
     with pytest.raises(InsufficientMemoryError, match=text + ".*'metropolis'"):
         make(n_ranks=2).fit(X)
     with configured({"dask-ma.data.persist": True}):
         with pytest.raises(InsufficientMemoryError, match=r"data\.persist 'auto'"):
             make(n_ranks=2).fit(X)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_refusal_names_what_would_be_enough(sampler, limited):
+    limited(20_000)
+    model = make(n_ranks=1, sampler=sampler)
+    with pytest.raises(InsufficientMemoryError, match="may take 75%") as refusal:
+        model.fit(X)
+    text = str(refusal.value)
+    # What is set already does not help.
+    assert ("sampler='metropolis'" in text) == (sampler == "exact")
+    assert "fewer topics" in text
+    [enough] = re.findall(r"larger workers, with (\S+) kiB each", text)
+    limited(int((float(enough) - 0.1) * 1024))
+    with pytest.raises(InsufficientMemoryError):
+        model.fit(X)
+    limited(int((float(enough) + 0.1) * 1024))
+    model.fit(X)
+
+
+def test_the_process_that_lacks_most_is_named(monkeypatch):
+    """Others may need more, and have more memory, too."""
+    known = [
+        (("a", 1), 2**20, 0, (0, 0, 0, 830_000)),
+        (("b", 2), 2**16, 0, (0, 0, 0, 2**17)),
+    ]
+    monkeypatch.setattr(topic_rooms, "allgather", lambda *_: known)
+    settings = rooms.RoomSettings(None, 0.4, None)
+    text = "64.00 kiB.*with 170.67 kiB each"
+    with pytest.raises(InsufficientMemoryError, match=text):
+        needs = topic_rooms.Needs(0, 0, 0, 0)
+        topic_rooms.open_room(needs, settings, None, (90, 1000), "exact")
+
+
+def test_an_open_block_takes_what_is_counted():
+    """Traced, with sparse rows that are made dense while their tokens are drawn."""
+    rng = np.random.default_rng(3)
+    n_words, n_topics, n_documents, length = 2000, 1000, 100, 50
+    words = np.sort(rng.integers(0, n_words, (n_documents, length)), axis=1)
+    n = words.size
+    starts = np.arange(n_documents + 1) * length
+    keys = np.arange(n_documents)
+    documents = Documents(keys, starts, words.ravel(), n_documents, n)
+    moves = ExactMoves(documents, n_topics, rooms.Room())
+    [block] = tokens_of_blocks(documents, [np.arange(n_words)], n_words)
+    moves.add_block(0, block)
+    counts = moves.empty_counts(n_words)
+    totals = moves.place(0, counts, None, rng)
+    list(moves.document_counts())  # whose table is counted by itself
+    prior = np.full(n_words, 0.01, dtype=np.float32)
+    priors = Priors(np.full(n_topics, 0.1), prior, np.full(n_topics, 0.01 * n_words))
+    tracemalloc.start()
+    try:
+        moves.visit(0, counts, priors, totals, rng)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    width = TileSampler(n_topics).width
+    counted = topic_rooms.open_block_bytes(n_words, n_topics, width, n)
+    assert peak == pytest.approx(counted, rel=0.05)
+
+
+def test_the_largest_block_is_counted(small_blocks):
+    """Blocks have as many tokens each, so those of rare words have more words."""
+    n_words, n_topics = 20_000, 1000
+    work = np.arange(1, n_words + 1) ** -1.2
+    work = np.round(work / work[-1])
+    n_tokens = int(work.sum())
+    documents = Documents(np.arange(1), np.array([0, n_tokens]), np.empty(0, np.uint8))
+    documents.n_total, documents.n_all_tokens = 1, n_tokens
+    params = SimpleNamespace(
+        n_components=n_topics,
+        n_features=n_words,
+        sampler="exact",
+        n_proposals=4,
+        synchronize="rotation",
+    )
+    program, group = GibbsTopics(params), SimpleNamespace(size=4)
+    shard = SimpleNamespace(blocks=[])
+    blocks = [block for own in program.blocks(work, 4) for block in own]
+    most = max(len(block) for block in blocks)
+    assert most > 1.2 * n_words / len(blocks)
+    width = TileSampler(n_topics).width
+    needs = program._needs(documents, shard, group)
+    tables = topic_rooms.TABLES * 8 * n_tokens // 4
+    laid_out = topic_rooms.LAYOUT * n_tokens // len(blocks)
+    others = 4 * width + int(topic_rooms.TILES * n_tokens) + tables + laid_out
+    n_filled = n_tokens // len(blocks)
+    block = topic_rooms.open_block_bytes(most, n_topics, width, n_filled)
+    assert needs.others - others >= block
 
 
 def test_what_a_process_has_without_the_tokens_counts(limited, mapped, caplog):

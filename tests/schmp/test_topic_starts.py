@@ -156,8 +156,11 @@ def test_blocks_go_round_where_documents_come_in():
     assert visits[:5] == [9, 8, 4, 1, 1]
 
 
+@pytest.mark.parametrize(("n_empty", "first"), [(0, 0), (D // 2, 1)])
 @pytest.mark.parametrize("sampler", N_STAGES)
-def test_topics_begin_on_the_first_rank(sampler, monkeypatch):
+def test_topics_begin_on_the_first_rank_with_tokens(
+    sampler, n_empty, first, monkeypatch
+):
     """Others wait for blocks that have been there, a lap at most."""
     original, seen = GibbsTopics.update, {}
 
@@ -171,12 +174,16 @@ def test_topics_begin_on_the_first_rank(sampler, monkeypatch):
         return found
 
     monkeypatch.setattr(GibbsTopics, "update", update)
-    make(n_ranks=3, sampler=sampler).fit(X)
+    counts = X.copy()
+    counts[:n_empty] = 0
+    make(n_ranks=3, sampler=sampler).fit(counts)
     for number in range(3):  # home of the block, which goes on to the next rank
+        ranks = [(number + c) % 3 for c in range(3)]
         came = [[seen[lap][number, c] > 0 for c in range(3)] for lap in range(2)]
-        on_first = (3 - number) % 3
-        assert came[0] == [c >= on_first for c in range(3)]
-        assert came[1] == [c < on_first for c in range(3)]
+        at = ranks.index(first)
+        expected = [r >= first for r in ranks]  # those before it have no tokens
+        assert came[0] == [c >= at and expected[c] for c in range(3)]
+        assert came[1] == [c < at and expected[c] for c in range(3)]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 4])

@@ -45,7 +45,9 @@ class RotationProgram(ABC):
     rank changes it with its own rows (`update`) and sends it on: no copy of a parameter
     is ever out of date, and no rank has the whole model. When a block has been on all
     ranks, it has seen all rows; this is a rotation. What little all ranks have to know
-    at any time is `shared`: its changes are added up at the end of a rotation.
+    at any time is `shared`: its changes are added up at the end of a rotation, and of
+    each time that the blocks go round in it, where :meth:`laps` says that they go round
+    several times.
 
     `P` ranks do, bit for bit, what one would do that makes the updates in the order of
     sub-iterations, ranks and blocks.
@@ -119,7 +121,8 @@ class RotationProgram(ABC):
         Returns
         -------
         laps : int
-            1 unless overridden.
+            1 unless overridden. After each lap, ranks wait for each other, and
+            :meth:`aggregate` is called.
         """
         return 1
 
@@ -304,7 +307,10 @@ class RotationProgram(ABC):
     ) -> dict[str, Any]:
         """What all ranks know next; called on every rank, after a rotation.
 
-        With ``synchronize="iteration"``, after each sub-iteration and once more after
+        That is after :meth:`end_rotation`, whose changes are among those. Where
+        :meth:`laps` is more than 1, it is called after each lap before the last, too,
+        with the changes of that lap alone and without :meth:`end_rotation`. With
+        ``synchronize="iteration"``, after each sub-iteration and once more after
         :meth:`end_rotation`.
 
         Parameters

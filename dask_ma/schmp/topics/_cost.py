@@ -5,11 +5,16 @@ from __future__ import annotations
 from dask_ma import _config
 from dask_ma.data import InputSize
 from dask_ma.engine import worthwhile_ranks
+from dask_ma.schmp.topics._exact import has_sparse_rows
 from dask_ma.schmp.topics._params import GibbsParams
 
-_SECONDS_PER_COUNT = 130e-9  # of a rotation, for the tokens of a count
+# Of a rotation, for the tokens of a count: there are somewhat more than one.
+_SECONDS_PER_COUNT = {"exact": 130e-9, "metropolis": 270e-9}
 _EXCHANGES = 11  # collective operations of a rotation, and messages that take as long
 _COUNT_BYTES = 4
+# Of sparse rows, for the tokens of a count, of which there are at least as many as
+# elements: these take 5 to 8.
+_SPARSE_BYTES = 8
 
 
 def ranks_for_topics(params: GibbsParams, size: InputSize, n_threads: int) -> int:
@@ -31,12 +36,15 @@ def ranks_for_topics(params: GibbsParams, size: InputSize, n_threads: int) -> in
         are to be shared out.
     """
     nbytes = _COUNT_BYTES * params.n_components * params.n_features
+    if params.sampler == "metropolis" or has_sparse_rows(params.n_components):
+        nbytes = min(nbytes, _SPARSE_BYTES * size.n_stored)
+    seconds = size.n_stored * _SECONDS_PER_COUNT[params.sampler]
     if nbytes > _config.get_bytes("data.moved-rows"):
         return n_threads
     return worthwhile_ranks(
         size,
         n_threads,
-        shared=params.n_rotations * size.n_stored * _SECONDS_PER_COUNT,
+        shared=params.n_rotations * seconds,
         exchanges=params.n_rotations * _EXCHANGES,
         nbytes=params.n_rotations * nbytes,
     )

@@ -13,6 +13,7 @@ from scipy import sparse
 from dask_ma.comm import Group, allgather, allreduce, gather
 from dask_ma.data import Block, Room, Shard, hand_back
 from dask_ma.engine import State
+from dask_ma.kernels import document_stages
 
 _PART = 2**16  # tokens that are read together
 _MOST_TOKENS = np.iinfo(np.int32).max  # of a rank
@@ -145,6 +146,27 @@ class Documents:
         order = np.argsort(stages, kind="stable")
         self.keys, lengths = self.keys[order], self.lengths[order]
         self.starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+    def first_rank(self, group: Group, n_stages: int) -> int:
+        """The first rank that has tokens of stage 0; a collective call.
+
+        Parameters
+        ----------
+        group : Group
+            This rank.
+        n_stages : int
+            Rotations after which some documents, which are sorted, have yet to come in.
+
+        Returns
+        -------
+        rank : int
+            0 where all documents come in at once, or there are no such tokens.
+        """
+        if not n_stages:
+            return 0
+        stages = document_stages(self.keys, n_stages)
+        n_tokens = self.starts[np.searchsorted(stages, 0, side="right")]
+        return int(np.argmax(allgather(group, bool(n_tokens))))
 
     def read(self, shard: Shard, room: Room, *, fractions: str) -> None:
         """Fetch the words of the tokens.

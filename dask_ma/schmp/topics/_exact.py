@@ -51,10 +51,10 @@ class ExactMoves(Moves):
         n_topics: int,
         room: Room,
         n_stages: int = 0,
-        rank: int = 0,
         n_ranks: int = 1,
+        is_first: bool = True,
     ) -> None:
-        super().__init__(documents, n_topics, room, n_stages, rank, n_ranks)
+        super().__init__(documents, n_topics, room, n_stages, n_ranks, is_first)
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
         self._stages = document_stages(documents.keys, n_stages)

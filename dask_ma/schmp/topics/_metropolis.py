@@ -64,10 +64,10 @@ class MetropolisMoves(Moves):
         room: Room,
         n_proposals: int,
         n_stages: int = 0,
-        rank: int = 0,
         n_ranks: int = 1,
+        is_first: bool = True,
     ) -> None:
-        super().__init__(documents, n_topics, room, n_stages, rank, n_ranks)
+        super().__init__(documents, n_topics, room, n_stages, n_ranks, is_first)
         self._n_proposals = n_proposals
         self._is_small = are_moved_singly(documents.n_all_tokens)
         self._kept_arrays = KeptArrays()

@@ -68,8 +68,10 @@ class Moves(ABC):
         Where what there is of each token lies.
     n_stages : int, default=0
         Rotations after which some documents have yet to come in.
-    rank, n_ranks : int, default=0 and 1
-        This rank, and of how many.
+    n_ranks : int, default=1
+        Ranks that there are.
+    is_first : bool, default=True
+        Whether topics begin here, where documents come in by stages.
 
     Attributes
     ----------
@@ -91,11 +93,12 @@ class Moves(ABC):
         n_topics: int,
         room: Room,
         n_stages: int = 0,
-        rank: int = 0,
         n_ranks: int = 1,
+        is_first: bool = True,
     ) -> None:
         self.n_stages = n_stages
-        self._rank, self._most_laps = rank, 1 if n_ranks == 1 else self._laps_of_ranks
+        self._is_first = is_first
+        self._most_laps = 1 if n_ranks == 1 else self._laps_of_ranks
         self._next: dict[int, int] = {}  # stage of each block that is to come in
         self._laps_made: dict[int, int] = {}  # of each block, in the first rotations
         self.unreported = np.zeros(n_topics, dtype=np.int64)
@@ -156,16 +159,14 @@ class Moves(ABC):
         return self._times << left if left > 0 else 1
 
     def _due(self, number: int, counts: Any) -> Due | None:
-        """What is due of a block; None if it is to be passed on as it is.
-
-        Topics begin on the first rank: tokens elsewhere that came in before its blocks
-        are there would give the same numbers to other topics.
-        """
+        """What is due of a block; None if it is to be passed on as it is."""
         if self._next[number] > self.n_stages:  # the last one has come in
             return Due(self.n_stages, False, 1, True)
         made = self._laps_made.get(number, 0)
         self._laps_made[number] = made + 1
-        if self._rank and not made and not counts.sum():
+        # Topics begin on one rank: tokens elsewhere that came in before its blocks are
+        # there would give the same numbers to other topics.
+        if not (self._is_first or made or counts.sum()):
             return None
         ends = np.cumsum([self.laps(stage) for stage in range(self.n_stages + 1)])
         stage = int(np.searchsorted(ends, made, side="right"))

@@ -3,7 +3,7 @@
 Words are the parameters: the counts of a word travel with its block past the documents,
 which stay with the topics of their tokens. No two ranks ever have the same word, so the
 only counts that a rank does not know exactly are the totals of the topics: it knows its
-own changes at once, those of others when the rotation ends.
+own changes at once, those of others when the rotation ends, or a lap of one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from dask_ma.schmp.topics._room import (
     LAYOUT,
     TABLES,
     TILES,
+    UNEVEN,
     Needs,
     bytes_per_token,
     kept_copies,
+    open_block_bytes,
     open_room,
     rows_in_memory,
 )
@@ -119,7 +121,8 @@ class GibbsTopics(RotationProgram):
         p = self.params
         documents = Documents.of_shard(shard, group, fractions=p.fractions)
         shape = documents.n_total, documents.n_all_tokens
-        room = open_room(self._needs(documents, shard, group), p.room, group, shape)
+        needs = self._needs(documents, shard, group)
+        room = open_room(needs, p.room, group, shape, p.sampler)
         try:
             n_stages = p.n_stages(*shape)
             documents.sort(document_stages(documents.keys, n_stages))
@@ -135,7 +138,8 @@ class GibbsTopics(RotationProgram):
         self, documents: Documents, room: Room, n_stages: int, group: Group
     ) -> Moves:
         """The tokens as the sampler wants them."""
-        p, starts = self.params, (n_stages, group.rank, group.size)
+        p, begins = self.params, documents.first_rank(group, n_stages) == group.rank
+        starts = n_stages, group.size, begins
         if p.sampler == "exact":
             return ExactMoves(documents, p.n_components, room, *starts)
         return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
@@ -301,9 +305,15 @@ class GibbsTopics(RotationProgram):
             table = 8 * min(n_cells, documents.n_all_tokens)
         others += TABLES * table // group.size
         if p.sampler == "exact":
+            width = TileSampler(p.n_components).width
             if has_sparse_rows(p.n_components):  # a block is dense while it is here
-                others += 8 * n_cells // n_blocks
-            others += 4 * len(documents) * TileSampler(p.n_components).width
+                # Blocks have as many tokens each, and not as many words.
+                n_words = min(p.n_features, UNEVEN * -(-p.n_features // n_blocks))
+                n_filled = -(-documents.n_all_tokens // n_blocks)
+                n_filled = min(n_words * p.n_components, n_filled)
+                block = n_words, p.n_components, width, n_filled
+                others += open_block_bytes(*block)
+            others += 4 * len(documents) * width
             others += int(TILES * n_tokens)
         states = n_tokens * kept * kept_copies(group)
         return Needs(n_tokens * laid_out, states, rows_in_memory(shard), others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ _MOST = 0.75  # of the limit, of all that there is: Dask pauses a worker at 80 %
 TABLES = 3  # of a rank's part of the words: its own, the next, and one as floats
 LAYOUT = 32  # bytes for each token of the block that is being laid out
 TILES = 1 / 4  # bytes for each token that tiles take as objects, however large they are
+UNEVEN = 2  # words of the largest block, for those of the mean: Zipf's law leads to 1.9
 MOST_COPIES = 4  # states that are kept: the last two of a rank, and its neighbour's
 
 
@@ -80,6 +82,28 @@ def bytes_per_token(
     return laid_out, (n_proposals + 1) * topic_size
 
 
+def open_block_bytes(n_words: int, n_topics: int, width: int, n_filled: int) -> int:
+    """Bytes for a block of sparse rows that "exact" draws while it is dense.
+
+    Parameters
+    ----------
+    n_words, n_topics : int
+        Its shape.
+    width : int
+        Numbers in a row of the sampler's weights.
+    n_filled : int
+        Elements that are not zero.
+
+    Returns
+    -------
+    n_bytes : int
+        For counts, weights, and what it takes to find the elements that are not zero.
+    """
+    # An int32 and a flag for each, and a float32; of those that are not zero the place,
+    # the word, the topic and the count.
+    return n_words * (5 * n_topics + 4 * width) + 20 * n_filled
+
+
 def kept_copies(group: Group) -> int:
     """States that a rank has in memory: its last ones, and those of its neighbour."""
     return MOST_COPIES // 2 if group.size == 1 else MOST_COPIES
@@ -91,7 +115,11 @@ def rows_in_memory(shard: Shard) -> int:
 
 
 def open_room(
-    needs: Needs, settings: RoomSettings, group: Group, shape: tuple[int, int]
+    needs: Needs,
+    settings: RoomSettings,
+    group: Group,
+    shape: tuple[int, int],
+    sampler: str,
 ) -> Room:
     """Choose between memory and disks, alike on all ranks; a collective call.
 
@@ -105,6 +133,8 @@ def open_room(
         This rank.
     shape : tuple of int
         Documents and tokens of all ranks, for messages.
+    sampler : {"exact", "metropolis"}
+        For messages, too.
 
     Returns
     -------
@@ -127,9 +157,10 @@ def open_room(
         settings.persists is None
         and any(each.is_too_full(settings.fraction) for each in processes)
     )
-    for each in processes:
-        if each.least(on_disk=on_disk) > _MOST * each.limit:
-            raise InsufficientMemoryError(_too_much(each, shape, on_disk=on_disk))
+    fullest = max(processes, key=lambda each: each.beyond(on_disk=on_disk))
+    if fullest.beyond(on_disk=on_disk) > 0:
+        text = _too_much(fullest, shape, sampler, on_disk=on_disk)
+        raise InsufficientMemoryError(text)
     if group.rank == 0:
         most = (format_bytes(max(each.needs[i] for each in processes)) for i in (0, 1))
         others = max(each.needs.rows + each.needs.others for each in processes)
@@ -163,14 +194,20 @@ class _Process(NamedTuple):
         tokens = 0 if on_disk else needs.tokens + needs.states
         return self.itself + needs.rows + needs.others + tokens
 
+    def beyond(self, *, on_disk: bool) -> float:
+        """Bytes of them that are more than it may take, if above 0."""
+        return self.least(on_disk=on_disk) - _MOST * self.limit
+
     def is_too_full(self, fraction: float) -> bool:
         """Whether it has to leave the tokens to disks."""
         is_much = sum(self.needs) > fraction * self.limit
-        return is_much or self.least(on_disk=False) > _MOST * self.limit
+        return is_much or self.beyond(on_disk=False) > 0
 
 
-def _too_much(found: _Process, shape: tuple[int, int], *, on_disk: bool) -> str:
-    """Says what does not fit."""
+def _too_much(
+    found: _Process, shape: tuple[int, int], sampler: str, *, on_disk: bool
+) -> str:
+    """Says what does not fit, and what would do."""
     n_documents, n_tokens = shape
     needs = found.needs
     text = (
@@ -181,14 +218,20 @@ def _too_much(found: _Process, shape: tuple[int, int], *, on_disk: bool) -> str:
     )
     if not on_disk:
         text += f", and {format_bytes(needs.tokens + needs.states)} of tokens"
-    limit = format_bytes(found.limit)
-    text += f", but its memory is {limit}; take more or larger workers"
-    if on_disk:
-        return (
-            text + ", fewer topics, or sampler='metropolis', which has no table of the "
-            "documents"
-        )
-    return text + ", or let tokens go to disks: dask-ma.data.persist 'auto'"
+    enough = math.ceil(found.least(on_disk=on_disk) / _MOST)
+    text += (
+        f", but its memory is {format_bytes(found.limit)}, of which it may take "
+        f"{_MOST:.0%}; take more or larger workers, with {format_bytes(enough)} each "
+        "if they are as many"
+    )
+    if not on_disk:
+        return text + ", or let tokens go to disks: dask-ma.data.persist 'auto'"
+    if sampler == "metropolis":
+        return text + ", or fewer topics"
+    return (
+        text + ", fewer topics, or sampler='metropolis', which has no table of the "
+        "documents"
+    )
 
 
 def _nbytes(X: Any) -> int:
