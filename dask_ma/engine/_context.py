@@ -191,6 +191,7 @@ class RankContext:
         whole: bool = False,
         settled: bool = True,
         in_memory: bool = True,
+        rest: Callable[[], dict[str, Any]] | None = None,
         done: bool = False,
         leave: Callable[[], None] | None = None,
     ) -> None:
@@ -213,7 +214,11 @@ class RankContext:
             Whether a checkpoint may be written after this round.
         in_memory : bool, default=True
             Whether ranks keep the state, too. Otherwise a fit that loses a worker goes
-            on from its last checkpoint, or begins anew.
+            on from what was kept before, from its last checkpoint, or begins anew.
+        rest : callable, default=None
+            Without `in_memory`: called on all ranks if they end here to start again on
+            other workers, and gives what `shared` lacks, so that the state is kept
+            after all. None keeps nothing even then.
         done : bool, default=False
             Whether this was the last round.
         leave : callable, default=None
@@ -228,6 +233,7 @@ class RankContext:
             whole=whole,
             settled=settled,
             in_memory=in_memory,
+            rest=rest,
             done=done,
             leave=leave,
         )

@@ -149,6 +149,10 @@ class Snapshot(NamedTuple):
         Whether `own` of all ranks makes up one model, of which no part may get lost.
     in_memory : bool
         Whether ranks keep it, too, and not only checkpoints.
+    rest : callable or None
+        Where they do not: gives what `shared` lacks, so that they keep it after all if
+        they end here to start again on other workers. It is called on all of them, or
+        on none. None: nothing is kept even then.
     """
 
     shared: dict[str, Any]
@@ -156,6 +160,7 @@ class Snapshot(NamedTuple):
     settled: bool = True
     whole: bool = False
     in_memory: bool = True
+    rest: Callable[[], dict[str, Any]] | None = None
 
 
 class Ended(NamedTuple):
@@ -339,6 +344,7 @@ def fit_rounds(
                 whole=snapshot.whole,
                 settled=snapshot.settled,
                 in_memory=snapshot.in_memory,
+                rest=snapshot.rest,
                 done=is_last and (wanted or not goes_on),
             )
     return Ended(stop, wanted)

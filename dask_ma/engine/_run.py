@@ -159,7 +159,8 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
         outcome = _run_agent(run, rank, shard, worker)
     except BaseException as error:
         if run.fit_info is not None and not _is_wanted(worker):
-            state_memory.forget(run.fit_info.fit_id)
+            # The client may have cancelled this rank, which is late, and gone on.
+            state_memory.forget(run.fit_info.fit_id, run.fit_info.attempt)
         if (end := _end_of(run, error)) is None:
             raise
         return end
@@ -191,11 +192,15 @@ def _is_wanted(worker: Worker) -> bool:
         found = await worker.scheduler.get_task_status(keys=[key])
         return found[key] is not None
 
-    asked = asyncio.run_coroutine_threadsafe(ask(), worker.loop.asyncio_loop)
+    question, asked = ask(), None
     try:
+        asked = asyncio.run_coroutine_threadsafe(question, worker.loop.asyncio_loop)
         return asked.result(_config.get_timeout("launch.abort-timeout"))
-    except (OSError, TimeoutError):
-        asked.cancel()
+    except (Exception, asyncio.CancelledError):  # what the rank has to say matters more
+        if asked is None:
+            question.close()  # the loop is closed already
+        else:
+            asked.cancel()
         return True  # likewise: without a scheduler the worker ends, too
 
 

@@ -380,10 +380,11 @@ class BroadcastEngine:
         if self._keeps_parts:
             part = {**arrays, "n_outputs": self._n_outputs, **(own or {})}
             return Snapshot(shared, part, whole=True)
-        is_due = self.n_passes % kept_every(self.matrix.shape[1], self.n_rows) == 0
-        is_due = is_due or self._context.is_checkpointed
-        found = self._shares.gather(arrays) if is_due else {}
-        return Snapshot({**shared, **found}, own, in_memory=is_due)
+        gather = partial(self._shares.gather, arrays)
+        every = kept_every(self.matrix.shape[1], self.n_rows)
+        if self._context.is_checkpointed or self.n_passes % every == 0:
+            return Snapshot({**shared, **gather()}, own)
+        return Snapshot(shared, own, in_memory=False, rest=gather)
 
     def _first_matrix(
         self, start: Start | None, shown: ParameterMatrix | None = None

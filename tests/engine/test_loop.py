@@ -1,12 +1,16 @@
 """The loop of a fit: rounds, records, states to go on from, and the end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dask_ma.comm import allreduce, barrier
 from dask_ma.engine import Method, RankContext, Snapshot, Work, fit_rounds
+from dask_ma.engine.recovery import _states
 from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import state_memory
+from dask_ma.engine.recovery._states import RegroupError
 
 FIT_ID = "loop-of-the-tests"
 
@@ -347,3 +351,39 @@ def test_a_fit_may_make_more_rounds(run_ranks, fit_infos):
     for ended, method, _ in meet(run_ranks, 3, fit_info=second):
         assert ended == (False, False)
         assert [r["round"] for r in method.context.history] == [1, 2, 3]
+
+
+class Sparing(Meeting):
+    """One that keeps a state only where its ranks end to start again, if even then."""
+
+    def __init__(self, context, n, *, keeps_rest, ends_in=None):
+        super().__init__(context, n)
+        self.keeps_rest, self.ends_in = keeps_rest, ends_in
+
+    def state_dict(self):
+        if self.n_rounds == self.ends_in and self.context.group.rank == 0:
+            _states._regroup_wanted.add(None)  # the run has no name
+        rest = self.rest if self.keeps_rest else None
+        own = {"number": np.array(self.number)}
+        return Snapshot({}, own, in_memory=False, rest=rest)
+
+    def rest(self):
+        assert self.n_rounds == self.ends_in
+        return {"mean": allreduce(self.context.group, self.mean) / 3}
+
+
+@pytest.mark.parametrize("keeps_rest", [True, False])
+def test_what_is_kept_only_where_ranks_start_again(run_ranks, fit_infos, keeps_rest):
+    first, second = (replace(info, elastic=True) for info in fit_infos)
+    chosen = {"kind": Sparing, "keeps_rest": keeps_rest}
+    try:
+        with pytest.raises(RegroupError):
+            meet(run_ranks, 6, fit_info=first, ends_in=3, **chosen)
+    finally:
+        _states.forget_request(None)
+    for _, method, saved in meet(run_ranks, 6, fit_info=second, **chosen):
+        assert method.has_begun is not keeps_rest
+        n_rounds = [n_rounds for n_rounds, *_ in saved]
+        assert n_rounds == ([4, 5, 6] if keeps_rest else [1, 2, 3, 4, 5, 6])
+        if keeps_rest:  # rows are shared out anew, and what goes with them is dropped
+            assert method.number == pytest.approx(7 / 3)

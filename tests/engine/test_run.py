@@ -8,13 +8,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from distributed import Client, Event, get_worker
+from distributed import Client, Event, Status, get_worker
 
 from dask_ma import run_spmd
 from dask_ma.comm import close_run, is_aborted
 from dask_ma.comm._plugin import CommPlugin
 from dask_ma.engine._launch import launch
-from dask_ma.engine._run import Run, run_rank
+from dask_ma.engine._run import Run, _is_wanted, run_rank
 from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import StateCopy, state_memory
 from dask_ma.engine.recovery._states import RegroupError, StoppedError
@@ -133,6 +133,78 @@ def test_states_go_with_a_client_that_is_gone(run, inproc_client, error):
     while state_memory.fits() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not state_memory.fits()
+
+
+def test_states_of_a_later_launch_stay(run, inproc_client):
+    """A rank that its client has cancelled may end when the fit has gone on."""
+    started = Event(client=inproc_client)
+
+    def agent(context, shard, params):
+        from dask_ma.engine.recovery._memory import state_memory
+
+        state_memory.put("gone-on", 0, STATE)
+        state_memory.put("gone-on", 1, STATE._replace(attempt=1))
+        started.set()
+        deadline = time.monotonic() + 10
+        while not is_aborted(run.run_id):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        raise GroupClosedError("its client has cancelled it")
+
+    run = replace(run, agent=agent, fit_info=FitInfo("A", "gone-on", keeps=True))
+    [address, *_] = inproc_client.nthreads()
+    run = replace(run, run_id=uuid.uuid4().hex, addresses=(address,))
+    inproc_client.register_plugin(CommPlugin())
+    task = inproc_client.submit(
+        run_rank, run, 0, None, key=run.key(0), workers=[address], pure=False
+    )
+    assert started.wait(10)
+    task.cancel(force=True)
+    try:
+        deadline = time.monotonic() + 10
+        while state_memory.get("gone-on", 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert state_memory.get("gone-on", 0) is None
+        assert state_memory.get("gone-on", 1) is not None
+    finally:
+        state_memory.forget("gone-on")
+
+
+@pytest.mark.parametrize("error", [KeyError, RuntimeError, asyncio.CancelledError])
+def test_a_question_that_fails_does_not_hide_the_error(run, inproc_client, error):
+    async def fail(**kwargs):
+        raise error("no answer")
+
+    def agent(context, shard, params):
+        get_worker().scheduler = SimpleNamespace(get_task_status=fail)
+        raise ZeroDivisionError
+
+    def task(run):
+        worker = get_worker()
+        scheduler = worker.scheduler
+        try:
+            run_rank(run, 0, None)
+        finally:
+            worker.scheduler = scheduler
+
+    [address, *_] = inproc_client.nthreads()
+    inproc_client.register_plugin(CommPlugin())
+    run = replace(run, agent=agent, fit_info=FitInfo("A", "failing", keeps=True))
+    run = replace(run, run_id=uuid.uuid4().hex, addresses=(address,))
+    asked = inproc_client.submit(task, run, workers=[address], pure=False)
+    with pytest.raises(ZeroDivisionError):
+        asked.result(timeout=30)
+
+
+def test_a_loop_that_is_closed_does_not_hide_the_error():
+    loop = asyncio.new_event_loop()
+    loop.close()
+    worker = SimpleNamespace(
+        status=Status.running,
+        get_current_task=lambda: "key",
+        loop=SimpleNamespace(asyncio_loop=loop),
+    )
+    assert _is_wanted(worker)
 
 
 @pytest.mark.parametrize("error", [RegroupError, StoppedError])

@@ -138,3 +138,13 @@ def test_other_states_have_no_parts():
     memory.put("fit", 0, kept(0, 2, 2)._replace(is_whole=False, replica=None))
     assert memory.parts("fit") == {}
     assert memory.get("fit", 0).before is None
+
+
+def test_states_of_later_launches_stay():
+    memory = StateMemory()
+    for rank, attempt in enumerate([0, 1, 2]):
+        memory.put("fit", rank, kept(rank, 5, 3, attempt))
+    memory.forget("fit", 1)
+    assert [memory.get("fit", rank) is None for rank in range(3)] == [True, True, False]
+    memory.forget("fit", 2)
+    assert memory.fits() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import dask
 import numpy as np
 import pytest
 from scipy import special
@@ -14,6 +15,7 @@ from sklearn.preprocessing import normalize
 from dask_ma.comm import Group, LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.engine import RankContext, RoundLog
+from dask_ma.engine.recovery import _states
 from dask_ma.sfb import FactorModel
 from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb.exchange._settings import Exchange, RunSettings
@@ -257,3 +259,27 @@ def best() -> Callable[..., float]:
         return _value(model, X, y, weight, alpha=alpha, **of_penalty)
 
     return find
+
+
+@pytest.fixture
+def regrouped(monkeypatch, inproc_client):
+    """``regrouped(estimator, number, *rows)``: a fit whose ranks start again in order.
+
+    They do after the round of that number, for which rank 0 is asked.
+    """
+    keep = RankContext.save_state
+
+    def fit(estimator, number, *rows):
+        times = []
+
+        def asked(context, n_rounds, *args, **kwargs):
+            if n_rounds == number and context.group.rank == 0 and not times:
+                times.append(n_rounds)  # once, or a fit that begins anew has no end
+                _states._regroup_wanted.add(context.group.run_id)
+            keep(context, n_rounds, *args, **kwargs)
+
+        monkeypatch.setattr(RankContext, "save_state", asked)
+        with inproc_client.as_current(), dask.config.set({"dask-ma.elastic": True}):
+            return estimator.fit(*rows)
+
+    return fit

@@ -210,3 +210,16 @@ def test_a_resumed_fit(tmp_path, interrupted, n_ranks):
 def test_what_is_refused(params, message):
     with pytest.raises(ValueError, match=message):
         fit(signals(), communication="outputs", **params)
+
+
+def test_ranks_that_start_again(inproc_client, regrouped):
+    """They keep their columns then, whether or not it was time to."""
+    params = {"n_components": 6, "alpha": 0.3, "batch_size": 60, "max_iter": 2}
+    params |= {"tol": 0, "max_no_improvement": None, "random_state": 0}
+    params |= {"solver": "sgd", "communication": "outputs", "n_ranks": 3}
+    with inproc_client.as_current():
+        whole = SFBDictionaryLearning(**params).fit(signals())
+        model = regrouped(SFBDictionaryLearning(**params), 3, signals())
+    restarts = [record["restarts"] for record in model.history_]
+    assert restarts == [0] * 3 + [1] * (len(whole.history_) - 3)
+    np.testing.assert_allclose(model.components_, whole.components_, atol=1e-10)

@@ -448,3 +448,24 @@ def test_a_matrix_that_is_large_is_not_put_together_after_each_pass(
             model = SFBLogisticRegression(**params).fit(rows, labels)
     assert model.communication_ == "outputs"
     assert [ranks.count(rank) for rank in range(3)] == [n_gathered] * 3
+
+
+def test_a_matrix_that_is_large_goes_along_with_ranks_that_start_again(
+    inproc_client, monkeypatch, regrouped
+):
+    """Though it would not have been put together after the pass."""
+    monkeypatch.setattr(
+        "dask_ma.sfb._engine.choose_communication", lambda *_, **__: "outputs"
+    )
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(12, 15)), np.arange(12) % 3
+    params = {"solver": "sgd", "max_iter": 4, "tol": None, "random_state": 0}
+    params |= {"alpha": 1e-2, "n_ranks": 3, "batch_size": 2}
+    moved = dask.config.set({"dask-ma.sfb.moved-rows": 0})
+    with inproc_client.as_current(), moved:
+        whole = SFBLogisticRegression(**params).fit(rows, labels)
+        model = regrouped(SFBLogisticRegression(**params), 2, rows, labels)
+    assert model.communication_ == "outputs"
+    assert [record["round"] for record in model.history_] == [1, 2, 3, 4]
+    assert [record["restarts"] for record in model.history_] == [0, 0, 1, 1]
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-10)

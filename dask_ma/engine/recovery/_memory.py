@@ -148,10 +148,15 @@ class StateMemory:
                 if not state.is_whole:  # of those, no row says whose a part is
                     states[rank] = state._replace(n_ranks=0, own={})
 
-    def forget(self, fit_id: str) -> None:
-        """Drop all states of a fit."""
+    def forget(self, fit_id: str, up_to: int | None = None) -> None:
+        """Drop all states of a fit, or those of its launches up to one."""
         with self._lock:
-            self._fits.pop(fit_id, None)
+            states = self._fits.pop(fit_id, {})
+            if up_to is None:
+                return
+            later = {r: state for r, state in states.items() if state.attempt > up_to}
+            if later:
+                self._fits[fit_id] = later
 
     def fits(self) -> list[str]:
         """Fits of which something is kept in this process."""

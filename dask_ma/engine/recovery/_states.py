@@ -319,6 +319,7 @@ class StateStore:
         whole: bool,
         settled: bool,
         in_memory: bool,
+        rest: Callable[[], dict[str, Any]] | None,
         done: bool,
         leave: Callable[[], None] | None,
     ) -> None:
@@ -327,6 +328,8 @@ class StateStore:
         if in_memory:
             self._remember(n_rounds, shared, own, whole=whole)
         regroup = not done and self._agree_to_regroup()
+        if regroup and not in_memory and rest is not None:
+            self._remember(n_rounds, {**shared, **rest()}, own, whole=whole)
         self._saver.finish_parts(at_once=False)
         if self._series is not None and n_rounds > self._saved_round:
             save = self._saver.begin_parts if whole else self._saver.save

@@ -161,7 +161,7 @@ class ColumnsFit(DictionaryFit):
         part = {"values": atoms, "n_outputs": self._rows.n_features}
         # A copy goes to the next rank, and would be most of what a batch sends.
         is_kept = self.n_rounds % _KEPT_ROUNDS == 0
-        return Snapshot(shared, part, whole=True, in_memory=is_kept)
+        return Snapshot(shared, part, whole=True, in_memory=is_kept, rest=dict)
 
     def model(self) -> Model:
         model = super().model()
