@@ -280,6 +280,47 @@ def test_only_a_process_with_a_nanny_is_ended_quickly(monkeypatch):
     _plugin._end_quickly.cache_clear()
 
 
+class Worker:
+    """Has handlers, and nothing else of a worker."""
+
+    address = "tcp://here:1"
+    nanny = None
+
+    def __init__(self):
+        self.handlers = {}
+
+
+class Silent(Sender):
+    """A connection by which nothing comes."""
+
+    async def write(self, message):
+        pass
+
+    async def read(self):
+        while not self.is_closed:
+            await asyncio.sleep(0)
+        raise CommClosedError("closed")
+
+    def abort(self):
+        self.is_closed = True
+
+
+def test_a_worker_that_closes_takes_no_more_messages():
+    """Who sends to it is not refused but finds that it has gone."""
+
+    async def close():
+        worker, plugin, comm = Worker(), CommPlugin(), Silent()
+        plugin.setup(worker)
+        receiving = asyncio.create_task(worker.handlers[_plugin.HANDLER](comm))
+        await asyncio.sleep(0)
+        assert not comm.is_closed
+        await plugin.teardown(worker)
+        assert comm.is_closed and not worker.handlers
+        await asyncio.wait_for(receiving, 30)
+
+    asyncio.run(close())
+
+
 def test_a_worker_that_leaves_ends_its_ranks(run_id):
     with (
         LocalCluster(
