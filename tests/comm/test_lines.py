@@ -354,3 +354,18 @@ def test_the_header_survives():
     message = _dask.as_message(header, {1, 2})
     assert from_message(**message) == (header, {1, 2})
     assert _dask.message_nbytes(_dask.as_message(header, [set(range(1000))])) > 10_000
+
+
+def test_a_message_that_nobody_waits_for_is_neither_sent_nor_put_aside(sending_group):
+    group = sending_group(drop)
+    group.send("x", 1)
+    route = _lines.Route(group._routes[1].line, 1, lambda error: error)
+    gone, there, later = (_lines.Parcel(route, b"", 0) for _ in range(3))
+    gone.future.cancel()
+    assert [route.may_go(parcel) for parcel in (gone, there, later, gone)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert route._aside == [later]
