@@ -14,7 +14,7 @@ from distributed.core import Status
 from distributed.protocol import pickle
 
 from dask_ma.comm._packing import ASK, Header, from_message, withdrawn
-from dask_ma.exceptions import FitFailedError
+from dask_ma.exceptions import FitFailedError, PeerLostError
 
 logger = logging.getLogger("dask_ma.comm")
 
@@ -41,21 +41,27 @@ class Door:
     def __init__(self, take: Take, withdraw: Withdraw) -> None:
         self._take = take
         self._withdraw = withdraw
-        self._comms: set[Comm] = set()
+        self._owner: str | None = None
 
     async def receive(self, comm: Comm) -> Status:
         """Handler: take the messages of a connection until it is closed."""
-        self._comms.add(comm)
-        try:
-            await take_messages(comm, self._take, self._withdraw)
-        finally:
-            self._comms.discard(comm)
+        await take_messages(comm, self._take_in, self._withdraw)
         return Status.dont_reply
 
-    def close(self) -> None:
-        """Close the connections: those who send learn that the worker goes."""
-        for comm in list(self._comms):
-            comm.abort()
+    def close(self, owner: str) -> None:
+        """Tell those who send from now on that the worker of an address goes.
+
+        The connections stay until it has gone: answers may be on their way.
+        """
+        self._owner = owner
+
+    def _take_in(
+        self, comm: Comm, header: Header, payload: Any
+    ) -> Awaitable[None] | None:
+        """Put a message where it belongs, while the worker is there."""
+        if self._owner is not None:
+            raise PeerLostError(f"worker {self._owner} is closing", [self._owner])
+        return self._take(comm, header, payload)
 
 
 async def take_messages(comm: Comm, take: Take, withdraw: Withdraw) -> None:

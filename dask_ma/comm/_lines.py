@@ -73,7 +73,7 @@ class Route:
 
     def ask(self) -> None:
         """Ask for the answers to all messages before this one."""
-        self.line.put(Parcel(self, ASK, 0))
+        self._signal(ASK)
 
     def leave(self, run_id: str, source: int) -> None:
         """The rank that sends has ended: what waits for the other to start is void."""
@@ -113,8 +113,11 @@ class Route:
     def _withdraw(self, run_id: str, source: int) -> None:
         """Withdraw the message that has not been taken."""
         if self.line.is_answer_due(self):
-            route = Route(self.line, self.dest, _as_it_is)
-            self.line.put(Parcel(route, withdrawal(run_id, source), 0))
+            self._signal(withdrawal(run_id, source))
+
+    def _signal(self, message: Any) -> None:
+        """Send what is no harm if it does not arrive."""
+        self.line.put(Parcel(Route(self.line, self.dest, _as_it_is), message, 0))
 
     def fail(self, parcel: Parcel, error: Exception) -> None:
         """A message has not been taken; no other one is sent."""

@@ -271,7 +271,7 @@ class CommPlugin(WorkerPlugin):
         while registry.n_heeding(owner) and monotonic() < deadline:
             await asyncio.sleep(_LEAVE_POLL)
         worker.handlers.pop(HANDLER, None)
-        self._door.close()
+        self._door.close(owner)
         registry.abort_owner(owner)
         end_lines(worker)
 

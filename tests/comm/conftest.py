@@ -27,7 +27,7 @@ class Sender:
         self._protocol = protocol
         self.n_deaf = n_deaf
         self.connection_args = {}
-        self.withdrawn = []
+        self.withdrawn, self.comms = [], []
         self.door = Door(self._take, self._withdraw)
         self.n_connections = self.n_answers = 0
         self.loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
@@ -58,6 +58,7 @@ class Sender:
         return await listen(self._protocol, self._serve)
 
     async def _serve(self, comm):
+        self.comms.append(comm)
         with suppress(CommClosedError):
             while await comm.read() and self.n_deaf > 0:
                 self.n_deaf -= 1

@@ -175,7 +175,7 @@ def test_a_connection_that_cannot_be_read_is_closed(sending_group):
     may_go, deliver = holder()
     group = sending_group(deliver)
     group.send("first", 1)
-    (comm,) = group._worker.door._comms
+    (comm,) = group._worker.comms
     is_broken = threading.Event()
 
     async def fail():
@@ -299,20 +299,36 @@ def test_a_first_message_that_is_dropped_holds_up_no_other(sending_group):
     assert arrived == ["second"]
 
 
-def test_a_door_that_closes_tells_who_sends(sending_group):
-    may_go, deliver = holder()
-    group = sending_group(deliver, protocol=TCP)
-    group.push("held", 1)
-    line, sender = group._routes[1].line, group._worker
-    assert until(lambda: line._unanswered)
-
-    async def close():
-        sender.door.close()
-
-    sender.call(close())
-    with pytest.raises(PeerLostError, match="cannot reach rank 1") as caught:
-        group.flush()
+def test_a_door_that_closes_tells_who_sends(sending_group, monkeypatch):
+    """What came before is answered nevertheless."""
+    monkeypatch.setattr(_arrivals, "_LAZY", 60.0)
+    group = sending_group(drop, protocol=TCP)
+    for _ in range(3):
+        group.push("x", 1)
+    group.flush()
+    group._worker.door.close("tcp://there:2")
+    with pytest.raises(PeerLostError, match="there:2 is closing") as caught:
+        group.send("x", 1)
     assert caught.value.addresses == ("tcp://there:2",)
+
+
+def test_a_question_that_is_not_answered_is_no_harm(sending_group):
+    """The messages that it is about may have been answered before."""
+    group = sending_group(drop)
+    group.send("x", 1)
+    route, sender = group._routes[1], group._worker
+    is_deaf = threading.Event()
+    sender.loop.asyncio_loop.call_soon_threadsafe(is_deaf.wait, 30)
+    route.ask()
+
+    async def end():
+        _lines.end_lines(sender)
+
+    ending = asyncio.run_coroutine_threadsafe(end(), sender.loop.asyncio_loop)
+    is_deaf.set()
+    ending.result(30)
+    group.flush()
+    group.send("y", 1)
 
 
 def test_a_worker_that_cannot_be_reached_is_tried_once(sending_group, monkeypatch):

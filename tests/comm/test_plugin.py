@@ -14,7 +14,12 @@ from distributed.comm import CommClosedError
 from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
 from dask_ma.comm._packing import Header
 from dask_ma.comm._plugin import CommPlugin, RunRegistry, put_message, registry
-from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    GroupClosedError,
+    PeerLostError,
+    StaleRunError,
+)
 
 
 async def deliver(comm, run_id, source, dest, tag, payload):
@@ -290,35 +295,25 @@ class Worker:
         self.handlers = {}
 
 
-class Silent(Sender):
-    """A connection by which nothing comes."""
-
-    async def write(self, message):
-        pass
-
-    async def read(self):
-        while not self.is_closed:
-            await asyncio.sleep(0)
-        raise CommClosedError("closed")
-
-    def abort(self):
-        self.is_closed = True
-
-
-def test_a_worker_that_closes_takes_no_more_messages():
-    """Who sends to it is not refused but finds that it has gone."""
+def test_a_worker_that_closes_takes_no_more_messages(run_id):
+    """Who sends to it learns which worker has gone."""
+    mailbox = registry.open(run_id, 1, Worker.address)
 
     async def close():
-        worker, plugin, comm = Worker(), CommPlugin(), Silent()
+        worker, plugin = Worker(), CommPlugin()
         plugin.setup(worker)
-        receiving = asyncio.create_task(worker.handlers[_plugin.HANDLER](comm))
-        await asyncio.sleep(0)
-        assert not comm.is_closed
+        door = worker.handlers[_plugin.HANDLER].__self__
+        header = Header(run_id, 0, 1, "tag")
+        assert door._take_in(SENDER, header, "before") is None
         await plugin.teardown(worker)
-        assert comm.is_closed and not worker.handlers
-        await asyncio.wait_for(receiving, 30)
+        assert not worker.handlers
+        with pytest.raises(PeerLostError, match="here:1 is closing") as caught:
+            door._take_in(SENDER, header, "after")
+        assert caught.value.addresses == (Worker.address,)
 
     asyncio.run(close())
+    with pytest.raises(GroupClosedError, match="here:1 is closing"):
+        mailbox.raise_if_closed()
 
 
 def test_a_worker_that_leaves_ends_its_ranks(run_id):
