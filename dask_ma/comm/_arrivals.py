@@ -3,84 +3,145 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from distributed.comm import Comm
+from distributed.core import Status
 from distributed.protocol import pickle
 
-from dask_ma.comm._packing import ASK, Header, from_message
+from dask_ma.comm._packing import ASK, Header, from_message, withdrawn
+from dask_ma.exceptions import FitFailedError, PeerLostError
+
+logger = logging.getLogger("dask_ma.comm")
 
 Take = Callable[[Comm, Header, Any], Awaitable[None] | None]
+Withdraw = Callable[[str, int], object]
 # Answers that nobody waits for are gathered.
 _LAZY = 0.02  # seconds
 _MOST_GATHERED = 64
+_IN_A_ROW = 16  # messages after which the event loop sees to other things
 
 
-async def take_messages(comm: Comm, take: Take) -> None:
-    """Take the messages of a connection until it is closed.
+class Door:
+    """Where messages come into a worker.
 
     Parameters
     ----------
-    comm : Comm
-        The connection.
     take : callable
         ``take(comm, header, payload)`` puts a message where it belongs. If it returns
         something to wait for, that goes on while later messages are taken.
+    withdraw : callable
+        ``withdraw(run_id, source)`` drops messages of a rank that wait.
     """
+
+    def __init__(self, take: Take, withdraw: Withdraw) -> None:
+        self._take = take
+        self._withdraw = withdraw
+        self._owner: str | None = None
+
+    async def receive(self, comm: Comm) -> Status:
+        """Handler: take the messages of a connection until it is closed."""
+        await take_messages(comm, self._take_in, self._withdraw)
+        return Status.dont_reply
+
+    def close(self, owner: str) -> None:
+        """Tell those who send from now on that the worker of an address goes.
+
+        The connections stay until it has gone: answers may be on their way.
+        """
+        self._owner = owner
+
+    def _take_in(
+        self, comm: Comm, header: Header, payload: Any
+    ) -> Awaitable[None] | None:
+        """Put a message where it belongs, while the worker is there."""
+        if self._owner is not None:
+            raise PeerLostError(f"worker {self._owner} is closing", [self._owner])
+        return self._take(comm, header, payload)
+
+
+async def take_messages(comm: Comm, take: Take, withdraw: Withdraw) -> None:
+    """Take the messages of a connection until it is closed; see :class:`Door`."""
+    # Each payload is unpacked by itself: if that fails, the others come nevertheless.
+    comm.deserialize = False
     answers = Answers(comm)
-    waiting: set[asyncio.Task[None]] = set()
-    await comm.write(True)  # those that ask know now that somebody listens
-    number = 0
+    waiting: set[asyncio.Future[None]] = set()
     try:
-        with suppress(OSError):  # it was closed
-            while True:
-                message = await comm.read()
-                task = _take(comm, take, message, answers, number)
-                if task is not None:
-                    waiting.add(task)
-                    task.add_done_callback(waiting.discard)
-                number += 1
+        await comm.write(True)  # those that ask know now that somebody listens
+        number = 0
+        while True:
+            # No name for the message: it would stay until the next one is there.
+            coming = _take(comm, take, withdraw, await comm.read(), answers, number)
+            if coming is not None:
+                task = asyncio.ensure_future(coming)
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+                task.add_done_callback(partial(_tell, answers, number))
+                del coming, task
+            number += 1
+            if number % _IN_A_ROW == 0:
+                await asyncio.sleep(0)
+    except Exception:
+        if not comm.closed():
+            logger.exception("closing a connection that cannot be read")
     finally:
-        for task in waiting:
-            task.cancel()
+        comm.abort()
+        for unfinished in waiting:
+            unfinished.cancel()
         answers.end()
 
 
 def _take(
-    comm: Comm, take: Take, message: Any, answers: Answers, number: int
-) -> asyncio.Task[None] | None:
-    """Take one message; return the task that does, if it takes time."""
+    comm: Comm,
+    take: Take,
+    withdraw: Withdraw,
+    message: Any,
+    answers: Answers,
+    number: int,
+) -> Awaitable[None] | None:
+    """Take one message; return what is to be waited for, if it takes time."""
     if message == ASK:
         answers.accept(number, at_once=True)
         return None
-    is_awaited = True
+    if (sender := withdrawn(message)) is not None:
+        # Not now: what its messages wait in may not have begun.
+        asyncio.get_running_loop().call_soon(withdraw, *sender)
+        answers.accept(number, at_once=False)
+        return None
     try:
-        header, payload = (
-            from_message(message)
-            if isinstance(message, bytes)
-            else from_message(**message)
-        )
-        is_awaited = header.is_awaited
+        header, payload = _read(message)
         coming = take(comm, header, payload)
     except Exception as error:
         answers.refuse(number, error)
         return None
     if coming is None:
-        answers.accept(number, at_once=is_awaited)
-        return None
-    return asyncio.ensure_future(_wait_for(coming, answers, number))
+        answers.accept(number, at_once=header.is_awaited)
+    return coming
 
 
-async def _wait_for(coming: Awaitable[None], answers: Answers, number: int) -> None:
-    """Answer when a message has been taken."""
+def _read(message: Any) -> tuple[Header, Any]:
+    """Header and payload of a message."""
     try:
-        await coming
-    except Exception as error:
-        answers.refuse(number, error)
-    else:
+        if isinstance(message, bytes):
+            return from_message(message)
+        return from_message(**message)
+    except OSError as error:  # which would mean that a worker has gone
+        raise FitFailedError(f"a message cannot be read: {error!r}") from error
+
+
+def _tell(answers: Answers, number: int, task: asyncio.Future[None]) -> None:
+    """Answer when a message has been taken."""
+    if task.cancelled():  # there is nobody to tell
+        return
+    error = task.exception()
+    if error is None:
         answers.accept(number, at_once=True)
+    else:
+        answers.refuse(number, error)
 
 
 class Answers:
@@ -106,10 +167,11 @@ class Answers:
         is_due = at_once or len(self._taken) >= _MOST_GATHERED
         self._tell(0.0 if is_due else _LAZY)
 
-    def refuse(self, number: int, error: Exception) -> None:
+    def refuse(self, number: int, error: BaseException) -> None:
         """A message was not taken."""
         try:
             pickled = pickle.dumps(error)
+            pickle.loads(pickled)  # not all that can be sent can be read
         except Exception:
             pickled = pickle.dumps(RuntimeError(repr(error)))
         self._refused.append((number, pickled))

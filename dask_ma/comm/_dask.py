@@ -20,7 +20,7 @@ from dask_ma import _config
 from dask_ma.comm._group import Group, frozen_view
 from dask_ma.comm._lines import Parcel, Route, line_of
 from dask_ma.comm._mailbox import Mailbox
-from dask_ma.comm._packing import Header, as_message
+from dask_ma.comm._packing import Header, as_message, message_nbytes
 from dask_ma.comm._plugin import registry
 from dask_ma.comm._topology import Layout
 from dask_ma.comm._trace import SEND
@@ -59,6 +59,7 @@ class Pace:
 
 
 _ADDRESSES = "addresses"  # label of the messages by which ranks hear of all others
+_MOST_UNDER_WAY = 4096  # messages of a rank, however short
 _LOOK = 0.5  # seconds between looks whether a run has ended that waits for a delivery
 
 _paces: WeakKeyDictionary[Worker, tuple[int, Pace]] = WeakKeyDictionary()
@@ -204,15 +205,21 @@ class DaskGroup(Group):
         """
         for parcel in [parcel for parcel in self._under_way if parcel.is_lent]:
             self._wait_for(parcel)
+        self._forget_delivered()
+        self.raise_if_closed()
+
+    def _forget_delivered(self) -> None:
+        """Forget the messages at the head of the row that have been delivered."""
         while self._under_way and self._under_way[0].future.done():
             self._wait_for(self._under_way[0])
-        self.raise_if_closed()
 
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
         for parcel in self._under_way:
             parcel.future.cancel()
         self._under_way.clear()
+        for route in self._routes.values():
+            route.leave(self.run_id, self.rank)
         registry.close(self.run_id, self.rank)
 
     def _deliver(
@@ -224,30 +231,43 @@ class DaskGroup(Group):
         copy: bool,
         is_awaited: bool,
     ) -> None:
+        self._forget_delivered()
         self._make_room(nbytes)
         route = self._routes.get(dest) or self._make_route(dest)
         # The next one waits until the first has been taken.
         is_awaited = is_awaited or not route.is_open
         header = Header(self.run_id, self.rank, dest, tag, is_awaited)
         message = as_message(header, payload, np.copy if copy else frozen_view)
+        is_long = not isinstance(message, bytes)
+        size = max(nbytes, message_nbytes(message))
         parcel = Parcel(
             route,
             message,
             nbytes,
-            is_lent=not isinstance(message, bytes),
-            is_awaited=is_awaited,
+            size,
+            is_lent=is_long,
+            is_awaited=is_awaited or is_long,
             pace=self._pace,
         )
+        self._make_room(size)  # it may be more than its arrays
         route.line.put(parcel)
         self._under_way.append(parcel)
-        self._bytes_under_way += nbytes
+        self._bytes_under_way += size
 
-    def _make_room(self, nbytes: int) -> None:
+    def _make_room(self, size: int) -> None:
         """Wait while a message of some bytes would be too much to be under way."""
-        if self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
+        if self._is_too_much(size):
             self._ask_for_answers()
-        while self._under_way and self._bytes_under_way + nbytes > self._push_buffer:
+        while self._is_too_much(size):
             self._wait_for(self._under_way[0])
+
+    def _is_too_much(self, size: int) -> bool:
+        """Whether a message of some bytes has to wait for those before it."""
+        n_under_way = len(self._under_way)
+        nbytes = self._bytes_under_way + size
+        return n_under_way >= _MOST_UNDER_WAY or (
+            n_under_way > 0 and nbytes > self._push_buffer
+        )
 
     def _make_route(self, dest: int) -> Route:
         """The way to another rank, made for the first message to it."""
@@ -263,7 +283,7 @@ class DaskGroup(Group):
     def _wait_for(self, parcel: Parcel) -> None:
         """Wait for the delivery of a message that was pushed."""
         self._under_way.remove(parcel)
-        self._bytes_under_way -= parcel.nbytes
+        self._bytes_under_way -= parcel.size
         timeout = _config.get_timeout("comm.timeout")
         start = perf_counter()
         try:

@@ -100,6 +100,13 @@ class WaitingRoom:
                 if run == run_id and rank in (None, dest):
                     held.wake()
 
+    def withdraw(self, run_id: str, source: int) -> None:
+        """A rank has ended: nobody waits for its messages."""
+        with self._lock:
+            for held in list(self._held.values()):
+                if held.place[:2] == (run_id, source):
+                    self._give_up(held, "its rank has ended")
+
     def _make_room(self, newest: str) -> None:
         """Give up messages that are too many."""
         most = int(_config.get("comm.held-messages"))

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from distributed.comm import Comm, CommClosedError, connect
-from distributed.core import clean_exception
 from distributed.protocol import pickle
 
 from dask_ma import _config
-from dask_ma.comm._packing import ASK
-from dask_ma.exceptions import CommTimeoutError
+from dask_ma.comm._packing import ASK, withdrawal
+from dask_ma.exceptions import CommTimeoutError, FitFailedError
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -35,6 +34,7 @@ HANDLER = "dask_ma_receive"
 _FIRST_PAUSE = 0.01  # seconds after which a worker without the handler is asked again
 _LONGEST_PAUSE = 0.5
 _MOST_OPEN = 512  # connections of a worker, as many as Dask keeps
+_IN_A_ROW = 16  # messages after which the event loop sees to other things
 
 
 class Pace(Protocol):
@@ -73,16 +73,23 @@ class Route:
 
     def ask(self) -> None:
         """Ask for the answers to all messages before this one."""
-        self.line.put(Parcel(self, ASK, 0))
+        self._signal(ASK)
+
+    def leave(self, run_id: str, source: int) -> None:
+        """The rank that sends has ended: what waits for the other to start is void."""
+        if not self.is_open:
+            self.line.call(self._withdraw, run_id, source)
 
     # Event loop of the worker --------------------------------------------------------
 
     def may_go(self, parcel: Parcel) -> bool:
         """Whether a message is to be sent now, and not dropped or put aside."""
+        if parcel.future.cancelled():  # the rank has gone
+            return False
         if self._error is not None:
             parcel.end(self._error)
         elif self.is_open:
-            return not parcel.future.cancelled()
+            return True
         elif self._aside is None:
             self._aside = []
             return True
@@ -97,6 +104,21 @@ class Route:
             self.line.put_first(self._aside or [])
             self._aside = None
 
+    def skip(self) -> None:
+        """A message was dropped before it was sent: another one may be the first."""
+        if not self.is_open and self._error is None:
+            aside, self._aside = self._aside or [], None
+            self.line.put_first(aside)
+
+    def _withdraw(self, run_id: str, source: int) -> None:
+        """Withdraw the message that has not been taken."""
+        if self.line.is_answer_due(self):
+            self._signal(withdrawal(run_id, source))
+
+    def _signal(self, message: Any) -> None:
+        """Send what is no harm if it does not arrive."""
+        self.line.put(Parcel(Route(self.line, self.dest, _as_it_is), message, 0))
+
     def fail(self, parcel: Parcel, error: Exception) -> None:
         """A message has not been taken; no other one is sent."""
         if self._error is None:
@@ -104,6 +126,11 @@ class Route:
         for failed in (parcel, *(self._aside or [])):
             failed.end(self._error)
         self._aside = []
+
+
+def _as_it_is(error: Exception) -> Exception:
+    """What nobody is to be told of."""
+    return error
 
 
 @dataclass(eq=False, slots=True)
@@ -114,9 +141,11 @@ class Parcel:
     ----------
     route : Route
     message : object
-        As Dask's connections take it.
+        As Dask's connections take it; None when it has arrived or failed.
     nbytes : int
         Size of its arrays.
+    size : int
+        Bytes of all of it.
     is_lent : bool
         Whether its arrays are those of the rank.
     is_awaited : bool
@@ -130,6 +159,7 @@ class Parcel:
     route: Route
     message: Any
     nbytes: int
+    size: int = 0
     is_lent: bool = False
     is_awaited: bool = True
     pace: Pace | None = None
@@ -137,6 +167,7 @@ class Parcel:
 
     def end(self, error: BaseException | None = None) -> None:
         """Tell the rank that sends, unless it has gone, how the message fared."""
+        self.message = None
         with suppress(InvalidStateError):
             if error is None:
                 self.future.set_result(None)
@@ -174,21 +205,34 @@ class Line:
         """Send a message after those before it."""
         with self._lock:
             self._outbox.append(parcel)
-            was_awake, self._is_awake = self._is_awake, True
-        if not was_awake:
-            self._loop.call_soon_threadsafe(self._wake)
+        self._rouse()
 
     def put_first(self, parcels: list[Parcel]) -> None:
         """Send messages before those that wait."""
         with self._lock:
             self._outbox.extendleft(reversed(parcels))
-            was_awake, self._is_awake = self._is_awake, True
-        if not was_awake:
-            self._loop.call_soon_threadsafe(self._wake)
+        self._rouse()
 
     def rest(self) -> None:
         """Close the connection until it is needed, if it is idle."""
-        self._loop.call_soon_threadsafe(self._rest)
+        self.call(self._rest)
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the event loop call a function, unless it has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _rouse(self) -> None:
+        """Have the event loop send what is there."""
+        with self._lock:
+            was_awake, self._is_awake = self._is_awake, True
+        if was_awake:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # it has ended
+            self._is_awake = False
+            raise
 
     # Event loop of the worker --------------------------------------------------------
 
@@ -199,6 +243,10 @@ class Line:
         while (parcel := self._next()) is not None:
             parcel.route.fail(parcel, error)
         self._drop(error)
+
+    def is_answer_due(self, route: Route) -> bool:
+        """Whether a message of a route has been sent and not been answered."""
+        return any(parcel.route is route for parcel in self._unanswered.values())
 
     def _wake(self) -> None:
         self._sender = self._loop.create_task(self._send_all())
@@ -219,7 +267,11 @@ class Line:
 
     async def _send_all(self) -> None:
         """Send what is there."""
+        number = 0
         while (parcel := self._next()) is not None:
+            number += 1
+            if number % _IN_A_ROW == 0:
+                await self._pause(parcel)
             if parcel.route.may_go(parcel):
                 try:
                     await self._send(parcel)
@@ -229,32 +281,44 @@ class Line:
                 except Exception as error:  # the rank raises it
                     parcel.route.fail(parcel, error)
 
+    async def _pause(self, parcel: Parcel) -> None:
+        """Let the event loop see to other things before the next message."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            parcel.route.fail(parcel, CommClosedError("the worker is closing"))
+            raise
+
     async def _send(self, parcel: Parcel) -> None:
         """Send one message."""
         if parcel.pace is not None:
             await parcel.pace.wait(parcel.nbytes)
-            if parcel.future.cancelled():  # the rank has gone
-                return
         comm = self._comm
-        if comm is None or comm.closed():
+        if not parcel.future.cancelled() and (comm is None or comm.closed()):
             comm = await self._connect()
+        if comm is None or parcel.future.cancelled():  # the rank has gone meanwhile
+            parcel.route.skip()
+            return
         number = self._n_sent
         # The answer may come before the call returns.
         self._unanswered[number] = parcel
         self._n_sent += 1
         try:
             await comm.write(parcel.message, on_error="raise")
-        except OSError:
-            raise
-        except Exception:  # it cannot be packed, and none of it was sent
-            self._n_sent = number
-            self._unanswered.pop(number, None)
+        except Exception:
+            if not comm.closed():  # it cannot be packed, and none of it was sent
+                self._n_sent = number
+                self._unanswered.pop(number, None)
             raise
 
     async def _connect(self) -> Comm:
         """Connect to the worker, and wait until it takes messages."""
         self._drop(CommClosedError(f"the connection to {self._address} was closed"))
-        comm = await connect(self._address, **self._connection_args)
+        try:
+            comm = await connect(self._address, **self._connection_args)
+        except OSError as error:
+            self._fail_waiting(error)
+            raise
         try:
             await self._ask(comm)
         except BaseException:
@@ -263,6 +327,15 @@ class Line:
         self._comm, self._n_sent = comm, 0
         self._listener = self._loop.create_task(self._listen(comm))
         return comm
+
+    def _fail_waiting(self, error: Exception) -> None:
+        """Fail what waits for a worker that cannot be reached, and not one by one."""
+        with self._lock:
+            waiting = list(self._outbox)
+            self._outbox.clear()
+        for parcel in waiting:
+            if not parcel.future.cancelled():
+                parcel.route.fail(parcel, error)
 
     async def _ask(self, comm: Comm) -> None:
         """Ask a worker to take messages until it does."""
@@ -288,20 +361,26 @@ class Line:
         """Hear how messages have fared."""
         try:
             while True:
-                answer = await comm.read()
-                if isinstance(answer, dict):  # the other end could not read a message
-                    raise clean_exception(**answer)[1] or CommClosedError(str(answer))
-                taken, refused = answer
-                for number in taken:
-                    parcel = self._unanswered.pop(number)
-                    parcel.route.open()
-                    parcel.end()
-                for number, error in refused:
-                    parcel = self._unanswered.pop(number)
-                    parcel.route.fail(parcel, pickle.loads(error))
+                # Nothing here names a message: it would stay until the next answer.
+                self._hear(await comm.read())
         except Exception as error:
             if self._comm is comm:
-                self._drop(error)
+                self._drop(
+                    error
+                    if isinstance(error, OSError)
+                    else CommClosedError(f"the connection was closed: {error!r}")
+                )
+
+    def _hear(self, answer: tuple[list[int], list[tuple[int, bytes]]]) -> None:
+        """Pass on how messages have fared."""
+        taken, refused = answer
+        for number in taken:
+            parcel = self._unanswered.pop(number)
+            parcel.route.open()
+            parcel.end()
+        for number, error in refused:
+            parcel = self._unanswered.pop(number)
+            parcel.route.fail(parcel, _loaded(error))
 
     def _drop(self, error: Exception) -> None:
         """Forget the connection; what has not been answered fails."""
@@ -313,6 +392,15 @@ class Line:
         unanswered, self._unanswered = self._unanswered, {}
         for parcel in unanswered.values():
             parcel.route.fail(parcel, error)
+
+
+def _loaded(pickled: bytes) -> Exception:
+    """The error by which the other end has refused a message."""
+    try:
+        error = pickle.loads(pickled)
+    except Exception as error_here:
+        return FitFailedError(f"a message was refused, unreadably: {error_here!r}")
+    return error if isinstance(error, Exception) else FitFailedError(repr(error))
 
 
 _lines: WeakKeyDictionary[Worker, dict[str, Line]] = WeakKeyDictionary()

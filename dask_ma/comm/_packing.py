@@ -8,7 +8,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
-from distributed.protocol import pickle, to_serialize
+from distributed.protocol import Serialize, Serialized, pickle, to_serialize
+from distributed.protocol.core import decompress
+from distributed.protocol.serialize import merge_and_deserialize
+from distributed.sizeof import safe_sizeof
 
 from dask_ma.comm._group import frozen_view, map_arrays
 
@@ -70,12 +73,41 @@ def as_message(
     return message
 
 
+def message_nbytes(message: bytes | dict[str, Any]) -> int:
+    """Bytes of a message, as far as they can be told before it is packed."""
+    if isinstance(message, bytes):
+        return len(message)
+    return int(_length(message["payload"].data, safe_sizeof))
+
+
 def from_message(
     letter: bytes, payload: Any = None, before: Any = None
 ) -> tuple[Header, Any]:
     """Undo :func:`as_message`, once the message is there."""
     *header, short = pickle.loads(letter)
-    return Header(*header), short if payload is None else payload
+    return Header(*header), short if payload is None else _unpacked(payload)
+
+
+def withdrawal(run_id: str, source: int) -> list[str | int]:
+    """A message by which a rank withdraws those that wait for others to start."""
+    return [run_id, source]
+
+
+def withdrawn(message: Any) -> tuple[str, int] | None:
+    """Run and rank that withdraw messages by this one; None if it is another one."""
+    return tuple(message) if isinstance(message, list | tuple) else None
+
+
+def _unpacked(payload: Any) -> Any:
+    """What Dask has sent apart, and left as it came."""
+    if isinstance(payload, Serialize):  # from the same process
+        return payload.data
+    if not isinstance(payload, Serialized):
+        return payload
+    header, frames = payload.header, payload.frames
+    if "compression" in header:
+        frames = decompress(header, frames)
+    return merge_and_deserialize(header, frames)
 
 
 def _pickled(items: tuple[Any, ...]) -> bytes:
@@ -96,16 +128,21 @@ def _is_plain(payload: Any) -> bool:
     return type(payload) in _PLAIN or isinstance(payload, np.generic)
 
 
-def _length(payload: Any) -> float:
-    """Bytes of a payload; infinite for what there is no telling from outside."""
+def _endless(item: Any) -> float:
+    """No length that can be told."""
+    return inf
+
+
+def _length(payload: Any, of_others: Callable[[Any], float] = _endless) -> float:
+    """Bytes of a payload; `of_others` tells those of what has none by itself."""
     if isinstance(payload, np.ndarray):
-        return inf if payload.dtype.hasobject else payload.nbytes
+        return of_others(payload) if payload.dtype.hasobject else payload.nbytes
     if payload is None or isinstance(payload, int | float | np.generic):
         return 8
     if isinstance(payload, str | bytes):
         return len(payload)
-    if isinstance(payload, list | tuple):
-        return sum(map(_length, payload))
     if isinstance(payload, dict):
-        return sum(map(_length, payload.keys())) + sum(map(_length, payload.values()))
-    return inf
+        payload = (*payload.keys(), *payload.values())
+    if isinstance(payload, list | tuple):
+        return sum(_length(item, of_others) for item in payload)
+    return of_others(payload)

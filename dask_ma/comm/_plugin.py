@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import WorkerPlugin
 from distributed.comm import Comm, CommClosedError
-from distributed.core import Status
 
 from dask_ma import _config
-from dask_ma.comm._arrivals import take_messages
+from dask_ma.comm._arrivals import Door
 from dask_ma.comm._group import payload_nbytes
 from dask_ma.comm._held import WaitingRoom
 from dask_ma.comm._lines import HANDLER, end_lines
@@ -197,15 +196,6 @@ def _not_started(run_id: str, rank: int, timeout: float) -> CommTimeoutError:
 # Event loop of the worker ----------------------------------------------------------
 
 
-async def receive(comm: Comm) -> Status:
-    """Handler: put the messages of a connection into mailboxes until it is closed.
-
-    A worker without this handler answers None, as Dask has it.
-    """
-    await take_messages(comm, put_message)
-    return Status.dont_reply
-
-
 def put_message(comm: Comm, header: Header, payload: Any) -> Awaitable[None] | None:
     """Put a message into its mailbox, or return what waits for the mailbox."""
     mailbox = registry.find(header.run_id, header.dest)
@@ -225,7 +215,7 @@ async def _put_later(comm: Comm, header: Header, payload: Any) -> None:
 async def _mailbox_of(
     comm: Comm, run_id: str, source: int, dest: int, nbytes: int
 ) -> Mailbox:
-    """Mailbox of a rank that has not started, as long as the sender waits for it."""
+    """Mailbox of a rank that has not started, as long as the sender is there."""
     timeout = _config.get_timeout("launch.start-timeout")
     deadline = monotonic() + timeout
     held = registry.waiting_room.enter(run_id, source, dest, nbytes)
@@ -241,6 +231,11 @@ async def _mailbox_of(
         registry.waiting_room.leave(held)
 
 
+def withdraw(run_id: str, source: int) -> None:
+    """Drop the messages of a rank that has ended for ranks that have not started."""
+    registry.waiting_room.withdraw(run_id, source)
+
+
 class CommPlugin(WorkerPlugin):
     """Installs the handler that takes messages on every worker, also on later ones."""
 
@@ -249,8 +244,12 @@ class CommPlugin(WorkerPlugin):
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
-        """Add the handler."""
-        worker.handlers[HANDLER] = receive
+        """Add the handler.
+
+        A worker without it answers None, as Dask has it.
+        """
+        self._door = Door(put_message, withdraw)
+        worker.handlers[HANDLER] = self._door.receive
         if worker.nanny is not None:
             _end_quickly()
 
@@ -272,6 +271,7 @@ class CommPlugin(WorkerPlugin):
         while registry.n_heeding(owner) and monotonic() < deadline:
             await asyncio.sleep(_LEAVE_POLL)
         worker.handlers.pop(HANDLER, None)
+        self._door.close(owner)
         registry.abort_owner(owner)
         end_lines(worker)
 

@@ -76,6 +76,19 @@ def test_one_of_each_source_for_each_rank(configured):
     run(steps, configured)
 
 
+def test_a_rank_withdraws_its_own(configured):
+    async def steps(room):
+        own = [room.enter("run", 0, dest, 1) for dest in (1, 2)]
+        others = room.enter("run", 1, 2, 1), room.enter("other", 0, 1, 1)
+        room.withdraw("run", 0)
+        for held in own:
+            assert await is_given_up(held, "rank 0 .* of run run, .* its rank has end")
+        assert all([await waits(held) for held in others])
+        assert (len(room), room.nbytes) == (2, 2)
+
+    run(steps, configured)
+
+
 def test_the_oldest_goes_if_there_are_too_many(configured):
     async def steps(room):
         held = [room.enter("run", source, 0, 0) for source in range(5)]

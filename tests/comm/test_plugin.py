@@ -14,7 +14,12 @@ from distributed.comm import CommClosedError
 from dask_ma.comm import _plugin, close_run, ensure_plugin, is_aborted, open_ranks
 from dask_ma.comm._packing import Header
 from dask_ma.comm._plugin import CommPlugin, RunRegistry, put_message, registry
-from dask_ma.exceptions import CommTimeoutError, GroupClosedError, StaleRunError
+from dask_ma.exceptions import (
+    CommTimeoutError,
+    GroupClosedError,
+    PeerLostError,
+    StaleRunError,
+)
 
 
 async def deliver(comm, run_id, source, dest, tag, payload):
@@ -278,6 +283,37 @@ def test_only_a_process_with_a_nanny_is_ended_quickly(monkeypatch):
         CommPlugin().setup(SimpleNamespace(handlers={}, nanny="tcp://nanny:1"))
     assert registered == [gc.freeze]
     _plugin._end_quickly.cache_clear()
+
+
+class Worker:
+    """Has handlers, and nothing else of a worker."""
+
+    address = "tcp://here:1"
+    nanny = None
+
+    def __init__(self):
+        self.handlers = {}
+
+
+def test_a_worker_that_closes_takes_no_more_messages(run_id):
+    """Who sends to it learns which worker has gone."""
+    mailbox = registry.open(run_id, 1, Worker.address)
+
+    async def close():
+        worker, plugin = Worker(), CommPlugin()
+        plugin.setup(worker)
+        door = worker.handlers[_plugin.HANDLER].__self__
+        header = Header(run_id, 0, 1, "tag")
+        assert door._take_in(SENDER, header, "before") is None
+        await plugin.teardown(worker)
+        assert not worker.handlers
+        with pytest.raises(PeerLostError, match="here:1 is closing") as caught:
+            door._take_in(SENDER, header, "after")
+        assert caught.value.addresses == (Worker.address,)
+
+    asyncio.run(close())
+    with pytest.raises(GroupClosedError, match="here:1 is closing"):
+        mailbox.raise_if_closed()
 
 
 def test_a_worker_that_leaves_ends_its_ranks(run_id):

@@ -3,15 +3,12 @@
 import asyncio
 import threading
 import time
-from contextlib import ExitStack, suppress
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from distributed.comm import CommClosedError, connect, listen
+from distributed.comm import CommClosedError
 
-from dask_ma.comm import DaskGroup, _lines, close_run
-from dask_ma.comm._arrivals import take_messages
+from dask_ma.comm import _lines, close_run
 from dask_ma.comm._plugin import registry
 from dask_ma.exceptions import (
     CommTimeoutError,
@@ -19,89 +16,6 @@ from dask_ma.exceptions import (
     PeerLostError,
     StaleRunError,
 )
-
-
-class Sender:
-    """Stands in for a worker and for the one at the far end of its connections.
-
-    There, ``deliver(payload)`` takes the messages, at once or as a coroutine, after
-    `n_deaf` times that the worker did not know how to.
-    """
-
-    address = "tcp://here:1"
-
-    def __init__(self, deliver, n_deaf):
-        self._deliver = deliver
-        self._n_deaf = n_deaf
-        self.connection_args = {}
-        self.n_connections = self.n_answers = 0
-        self.loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
-        self._thread = threading.Thread(target=self.loop.asyncio_loop.run_forever)
-        self._thread.start()
-        self._listener = self.call(self._listen())
-
-    def call(self, coroutine):
-        """Result of a coroutine on the event loop."""
-        loop = self.loop.asyncio_loop
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
-
-    async def connect(self, address):
-        assert address == "tcp://there:2"
-        self.n_connections += 1
-        comm = await connect(self._listener.contact_address)
-        read = comm.read
-
-        async def count():
-            answer = await read()
-            self.n_answers += 1
-            return answer
-
-        comm.read = count
-        return comm
-
-    async def _listen(self):
-        return await listen("inproc://", self._serve)
-
-    async def _serve(self, comm):
-        with suppress(CommClosedError):
-            while await comm.read() and self._n_deaf > 0:
-                self._n_deaf -= 1
-                await comm.write(None)
-            await take_messages(comm, self._take)
-        comm.abort()
-
-    def _take(self, comm, header, payload):
-        return self._deliver(payload)
-
-    def stop(self):
-        self.call(self._end())
-        self.loop.asyncio_loop.call_soon_threadsafe(self.loop.asyncio_loop.stop)
-        self._thread.join()
-        self.loop.asyncio_loop.close()
-
-    async def _end(self):
-        _lines.end_lines(self)
-        self._listener.stop()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def sending_group(monkeypatch):
-    """``sending_group(deliver)`` is rank 0 of 2 on a worker of its own."""
-    with ExitStack() as stack:
-
-        def make(deliver, n_deaf=0):
-            sender = Sender(deliver, n_deaf)
-            monkeypatch.setattr(_lines, "connect", sender.connect)
-            stack.callback(sender.stop)
-            addresses = [sender.address, "tcp://there:2"]
-            group = DaskGroup("test-sending", 0, addresses, sender)
-            stack.callback(registry._closed.pop, ("test-sending", 0))
-            return stack.enter_context(group)
-
-        yield make
 
 
 def test_messages_wait_until_the_first_has_been_taken(sending_group):
@@ -130,8 +44,9 @@ def test_messages_wait_until_the_first_has_been_taken(sending_group):
     assert arrived == list(range(10))
 
 
-def test_answers_to_short_messages_are_gathered(sending_group):
+def test_answers_to_short_messages_are_gathered(sending_group, monkeypatch):
     """Only those that somebody waits for come at once."""
+    monkeypatch.setattr("dask_ma.comm._arrivals._LAZY", 60.0)
     arrived = []
     group = sending_group(arrived.append)
     group.send("first", 1)  # one answer to the question, one to the message
@@ -158,10 +73,10 @@ def test_nobody_waits_for_gathered_answers(sending_group, monkeypatch):
     second = group.for_thread()
     second.push(np.zeros(3), 1)
     second.flush()
-    group._push_buffer = 50
+    group._push_buffer = 500
     for _ in range(10):
         group.push(np.zeros(3), 1)
-        assert group._bytes_under_way <= 50
+        assert group._bytes_under_way <= 500
     group.send(np.zeros(3), 1)
     assert len(arrived) == 25
 
