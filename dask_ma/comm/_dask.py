@@ -215,12 +215,12 @@ class DaskGroup(Group):
 
     def close(self) -> None:
         """Leave the group; messages that are still under way are dropped."""
+        registry.close(self.run_id, self.rank)
         for parcel in self._under_way:
             parcel.future.cancel()
         self._under_way.clear()
-        for route in self._routes.values():
+        for route in list(self._routes.values()):  # a second thread may add one
             route.leave(self.run_id, self.rank)
-        registry.close(self.run_id, self.rank)
 
     def _deliver(
         self,
@@ -306,10 +306,10 @@ class DaskGroup(Group):
             # Not longer: a worker that hangs would be waited for after the run.
             future.result(_LOOK)
         except FutureTimeoutError:
-            if future.done():  # the time-out of the other side
-                raise
-            self.raise_if_closed()
-            return False
+            if not future.done():
+                self.raise_if_closed()
+                return False
+            future.result()  # that of the other side, or it has just arrived
         return True
 
     @property

@@ -9,6 +9,7 @@ through two event loops, and neither a task nor a reply of its own.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from distributed.protocol import pickle
 
 from dask_ma import _config
 from dask_ma.comm._packing import ASK, withdrawal
-from dask_ma.exceptions import CommTimeoutError, FitFailedError
+from dask_ma.exceptions import CommTimeoutError, FitFailedError, GroupClosedError
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -86,16 +87,22 @@ class Route:
         """Whether a message is to be sent now, and not dropped or put aside."""
         if parcel.future.cancelled():  # the rank has gone
             return False
-        if self._error is not None:
-            parcel.end(self._error)
-        elif self.is_open:
+        if self.end_after_failure(parcel):
+            return False
+        if self.is_open:
             return True
-        elif self._aside is None:
+        if self._aside is None:
             self._aside = []
             return True
-        else:
-            self._aside.append(parcel)
+        self._aside.append(parcel)
         return False
+
+    def end_after_failure(self, parcel: Parcel) -> bool:
+        """Whether one before a message has been lost; then it is not to be sent."""
+        if self._error is None:
+            return False
+        parcel.end(self._error)
+        return True
 
     def open(self) -> None:
         """A message has been taken: those that were put aside may go."""
@@ -267,27 +274,20 @@ class Line:
 
     async def _send_all(self) -> None:
         """Send what is there."""
-        number = 0
-        while (parcel := self._next()) is not None:
-            number += 1
+        for number in itertools.count(1):
             if number % _IN_A_ROW == 0:
-                await self._pause(parcel)
+                # With no message in hand: those put aside may come before it meanwhile.
+                await asyncio.sleep(0)
+            if (parcel := self._next()) is None:
+                return
             if parcel.route.may_go(parcel):
                 try:
                     await self._send(parcel)
                 except asyncio.CancelledError:
-                    parcel.route.fail(parcel, CommClosedError("the worker is closing"))
+                    parcel.route.fail(parcel, _closing())
                     raise
                 except Exception as error:  # the rank raises it
                     parcel.route.fail(parcel, error)
-
-    async def _pause(self, parcel: Parcel) -> None:
-        """Let the event loop see to other things before the next message."""
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            parcel.route.fail(parcel, CommClosedError("the worker is closing"))
-            raise
 
     async def _send(self, parcel: Parcel) -> None:
         """Send one message."""
@@ -298,6 +298,8 @@ class Line:
             comm = await self._connect()
         if comm is None or parcel.future.cancelled():  # the rank has gone meanwhile
             parcel.route.skip()
+            return
+        if parcel.route.end_after_failure(parcel):
             return
         number = self._n_sent
         # The answer may come before the call returns.
@@ -321,8 +323,10 @@ class Line:
             raise
         try:
             await self._ask(comm)
-        except BaseException:
+        except BaseException as error:
             comm.abort()
+            if isinstance(error, Exception):
+                self._fail_waiting(error)
             raise
         self._comm, self._n_sent = comm, 0
         self._listener = self._loop.create_task(self._listen(comm))
@@ -394,6 +398,11 @@ class Line:
             parcel.route.fail(parcel, error)
 
 
+def _closing() -> GroupClosedError:
+    """Why messages of a worker that is closing go nowhere: their ends are there."""
+    return GroupClosedError("the worker of the rank that sends is closing")
+
+
 def _loaded(pickled: bytes) -> Exception:
     """The error by which the other end has refused a message."""
     try:
@@ -422,5 +431,5 @@ def end_lines(worker: Worker) -> None:
     """End the connections of a worker that is closing; called by its event loop."""
     with _lock:
         lines = _lines.pop(worker, {})
-    for address, line in lines.items():
-        line.end(CommClosedError(f"worker {worker.address} is closing: {address}"))
+    for line in lines.values():
+        line.end(_closing())

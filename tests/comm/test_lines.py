@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from dask_ma.comm import _arrivals, _dask, _lines
 from dask_ma.comm._arrivals import Door
 from dask_ma.comm._packing import Header, from_message, withdrawal
 from dask_ma.comm._plugin import put_message, registry, withdraw
-from dask_ma.exceptions import FitFailedError, PeerLostError
+from dask_ma.exceptions import CommTimeoutError, FitFailedError, PeerLostError
 
 TCP = "tcp://127.0.0.1"
 
@@ -385,3 +386,128 @@ def test_a_message_that_nobody_waits_for_is_neither_sent_nor_put_aside(sending_g
         False,
     ]
     assert route._aside == [later]
+
+
+# Order ------------------------------------------------------------------------------
+
+
+class Wire:
+    """Stands for a connection, and notes what is sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def closed(self):
+        return False
+
+    def abort(self):
+        """Nothing is open."""
+
+    async def write(self, message, **options):
+        self.sent.append(message)
+
+
+def make_line(wire):
+    """A line to nowhere, in the event loop that runs."""
+    loop = SimpleNamespace(asyncio_loop=asyncio.get_running_loop())
+    line = _lines.Line(SimpleNamespace(connection_args={}, loop=loop), "tcp://there:1")
+    line._comm = wire
+    return line
+
+
+async def done(parcels):
+    """Wait until messages have fared in some way; their errors."""
+    futures = [asyncio.wrap_future(parcel.future) for parcel in parcels]
+    return await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 30)
+
+
+def test_messages_stay_in_order_where_the_first_is_taken_in_a_pause(monkeypatch):
+    """Those that were put aside come before one that would be next."""
+
+    async def send(n_messages):
+        wire, sleep = Wire(), asyncio.sleep
+        line = make_line(wire)
+        route = _lines.Route(line, 1, lambda error: error)
+
+        async def pause(seconds):
+            line._hear((list(line._unanswered), []))
+            await sleep(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        parcels = [_lines.Parcel(route, n, 0) for n in range(n_messages)]
+        for parcel in parcels:
+            line.put(parcel)
+        while len(wire.sent) < n_messages:
+            await pause(0.001)
+        return wire.sent
+
+    assert asyncio.run(send(40)) == [*range(40)]
+
+
+def test_nothing_follows_a_message_that_was_lost():
+    """Not on a new connection either, where it would be taken for the lost one."""
+
+    async def send():
+        wire = Wire()
+        line = make_line(wire)
+        route = _lines.Route(line, 1, lambda error: error)
+
+        class Pace:
+            async def wait(self, nbytes):
+                line._drop(ConnectionResetError("cut"))
+
+        async def connect_again():
+            line._comm = wire
+            return wire
+
+        line._connect = connect_again
+        route.is_open = True
+        first = _lines.Parcel(route, "first", 0)
+        second = _lines.Parcel(route, "second", 0, pace=Pace())
+        line.put(first)
+        line.put(second)
+        return await done([first, second]), wire.sent
+
+    errors, sent = asyncio.run(send())
+    assert sent == ["first"]
+    assert [type(error) for error in errors] == [ConnectionResetError] * 2
+
+
+def test_a_worker_without_the_handler_is_waited_for_once(monkeypatch):
+    """All that waits for it fails then, and not one after the other."""
+    n_connected = []
+
+    async def connect(address, **options):
+        n_connected.append(address)
+        return Wire()
+
+    async def ask(self, comm):
+        await asyncio.sleep(0)
+        raise CommTimeoutError("it has taken no messages")
+
+    monkeypatch.setattr(_lines, "connect", connect)
+    monkeypatch.setattr(_lines.Line, "_ask", ask)
+
+    async def send():
+        line = make_line(None)
+        routes = [_lines.Route(line, n, lambda error: error) for n in range(3)]
+        parcels = [_lines.Parcel(route, route.dest, 0) for route in routes]
+        for parcel in parcels:
+            line.put(parcel)
+        return await done(parcels)
+
+    assert [type(error) for error in asyncio.run(send())] == [CommTimeoutError] * 3
+    assert len(n_connected) == 1
+
+
+def test_a_rank_that_ends_while_a_second_thread_makes_its_first_message(
+    sending_group, monkeypatch
+):
+    group = sending_group(drop)
+    group.send("first", 1)
+    [route] = group._routes.values()
+    monkeypatch.setattr(
+        _lines.Route, "leave", lambda *args: group._routes.setdefault(99, route)
+    )
+    group.close()
+    assert (group.run_id, group.rank) not in registry.open_ranks()
