@@ -77,9 +77,8 @@ class Route:
         self._signal(ASK)
 
     def leave(self, run_id: str, source: int) -> None:
-        """The rank that sends has ended: what waits for the other to start is void."""
-        if not self.is_open:
-            self.line.call(self._withdraw, run_id, source)
+        """The rank that sends has ended: what has not been taken is void."""
+        self.line.call(self._leave, run_id, source)
 
     # Event loop of the worker --------------------------------------------------------
 
@@ -117,10 +116,12 @@ class Route:
             aside, self._aside = self._aside or [], None
             self.line.put_first(aside)
 
-    def _withdraw(self, run_id: str, source: int) -> None:
-        """Withdraw the message that has not been taken."""
-        if self.line.is_answer_due(self):
+    def _leave(self, run_id: str, source: int) -> None:
+        """Withdraw the message that has not been taken; no other one is sent."""
+        if not self.is_open and self.line.is_answer_due(self):
             self._signal(withdrawal(run_id, source))
+        if self._error is None:
+            self._error = GroupClosedError("the rank that sends has ended")
 
     def _signal(self, message: Any) -> None:
         """Send what is no harm if it does not arrive."""

@@ -288,6 +288,21 @@ def test_a_message_of_a_rank_that_has_gone_is_not_sent(sending_group):
     assert arrived == ["other"] and sender.withdrawn == []
 
 
+def test_nor_is_one_of_its_second_thread(sending_group):
+    arrived = []
+    group = sending_group(arrived.append, n_deaf=10**9)
+    second = group.for_thread()
+    second.push("second", 1)
+    sender = group._worker
+    assert until(lambda: sender.n_deaf < 10**9)
+    group.close()
+    other = sending_group.another(group)
+    other.push("other", 1)
+    sender.n_deaf = 0
+    other.flush()
+    assert arrived == ["other"]
+
+
 def test_a_first_message_that_is_dropped_holds_up_no_other(sending_group):
     arrived = []
     group = sending_group(arrived.append, n_deaf=10**9)
