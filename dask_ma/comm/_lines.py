@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from distributed.comm import Comm, CommClosedError, connect
 from distributed.protocol import pickle
@@ -201,6 +201,7 @@ class Line:
         self._lock = threading.Lock()
         self._outbox: deque[Parcel] = deque()
         self._is_awake = False
+        self._is_retired = False
         self._comm: Comm | None = None
         self._n_sent = 0  # by this connection
         self._unanswered: dict[int, Parcel] = {}
@@ -221,9 +222,9 @@ class Line:
             self._outbox.extendleft(reversed(parcels))
         self._rouse()
 
-    def rest(self) -> None:
-        """Close the connection until it is needed, if it is idle."""
-        self.call(self._rest)
+    def retire(self) -> None:
+        """Have the connection closed whenever nothing is under way."""
+        self.call(self._retire)
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Have the event loop call a function, unless it has ended."""
@@ -259,7 +260,14 @@ class Line:
     def _wake(self) -> None:
         self._sender = self._loop.create_task(self._send_all())
 
-    def _rest(self) -> None:
+    def _retire(self) -> None:
+        self._is_retired = True
+        self._rest_if_retired()
+
+    def _rest_if_retired(self) -> None:
+        """Close the connection until it is needed, if nobody will ask for it again."""
+        if not self._is_retired:
+            return
         with self._lock:
             is_idle = not self._is_awake and not self._unanswered
         if is_idle:
@@ -280,6 +288,7 @@ class Line:
                 # With no message in hand: those put aside may come before it meanwhile.
                 await asyncio.sleep(0)
             if (parcel := self._next()) is None:
+                self._rest_if_retired()
                 return
             if parcel.route.may_go(parcel):
                 try:
@@ -386,6 +395,7 @@ class Line:
         for number, error in refused:
             parcel = self._unanswered.pop(number)
             parcel.route.fail(parcel, _loaded(error))
+        self._rest_if_retired()
 
     def _drop(self, error: Exception) -> None:
         """Forget the connection; what has not been answered fails."""
@@ -413,24 +423,43 @@ def _loaded(pickled: bytes) -> Exception:
     return error if isinstance(error, Exception) else FitFailedError(repr(error))
 
 
-_lines: WeakKeyDictionary[Worker, dict[str, Line]] = WeakKeyDictionary()
+@dataclass
+class _Lines:
+    """Connections of a worker.
+
+    Attributes
+    ----------
+    recent : dict
+        By address; those that were asked for last are at the end.
+    every : WeakSet
+        Those, and others of which somebody still makes use.
+    """
+
+    recent: dict[str, Line] = field(default_factory=dict)
+    every: WeakSet[Line] = field(default_factory=WeakSet)
+
+
+_lines: WeakKeyDictionary[Worker, _Lines] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def line_of(worker: Worker, address: str) -> Line:
     """The connection by which the ranks on a worker send to those on another one."""
     with _lock:
-        lines = _lines.setdefault(worker, {})
-        # Those that were asked for last are at the end.
-        line = lines[address] = lines.pop(address, Line(worker, address))
-        for unused in list(lines.values())[:-_MOST_OPEN]:
-            unused.rest()
+        lines = _lines.setdefault(worker, _Lines())
+        line = lines.recent.pop(address, None) or Line(worker, address)
+        lines.recent[address] = line
+        lines.every.add(line)
+        # Workers come and go, and nobody says which of them will not be written to.
+        while len(lines.recent) > _MOST_OPEN:
+            lines.recent.pop(next(iter(lines.recent))).retire()
     return line
 
 
 def end_lines(worker: Worker) -> None:
     """End the connections of a worker that is closing; called by its event loop."""
     with _lock:
-        lines = _lines.pop(worker, {})
-    for line in lines.values():
+        lines = _lines.pop(worker, _Lines())
+        ending = list(lines.every)
+    for line in ending:
         line.end(_closing())

@@ -4,12 +4,12 @@ import asyncio
 import gc
 import pickle
 import threading
-import time
 import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from waiting import until
 
 from dask_ma.comm import _arrivals, _dask, _lines
 from dask_ma.comm._arrivals import Door
@@ -18,14 +18,6 @@ from dask_ma.comm._plugin import put_message, registry, withdraw
 from dask_ma.exceptions import CommTimeoutError, FitFailedError, PeerLostError
 
 TCP = "tcp://127.0.0.1"
-
-
-def until(condition):
-    """Wait for a condition; whether it came."""
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return condition()
 
 
 def drop(payload):
@@ -378,7 +370,7 @@ def test_an_event_loop_that_has_ended_is_named_each_time():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="closed"):
             line.put(_lines.Parcel(_lines.Route(line, 1, drop), b"", 0))
-    line.rest()
+    line.retire()
 
 
 def test_the_header_survives():

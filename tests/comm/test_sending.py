@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from distributed.comm import CommClosedError
+from waiting import until
 
 from dask_ma.comm import _lines, close_run
 from dask_ma.comm._plugin import registry
@@ -34,9 +35,7 @@ def test_messages_wait_until_the_first_has_been_taken(sending_group):
     group = sending_group(deliver)
     for number in range(10):
         group.push(number, 1)
-    deadline = time.monotonic() + 30
-    while not seen and time.monotonic() < deadline:
-        time.sleep(0.001)
+    assert until(lambda: seen)
     time.sleep(0.05)
     assert seen == [0]
     is_started.set()
@@ -105,19 +104,63 @@ def test_a_connection_that_was_closed_is_made_again(sending_group):
     assert arrived == [1, 2] and sender.n_connections == 2
 
 
-def test_connections_that_are_too_many_rest(sending_group, monkeypatch):
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_connections_that_are_too_many_rest(sending_group, monkeypatch, is_idle):
+    """One that is in use rests when its messages have been answered."""
     monkeypatch.setattr(_lines, "_MOST_OPEN", 1)
-    arrived = []
-    group = sending_group(arrived.append)
-    group.send(1, 1)
+    may_arrive, arrived = threading.Event(), []
+
+    async def when_it_may(payload):
+        while not may_arrive.is_set():
+            await asyncio.sleep(0.001)
+        arrived.append(payload)
+
+    group = sending_group(when_it_may)
+    if is_idle:
+        may_arrive.set()
+    group.push(1, 1)
     line = group._routes[1].line
-    deadline = time.monotonic() + 30
-    while line._comm is not None and time.monotonic() < deadline:
-        _lines.line_of(group._worker, "tcp://elsewhere:3")
-        time.sleep(0.001)
-    assert line._comm is None
+    assert until(lambda: line._comm is not None)
+    if is_idle:
+        group.flush()
+    _lines.line_of(group._worker, "tcp://elsewhere:3")
+    assert list(_lines._lines[group._worker].recent) == ["tcp://elsewhere:3"]
+    may_arrive.set()
+    assert until(lambda: line._comm is None)
     group.send(2, 1)
     assert arrived == [1, 2]
+    assert until(lambda: line._comm is None)
+
+
+def test_connections_that_nobody_asks_for_are_forgotten(sending_group, monkeypatch):
+    monkeypatch.setattr(_lines, "_MOST_OPEN", 1)
+    group = sending_group([].append)
+    for number in range(5):
+        _lines.line_of(group._worker, f"tcp://gone:{number}")
+    lines = _lines._lines[group._worker]
+    assert until(lambda: len(lines.every) == 1)
+    assert list(lines.recent) == ["tcp://gone:4"]
+
+
+def test_a_forgotten_connection_ends_with_its_worker(sending_group, monkeypatch):
+    monkeypatch.setattr(_lines, "_MOST_OPEN", 1)
+    is_under_way = threading.Event()
+
+    async def hold(payload):
+        is_under_way.set()
+        await asyncio.sleep(60)
+
+    group = sending_group(hold)
+    group.push(1, 1)
+    assert is_under_way.wait(30)
+    _lines.line_of(group._worker, "tcp://elsewhere:3")
+
+    async def end():
+        _lines.end_lines(group._worker)
+
+    group._worker.call(end())
+    with pytest.raises(GroupClosedError, match="is closing"):
+        group.flush()
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

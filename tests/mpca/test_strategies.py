@@ -1,11 +1,11 @@
 """The strategies to compare with, against slow loops, and their servers."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from waiting import until
 
 from dask_ma import MPCAClassifier
 from dask_ma.comm import LocalGroup, barrier
@@ -93,14 +93,6 @@ class Rank:
         return self.strategy.exchange(ends_pass=False, idle=True)
 
 
-def until(condition):
-    """Wait for what another thread does."""
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert condition()
-
-
 def server_threads():
     return [t for t in threading.enumerate() if "dask_ma-server" in t.name]
 
@@ -109,7 +101,7 @@ def server_threads():
 def _no_server_is_left():
     """Threads end a moment after their ranks."""
     yield
-    until(lambda: not server_threads())
+    assert until(lambda: not server_threads())
 
 
 # Each rank by itself ------------------------------------------------------------------
@@ -274,7 +266,7 @@ def settled(ranks, expected):
         values = np.concatenate([rank.strategy._server.values for rank in ranks])
         return np.allclose(values, expected, rtol=1e-12, atol=1e-13)
 
-    until(is_settled)
+    assert until(is_settled)
 
 
 @pytest.mark.pairs
@@ -440,7 +432,7 @@ def test_no_thread_is_left_after_an_error_in_a_rank(kind, multi, monkeypatch):
     model = MPCAClassifier((5,), strategy=strategy_of(kind), n_ranks=3, batch_size=10)
     with pytest.raises(Exception, match="rank 1 fails"):
         model.fit(*multi)
-    until(lambda: not server_threads())
+    assert until(lambda: not server_threads())
 
 
 @every_server
@@ -484,7 +476,7 @@ def test_a_server_that_hears_nothing_ends(kind, configured):
     (group,) = LocalGroup.create(1)
     with configured({"dask-ma.comm.timeout": 0.05}):
         rank = Rank(group, kind, **OPTIONS[kind])
-        until(lambda: not server_threads())
+        assert until(lambda: not server_threads())
     with pytest.raises(CommTimeoutError, match="none of the messages"):
         rank.step(batches_of(0, 1)[0])
 
@@ -495,7 +487,7 @@ def test_a_server_ends_with_its_group(kind):
     ranks = [Rank(group, kind, **OPTIONS[kind]) for group in groups]
     assert len(server_threads()) == 2
     groups[0].abort(GroupClosedError("over"))
-    until(lambda: not server_threads())
+    assert until(lambda: not server_threads())
     with pytest.raises(GroupClosedError, match="over"):
         ranks[0].idle()
 
