@@ -148,3 +148,11 @@ def test_states_of_later_launches_stay():
     assert [memory.get("fit", rank) is None for rank in range(3)] == [True, True, False]
     memory.forget("fit", 2)
     assert memory.fits() == []
+
+
+def test_a_late_state_takes_the_place_of_none_of_a_later_launch():
+    memory = StateMemory()
+    newer = kept(0, 3, 2, attempt=1)
+    memory.put("fit", 0, newer)
+    memory.put("fit", 0, kept(0, 9, 2, attempt=0))
+    assert memory.get("fit", 0) is newer

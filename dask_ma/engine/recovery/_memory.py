@@ -88,6 +88,8 @@ class StateMemory:
         """Keep a state in place of the rank's last one."""
         with self._lock:
             states = self._fits.setdefault(fit_id, {})
+            if rank in states and states[rank].attempt > state.attempt:
+                return  # a rank of an earlier launch is late
             if state.is_whole and rank in states:
                 state = state._replace(before=states[rank]._replace(before=None))
             states[rank] = state
