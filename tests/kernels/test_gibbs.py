@@ -90,7 +90,7 @@ def test_tiles_have_every_token_once_and_counts_follow(size):
     words = rng.integers(0, 15, n)
     topics = rng.integers(0, n_topics, n).astype(np.int32)
     lengths = np.bincount(documents)
-    bounds = document_groups(lengths, size)
+    bounds = document_groups(lengths, size, n_blocks=n)
     assert bounds[0] == 0
     assert bounds[-1] == 40
     order = np.lexsort((words, documents))
@@ -108,7 +108,7 @@ def test_tiles_have_every_token_once_and_counts_follow(size):
     for tile in tiles:
         assert tile.tokens.start == done
         done = tile.tokens.stop
-        assert 0 < done - tile.tokens.start <= size
+        assert 0 < done - tile.tokens.start <= 1.5 * size
         np.testing.assert_array_equal(
             tile.documents[tile.cells] + tile.first, documents[tile.tokens]
         )
@@ -174,7 +174,25 @@ def test_groups_have_documents_of_one_stage():
 def test_small_corpora_are_drawn_one_token_at_a_time():
     assert tokens_of_tile(200, 5) == 1
     assert tokens_of_tile(10_000, 5) < 100
-    assert tokens_of_tile(10**9, 10_000) * 10_000 < 2**20
+    sizes = [tokens_of_tile(n, 50) for n in (500_000, 1_500_000, 2_500_000, 10**8)]
+    assert sizes == [500_000 // 128, 6000, 2_500_000 // 256, 12_000]
+    assert 2**20 < tokens_of_tile(10**9, 10_000) * 10_000 <= 2**21
+
+
+@pytest.mark.parametrize(("n_blocks", "n_runs"), [(1000, 32), (20, 50), (1, 62)])
+def test_runs_of_documents_are_short_where_blocks_have_tokens(n_blocks, n_runs):
+    lengths, size = np.full(5000, 40), 200  # of a thousand tiles
+    bounds = document_groups(lengths, size, n_blocks=n_blocks)
+    assert len(bounds) - 1 == n_runs
+    owners = np.repeat(np.arange(5000), 40)
+    words = np.tile(np.arange(40), 5000)
+    n_tokens = []
+    for block in range(20):
+        own = words % 20 == block
+        tiles, _ = cut_tiles(owners[own], words[own], bounds, size)
+        n_tokens += [tile.tokens.stop - tile.tokens.start for tile in tiles]
+    # A run's tokens of a block are cut into tiles of about as many as there should be.
+    assert 0.5 * size < min(n_tokens) <= max(n_tokens) <= 1.5 * size
 
 
 RUN = TokenRun(

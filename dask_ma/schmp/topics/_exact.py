@@ -53,12 +53,15 @@ class ExactMoves(Moves):
         n_stages: int = 0,
         n_ranks: int = 1,
         is_first: bool = True,
+        n_blocks: int = 1,
     ) -> None:
         super().__init__(documents, n_topics, room, n_stages, n_ranks, is_first)
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
         self._stages = document_stages(documents.keys, n_stages)
-        self._bounds = document_groups(documents.lengths, self._size, self._stages)
+        self._bounds = document_groups(
+            documents.lengths, self._size, self._stages, n_blocks
+        )
         self._tiles: dict[int, list[Tile]] = {}
         self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
         self._counts: np.ndarray | None = None
