@@ -41,13 +41,12 @@ class TopicCounts:
     topics : ndarray of int of shape (n_tokens,)
         Topic of each token, in the order of the tiles.
     documents : ndarray of float32 of shape (n_documents, width)
-        Tokens of each document and topic.
+        Tokens of each document and topic, plus the prior of the topics: in the
+        literature, this is `alpha`.
     words : ndarray of float32 of shape (n_words, width)
         The same of words, plus the prior of the words.
     totals : ndarray of int64 of shape (n_topics,)
         Tokens of each topic.
-    document_prior : ndarray of float32 of shape (width,)
-        In the literature, this is `alpha`.
     prior_sums : ndarray of float64 of shape (n_topics,)
         Sums of the prior over all words.
     """
@@ -56,7 +55,6 @@ class TopicCounts:
     documents: np.ndarray
     words: np.ndarray
     totals: np.ndarray
-    document_prior: np.ndarray
     prior_sums: np.ndarray
 
 
@@ -119,7 +117,7 @@ class TileSampler:
         topics[:] = own
         documents = counts.documents[tile.first : tile.last]
         totals = counts.totals + counts.prior_sums
-        scaled = self._scaled(documents, counts.document_prior, totals)
+        scaled = self._scaled(documents, totals)
         sides = self._sides(tile, scaled, counts.words)
         sums = self._weigh(tile, scaled, counts.words)
         # Where a token's topic is in the counts of its document, and of its word.
@@ -154,7 +152,7 @@ class TileSampler:
         """
         documents = counts.documents[tile.first : tile.last]
         totals = counts.totals + counts.prior_sums
-        scaled = self._scaled(documents, counts.document_prior, totals)
+        scaled = self._scaled(documents, totals)
         sides = self._sides(tile, scaled, counts.words)
         sums = self._weigh(tile, scaled, counts.words)
         n_tokens = tile.tokens.stop - tile.tokens.start
@@ -203,16 +201,12 @@ class TileSampler:
         starts[:n_cells].take(repeats, out=starts[n_cells:], mode="clip")
         return starts
 
-    def _scaled(
-        self, documents: np.ndarray, prior: np.ndarray, totals: np.ndarray
-    ) -> np.ndarray:
+    def _scaled(self, documents: np.ndarray, totals: np.ndarray) -> np.ndarray:
         """Counts of documents with the prior, over the totals of the topics."""
         inverse = np.zeros(self.width, dtype=np.float32)
         inverse[: self.n_topics] = 1 / totals
         scaled = self._space("documents", *documents.shape)
-        np.add(documents, prior, out=scaled)
-        scaled *= inverse
-        return scaled
+        return np.multiply(documents, inverse, out=scaled)
 
     def _remove(
         self,
