@@ -8,8 +8,9 @@ import numpy as np
 
 _WEIGHTS = 2**21  # of tokens and topics of a tile
 _FEWEST_TILES = 128  # of a corpus, so that few tokens are drawn at a time
-_TOKENS, _MOST_TOKENS = 6000, 12_000  # of a tile; as many only if these are few of all
-_CUTS = 16  # of documents and of words at least, where there are tiles enough
+_MANY_TILES = 256  # of a corpus whose tiles have more tokens than is usual
+_TOKENS, _MOST_TOKENS = 9000, 12_000  # of a tile: as a rule, and at most
+_CUTS = 12  # of documents and of words at least, where there are tiles enough
 # Multiples of it, without what is before the point, are spread evenly, however many.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -69,7 +70,7 @@ def tokens_of_tile(n_tokens: int, n_topics: int) -> int:
     n : int
         1 for a small corpus, which is sampled one token after the other.
     """
-    size = max(min(n_tokens // _FEWEST_TILES, _TOKENS), n_tokens // _CUTS**2)
+    size = max(min(n_tokens // _FEWEST_TILES, _TOKENS), n_tokens // _MANY_TILES)
     return min(max(size, 1), _MOST_TOKENS, max(64, _WEIGHTS // n_topics))
 
 
