@@ -8,8 +8,8 @@ should then be slower by the same factor, as if time went by more slowly for all
 
 Processes that run side by side take caches and memory away from each other, which is a
 matter of the machine. So as many fits of one rank each follow, all at the same time,
-each with the documents of one rank: what a rank loses against them is what it is to
-exchange blocks, and to wait.
+in processes of their own without a cluster, each with the documents of one rank: what a
+rank loses against them is what it is to exchange blocks, and to wait.
 On hosts with links of 1 Gbit/s, with two processors:
 
     python shaped_hosts.py --hosts 2 --rate 1gbit topic_throughput.py --ranks 1 2
@@ -26,6 +26,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ from peers._solvers import local_cluster  # noqa: E402
 from scipy import sparse  # noqa: E402
 
 from dask_ma import SchMPLDA  # noqa: E402
+
+_TRIM = "MALLOC_TRIM_THRESHOLD_"
 
 
 def rows_of(path: Path, first: int, n_documents: int) -> Any:
@@ -88,19 +92,22 @@ def seconds_of(history: list[dict[str, Any]]) -> float:
 
 
 def fit_alone(path: Path, first: int, args: argparse.Namespace) -> float:
-    """Seconds of a rotation of a fit on one rank, which is run on a worker."""
+    """Seconds of a rotation of a fit on one rank, of this process."""
     return seconds_of(fit(rows_of(path, first, args.documents), 1, args))
 
 
 def side_by_side(client: Client, n_ranks: int, args: argparse.Namespace) -> float:
-    """The same of as many fits of one rank each, on average."""
+    """The same of as many processes at the same time, on average."""
     path = args.data / args.corpus / "X_train.npz"
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])[:n_ranks]
-    fits = [
-        client.submit(fit_alone, path, n * args.documents, args, workers=[worker])
-        for n, worker in enumerate(workers)
-    ]
-    return float(np.mean(client.gather(fits)))
+    # Workers of a nanny give memory back as soon as it is free: so should these.
+    for threshold in filter(None, client.run(os.environ.get, _TRIM).values()):
+        os.environ[_TRIM] = threshold
+    with ProcessPoolExecutor(n_ranks, get_context("spawn")) as pool:
+        fits = [
+            pool.submit(fit_alone, path, n * args.documents, args)
+            for n in range(n_ranks)
+        ]
+        return float(np.mean([each.result() for each in fits]))
 
 
 def measure(client: Client, n_ranks: int, args: argparse.Namespace) -> None:

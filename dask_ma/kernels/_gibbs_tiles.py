@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CELL_FLOATS = 2**19  # elements of cells x topics of a tile
+_WEIGHTS = 2**21  # of tokens and topics of a tile
 _FEWEST_TILES = 128  # of a corpus, so that few tokens are drawn at a time
-_MOST_TOKENS = 6000
+_MANY_TILES = 256  # of a corpus whose tiles have more tokens than is usual
+_TOKENS, _MOST_TOKENS = 9000, 12_000  # of a tile: as a rule, and at most
+_CUTS = 12  # of documents and of words at least, where there are tiles enough
 # Multiples of it, without what is before the point, are spread evenly, however many.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -54,7 +56,7 @@ class Tile(NamedTuple):
 
 
 def tokens_of_tile(n_tokens: int, n_topics: int) -> int:
-    """Most tokens that should be drawn together.
+    """About how many tokens should be drawn together.
 
     Parameters
     ----------
@@ -68,8 +70,8 @@ def tokens_of_tile(n_tokens: int, n_topics: int) -> int:
     n : int
         1 for a small corpus, which is sampled one token after the other.
     """
-    most = min(_MOST_TOKENS, max(64, 3 * _CELL_FLOATS // (2 * n_topics)))
-    return int(np.clip(n_tokens // _FEWEST_TILES, 1, most))
+    size = max(min(n_tokens // _FEWEST_TILES, _TOKENS), n_tokens // _MANY_TILES)
+    return min(max(size, 1), _MOST_TOKENS, max(64, _WEIGHTS // n_topics))
 
 
 def document_stages(keys: np.ndarray, n_stages: int) -> np.ndarray:
@@ -93,7 +95,10 @@ def document_stages(keys: np.ndarray, n_stages: int) -> np.ndarray:
 
 
 def document_groups(
-    lengths: np.ndarray, size: int, stages: np.ndarray | None = None
+    lengths: np.ndarray,
+    size: int,
+    stages: np.ndarray | None = None,
+    n_blocks: int = 1,
 ) -> np.ndarray:
     """Cut the documents into runs of about the same number of tokens.
 
@@ -102,17 +107,22 @@ def document_groups(
     lengths : ndarray of int of shape (n_documents,)
         Tokens of each document.
     size : int
-        Most tokens of a tile.
+        Tokens of a tile.
     stages : ndarray of int of shape (n_documents,), default=None
         Stage of each document, increasing; a run has documents of one alone.
+    n_blocks : int, default=1
+        Blocks of words, each of which is cut into tiles by itself.
 
     Returns
     -------
     bounds : ndarray of int64
         Where runs begin, and the number of documents: about as many runs as each has
-        tiles.
+        tiles, or more where each has tiles enough.
     """
-    n_groups = float(np.sqrt(lengths.sum() / size))
+    n_tiles = float(lengths.sum() / size)
+    # Rows of documents are scaled for each tile, so few of them are better, but of each
+    # a small part of its tokens should be drawn at a time.
+    n_groups = max(n_tiles**0.5, min(3 * n_tiles**0.5, n_tiles / max(_CUTS, n_blocks)))
     ends = np.concatenate([[0], np.cumsum(lengths)])
     edges = [0, len(lengths)]
     if stages is not None:
@@ -140,7 +150,7 @@ def cut_tiles(
     bounds : ndarray of int
         From :func:`document_groups`.
     size : int
-        Most tokens of a tile.
+        Tokens of a tile: there may be half as many again.
 
     Returns
     -------
@@ -164,7 +174,7 @@ def cut_tiles(
         cuts += _cuts(begin, end, size, number, (place, len(groups)))
     cuts.sort()
     most = int(np.diff(bounds).max())
-    dtypes = np.min_scalar_type(most), words.dtype, np.min_scalar_type(size)
+    dtypes = np.min_scalar_type(most), words.dtype, np.min_scalar_type(2 * size)
     tiles: list[Tile] = []
     turned, done = np.empty(len(order), dtype=np.int32), 0
     for _, number, begin, end in cuts:
@@ -183,7 +193,7 @@ def _cuts(
     begin: int, end: int, size: int, number: int, place: tuple[int, int]
 ) -> list[tuple[int, int, int, int]]:
     """Tiles of a run of documents: their turns, the run, where their tokens are."""
-    n_tiles = -(-(end - begin) // size)
+    n_tiles = max(1, (2 * (end - begin) + size) // (2 * size))
     edges = (begin + (end - begin) * np.arange(n_tiles + 1) // n_tiles).tolist()
     # Each run of documents begins with other words.
     turned = (np.arange(n_tiles) + n_tiles * place[0] // place[1]) % n_tiles

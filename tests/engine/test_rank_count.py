@@ -220,6 +220,7 @@ def topics(n_components, n_features, sampler="exact", n_rotations=100):
     return SimpleNamespace(
         n_components=n_components,
         n_features=n_features,
+        n_proposals=4,
         sampler=sampler,
         n_rotations=n_rotations,
     )
@@ -234,17 +235,20 @@ def test_ranks_of_topics(configured):
         assert ranks_for_topics(topics(100, 37_000), few, 8) == 8
         # Unless they are sent as sparse rows, which have no more elements than tokens.
         assert ranks_for_topics(topics(100, 37_000, "metropolis"), few, 8) == 1
-        assert ranks_for_topics(topics(1_000, 37_000), few, 8) == 1
+        assert ranks_for_topics(topics(1_000, 37_000), few, 8) < 8
         dense = size_of(500, 37_000)
         assert ranks_for_topics(topics(100, 37_000, "metropolis"), dense, 8) == 8
     with configured({LIMIT: "512 MiB"}):
         # Which pass sooner than the whole table, and have more work for each count.
         large = topics(1_000, 100_000), topics(999, 100_000)
-        much = size_of(16_000, 100_000, 137)
+        much = size_of(1_500, 100_000, 137)
         assert [ranks_for_topics(params, much, 8) for params in large] == [8, 1]
         small = topics(100, 100), topics(100, 100, "metropolis")
-        little = size_of(8_000, 100, 20)
+        little = size_of(5_000, 100, 20)
         ranks = [ranks_for_topics(params, little, 8) for params in small]
+        assert ranks[0] < ranks[1]
+        # Draws cost in proportion to the topics.
+        ranks = [ranks_for_topics(topics(n, 100), little, 8) for n in (10, 300)]
         assert ranks[0] < ranks[1]
     model = MALDA(100)
     model.n_features_in_ = 37_000

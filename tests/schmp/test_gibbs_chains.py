@@ -218,7 +218,7 @@ def many_chains(n_chains, alpha, beta, rng):
     topics = rng.integers(0, n_topics, 5 * n_chains) + n_topics * chains
     sampler = TileSampler(n_topics * n_chains)
     assert sampler.width == n_topics * n_chains
-    of_documents = np.zeros((len(TINY) * n_chains, sampler.width), dtype=np.float32)
+    of_documents = np.tile(alpha, (len(TINY) * n_chains, n_chains)).astype(np.float32)
     np.add.at(of_documents, (documents, topics), 1)
     of_words = np.kron(np.eye(n_chains), beta).astype(np.float32)
     np.add.at(of_words, (words, topics), 1)
@@ -227,7 +227,6 @@ def many_chains(n_chains, alpha, beta, rng):
         of_documents,
         of_words,
         np.bincount(topics, minlength=sampler.width),
-        np.tile(alpha, n_chains).astype(np.float32),
         np.tile(beta.sum(axis=0), n_chains),
     )
     nothing = np.empty(0, dtype=np.int32)
@@ -273,6 +272,24 @@ def test_counts_are_exact_however_large(others):
         np.testing.assert_array_equal(totals, counts.sum(axis=0))
         np.testing.assert_array_equal(change, totals - before)
         assert n_changed == (topics != last).sum()
+
+
+def test_documents_are_counted_beside_a_prior_that_changes():
+    rng = np.random.default_rng(0)
+    tokens = [np.sort(rng.integers(0, 5, 30)) for _ in range(8)]
+    topics = rng.integers(0, 2, 240).astype(np.int32)
+    moves, counts, totals, priors = chain_of(tokens, 5, topics, ALPHA, 0.37)
+    owners = np.repeat(np.arange(8), 30)
+    for alpha in ((0.1, 0.1), (0.1, 0.1), (0.37, 5.3), (1e6, 1e-6)):
+        own = priors._replace(document=np.array(alpha))
+        moves.begin_rotation(own, totals, rng)
+        moves.visit(0, counts, own, totals, rng)
+        topics = topics_of(moves)
+        expected = np.zeros((8, 2), dtype=int)
+        np.add.at(expected, (owners, topics), 1)
+        [found] = moves.document_counts()
+        np.testing.assert_array_equal(found, expected)
+    assert topics.mean() < 0.02  # by the last prior
 
 
 @pytest.mark.slow

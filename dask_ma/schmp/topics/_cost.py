@@ -8,8 +8,9 @@ from dask_ma.engine import worthwhile_ranks
 from dask_ma.schmp.topics._exact import has_sparse_rows
 from dask_ma.schmp.topics._params import GibbsParams
 
-# Of a rotation, for the tokens of a count: there are somewhat more than one.
-_SECONDS_PER_COUNT = {"exact": 130e-9, "metropolis": 270e-9}
+# Of a rotation, for the tokens of a count, of which there are somewhat more than one:
+# what all topics or proposals have in common, and each of them.
+_SECONDS_PER_COUNT = {"exact": (110e-9, 1.25e-9), "metropolis": (140e-9, 60e-9)}
 _EXCHANGES = 11  # collective operations of a rotation, and messages that take as long
 _COUNT_BYTES = 4
 # Of sparse rows, for the tokens of a count, of which there are at least as many as
@@ -38,7 +39,7 @@ def ranks_for_topics(params: GibbsParams, size: InputSize, n_threads: int) -> in
     nbytes = _COUNT_BYTES * params.n_components * params.n_features
     if params.sampler == "metropolis" or has_sparse_rows(params.n_components):
         nbytes = min(nbytes, _SPARSE_BYTES * size.n_stored)
-    seconds = size.n_stored * _SECONDS_PER_COUNT[params.sampler]
+    seconds = size.n_stored * seconds_per_count(params)
     if nbytes > _config.get_bytes("data.moved-rows"):
         return n_threads
     return worthwhile_ranks(
@@ -48,3 +49,20 @@ def ranks_for_topics(params: GibbsParams, size: InputSize, n_threads: int) -> in
         exchanges=params.n_rotations * _EXCHANGES,
         nbytes=params.n_rotations * nbytes,
     )
+
+
+def seconds_per_count(params: GibbsParams) -> float:
+    """Seconds of a rotation for the tokens of a count, on one processor.
+
+    Parameters
+    ----------
+    params : GibbsParams
+        Parameters of the fit.
+
+    Returns
+    -------
+    seconds : float
+    """
+    common, of_each = _SECONDS_PER_COUNT[params.sampler]
+    is_exact = params.sampler == "exact"
+    return common + of_each * (params.n_components if is_exact else params.n_proposals)

@@ -53,15 +53,19 @@ class ExactMoves(Moves):
         n_stages: int = 0,
         n_ranks: int = 1,
         is_first: bool = True,
+        n_blocks: int = 1,
     ) -> None:
         super().__init__(documents, n_topics, room, n_stages, n_ranks, is_first)
         self._sampler = TileSampler(n_topics)
         self._size = tokens_of_tile(documents.n_all_tokens, n_topics)
         self._stages = document_stages(documents.keys, n_stages)
-        self._bounds = document_groups(documents.lengths, self._size, self._stages)
+        self._bounds = document_groups(
+            documents.lengths, self._size, self._stages, n_blocks
+        )
         self._tiles: dict[int, list[Tile]] = {}
         self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
-        self._counts: np.ndarray | None = None
+        self._counts: np.ndarray | None = None  # of documents, plus their prior
+        self._prior = np.zeros(self._sampler.width, dtype=np.float32)
         self._words = np.empty((0, self._sampler.width), dtype=np.float32)
 
     def add_block(self, number: int, block: BlockTokens) -> None:
@@ -122,7 +126,8 @@ class ExactMoves(Moves):
     def document_counts(self) -> Iterator[np.ndarray]:
         counts = self._document_table()
         for part in _rows_at_a_time(*counts.shape):
-            yield np.rint(counts[part, : self._n_topics]).astype(np.int64)
+            own = counts[part] - self._prior
+            yield np.rint(own[:, : self._n_topics]).astype(np.int64)
 
     def load(self, group: Group, state: State) -> None:
         super().load(group, state)
@@ -132,7 +137,7 @@ class ExactMoves(Moves):
     def begin_rotation(
         self, priors: Priors, totals: np.ndarray, rng: np.random.Generator
     ) -> None:
-        """Nothing: documents are looked at as blocks come."""
+        self._take_prior(priors)
 
     def visit(
         self,
@@ -142,7 +147,8 @@ class ExactMoves(Moves):
         totals: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, int]:
-        self._document_table()  # of the tokens that have come in by now
+        if self._counts is None:
+            self._take_prior(priors)  # with the tokens that have come in by now
         due = self._due(number, counts)
         if due is None:
             return np.zeros_like(totals), 0
@@ -161,11 +167,7 @@ class ExactMoves(Moves):
         """Draw the tokens of a block, whose counts are dense."""
         topics, n = self.topics[number], self._n_topics
         words, most = self._as_weights(counts, priors.words)
-        of_document = np.zeros(self._sampler.width, dtype=np.float32)
-        of_document[:n] = priors.document
-        known = TopicCounts(
-            topics, self._document_table(), words, totals, of_document, priors.sums
-        )
+        known = TopicCounts(topics, self._document_table(), words, totals, priors.sums)
         totals_before = totals.copy()
         tiles, new = self._tiles_of(number, due)
         for tile in new:
@@ -211,8 +213,18 @@ class ExactMoves(Moves):
             most = max(most, float(here.max(initial=0)))
         return words, most
 
+    def _take_prior(self, priors: Priors) -> None:
+        """Have the counts of documents with this prior, as if they were made anew."""
+        counts, before = self._document_table(), self._prior.copy()
+        self._prior[: self._n_topics] = priors.document
+        for part in _rows_at_a_time(*counts.shape):
+            here = counts[part]
+            here -= before
+            np.rint(here, out=here)
+            here += self._prior
+
     def _document_table(self) -> np.ndarray:
-        """Tokens of each document and topic, made when it is asked for first."""
+        """Tokens of documents and topics plus the prior, made when first asked for."""
         if self._counts is None:
             width = self._sampler.width
             table = np.zeros((len(self._documents), width), dtype=np.float32)
@@ -224,6 +236,7 @@ class ExactMoves(Moves):
                     rows = tile.documents.take(tile.cells) + np.intp(tile.first)
                     topics = self.topics[number][tile.tokens]
                     np.add.at(flat, rows * width + topics, one)
+            table += self._prior
             self._counts = table
         return self._counts
 

@@ -141,7 +141,9 @@ class GibbsTopics(RotationProgram):
         p, begins = self.params, documents.first_rank(group, n_stages) == group.rank
         starts = n_stages, group.size, begins
         if p.sampler == "exact":
-            return ExactMoves(documents, p.n_components, room, *starts)
+            n_blocks = self._blocks_of_a_rank(documents.n_all_tokens, group.size)
+            n_blocks *= group.size
+            return ExactMoves(documents, p.n_components, room, *starts, n_blocks)
         return MetropolisMoves(documents, p.n_components, room, p.n_proposals, *starts)
 
     def laps(self, local: LocalTopics, rotation: int) -> int:
