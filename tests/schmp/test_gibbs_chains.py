@@ -280,7 +280,8 @@ def test_documents_are_counted_beside_a_prior_that_changes():
     topics = rng.integers(0, 2, 240).astype(np.int32)
     moves, counts, totals, priors = chain_of(tokens, 5, topics, ALPHA, 0.37)
     owners = np.repeat(np.arange(8), 30)
-    for alpha in ((0.1, 0.1), (0.1, 0.1), (0.37, 5.3), (1e6, 1e-6)):
+    large = [(1e9, 1e9), (3e9, 1e7), (0.1, 0.1)]  # floats hold no counts beside these
+    for alpha in [(0.1, 0.1), (0.1, 0.1), (0.37, 5.3), *large, (1e6, 1e-6)]:
         own = priors._replace(document=np.array(alpha))
         moves.begin_rotation(own, totals, rng)
         moves.visit(0, counts, own, totals, rng)

@@ -124,9 +124,11 @@ class ExactMoves(Moves):
         return _joined(of_tiles, np.int32)
 
     def document_counts(self) -> Iterator[np.ndarray]:
-        counts = self._document_table()
+        counts, prior = self._document_table(), self._prior
+        if self._hides_counts():
+            counts, prior = self._tokens_of_documents(), np.zeros_like(prior)
         for part in _rows_at_a_time(*counts.shape):
-            own = counts[part] - self._prior
+            own = counts[part] - prior
             yield np.rint(own[:, : self._n_topics]).astype(np.int64)
 
     def load(self, group: Group, state: State) -> None:
@@ -216,6 +218,9 @@ class ExactMoves(Moves):
     def _take_prior(self, priors: Priors) -> None:
         """Have the counts of documents with this prior, as if they were made anew."""
         counts, before = self._document_table(), self._prior.copy()
+        if self._hides_counts():
+            counts = self._counts = self._tokens_of_documents()
+            before[:] = 0
         self._prior[: self._n_topics] = priors.document
         for part in _rows_at_a_time(*counts.shape):
             here = counts[part]
@@ -226,19 +231,28 @@ class ExactMoves(Moves):
     def _document_table(self) -> np.ndarray:
         """Tokens of documents and topics plus the prior, made when first asked for."""
         if self._counts is None:
-            width = self._sampler.width
-            table = np.zeros((len(self._documents), width), dtype=np.float32)
-            flat, one = table.reshape(-1), np.float32(1)
-            for number, tiles in self._tiles.items():
-                for tile in tiles:
-                    if self._stages[tile.first] >= self._next[number]:
-                        continue
-                    rows = tile.documents.take(tile.cells) + np.intp(tile.first)
-                    topics = self.topics[number][tile.tokens]
-                    np.add.at(flat, rows * width + topics, one)
-            table += self._prior
-            self._counts = table
+            self._counts = self._tokens_of_documents()
+            self._counts += self._prior
         return self._counts
+
+    def _tokens_of_documents(self) -> np.ndarray:
+        """Tokens of documents and topics, counted."""
+        width = self._sampler.width
+        table = np.zeros((len(self._documents), width), dtype=np.float32)
+        flat, one = table.reshape(-1), np.float32(1)
+        for number, tiles in self._tiles.items():
+            for tile in tiles:
+                if self._stages[tile.first] >= self._next[number]:
+                    continue
+                rows = tile.documents.take(tile.cells) + np.intp(tile.first)
+                topics = self.topics[number][tile.tokens]
+                np.add.at(flat, rows * width + topics, one)
+        return table
+
+    def _hides_counts(self) -> bool:
+        """Whether counts of documents are lost in single precision beside the prior."""
+        most = self._documents.lengths.max(initial=0) + self._prior.max()
+        return bool(most > _MOST_COUNTED)
 
 
 def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:
