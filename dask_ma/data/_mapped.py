@@ -31,6 +31,9 @@ __all__ = ["ask_for", "hand_back", "is_on_disk", "read_ahead"]
 SPARSE, DENSE = ("data", "indices", "indptr"), ("rows",)
 _LOOK = 0.02  # seconds between looks at how much is mapped
 _AHEAD = 64 * 2**20  # bytes that the system reads before they are looked at
+# Bytes that it is asked for at a time. Of more Linux reads only as much as it is set to
+# read ahead of files, which is seldom less than this.
+_ASKED = 128 * 2**10
 Item = TypeVar("Item")
 
 
@@ -181,7 +184,10 @@ def hand_back(X: Any) -> None:
 
 
 def read_ahead(
-    items: Iterable[Item], rows_of: Callable[[Item], Any] = lambda item: item
+    items: Iterable[Item],
+    rows_of: Callable[[Item], Any] = lambda item: item,
+    *,
+    n_together: int = 0,
 ) -> Iterator[Item]:
     """Go over blocks while the system reads from the disk those that come next.
 
@@ -192,20 +198,23 @@ def read_ahead(
     rows_of : callable, optional
         ``rows_of(item)`` are the rows of a block, an ndarray or a CSR; by default the
         item itself. Those in memory are passed on.
+    n_together : int, default=0
+        Bytes that are looked at one after the other without work in between: while
+        that goes on with some, the next ones are read.
 
     Yields
     ------
     item : object
-        The same, in the same order. What is asked for ahead of it are 64 MiB, or one
-        block, which the system keeps and not the process.
+        The same, in the same order. What is asked for ahead of it are 64 MiB and
+        `n_together`, or one block, which the system keeps and not the process.
     """
     waiting: deque[tuple[Item, int]] = deque()
-    n_ahead = 0
+    n_ahead, most = 0, _AHEAD + n_together
     for item in items:
         n_ahead += (size := ask_for(rows_of(item)))
         waiting.append((item, size))
         del item  # or the last one would be kept
-        while waiting and (not size or (n_ahead > _AHEAD and len(waiting) > 1)):
+        while waiting and (not size or (n_ahead > most and len(waiting) > 1)):
             first, of_first = waiting.popleft()
             n_ahead -= of_first
             yield first
@@ -232,8 +241,9 @@ def ask_for(X: Any) -> int:
         if isinstance(owner, Pages) and hasattr(owner, "madvise"):
             # The map may be that of more rows.
             begin = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-            start = begin - begin % mmap.PAGESIZE
-            owner.madvise(mmap.MADV_WILLNEED, start, begin - start + array.nbytes)
+            end = begin + array.nbytes
+            for start in range(begin - begin % mmap.PAGESIZE, end, _ASKED):
+                owner.madvise(mmap.MADV_WILLNEED, start, min(_ASKED, end - start))
             n_bytes += array.nbytes
     return n_bytes
 

@@ -171,6 +171,28 @@ def test_memory_is_handed_back(store, configured):
                 time.sleep(0.01)
 
 
+def test_rows_are_asked_for_in_parts_that_systems_read(store):
+    """Of what is asked for at once Linux reads no more than it is set to."""
+    rows = store(np.ones((1000, 101))).open()[10:]  # does not begin with a page
+    [(_, pages)] = _mapped._owned(rows)
+    asked = []
+
+    class Noted(_mapped.Pages):
+        def madvise(self, option, start, length):
+            super().madvise(option, start, length)
+            asked.append((start, length))
+
+    noted = Noted(-1, len(pages))
+    begin = rows.ctypes.data - np.frombuffer(pages, np.uint8).ctypes.data
+    view = np.frombuffer(noted, np.float64, rows.size, begin).reshape(rows.shape)
+    assert ask_for(view) == rows.nbytes
+    assert asked[0][0] <= begin < asked[0][0] + asked[0][1]
+    assert all(0 < length <= 128 * 2**10 for _, length in asked)
+    ends = [start + length for start, length in asked]
+    assert ends[:-1] == [start for start, _ in asked[1:]]
+    assert ends[-1] == begin + rows.nbytes
+
+
 @needs_proc
 def test_rows_of_a_disk_can_be_handed_back(store):
     X = sparse.random(2000, 2000, 0.5, format="csr", random_state=0)  # 24 MB
@@ -205,6 +227,9 @@ def test_blocks_are_asked_for_ahead(store, monkeypatch):
         for number, rows in enumerate(read_ahead(on_disk)):
             assert rows is on_disk[number]
             assert len(asked) == min(5, number + 1 + n_ahead)
+    asked.clear()
+    next(read_ahead(on_disk, n_together=size))  # as much as the last limit, and so much
+    assert len(asked) == 4
     monkeypatch.setattr(_mapped, "ask_for", lambda rows: 0)
     made = []
 

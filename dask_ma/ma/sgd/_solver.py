@@ -241,8 +241,10 @@ class LocalSGD:
         rng = np.random.default_rng(self._seed_of(_ORDER, number))
         if self._shuffle:
             rng.shuffle(order)
-        ordered = read_ahead((blocks[i] for i in order), lambda block: block.X)
-        for group in join_groups(ordered, self._join_limit):
+        limit = self._join_limit
+        picked = (blocks[i] for i in order)
+        ordered = read_ahead(picked, lambda block: block.X, n_together=limit)
+        for group in join_groups(ordered, limit):
             yield from self._cut(group, rng)
             del group
 
