@@ -116,21 +116,27 @@ class _Model:
         x = self.x[:, output]
         support = np.flatnonzero((x != 0) | (self._l1 == 0))
         start, l1, l2 = x[support], self._l1[support], self._l2[support]
+        damped = l2 + self._jitter
         system = block[np.ix_(support, support)]
-        system[np.diag_indices_from(system)] += l2 + self._jitter
+        system[np.diag_indices_from(system)] += damped
         slope = slopes[support] + l1 * np.sign(start) + l2 * start
         try:
-            step = -linalg.solve(system, slope, assume_a="pos", check_finite=False)
+            # There is room for one such system, which is symmetric, and not for two.
+            options = {"assume_a": "pos", "overwrite_a": True, "check_finite": False}
+            step = -linalg.solve(system.T, slope, **options)
         except linalg.LinAlgError:  # rounding has made it indefinite
             return
         turns = (l1 > 0) & (start * (start + step) < 0)
         for end in (np.where(turns, 0, start + step), _until(start, step, turns)):
             move = end - start
-            gain = float(move @ (slope + system @ move / 2))
+            whole = np.zeros_like(slopes)
+            whole[support] = move
+            change = block @ whole
+            gain = float(move @ (slope + (change[support] + damped * move) / 2))
             # Where a sign turns, the penalty is not what it would be beyond.
             if gain < 0:
                 x[support] = end
-                slopes += block[:, support] @ move
+                slopes += change
                 return
 
 

@@ -1,5 +1,6 @@
 """Steps by second derivatives within outputs, for many coefficients of dense rows."""
 
+import tracemalloc
 from types import SimpleNamespace
 
 import dask
@@ -10,8 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.data import Block, Shard
+from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.kernels import softmax, softmax_hessian
-from dask_ma.sfb.logistic import _fit, _refine
+from dask_ma.sfb.logistic import _curvature, _fit, _objective, _refine, _room
 from dask_ma.sfb.logistic._curvature import moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import has_blocks
@@ -107,8 +109,12 @@ def test_where_they_are_looked_at(is_sparse):
 @pytest.mark.parametrize("stride", [1, 3])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("has_intercept", [False, True])
-def test_against_all_second_derivatives(stride, n_outputs, has_intercept, run_ranks):
-    """Those of one output, of all rows or some, whichever rank has them."""
+@pytest.mark.parametrize("n_bytes", [1, 120, 250, 2**20])
+def test_against_all_second_derivatives(
+    stride, n_outputs, has_intercept, n_bytes, run_ranks, monkeypatch
+):
+    """Those of one output, of all rows or some, however many are found at a time."""
+    monkeypatch.setattr(_curvature, "_PART_BYTES", n_bytes)
     rng = np.random.default_rng(0)
     rows, weight = rng.normal(size=(40, 4)), rng.uniform(0.5, 2, 40)
     W, b = rng.normal(size=(n_outputs, 4)), rng.normal(size=n_outputs)
@@ -134,3 +140,62 @@ def test_against_all_second_derivatives(stride, n_outputs, has_intercept, run_ra
     for k in range(n_outputs):
         own = np.flatnonzero(outputs == k)
         np.testing.assert_allclose(found[:, k], whole[np.ix_(own, own)], atol=1e-12)
+
+
+def test_only_rank_0_has_them_all(run_ranks, monkeypatch):
+    n_outputs, n_features, n_bytes = 6, 300, 2**17
+    monkeypatch.setattr(_curvature, "_PART_BYTES", n_bytes)
+    rows = np.random.default_rng(0).normal(size=(40, n_features)).astype(np.float32)
+
+    def program(group):
+        shard = Shard([Block(rows, np.zeros(40), None, 0, 0)], n_features, rows.dtype)
+        problem = SimpleNamespace(shard=shard, n_problems=n_outputs)
+        totals = SimpleNamespace(centred=lambda X: X)
+        zeros = np.zeros((n_outputs, n_features), dtype=np.float32)
+        matrix = ParameterMatrix(zeros, None, NoPenalty())
+        return moments_of_outputs(problem, totals, group, matrix, 1)
+
+    run_ranks(program, 4)  # loads what it needs
+    tracemalloc.start()
+    try:
+        run_ranks(program, 4)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 1.3 * 4 * n_outputs * n_features**2 + 4 * 4 * n_bytes
+
+
+@pytest.mark.usefixtures("many")
+def test_without_memory_for_them(monkeypatch):
+    """Steps go on without; nothing but the way there is another one."""
+    params = {"alpha": 1e-3, "n_ranks": 2}
+    expected = fit(**params)
+    needed = _room.step_bytes(640, 8, 2, has_root=True)
+    limit = int((needed + 4 * 10 * 64**2) / _room._MOST)  # half of them
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: limit)
+    monkeypatch.setattr(_objective, "moments_of_outputs", None)
+    model = fit(**params)
+    assert model.dual_gap_ <= 1e-3 * objective(model)
+    assert abs(objective(model) - objective(expected)) <= 1e-3 * objective(expected)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("solver", ["sgd", "sdca"])
+def test_without_memory_for_steps_on_the_whole_objective(monkeypatch, n_ranks, solver):
+    """There are passes alone, unless the steps are asked for."""
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10**5)
+    monkeypatch.setattr(_fit, "Refinement", None)
+    params = {"alpha": 1e-5, "solver": solver, "n_ranks": n_ranks, "max_iter": 30}
+    with pytest.warns(ConvergenceWarning):
+        model = fit(**params)
+    assert np.isfinite(model.coef_).all()
+    with pytest.raises(
+        InsufficientMemoryError, match=r"10 outputs and 64 features.*iB"
+    ):
+        fit(refine=True, **params)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10**9)
+    with pytest.raises(TypeError):
+        fit(**params)

@@ -80,6 +80,7 @@ class SFBEstimator(LinearEstimator):
         chosen: dict[str, Any] = {
             "solver": chosen_solver(self),
             "refine": self.refine is not False,
+            "must_refine": self.refine is True,
             "centre": self.fit_intercept,
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
             "most_moved": _config.get_bytes("sfb.moved-rows"),
@@ -116,6 +117,7 @@ class SFBEstimator(LinearEstimator):
             "tol": None,
             "solver": "sgd",
             "refine": False,
+            "must_refine": False,
             # Rows of one class, centred, would say nothing of the features.
             "centre": False,
         }

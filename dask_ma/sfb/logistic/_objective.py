@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,15 @@ from dask_ma.kernels import (
     softmax,
     softmax_hessian,
 )
+from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes
 from dask_ma.sfb.logistic._curvature import Curvature, moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._totals import Totals, add_up_classes
+from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
+
+_CHUNK = 2**18  # coefficients at a time
 
 
 class Evaluation(NamedTuple):
@@ -85,6 +89,7 @@ class Objective:
         self._prox = penalty.prox
         self._fit_intercept = fit_intercept
         self._totals = totals
+        self._class_sums: ClassSums | None = None  # on rank 0 of all features
         self._group = group
 
     @property
@@ -228,23 +233,33 @@ class Objective:
         entropy: float,
     ) -> float:
         """What the dual point of the slopes says; a collective call."""
-        n_rows, totals = self._problem.total_rows, self._totals
-        if totals.class_sums is None:
-            sums = add_up_classes(self._problem, self._group, totals.centre)
-            self._totals = totals = totals._replace(class_sums=sums)
-        class_sums, found = totals.class_sums, None
-        assert class_sums is not None
+        if self._class_sums is None:
+            place = self._problem, self._group, self._totals.centre
+            self._class_sums = add_up_classes(*place, to_root=True)
+        excess = slopes * self.n_rows if self._fit_intercept else np.zeros_like(slopes)
+        mix, found = feasible_mix(excess, self._totals.class_weights), None
         if gradient is not None:  # on rank 0
-            excess = slopes * n_rows if self._fit_intercept else np.zeros_like(slopes)
-            mix = feasible_mix(excess, totals.class_weights)
-            values = mixed_values(-gradient, class_sums, mix, scale=1 / n_rows)
-            factor = self._penalty.shrinkage(values)
-            found = mix, factor, self._penalty.conjugate(values)
-        mix, factor, conjugate = broadcast(self._group, found)
-        mix = FeasibleMix(*mix)
+            found = self._feasible(gradient, mix, self._class_sums)
+        factor, conjugate = broadcast(self._group, found)
         if mix.share > 0 or factor < 1:
             entropy = self._entropy(matrix, mix, factor)
         return entropy - float(conjugate)
+
+    def _feasible(
+        self, gradient: np.ndarray, mix: FeasibleMix, class_sums: ClassSums
+    ) -> tuple[float, float]:
+        """By what the mixture must be multiplied, and the conjugate there."""
+        factor, conjugate = 1.0, 0.0
+        parts: Iterable[np.ndarray] = (
+            mixed_values(-gradient[features], sums, mix, scale=1 / self.n_rows)
+            for features, sums in class_sums.chunks(_CHUNK)
+        )
+        if self._penalty.trace:  # a norm of all features at once
+            parts = [np.vstack(list(parts))]
+        for values in parts:
+            factor = min(factor, self._penalty.shrinkage(values))
+            conjugate += self._penalty.conjugate(values)
+        return factor, conjugate
 
     def _entropy(
         self, matrix: ParameterMatrix, mix: FeasibleMix, factor: float

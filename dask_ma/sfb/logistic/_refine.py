@@ -31,6 +31,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._room import Room, count_pairs
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -38,7 +39,6 @@ from dask_ma.sfb.model._matrix import ParameterMatrix
 #: Coefficients with second derivatives at most; the rest is left to BFGS.
 MOST_VARIABLES = 1200
 _ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
-_MEMORY = 10
 # Features of dense rows that may be made uncorrelated, at most, and for each output:
 # second moments are to take no more than some gradients.
 _MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
@@ -50,7 +50,6 @@ _MOST_IN_BLOCKS, _ROWS_PER_FEATURE = 2**25, 10
 _COUPLING = 1.5
 # What conjugate gradients leave of a gradient, and how many products they take at most.
 _LEFT, _MOST_PRODUCTS = 0.1, 300
-_MOST_STORED = 2**28  # numbers in the memory of BFGS
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
 _MOST_TRIALS = 30
@@ -89,6 +88,8 @@ class Refinement:
         Sums over all ranks.
     log : RoundLog
         Where computing is timed.
+    room : Room
+        What there is memory for.
     kept : dict, default=None
         What :meth:`state_dict` has given on this rank.
 
@@ -110,6 +111,7 @@ class Refinement:
         penalty: Penalty,
         totals: Totals,
         log: RoundLog,
+        room: Room,
         kept: dict[str, Any] | None = None,
     ) -> None:
         self._group = context.group
@@ -127,11 +129,11 @@ class Refinement:
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
         self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
         self._n_rows = objective.n_rows
-        size = min(_MEMORY, _MOST_STORED // (2 * len(self._scales)))
-        self._memory = CompactMemory(max(1, size))
+        self._memory = CompactMemory(count_pairs(len(self._scales)))
         for step, change in zip(*_pairs(kept), strict=True):
             self._memory.add(step, change)
-        self._has_blocks = has_blocks(penalty, totals, (n_outputs, n_features))
+        shape = n_outputs, n_features
+        self._has_blocks = room.blocks and has_blocks(penalty, totals, shape)
         self._newton: np.ndarray | None = None  # step, on rank 0
         self._blocks: np.ndarray | None = None  # on rank 0
         # The last point but one, on rank 0, and how often steps have led on since.

@@ -152,9 +152,11 @@ class LateValues:
     def replace(self, values: np.ndarray) -> None:
         """Take other values, which are up to date."""
         with self._lock:
-            if self.is_frozen:  # no need for a copy of what is to be replaced
-                self.array, self.is_frozen = np.empty_like(self.array), False
-            self.array[...] = values
+            # A state that was kept, and has not been changed since, is there already.
+            if not np.may_share_memory(values, self.array):
+                if self.is_frozen:  # no need for a copy of what is to be replaced
+                    self.array, self.is_frozen = np.empty_like(self.array), False
+                self.array[...] = values
         self.scale = 1.0
         self._restart_clock()
         self.note_change(None)

@@ -1,0 +1,61 @@
+"""Whether processes have memory for steps on the whole objective."""
+
+import pytest
+
+from dask_ma.comm import LocalGroup
+from dask_ma.exceptions import InsufficientMemoryError
+from dask_ma.sfb.logistic import _room
+from dask_ma.sfb.logistic._room import Room, count_pairs, find_room, step_bytes
+
+SHAPE = 10, 20_000
+
+
+def test_pairs():
+    assert count_pairs(1000) == 10
+    assert count_pairs(2**26) == 2
+    assert count_pairs(2**31) == 1
+
+
+def test_bytes():
+    """Those of rank 0, and of each rank."""
+    alone, four, others = (
+        step_bytes(1000, 4, n, has_root=root)
+        for n, root in ((1, True), (4, True), (4, False))
+    )
+    assert four - alone == 3 * (others // 4)
+    assert others < alone < four
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.9, Room(False, False)), (1.1, Room(True, False)), (2.5, Room(True, True))],
+)
+def test_what_fits(run_ranks, monkeypatch, n_ranks, share, expected):
+    """All ranks say the same."""
+    needed = step_bytes(10 * 20_000, 4, n_ranks, has_root=True)
+    limit = int(share * needed / _room._MOST)
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: limit)
+    program = lambda group, **options: find_room(  # noqa: E731
+        group, SHAPE, 4, needed // 8, **options
+    )
+    assert run_ranks(program, n_ranks) == [expected] * n_ranks
+
+    def required(group):
+        try:
+            return program(group, is_required=True)
+        except InsufficientMemoryError as error:
+            return str(error)
+
+    for found in run_ranks(required, n_ranks):
+        if expected.steps:
+            assert found == expected
+        else:
+            assert "10 outputs and 20000 features" in found
+            assert "refine at 'auto'" in found
+
+
+def test_small_models_ask_nobody(monkeypatch):
+    monkeypatch.setattr(_room, "allgather", None)
+    assert find_room(LocalGroup.create(2)[0], (3, 100), 8, 0) == Room()
