@@ -64,6 +64,18 @@ def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeyp
 
 
 @pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):
+    """Those within outputs alone do not see how outputs change against each other."""
+    params = {"alpha": 1e-6, "l1_ratio": 0.15, "tol": 1e-4, "n_ranks": n_ranks}
+    model = fit(**params)
+    assert model.dual_gap_ <= 1e-4 * objective(model)
+    monkeypatch.setattr(_refine.Refinement, "_step_on_face", lambda _: None)
+    with pytest.warns(ConvergenceWarning):
+        fit(max_iter=2 * model.n_iter_, **params)
+
+
+@pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("fit_intercept", [False, True])

@@ -38,7 +38,7 @@ def test_what_fits(run_ranks, monkeypatch, n_ranks, share, expected):
     monkeypatch.setattr(_room, "_SMALL", 0)
     monkeypatch.setattr(_room, "memory_here", lambda: limit)
     program = lambda group, **options: find_room(  # noqa: E731
-        group, SHAPE, 4, needed // 8, **options
+        group, SHAPE, 4, needed // 16, **options
     )
     assert run_ranks(program, n_ranks) == [expected] * n_ranks
 

@@ -122,19 +122,24 @@ def _add_own(problem: Problem, features: slice, centre: Any, out: np.ndarray) ->
         class_sums(X, batch.y, batch.sample_weight, out.shape[1], out)
 
 
-def feature_parts(n_features: int, n_outputs: int) -> Iterator[slice]:
+def feature_parts(
+    n_features: int, n_outputs: int, n_bytes: int | None = None
+) -> Iterator[slice]:
     """Features whose sums are made at a time.
 
     Parameters
     ----------
     n_features, n_outputs : int
         Of the sums, which are in float64.
+    n_bytes : int, default=None
+        Least bytes of a part, but for the last one; None takes few.
 
     Yields
     ------
     features : slice
     """
-    n_parts = min(_MOST_PARTS, -(-n_features * n_outputs * 8 // _PART_BYTES))
+    n_bytes = _PART_BYTES if n_bytes is None else n_bytes
+    n_parts = min(_MOST_PARTS, -(-n_features * n_outputs * 8 // n_bytes))
     size = max(1, -(-n_features // max(1, n_parts)))
     for start in range(0, n_features, size):
         yield slice(start, min(start + size, n_features))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allgather, allreduce, broadcast, reduce
+from dask_ma.comm import Group, allgather, allreduce, barrier, broadcast, reduce
 from dask_ma.kernels import (
     FeasibleMix,
     entropy_sum,
@@ -19,8 +19,9 @@ from dask_ma.kernels import (
     shrunk_entropy_sum,
     softmax,
     softmax_hessian,
+    subtract_product,
 )
-from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes
+from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes, feature_parts
 from dask_ma.sfb.logistic._curvature import Curvature, moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
@@ -29,6 +30,7 @@ from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
 _CHUNK = 2**18  # coefficients at a time
+_PART_BYTES = 2**25  # of a gradient that are sent at a time
 
 
 class Evaluation(NamedTuple):
@@ -123,11 +125,10 @@ class Objective:
             if weight is not None:
                 found *= weight[:, np.newaxis]
             slopes += found.sum(axis=0, dtype=np.float64)
-            gradient += X.T @ found
+            _add_product(gradient, X, found)
         n_rows = self._problem.total_rows
         sums = allreduce(self._group, np.append(slopes, [loss, entropy])) / n_rows
-        total = reduce(self._group, gradient)
-        mean = None if total is None else total / n_rows
+        mean = self._mean_of_all(gradient)
         slopes, loss, entropy = sums[:-2], float(sums[-2]), float(sums[-1])
         objective = loss + self._prox.value(matrix.whole().T)
         bound = -np.inf
@@ -225,6 +226,17 @@ class Objective:
             largest = max(largest, float(squares.max(initial=0.0)))
         return 1.0 + max(allgather(self._group, largest))
 
+    def _mean_of_all(self, gradient: np.ndarray) -> np.ndarray | None:
+        """Mean over the rows of all ranks, in place, on rank 0; a collective call."""
+        # Some features at a time where a copy of all would be large.
+        for features in feature_parts(*gradient.shape, _PART_BYTES):
+            if features.start:
+                barrier(self._group)  # none is to send more than rank 0 has taken
+            total = reduce(self._group, gradient[features])
+            if total is not None:
+                np.divide(total, self.n_rows, out=gradient[features])
+        return gradient if self._group.rank == 0 else None
+
     def _bound(
         self,
         matrix: ParameterMatrix,
@@ -271,3 +283,14 @@ class Objective:
             total += shrunk_entropy_sum(p, batch.y, batch.sample_weight, mix, factor)
         total = float(allreduce(self._group, np.array(total)))
         return total / self._problem.total_rows
+
+
+def _add_product(gradient: np.ndarray, X: Any, slopes: np.ndarray) -> None:
+    """Add ``X.T @ slopes``, without a second array of that size."""
+    if sparse.issparse(X):
+        subtract_product(gradient, slopes, X, -1.0)
+        return
+    size = max(1, _CHUNK // slopes.shape[1])
+    for start in range(0, len(gradient), size):
+        part = slice(start, start + size)
+        gradient[part] += X[:, part].T @ slopes

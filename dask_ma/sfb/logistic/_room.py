@@ -20,6 +20,7 @@ _MEMORY, _MOST_STORED = 10, 2**28  # pairs of BFGS at most, and numbers in them
 # Numbers that rank 0 has for each coefficient, besides those for pairs: the point, its
 # gradient and the next one, units, penalties and places, and what finds a step.
 _OF_ROOT, _OF_PAIR = 14, 4
+_OF_BLOCKS = 16  # bytes for a second derivative, with those of factors
 _OF_RANK = 3  # those of each rank: a gradient, one that is sent, an exact matrix
 
 
@@ -111,11 +112,14 @@ def find_room(
     """
     n_outputs, n_features = shape
     n_variables = n_outputs * n_features
-    if step_bytes(n_variables, itemsize, 1, has_root=True) + 8 * n_in_blocks < _SMALL:
+    if (
+        step_bytes(n_variables, itemsize, 1, has_root=True) + _OF_BLOCKS * n_in_blocks
+        < _SMALL
+    ):
         return Room()
     has_root = 0 in group.local_ranks
     own = step_bytes(n_variables, itemsize, len(group.local_ranks), has_root=has_root)
-    needs = own, 8 * n_in_blocks * has_root, memory_here()
+    needs = own, _OF_BLOCKS * n_in_blocks * has_root, memory_here()
     steps, blocks, limits = np.array(allgather(group, needs), dtype=np.float64).T
     may_take = _MOST * limits
     room = Room(

@@ -1,0 +1,72 @@
+"""Steps among points of the same signs."""
+
+import numpy as np
+import pytest
+
+from dask_ma.sfb.logistic._face import Face, Step
+
+
+def problem(dtype=np.float64, n_features=5, n_outputs=3):
+    """Point and gradient, penalties, and blocks; the last feature is an intercept."""
+    rng = np.random.default_rng(0)
+    roots = rng.normal(size=(n_outputs, n_features + 2, n_features))
+    blocks = np.einsum("krj,kri->jki", roots, roots).astype(dtype)
+    point, gradient = rng.normal(size=(2, n_features, n_outputs))
+    point[rng.random(point.shape) < 0.4] = 0
+    point[-1, 0] = 0
+    l1, l2 = rng.uniform(0.1, 1, size=(2, n_features))
+    l1[-1] = l2[-1] = 0
+    l1, l2 = (np.repeat(v, n_outputs) for v in (l1, l2))
+    return (point.ravel(), gradient.ravel(), l1, l2), blocks
+
+
+def test_signs_stay():
+    start, direction = np.array([1.0, -1.0, 0.0, 2.0]), np.array([-3.0, 3.0, -1.0, 1.0])
+    fixed = np.array([True, False, False, True])
+    step = Step(start, direction, -1.0, fixed)
+    np.testing.assert_array_equal(step.at(1.0), [0, 2, -1, 3])
+    np.testing.assert_array_equal(step.at(0.25), [0.25, -0.25, -0.25, 2.25])
+    np.testing.assert_array_equal(Step(start, direction, -1.0).at(1.0), [-2, 2, -1, 3])
+
+
+def test_slopes_of_the_objective():
+    """By finite differences, of variables that may change; zero of others."""
+    (point, gradient, l1, l2), _ = problem()
+    face = Face(point, gradient, l1, l2)
+
+    def value(x):
+        return gradient @ x + l1 @ np.abs(x) + l2 @ x**2 / 2
+
+    steps = 1e-6 * np.eye(len(point))
+    expected = [(value(point + h) - value(point - h)) / 2e-6 for h in steps]
+    stays = (point == 0) & (l1 > 0)
+    assert stays.any() and not stays.all()
+    np.testing.assert_allclose(face.slopes, np.where(stays, 0, expected), atol=1e-6)
+    direction = face.within(np.ones(len(point)))
+    assert face.step(direction).slope == pytest.approx(face.slopes.sum())
+    assert (face.step(-9 * direction).at(1.0) * point >= 0)[l1 > 0].all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inverse_within_outputs(dtype):
+    places, blocks = problem(dtype)
+    face = Face(*places)
+    before = blocks.copy()
+    found = face.inverse(blocks)(np.arange(1.0, 16))
+    np.testing.assert_array_equal(blocks, before)
+    for k in range(3):
+        free = np.flatnonzero(face.within(np.ones(15))[k::3])
+        system = blocks[:, k][np.ix_(free, free)] + np.diag(places[3][k::3][free])
+        expected = np.zeros(5)
+        expected[free] = np.linalg.solve(system, np.arange(1.0, 16)[k::3][free])
+        np.testing.assert_allclose(found[k::3], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("value", [-1.0, -1e9])
+def test_systems_that_are_not_definite(value):
+    """The inverse is, of whatever it is one."""
+    places, blocks = problem()
+    blocks[:, 1] = value * np.eye(5)
+    face = Face(*places)
+    free, inverse = face.within(np.ones(15)), face.inverse(blocks)
+    assert (np.diagonal([inverse(unit) for unit in np.eye(15)])[free > 0] > 0).all()
