@@ -229,7 +229,8 @@ class Objective:
     def _mean_of_all(self, gradient: np.ndarray) -> np.ndarray | None:
         """Mean over the rows of all ranks, in place, on rank 0; a collective call."""
         # Some features at a time where a copy of all would be large.
-        for features in feature_parts(*gradient.shape, _PART_BYTES):
+        n_features, n_outputs = gradient.shape
+        for features in feature_parts(n_features, n_outputs, _PART_BYTES):
             if features.start:
                 barrier(self._group)  # none is to send more than rank 0 has taken
             total = reduce(self._group, gradient[features])

@@ -303,9 +303,8 @@ class Refinement:
         group, units = self._group, self._units
         curvature = self._objective.curvature(self._trial)
         while True:
-            asked = direction = None if solver is None else solver.direction
-            if direction is not None:
-                asked = units.values_of(direction)
+            direction = None if solver is None else solver.direction
+            asked = None if direction is None else units.values_of(direction)
             asked = broadcast(group, asked)
             if asked is None:
                 return None if solver is None else solver.solution
