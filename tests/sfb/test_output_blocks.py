@@ -63,6 +63,17 @@ def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeyp
         fit(max_iter=model.n_iter_, **params)
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "n_products"), [(100, 60), (10**5, 60), (10**6, 7), (10**9, 5)]
+)
+def test_products_with_many_rows_are_few(n_rows, n_products):
+    """Each goes over all of them, where second derivatives are found from some."""
+    shown = SimpleNamespace(
+        _n_wanted=10**4, _n_rows=n_rows, _matrix=SimpleNamespace(shape=(10, 784))
+    )
+    assert _refine.Refinement._most_on_face.fget(shown) == n_products
+
+
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):

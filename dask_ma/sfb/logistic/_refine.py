@@ -52,7 +52,8 @@ _MOST_IN_BLOCKS, _ROWS_PER_FEATURE = 2**25, 10
 _COUPLING = 1.5
 # What conjugate gradients leave of a gradient, and how many products they take at most.
 _LEFT, _MOST_PRODUCTS = 0.1, 300
-_LEFT_ON_FACE, _MOST_ON_FACE = 0.05, 60  # with the second derivatives within outputs
+# With the second derivatives within outputs, and how many at least and at most.
+_LEFT_ON_FACE, _PRODUCTS_ON_FACE = 0.05, (5, 60)
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
 _MOST_TRIALS, _FEW_TRIALS = 30, 6
@@ -199,7 +200,7 @@ class Refinement:
             solver = ConjugateGradients(
                 -face.slopes,
                 tol=_LEFT_ON_FACE,
-                most=_MOST_ON_FACE,
+                most=self._most_on_face,
                 precondition=face.inverse(self._blocks),
             )
         found, step = self._solve(solver, face), None
@@ -210,10 +211,20 @@ class Refinement:
             is_idle = before - self.now.objective <= least * abs(before)
             self.is_stuck = self.is_stuck and is_idle
 
+    @property
+    def _n_wanted(self) -> int:
+        """Rows that second derivatives within outputs are found from, of all."""
+        return max(10**4, _ROWS_PER_FEATURE * self._matrix.shape[1])
+
+    @property
+    def _most_on_face(self) -> int:
+        """Most products, so that they take no longer than what comes before them."""
+        most = self._n_wanted * self._matrix.shape[1] // max(1, self._n_rows)
+        return int(np.clip(most, *_PRODUCTS_ON_FACE))
+
     def _find_blocks(self) -> np.ndarray | None:
         """Second derivatives within outputs, on rank 0; a collective call."""
-        n_wanted = max(10**4, _ROWS_PER_FEATURE * self._matrix.shape[1])
-        stride = max(1, self._n_rows // n_wanted)
+        stride = max(1, self._n_rows // self._n_wanted)
         blocks = self._objective.moments_of_outputs(self._trial, stride)
         if blocks is not None:
             scales = self._scales[:: self._matrix.shape[0]]
