@@ -70,3 +70,11 @@ def test_systems_that_are_not_definite(value):
     face = Face(*places)
     free, inverse = face.within(np.ones(15)), face.inverse(blocks)
     assert (np.diagonal([inverse(unit) for unit in np.eye(15)])[free > 0] > 0).all()
+
+
+def test_where_all_are_zero():
+    """There is nowhere to go."""
+    (point, gradient, l1, l2), blocks = problem()
+    face = Face(0 * point, gradient, l1 + 1, l2)
+    assert not face.slopes.any()
+    assert not face.inverse(blocks)(np.ones(len(point))).any()

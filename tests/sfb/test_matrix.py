@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from dask_ma.sfb import ParameterMatrix
+from dask_ma.sfb.model import _dual
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, Prox, TraceNorm
 
@@ -211,3 +212,45 @@ def test_penalties_of_users():
     matrix.penalise(0.1)
     np.testing.assert_array_equal(matrix, np.maximum(make_start(), 0))
     assert matrix.values.flags.c_contiguous and matrix.penalty() == 0
+
+
+def test_a_state_that_was_kept_comes_back_without_a_copy():
+    """Unless there have been changes since."""
+    matrix = ParameterMatrix(np.arange(6.0).reshape(2, 3), None, L2(0.5))
+    kept = matrix.freeze()
+    matrix.penalise(1.0)  # late: nothing is written
+    matrix.replace(kept, None)
+    assert np.shares_memory(matrix.values, kept)
+    np.testing.assert_array_equal(matrix.whole(), np.arange(6.0).reshape(2, 3).T)
+    matrix.subtract(Factors(np.ones((1, 2)), np.ones((1, 3))), 1.0)
+    matrix.replace(kept, None)
+    assert not np.shares_memory(matrix.values, kept)
+    np.testing.assert_array_equal(matrix.whole(), kept)
+    np.testing.assert_array_equal(kept, np.arange(6.0).reshape(2, 3).T)
+
+
+@every_kind
+@pytest.mark.parametrize("chunk", [1, 7, 10**6])
+def test_a_matrix_made_of_dual_sums_some_columns_at_a_time(monkeypatch, kind, chunk):
+    """For products with rows, and for sums over its elements."""
+    monkeypatch.setattr(_dual, "_CHUNK", chunk)
+    calls = []
+
+    def operator(sums):
+        calls.append(sums.shape[1])
+        return 2 * sums
+
+    view = _dual.DualView(operator, "operator", is_columnwise=True)
+    sums = np.random.default_rng(0).normal(size=(J, D))
+    matrix = ParameterMatrix(sums, None, NoPenalty(), view)
+    rows = sparse.random_array((5, D), density=0.3, format="csr", rng=0)
+    X = rows if kind == "sparse" else rows.toarray()
+    np.testing.assert_allclose(matrix.product(X), 2 * (rows @ sums.T))
+    np.testing.assert_array_equal(np.vstack(list(matrix.chunks())), 2 * sums.T)
+    assert max(calls) <= max(1, chunk // J)
+    n_calls = len(calls)
+    for _ in range(2):
+        np.testing.assert_array_equal(matrix.whole(), 2 * sums.T)
+    assert len(calls) == n_calls + -(-D // max(1, min(D, chunk // J)))
+    matrix.replace(3 * matrix.stored(), None)
+    np.testing.assert_allclose(matrix.whole(), 6 * sums.T)
