@@ -109,6 +109,9 @@ class _Model:
         least = x.sum(axis=1, keepdims=True) + (l1 / l2)[:, np.newaxis] * signs
         places = np.hstack([-x, -least / n_outputs])
         self.x[features] = x + np.median(places, axis=1)[:, np.newaxis]
+        # Without a parabola it is least between the middle kinks, or in the middle one.
+        features = np.flatnonzero((self._l1 > 0) & (self._l2 == 0))
+        self.x[features] -= _middle(self.x[features])
 
     def solve(self, output: int) -> None:
         """Go to the minimum among points with the same signs, or towards it."""
@@ -138,6 +141,13 @@ class _Model:
                 x[support] = end
                 slopes += change
                 return
+
+
+def _middle(x: np.ndarray) -> np.ndarray:
+    """An element in the middle of each row, that nearer zero where there are two."""
+    n = x.shape[1]
+    low, high = np.sort(x, axis=1)[:, [(n - 1) // 2, n // 2]].T
+    return np.where(np.abs(low) < np.abs(high), low, high)[:, np.newaxis]
 
 
 def _until(start: np.ndarray, step: np.ndarray, turns: np.ndarray) -> np.ndarray:

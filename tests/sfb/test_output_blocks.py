@@ -63,6 +63,19 @@ def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeyp
         fit(max_iter=model.n_iter_, **params)
 
 
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_weak_1_norms_come_to_their_optimum(n_classes, fit_intercept):
+    """Nothing but the penalty knows of the mean of the outputs of a feature."""
+    rng = np.random.default_rng(0)
+    rows, truth = rng.normal(size=(300, 20)), rng.normal(size=(n_classes, 20))
+    classes = (rows @ truth.T + rng.gumbel(size=(300, n_classes))).argmax(axis=1)
+    params = {"penalty": "l1", "solver": "sgd", "fit_intercept": fit_intercept}
+    model = fit(rows, classes, tol=1e-5, max_iter=30, n_ranks=1, **params)
+    assert model.dual_gap_ <= 1e-5 * objective(model, rows, classes)
+
+
 @pytest.mark.parametrize(
     ("n_rows", "n_products"), [(100, 60), (10**5, 60), (10**6, 7), (10**9, 5)]
 )

@@ -61,12 +61,18 @@ class Step:
 class Face:
     """The points with the signs of one.
 
+    Where all outputs of a feature change by the same number, softmax stays the same. If
+    the penalty has no curvature either, no step along that is long enough or none too
+    long: such changes are left out.
+
     Parameters
     ----------
     point, gradient : ndarray of shape (n_variables,)
-        The one, and the gradient of the loss there.
+        The one, feature by feature, and the gradient of the loss there.
     l1, l2 : ndarray of shape (n_variables,)
         Weights of the penalties.
+    n_outputs : int
+        Variables of each feature; softmax is that of two or more.
 
     Attributes
     ----------
@@ -75,19 +81,49 @@ class Face:
     """
 
     def __init__(
-        self, point: np.ndarray, gradient: np.ndarray, l1: np.ndarray, l2: np.ndarray
+        self,
+        point: np.ndarray,
+        gradient: np.ndarray,
+        l1: np.ndarray,
+        l2: np.ndarray,
+        n_outputs: int,
     ) -> None:
-        self._point, self._l2 = point, l2
+        self._point, self._l2, self._n_outputs = point, l2, n_outputs
         self._fixed = l1 > 0
         self._free = (point != 0) | ~self._fixed
+        is_flat = (self._free & (l2 == 0)).reshape(-1, n_outputs).all(axis=1)
+        self._flat = np.flatnonzero(is_flat & (n_outputs > 1))  # features
         self.slopes = self.within(gradient + l2 * point + l1 * np.sign(point))
 
     def within(self, vector: np.ndarray) -> np.ndarray:
-        """What a vector has of changes that lead to such points."""
-        return np.where(self._free, vector, 0.0)
+        """What a vector has of changes that lead to such points.
+
+        Parameters
+        ----------
+        vector : ndarray of shape (n_variables,)
+
+        Returns
+        -------
+        part : ndarray of shape (n_variables,)
+            Its projection; a copy.
+        """
+        part = np.where(self._free, vector, 0.0)
+        features = part.reshape(-1, self._n_outputs)
+        features[self._flat] -= features[self._flat].mean(axis=1, keepdims=True)
+        return part
 
     def step(self, direction: np.ndarray) -> Step:
-        """A step along a direction that leads to such points."""
+        """A step along a direction that leads to such points.
+
+        Parameters
+        ----------
+        direction : ndarray of shape (n_variables,)
+            As :meth:`within` leaves it.
+
+        Returns
+        -------
+        step : Step
+        """
         slope = float(self.slopes @ direction)
         return Step(self._point, direction, slope, self._fixed)
 
@@ -104,7 +140,7 @@ class Face:
         inverse : callable
             Gives as many variables from `n_variables`.
         """
-        n_outputs = blocks.shape[1]
+        n_outputs = self._n_outputs
         jitter = _JITTER * max(1.0, float(np.einsum("jkj->jk", blocks).max()))
         factors = []
         for output in range(n_outputs):
@@ -121,7 +157,7 @@ class Face:
                 found[variables] = linalg.cho_solve(
                     (factor, True), right, check_finite=False
                 )
-            return found
+            return self.within(found)
 
         return inverse
 

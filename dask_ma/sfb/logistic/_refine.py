@@ -196,7 +196,8 @@ class Refinement:
         before, face, solver = self.now.objective, None, None
         if self._place is not None:
             assert self._blocks is not None
-            face = Face(*self._place, self._l1, self._l2)
+            penalties = self._l1, self._l2
+            face = Face(*self._place, *penalties, self._matrix.shape[0])
             solver = ConjugateGradients(
                 -face.slopes,
                 tol=_LEFT_ON_FACE,
