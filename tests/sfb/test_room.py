@@ -1,10 +1,16 @@
 """Whether processes have memory for steps on the whole objective."""
 
-import pytest
+import tracemalloc
 
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.sfb.logistic import _room
+from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._room import Room, count_pairs, find_room, step_bytes
 
 SHAPE = 10, 20_000
@@ -24,6 +30,29 @@ def test_bytes():
     )
     assert four - alone == 3 * (others // 4)
     assert others < alone < four
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_what_steps_take(n_ranks, monkeypatch):
+    """As many bytes as are asked for, when all pairs of BFGS are there."""
+    monkeypatch.setattr(Outlook, "is_long", lambda *_: True)
+    n_classes, n_features = 10, 20_000
+    params = {"density": 1e-3, "format": "csr", "dtype": np.float32, "rng": 0}
+    X = sparse.random_array((60, n_features), **params)
+    y = np.arange(60) % n_classes
+    settings = {"alpha": 1e-6, "tol": 1e-12, "random_state": 0, "n_ranks": n_ranks}
+    model = SFBLogisticRegression(solver="sgd", max_iter=14, **settings)
+    model.fit(X[:, :50], y)  # loads what it needs
+    tracemalloc.start()
+    try:
+        model.fit(X, y)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    expected = step_bytes(n_classes * n_features, 4, n_ranks, has_root=True)
+    chunks = 8 * 20 * 2**14 + 8 * 2**18  # what is worked on at a time
+    assert 0.75 * expected <= peak <= expected + chunks
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

@@ -169,9 +169,11 @@ class Refinement:
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on from here."""
         memory, trial, kept = self._memory, self._trial, {}
-        if memory.steps:
-            kept["steps"] = np.array(memory.steps)
-            kept["changes"] = np.array(memory.changes)
+        # Each by itself: they are never changed, and need not be copied.
+        for number, (step, change) in enumerate(
+            zip(memory.steps, memory.changes, strict=True)
+        ):
+            kept[f"step_{number}"], kept[f"change_{number}"] = step, change
         if self._place is not None and trial is not self._matrix:  # on rank 0
             kept["values"] = trial.whole().copy()
             if trial.intercept is not None:
@@ -474,9 +476,13 @@ def has_blocks(penalty: Penalty, totals: Totals, shape: tuple[int, int]) -> bool
 
 def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:
     """Pairs of the memory that were kept."""
-    if not kept or "steps" not in kept:
-        return [], []
-    return kept["steps"], kept["changes"]
+    kept = kept or {}
+    n_pairs = sum(name.startswith("step_") for name in kept)
+    steps, changes = (
+        [kept[f"{name}_{number}"] for number in range(n_pairs)]
+        for name in ("step", "change")
+    )
+    return steps, changes
 
 
 def _shorter(rise: float, slope: float) -> float:

@@ -19,9 +19,9 @@ _SMALL = 2**28  # bytes that are not asked about
 _MEMORY, _MOST_STORED = 10, 2**28  # pairs of BFGS at most, and numbers in them
 # Numbers that rank 0 has for each coefficient, besides those for pairs: the point, its
 # gradient and the next one, units, penalties and places, and what finds a step.
-_OF_ROOT, _OF_PAIR = 14, 4
+_OF_ROOT, _OF_PAIR = 12, 2
 _OF_BLOCKS = 16  # bytes for a second derivative, with those of factors
-_OF_RANK = 3  # those of each rank: a gradient, one that is sent, an exact matrix
+_OF_RANK = 8  # those of each rank: gradients, found and sent, and matrices
 
 
 class Room(NamedTuple):
