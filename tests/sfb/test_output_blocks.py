@@ -225,7 +225,7 @@ def test_without_memory_for_steps_on_the_whole_objective(monkeypatch, n_ranks, s
     monkeypatch.setattr(_room, "memory_here", lambda: 10**5)
     monkeypatch.setattr(_fit, "Refinement", None)
     params = {"alpha": 1e-5, "solver": solver, "n_ranks": n_ranks, "max_iter": 30}
-    with pytest.warns(ConvergenceWarning):
+    with pytest.warns(ConvergenceWarning, match="would be enough"):
         model = fit(**params)
     assert np.isfinite(model.coef_).all()
     with pytest.raises(
@@ -235,3 +235,46 @@ def test_without_memory_for_steps_on_the_whole_objective(monkeypatch, n_ranks, s
     monkeypatch.setattr(_room, "memory_here", lambda: 10**9)
     with pytest.raises(TypeError):
         fit(**params)
+
+
+def spread_out():
+    """Rows on which passes alone end far from the optimum."""
+    rng = np.random.default_rng(0)
+    rows, truth = rng.normal(size=(600, 64)), 3 * rng.normal(size=(10, 64))
+    rows = (rows * np.logspace(0, -1, 64)).astype(np.float32)
+    classes = (rows @ truth.T + rng.gumbel(size=(600, 10))).argmax(axis=1)
+    params = {"penalty": "l2", "alpha": 3e-4, "solver": "sgd", "tol": 1e-2}
+    return (rows, classes), {**params, "n_ranks": 2}
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [(10**5, r"gap of .*larger workers.*would be enough"), (10, "is not known.*iB")],
+)
+def test_passes_that_end_early_for_lack_of_memory_warn(monkeypatch, limit, message):
+    """With a gap, if there is memory for that."""
+    data, params = spread_out()
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: limit)
+    with pytest.warns(ConvergenceWarning, match=message):
+        model = fit(*data, **params)
+    assert model.n_iter_ < model.max_iter
+    assert hasattr(model, "dual_gap_") == (limit > 10)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("refine", ["auto", True])
+@pytest.mark.parametrize("first", [3, 5])
+def test_a_resumed_fit_has_the_memory_that_there_was(
+    tmp_path, monkeypatch, refine, first
+):
+    data, params = spread_out()
+    params.update(refine=refine, communication="factors")
+    whole = fit(*data, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(*data, max_iter=first, **params)
+        monkeypatch.setattr(_room, "_SMALL", 0)
+        monkeypatch.setattr(_room, "memory_here", lambda: 10)
+        resumed = fit(*data, **params)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert resumed.dual_gap_ == whole.dual_gap_

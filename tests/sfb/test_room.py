@@ -58,7 +58,12 @@ def test_what_steps_take(n_ranks, monkeypatch):
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize(
     ("share", "expected"),
-    [(0.9, Room(False, False)), (1.1, Room(True, False)), (2.5, Room(True, True))],
+    [
+        (0.05, Room(False, False, False)),
+        (0.9, Room(False, False, True)),
+        (1.1, Room(True, False, True)),
+        (2.5, Room(True, True, True)),
+    ],
 )
 def test_what_fits(run_ranks, monkeypatch, n_ranks, share, expected):
     """All ranks say the same."""
@@ -69,7 +74,9 @@ def test_what_fits(run_ranks, monkeypatch, n_ranks, share, expected):
     program = lambda group, **options: find_room(  # noqa: E731
         group, SHAPE, 4, needed // 16, **options
     )
-    assert run_ranks(program, n_ranks) == [expected] * n_ranks
+    for found in run_ranks(program, n_ranks):
+        assert found[:3] == expected[:3]
+        assert ("would be enough" in found.lacks) == (not expected.steps)
 
     def required(group):
         try:
@@ -88,3 +95,12 @@ def test_what_fits(run_ranks, monkeypatch, n_ranks, share, expected):
 def test_small_models_ask_nobody(monkeypatch):
     monkeypatch.setattr(_room, "allgather", None)
     assert find_room(LocalGroup.create(2)[0], (3, 100), 8, 0) == Room()
+
+
+def test_nothing_is_said_of_steps_that_nobody_wants(run_ranks, monkeypatch, caplog):
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10)
+    caplog.set_level("INFO", logger="dask_ma.sfb")
+    for is_wanted in (False, True):
+        run_ranks(lambda group: find_room(group, SHAPE, 4, 0, is_wanted=is_wanted), 2)  # noqa: B023
+        assert caplog.text.count("There will only be passes") == is_wanted

@@ -109,6 +109,8 @@ class Fit(Method):
             "has_turned": self._is_refining,
             "is_refining": self._refinement is not None,
             "n_passes": self.engine.n_passes,
+            # Workers may have less memory, or more, where the fit goes on.
+            "room": list(self._room),
             "classes": self._problem.classes,
         }
         own = None
@@ -166,6 +168,8 @@ class Fit(Method):
         if np.isfinite(self._bound):
             fitted["dual_gap"] = self._best.objective - self._bound
         fitted["objective"] = self._best.objective
+        if self._wants_steps or not self._room.bound:
+            fitted["lacks"] = self._room.lacks
         return fitted
 
     def finish(self, converged: bool) -> None:
@@ -183,7 +187,7 @@ class Fit(Method):
         barrier(self.context.group)  # ranks of a process have it together
         is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
         is_unknown = is_unknown and not self._params.settings.exchange._goes_apart
-        is_unknown = is_unknown and self._room.steps
+        is_unknown = is_unknown and self._room.bound
         if converged and is_unknown and self._validation is None:
             found = self._objective.evaluate(self.engine.whole())
             self._bound = found.bound
@@ -200,7 +204,7 @@ class Fit(Method):
                 centre=shared.get("centre"),
                 with_class_sums=params.solver == "sdca",
             )
-            self._room = self._find_room()
+            self._room = self._find_room(shared.get("room"))
             self._model = self._make_model()
             start = self._start(state)
         shard = problem.shard
@@ -220,9 +224,11 @@ class Fit(Method):
         is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
         self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
 
-    def _find_room(self) -> Room:
-        """What there is memory for; a collective call."""
+    def _find_room(self, kept: Any) -> Room:
+        """What there is memory for, or was where the fit began; a collective call."""
         problem, params = self._problem, self._params
+        if kept is not None and (kept[0] or not params.must_refine):
+            return Room(*kept)
         shape = problem.n_problems, problem.shard.n_features
         has = has_blocks(self._penalty, self._totals, shape)
         return find_room(
@@ -230,6 +236,7 @@ class Fit(Method):
             shape,
             problem.dtype.itemsize,
             shape[0] * shape[1] ** 2 if has else 0,
+            is_wanted=self._wants_steps,
             is_required=params.must_refine,
         )
 
@@ -313,12 +320,17 @@ class Fit(Method):
         return self._params.refine and self._room.steps
 
     @property
-    def _can_refine(self) -> bool:
-        """Whether steps on the whole objective may take over."""
+    def _wants_steps(self) -> bool:
+        """Whether steps on the whole objective may take over, if there is memory."""
         params = self._params
         is_possible = params.tol is not None and self._validation is None
         is_possible = is_possible and not params.settings.exchange._goes_apart
-        return self._refines and is_possible and not self._penalty.trace
+        return params.refine and is_possible and not self._penalty.trace
+
+    @property
+    def _can_refine(self) -> bool:
+        """Whether steps on the whole objective may take over."""
+        return self._wants_steps and self._room.steps
 
     def _run_stochastic(self) -> None:
         """Go over the rows with factors."""

@@ -22,6 +22,9 @@ _MEMORY, _MOST_STORED = 10, 2**28  # pairs of BFGS at most, and numbers in them
 _OF_ROOT, _OF_PAIR = 12, 2
 _OF_BLOCKS = 16  # bytes for a second derivative, with those of factors
 _OF_RANK = 8  # those of each rank: gradients, found and sent, and matrices
+# Those for a bound alone: a gradient, one that is sent and the whole matrix, and sums
+# of the rows of each class.
+_OF_BOUND, _OF_BOUND_ROOT = 3, 2
 
 
 class Room(NamedTuple):
@@ -33,10 +36,16 @@ class Room(NamedTuple):
         Steps on the whole objective.
     blocks : bool
         Second derivatives within outputs besides.
+    bound : bool
+        A lower bound of the objective, once.
+    lacks : str
+        What steps would take, where there is no room for them.
     """
 
     steps: bool = True
     blocks: bool = True
+    bound: bool = True
+    lacks: str = ""
 
 
 def count_pairs(n_variables: int) -> int:
@@ -84,6 +93,7 @@ def find_room(
     itemsize: int,
     n_in_blocks: int,
     *,
+    is_wanted: bool = True,
     is_required: bool = False,
 ) -> Room:
     """Whether all processes have the memory, alike on all ranks; a collective call.
@@ -98,6 +108,8 @@ def find_room(
         Bytes of a coefficient.
     n_in_blocks : int
         Second derivatives within outputs; 0 where these are not wanted.
+    is_wanted : bool, default=True
+        Whether it is worth a word in the log if there are no steps.
     is_required : bool, default=False
         Whether the steps have been asked for.
 
@@ -110,33 +122,40 @@ def find_room(
     InsufficientMemoryError
         On all ranks, if there is no room for what has been asked for.
     """
-    n_outputs, n_features = shape
-    n_variables = n_outputs * n_features
+    n_variables = shape[0] * shape[1]
     if (
         step_bytes(n_variables, itemsize, 1, has_root=True) + _OF_BLOCKS * n_in_blocks
         < _SMALL
     ):
         return Room()
-    has_root = 0 in group.local_ranks
-    own = step_bytes(n_variables, itemsize, len(group.local_ranks), has_root=has_root)
-    needs = own, _OF_BLOCKS * n_in_blocks * has_root, memory_here()
-    steps, blocks, limits = np.array(allgather(group, needs), dtype=np.float64).T
-    may_take = _MOST * limits
-    room = Room(
-        bool((steps <= may_take).all()), bool((steps + blocks <= may_take).all())
+    has_root, n_here = 0 in group.local_ranks, len(group.local_ranks)
+    own = step_bytes(n_variables, itemsize, n_here, has_root=has_root)
+    bound = 8 * n_variables * (_OF_BOUND * n_here + _OF_BOUND_ROOT * has_root)
+    needs = own, _OF_BLOCKS * n_in_blocks * has_root, bound, memory_here()
+    found = np.array(allgather(group, needs), dtype=np.float64)
+    steps, blocks, bounds, limits = found.T
+    most = _MOST * limits
+    has_steps, has_blocks, has_bound = (
+        bool((part <= most).all()) for part in (steps, steps + blocks, bounds)
     )
-    if not room.steps:
-        fullest = int((steps / limits).argmax())
-        sizes = (steps[fullest], may_take[fullest], steps[fullest] / _MOST)
-        text = (
-            "steps on the whole objective, of {} outputs and {} features, would take "
-            "{} in a process, which may take {}, half of its memory; {} would be enough"
-        ).format(n_outputs, n_features, *(format_bytes(int(size)) for size in sizes))
-        if is_required:
-            raise InsufficientMemoryError(
-                f"refine=True, but {text}; take larger workers, or fewer threads of "
-                "each, or leave refine at 'auto', with which the passes go on instead"
-            )
-        if group.rank == 0:
-            logger.info("There will only be passes: %s", text)
-    return room
+    if has_steps:
+        return Room(has_steps, has_blocks, has_bound)
+    lacks = _lack(shape, steps, most)
+    if is_required:
+        raise InsufficientMemoryError(
+            f"refine=True, but {lacks}; take larger workers, or fewer threads of "
+            "each, or leave refine at 'auto', with which there are passes alone"
+        )
+    if is_wanted and group.rank == 0:
+        logger.info("There will only be passes: %s", lacks)
+    return Room(has_steps, has_blocks, has_bound, lacks)
+
+
+def _lack(shape: tuple[int, int], needs: np.ndarray, most: np.ndarray) -> str:
+    """What is missing in the process that is the fullest, and what would be enough."""
+    fullest = int((needs / most).argmax())
+    sizes = needs[fullest], most[fullest], needs[fullest] / _MOST
+    return (
+        "steps on the whole objective, of {} outputs and {} features, would take "
+        "{} in a process, which may take {}, half of its memory; {} would be enough"
+    ).format(*shape, *(format_bytes(int(size)) for size in sizes))
