@@ -1,5 +1,8 @@
 """The matrix that is penalised late, against the slow loop."""
 
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -229,6 +232,21 @@ def test_a_state_that_was_kept_comes_back_without_a_copy():
     np.testing.assert_array_equal(kept, np.arange(6.0).reshape(2, 3).T)
 
 
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize(
+    "picked", [np.s_[::-1], np.s_[:, ::-1], np.s_[:1], np.s_[:, :1], np.s_[:]], ids=str
+)
+def test_values_in_another_order_are_other_values(picked, is_frozen):
+    matrix = ParameterMatrix(np.arange(6.0).reshape(2, 3), None, NoPenalty())
+    before = matrix.whole().copy()
+    kept = matrix.freeze() if is_frozen else None
+    matrix.replace(matrix.whole()[picked], None)
+    expected = np.broadcast_to(before[picked], before.shape)
+    np.testing.assert_array_equal(matrix.whole(), expected)
+    if kept is not None:
+        np.testing.assert_array_equal(kept, before)
+
+
 @every_kind
 @pytest.mark.parametrize("chunk", [1, 7, 10**6])
 def test_a_matrix_made_of_dual_sums_some_columns_at_a_time(monkeypatch, kind, chunk):
@@ -254,3 +272,23 @@ def test_a_matrix_made_of_dual_sums_some_columns_at_a_time(monkeypatch, kind, ch
     assert len(calls) == n_calls + -(-D // max(1, min(D, chunk // J)))
     matrix.replace(3 * matrix.stored(), None)
     np.testing.assert_allclose(matrix.whole(), 6 * sums.T)
+
+
+def test_what_optimisers_change_is_looked_at_again():
+    view = _dual.DualView(lambda sums: 2 * sums, "operator", is_columnwise=False)
+    matrix = ParameterMatrix(make_start(), None, NoPenalty(), view)
+    before, gradient = matrix.whole().copy(), np.ones((D, J))
+    optimizer = SimpleNamespace(step=lambda x, g, length: np.subtract(x, g, out=x))
+    matrix.descend(optimizer, gradient, 1.0)
+    np.testing.assert_allclose(matrix.whole(), before - 2)
+
+
+def test_a_matrix_is_not_forgotten_while_it_is_found():
+    view = _dual.DualView(lambda sums: 2 * sums, "operator", is_columnwise=False)
+    other = threading.Thread(target=view.forget)
+    with view._lock:
+        other.start()
+        other.join(0.05)
+        assert other.is_alive()
+    other.join(10)
+    assert not other.is_alive()

@@ -1,5 +1,7 @@
 """Ranks of a process that have the same matrix at all times have it together."""
 
+import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +13,8 @@ from scipy import sparse
 from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
 from dask_ma.sfb import Exchange, FactorModel, ParameterMatrix, run
+from dask_ma.sfb._best import Best
+from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb.exchange import _full_matrix
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.logistic import _class_sums, _dual_model
@@ -262,3 +266,28 @@ def test_sums_of_updates_in_parts(monkeypatch, kind, by_server, wire_dtype, most
         slopes = sum(u.sum(axis=0) for u, _ in pairs)
         np.testing.assert_allclose(found.slopes, slopes, tol, tol)
         np.testing.assert_allclose(found.square, (expected**2).sum(), tol)
+
+
+def test_none_goes_on_before_all_have_gone_back(monkeypatch):
+    """One that is late would put the best values where others are at work already."""
+    n_ranks, n_given, seen, lock = 3, [0], [], threading.Lock()
+    give, run_pass = Best.give, BroadcastEngine.run_pass
+
+    def give_late(best, matrix):
+        if not matrix.is_owner:
+            time.sleep(0.05)
+        give(best, matrix)
+        with lock:
+            n_given[0] += 1
+
+    def run_then(engine):
+        seen.append(n_given[0])
+        run_pass(engine)
+
+    monkeypatch.setattr(Best, "give", give_late)
+    monkeypatch.setattr(BroadcastEngine, "run_pass", run_then)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 6)), np.arange(90) % 3
+    params = {"solver": "sgd", "refine": False, "communication": "factors"}
+    SFBLogisticRegression(**params, n_ranks=n_ranks, random_state=0, tol=0.01).fit(X, y)
+    assert max(seen) > 0 and all(n % n_ranks == 0 for n in seen)

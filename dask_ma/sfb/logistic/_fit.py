@@ -91,7 +91,7 @@ class Fit(Method):
         self._outlook.least = [float(gap) for gap in shared["outlook"]]
         self._is_refining = bool(shared["has_turned"])
         if shared["is_refining"]:
-            self._best.give(self.engine.matrix)
+            self._go_back()
             self._unite()
             self._refinement = self._make_refinement(state.own or None)
 
@@ -182,9 +182,8 @@ class Fit(Method):
         """
         if self._params.max_iter == 1 and self._params.tol is None:
             return  # one pass is its own best, as in partial fits
-        self._best.give(self.engine.matrix)
+        self._go_back()
         self._best.forget()
-        barrier(self.context.group)  # ranks of a process have it together
         is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
         is_unknown = is_unknown and not self._params.settings.exchange._goes_apart
         is_unknown = is_unknown and self._room.bound
@@ -284,6 +283,14 @@ class Fit(Method):
         place = iteration, n_passes, n_outputs
         return Start(values, intercept, *place, is_plain=is_refining)
 
+    def _go_back(self) -> None:
+        """Let the matrix be the best one so far; a collective call."""
+        # Ranks of a process have it together: none may look at it before all have put
+        # the values there, nor put them there while another still looks at others.
+        barrier(self.context.group)
+        self._best.give(self.engine.matrix)
+        barrier(self.context.group)
+
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
         self.engine.unite()
@@ -355,7 +362,7 @@ class Fit(Method):
     def _refine(self) -> None:
         """Make a step on the whole objective."""
         if self._refinement is None:
-            self._best.give(self.engine.matrix)
+            self._go_back()
             self._unite()
             self._refinement = self._make_refinement()
         self._refinement.run_round()
@@ -441,7 +448,7 @@ class Fit(Method):
         self._rule.restart()
         assert isinstance(model, GradientModel)
         model.shorten()
-        self._best.give(self.engine.matrix)
+        self._go_back()
         return gain <= (self._params.tol or 0.0) * best and best <= null
 
     def _null_objective(self) -> float:

@@ -47,7 +47,8 @@ class DualView:
 
     def forget(self) -> None:
         """Take note that the sums have changed, while nobody looks at the matrix."""
-        self._found = None
+        with self._lock:
+            self._found = None
 
     def whole(self, sums: np.ndarray) -> np.ndarray:
         """The matrix, transposed.
@@ -63,14 +64,15 @@ class DualView:
             Not to be changed.
         """
         with self._lock:
-            if self._found is None and self._is_columnwise:
+            found = self._found
+            if found is None and self._is_columnwise:
                 found = np.empty_like(sums)
                 for part in _parts(sums.shape):
                     found[part] = self._apply(sums[part])
-                self._found = found
-            elif self._found is None:
-                self._found = self._apply(sums)
-            return self._found
+            elif found is None:
+                found = self._apply(sums)
+            self._found = found
+            return found
 
     def chunks(self, sums: np.ndarray) -> Iterator[np.ndarray]:
         """The matrix, transposed, some columns at a time where that can be.

@@ -266,6 +266,7 @@ class ParameterMatrix:
         values = self._late.writable()
         optimizer.step(values.reshape(-1), gradient.reshape(-1), step)
         self._late.note_change(None)
+        self._has_changed()
 
     def penalise(self, step: float) -> None:
         """Apply the prox operator, if need be when a column is next looked at.
