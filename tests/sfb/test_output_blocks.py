@@ -17,6 +17,7 @@ from dask_ma.sfb.logistic import _curvature, _fit, _objective, _refine, _room
 from dask_ma.sfb.logistic._curvature import moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import has_blocks
+from dask_ma.sfb.model import _rows
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.prox import NoPenalty
 
@@ -176,6 +177,36 @@ def test_against_all_second_derivatives(
     for k in range(n_outputs):
         own = np.flatnonzero(outputs == k)
         np.testing.assert_allclose(found[:, k], whole[np.ix_(own, own)], atol=1e-12)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 64 * 8 * 3, 2**26])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_products_keep_some_probabilities(n_bytes, n_outputs, run_ranks, monkeypatch):
+    """Those that are too many are found again."""
+    monkeypatch.setattr(_curvature, "_KEPT_BYTES", n_bytes)
+    monkeypatch.setattr(_rows, "_CHUNK", 1)  # batches of 64 rows
+    rng = np.random.default_rng(0)
+    rows, weight = rng.normal(size=(200, 4)), rng.uniform(0.5, 2, 200)
+    W, b = rng.normal(size=(n_outputs, 4)), rng.normal(size=n_outputs)
+
+    def program(group):
+        shard = Shard([Block(rows, np.zeros(200), weight, 0, 0)], 4, rows.dtype)
+        problem = SimpleNamespace(shard=shard, n_problems=n_outputs, total_rows=200)
+        totals = SimpleNamespace(centred=lambda X: X)
+        matrix = ParameterMatrix(W.copy(), b, NoPenalty())
+        curvature = _curvature.Curvature(problem, totals, group, matrix)
+        kept = sum(map(len, curvature._kept))
+        return kept, [curvature.product(W.T, b) for _ in range(2)]
+
+    [(kept, products)] = run_ranks(program, 1)
+    assert kept == {0: 0, 2**26: 200}.get(n_bytes, 64 if n_outputs == 3 else 192)
+    features = np.repeat(np.arange(5), n_outputs)
+    outputs = np.tile(np.arange(n_outputs), 5)
+    p = softmax(rows @ W.T + b)
+    whole = softmax_hessian(rows, p, weight, features, outputs) / 200
+    expected = (whole @ np.vstack([W.T, b]).ravel()).reshape(5, n_outputs)
+    for values, slopes in products:
+        np.testing.assert_allclose(np.vstack([values, slopes]), expected, atol=1e-12)
 
 
 def test_only_rank_0_has_them_all(run_ranks, monkeypatch):

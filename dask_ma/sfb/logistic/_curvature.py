@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
 _PART_BYTES = 2**24  # of second derivatives that a rank has at a time
+_KEPT_BYTES = 2**26  # of probabilities that a rank keeps between products
 
 
 def moments_of_outputs(
@@ -104,7 +106,10 @@ def _parts(
 
 
 class Curvature:
-    """Second derivatives at a point; a rank keeps the probabilities of its rows.
+    """Second derivatives at a point.
+
+    A rank keeps the probabilities of its rows, as far as they are not very many, and
+    finds the others again for each product.
 
     Parameters
     ----------
@@ -115,17 +120,21 @@ class Curvature:
     group : Group
         This rank.
     matrix : ParameterMatrix
-        The point.
+        The point; not to be changed between products.
     """
 
     def __init__(
         self, problem: Problem, totals: Totals, group: Group, matrix: ParameterMatrix
     ) -> None:
         self._problem, self._totals, self._group = problem, totals, group
-        self._probabilities = [
-            softmax(matrix.product(totals.centred(batch.X)))
-            for _, batch in row_batches(problem.shard, problem.n_problems)
-        ]
+        self._matrix = matrix
+        self._kept: list[np.ndarray] = []  # of the first batches
+        n_left = _KEPT_BYTES // (matrix.dtype.itemsize * problem.n_problems)
+        for _, batch in row_batches(problem.shard, problem.n_problems):
+            n_left -= batch.X.shape[0]
+            if n_left < 0:
+                break
+            self._kept.append(self._probabilities(totals.centred(batch.X)))
 
     def product(
         self, values: np.ndarray, intercept: np.ndarray
@@ -145,8 +154,10 @@ class Curvature:
         """
         total, slopes = np.zeros(values.shape), np.zeros(values.shape[1])
         batches = row_batches(self._problem.shard, self._problem.n_problems)
-        for (_, batch), p in zip(batches, self._probabilities, strict=True):
+        for number, (_, batch) in enumerate(batches):
             X = self._totals.centred(batch.X)
+            is_kept = number < len(self._kept)
+            p = self._kept[number] if is_kept else self._probabilities(X)
             change = X @ values
             if len(intercept):
                 change += intercept
@@ -164,3 +175,7 @@ class Curvature:
             return None
         total, slopes = (part / self._problem.total_rows for part in found)
         return total, slopes
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        """Those of all outputs for some rows, which are centred."""
+        return softmax(self._matrix.product(X))
