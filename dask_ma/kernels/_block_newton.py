@@ -109,6 +109,9 @@ class _Model:
         least = x.sum(axis=1, keepdims=True) + (l1 / l2)[:, np.newaxis] * signs
         places = np.hstack([-x, -least / n_outputs])
         self.x[features] = x + np.median(places, axis=1)[:, np.newaxis]
+        # Without a parabola it is least between the middle kinks, or in the middle one.
+        features = np.flatnonzero((self._l1 > 0) & (self._l2 == 0))
+        self.x[features] -= _middle(self.x[features])
 
     def solve(self, output: int) -> None:
         """Go to the minimum among points with the same signs, or towards it."""
@@ -116,22 +119,35 @@ class _Model:
         x = self.x[:, output]
         support = np.flatnonzero((x != 0) | (self._l1 == 0))
         start, l1, l2 = x[support], self._l1[support], self._l2[support]
+        damped = l2 + self._jitter
         system = block[np.ix_(support, support)]
-        system[np.diag_indices_from(system)] += l2 + self._jitter
+        system[np.diag_indices_from(system)] += damped
         slope = slopes[support] + l1 * np.sign(start) + l2 * start
         try:
-            step = -linalg.solve(system, slope, assume_a="pos", check_finite=False)
+            # There is room for one such system, which is symmetric, and not for two.
+            options = {"assume_a": "pos", "overwrite_a": True, "check_finite": False}
+            step = -linalg.solve(system.T, slope, **options)
         except linalg.LinAlgError:  # rounding has made it indefinite
             return
         turns = (l1 > 0) & (start * (start + step) < 0)
         for end in (np.where(turns, 0, start + step), _until(start, step, turns)):
             move = end - start
-            gain = float(move @ (slope + system @ move / 2))
+            whole = np.zeros_like(slopes)
+            whole[support] = move
+            change = block @ whole
+            gain = float(move @ (slope + (change[support] + damped * move) / 2))
             # Where a sign turns, the penalty is not what it would be beyond.
             if gain < 0:
                 x[support] = end
-                slopes += block[:, support] @ move
+                slopes += change
                 return
+
+
+def _middle(x: np.ndarray) -> np.ndarray:
+    """An element in the middle of each row, that nearer zero where there are two."""
+    n = x.shape[1]
+    low, high = np.sort(x, axis=1)[:, [(n - 1) // 2, n // 2]].T
+    return np.where(np.abs(low) < np.abs(high), low, high)[:, np.newaxis]
 
 
 def _until(start: np.ndarray, step: np.ndarray, turns: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 
@@ -19,6 +21,8 @@ class ConjugateGradients:
         What is to be left of it, in parts of its length.
     most : int
         Most products.
+    precondition : callable, default=None
+        Positive definite, and about the inverse of `H`; lengths are by it then.
 
     Attributes
     ----------
@@ -28,15 +32,24 @@ class ConjugateGradients:
         What the next product is to be of; None at the end.
     """
 
-    def __init__(self, right: np.ndarray, *, tol: float, most: int) -> None:
+    def __init__(
+        self,
+        right: np.ndarray,
+        *,
+        tol: float,
+        most: int,
+        precondition: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> None:
         self.solution = np.zeros_like(right)
         self._rest = right.copy()
-        self._square = float(right @ right)
+        self._precondition = precondition
+        towards = self._towards()
+        self._square = float(right @ towards)
         self._least = self._square * tol**2
         self._n_left = most
         self.direction: np.ndarray | None = None
         if self._square > 0 and most:
-            self.direction = right.copy()
+            self.direction = towards.copy()
 
     def take(self, product: np.ndarray) -> None:
         """Make a step along the direction.
@@ -56,8 +69,14 @@ class ConjugateGradients:
         share = self._square / curvature
         self.solution += share * direction
         self._rest -= share * product
-        before, self._square = self._square, float(self._rest @ self._rest)
+        towards = self._towards()
+        before, self._square = self._square, float(self._rest @ towards)
         if self._square <= self._least or not self._n_left:
             self.direction = None
             return
-        self.direction = self._rest + (self._square / before) * direction
+        self.direction = towards + (self._square / before) * direction
+
+    def _towards(self) -> np.ndarray:
+        """Where what is left leads."""
+        rest = self._rest
+        return rest if self._precondition is None else self._precondition(rest)

@@ -17,6 +17,7 @@ from scipy import linalg
 
 _POWER_STEPS = 8
 _GROWTH = 1.5  # of a bound of the curvature that has turned out too low
+_CHUNK = 2**14  # variables at a time, whose pairs are put side by side
 _LEAST_CURVATURE = 1e-12  # of a pair, relative to the lengths of both parts
 
 
@@ -44,7 +45,8 @@ class CompactMemory:
         self.steps: list[np.ndarray] = []
         self.changes: list[np.ndarray] = []
         self._theta = 1.0
-        self._wide = np.zeros((0, 0))
+        self._crossed = np.zeros((0, 0))  # S Y^T, of steps and changes as rows
+        self._squared = np.zeros((0, 0))  # S S^T
         self._middle = np.zeros((0, 0))
 
     def add(self, step: np.ndarray, change: np.ndarray) -> None:
@@ -53,9 +55,9 @@ class CompactMemory:
         Parameters
         ----------
         step : ndarray of shape (n,)
-            By which the point has moved.
+            By which the point has moved; kept, not copied.
         change : ndarray of shape (n,)
-            By which the gradient has.
+            By which the gradient has; kept, not copied.
         """
         least = _LEAST_CURVATURE * np.linalg.norm(step) * np.linalg.norm(change)
         if not float(step @ change) > least:
@@ -63,13 +65,15 @@ class CompactMemory:
         self.steps = [*self.steps, step][-self.size :]
         self.changes = [*self.changes, change][-self.size :]
         self._theta = float(change @ change) / float(step @ change)
-        S, Y = np.array(self.steps), np.array(self.changes)
-        products = S @ Y.T
-        lower = np.tril(products, -1)
-        diagonal = np.diag(np.diag(products))
-        self._wide = np.vstack([Y, self._theta * S])
-        inverse = np.block([[-diagonal, lower.T], [lower, self._theta * S @ S.T]])
-        self._middle = np.linalg.pinv(inverse)
+        self._crossed = _grown(self._crossed, self.steps, self.changes)
+        self._squared = _grown(self._squared, self.steps, self.steps)
+        lower = np.tril(self._crossed, -1)
+        diagonal = np.diag(np.diag(self._crossed))
+        squared = self._theta * self._squared
+        middle = np.linalg.pinv(np.block([[-diagonal, lower.T], [lower, squared]]))
+        # There is no second array of the pairs: the factor of steps in W is in here.
+        units = np.repeat([1.0, self._theta], len(self.steps))
+        self._middle = middle * units * units[:, np.newaxis]
 
     def product(self, direction: np.ndarray) -> np.ndarray:
         """``B @ direction``.
@@ -83,9 +87,25 @@ class CompactMemory:
         product : ndarray of shape (n,)
         """
         product = self._theta * direction
-        if len(self._wide):
-            product -= (self._middle @ (self._wide @ direction)) @ self._wide
+        vectors = [*self.changes, *self.steps]
+        if vectors:
+            shares = self._middle @ [vector @ direction for vector in vectors]
+            for start in range(0, len(product), _CHUNK):
+                part = slice(start, start + _CHUNK)
+                product[part] -= shares @ np.array([vector[part] for vector in vectors])
         return product
+
+
+def _grown(
+    products: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]
+) -> np.ndarray:
+    """Products of all pairs of vectors, of which the last ones are new."""
+    n = len(left)
+    found = np.empty((n, n))
+    found[:-1, :-1] = products[len(products) - n + 1 :, len(products) - n + 1 :]
+    found[-1] = [left[-1] @ vector for vector in right]
+    found[:, -1] = [vector @ right[-1] for vector in left]
+    return found
 
 
 def penalty_of(point: np.ndarray, l1: np.ndarray, l2: np.ndarray) -> float:

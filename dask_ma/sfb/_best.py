@@ -56,6 +56,10 @@ class Best:
         if self._model is not None:
             matrix.replace(*self._model)
 
+    def forget(self) -> None:
+        """Let go of the model, but for its value and objective."""
+        self._model = None
+
     def take(self, freeze: Freeze) -> None:
         """Let the best model be another one of the same value; a collective call.
 

@@ -338,8 +338,7 @@ class BroadcastEngine:
 
     def objective(self, loss: float) -> float:
         """Objective, from the sum of the losses of all ranks; a collective call."""
-        find = partial(self._model.penalty, self.matrix)
-        penalty = self._process.one_if_same(find)
+        penalty = self._process.one_if_same(partial(self._model.penalty, self.matrix))
         if self._shares is not None:
             penalty = float(allreduce(self._context.group, np.array(penalty)))
         return loss / self.n_rows + penalty
@@ -449,9 +448,10 @@ class BroadcastEngine:
         elif self._common:
             gain = sum(packet.gain for packet in packets)
             if is_best_whole(factors, self.matrix):
-                self._take(whole_update(factors, self.matrix), gain)
+                make = partial(whole_update, factors, self.matrix)
+                self._take(self._process.one_if_same(make), gain)
                 return
-            square = product_square(*factors)
+            square = self._process.one_if_same(partial(product_square, *factors))
             scale *= self._common.agree(gain, square, factors.u.sum(axis=0))
         self._rebuild(factors, scale)
 

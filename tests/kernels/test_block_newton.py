@@ -72,3 +72,17 @@ def test_shifts_of_all_outputs_are_free():
     for shift in np.linspace(-3, 3, 601):
         assert (penalties(found + shift) >= penalties(found) - 1e-3).all()
     assert penalties(found).sum() < penalties(without).sum()
+
+
+@pytest.mark.parametrize("n_outputs", [2, 3, 4, 5])
+def test_shifts_without_a_parabola_end_in_a_zero(n_outputs):
+    """The penalty cannot be lower, and there is no such shift left among the signs."""
+    blocks, gradient, point, l1, l2 = problem(n_outputs=n_outputs)
+    gradient -= gradient.mean(axis=1, keepdims=True)
+    l1 = l1 / 100
+    found = block_point(blocks, gradient, point + 2, l1, 0 * l2, has_shifts=True)
+    penalised, shifts = found[:-1], np.linspace(-3, 3, 601)
+    assert np.isclose(penalised, 0, atol=0.05).any(axis=1).all()
+    least = np.abs(penalised).sum(axis=1)
+    for shift in shifts:
+        assert (np.abs(penalised + shift).sum(axis=1) >= least - 0.1).all()

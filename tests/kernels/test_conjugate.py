@@ -38,3 +38,22 @@ def test_nothing_to_do():
     assert solve(np.eye(3), np.zeros(3), tol=0.1, most=5)[1] == 0
     x, n_products = solve(np.zeros((3, 3)), np.ones(3), tol=0.1, most=5)
     assert n_products == 1 and not x.any()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_what_is_about_the_inverse_saves_products(share):
+    """The inverse itself all but one, whatever it is multiplied by."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(30, 20))
+    H, b = root.T @ root + np.diag(10.0 ** np.arange(-3, 2).repeat(4)), np.ones(20)
+
+    inverse = share * np.linalg.inv(H)
+    near = np.linalg.inv(H + np.diag(rng.random(20)))
+    found = [
+        solve(H, b, tol=1e-6, most=500, precondition=precondition)
+        for precondition in (inverse.dot, near.dot, None)
+    ]
+    for x, _ in found:
+        np.testing.assert_allclose(H @ x, b, atol=1e-3)
+    counts = [n_products for _, n_products in found]
+    assert counts[0] == 1 < counts[1] < counts[2]

@@ -6,6 +6,7 @@ from scipy.optimize import minimize
 
 from dask_ma.kernels import (
     CompactMemory,
+    _second_order,
     model_point,
     newton_excess,
     newton_point,
@@ -103,6 +104,22 @@ def test_the_memory_is_that_of_bfgs(n_pairs, size):
     np.testing.assert_allclose(memory.product(d), dense_bfgs(pairs, 12) @ d, rtol=1e-8)
     np.testing.assert_allclose(memory.product(pairs[-1][0]), pairs[-1][1], rtol=1e-8)
     assert len(memory.steps) == len(memory.changes) == min(n_pairs, size)
+
+
+def test_the_memory_has_no_copies_of_pairs(monkeypatch):
+    """Products go over some variables at a time."""
+    rng = np.random.default_rng(0)
+    steps, d = rng.normal(size=(4, 12)), rng.normal(size=12)
+    memory = CompactMemory(3)
+    for step in steps:
+        memory.add(step, 2 * step)
+    assert all(
+        np.shares_memory(a, b) for a, b in zip(memory.steps, steps[1:], strict=True)
+    )
+    whole = memory.product(d)
+    monkeypatch.setattr(_second_order, "_CHUNK", 5)
+    np.testing.assert_allclose(memory.product(d), whole, rtol=1e-12)
+    np.testing.assert_allclose(whole, 2 * d, rtol=1e-8)
 
 
 def test_pairs_without_curvature_are_passed_over():

@@ -1,10 +1,14 @@
 """The matrix that is penalised late, against the slow loop."""
 
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import sparse
 
 from dask_ma.sfb import ParameterMatrix
+from dask_ma.sfb.model import _dual
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, NoPenalty, Prox, TraceNorm
 
@@ -211,3 +215,80 @@ def test_penalties_of_users():
     matrix.penalise(0.1)
     np.testing.assert_array_equal(matrix, np.maximum(make_start(), 0))
     assert matrix.values.flags.c_contiguous and matrix.penalty() == 0
+
+
+def test_a_state_that_was_kept_comes_back_without_a_copy():
+    """Unless there have been changes since."""
+    matrix = ParameterMatrix(np.arange(6.0).reshape(2, 3), None, L2(0.5))
+    kept = matrix.freeze()
+    matrix.penalise(1.0)  # late: nothing is written
+    matrix.replace(kept, None)
+    assert np.shares_memory(matrix.values, kept)
+    np.testing.assert_array_equal(matrix.whole(), np.arange(6.0).reshape(2, 3).T)
+    matrix.subtract(Factors(np.ones((1, 2)), np.ones((1, 3))), 1.0)
+    matrix.replace(kept, None)
+    assert not np.shares_memory(matrix.values, kept)
+    np.testing.assert_array_equal(matrix.whole(), kept)
+    np.testing.assert_array_equal(kept, np.arange(6.0).reshape(2, 3).T)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize(
+    "picked", [np.s_[::-1], np.s_[:, ::-1], np.s_[:1], np.s_[:, :1], np.s_[:]], ids=str
+)
+def test_values_in_another_order_are_other_values(picked, is_frozen):
+    matrix = ParameterMatrix(np.arange(6.0).reshape(2, 3), None, NoPenalty())
+    before = matrix.whole().copy()
+    kept = matrix.freeze() if is_frozen else None
+    matrix.replace(matrix.whole()[picked], None)
+    expected = np.broadcast_to(before[picked], before.shape)
+    np.testing.assert_array_equal(matrix.whole(), expected)
+    if kept is not None:
+        np.testing.assert_array_equal(kept, before)
+
+
+@every_kind
+@pytest.mark.parametrize("chunk", [1, 7, 10**6])
+def test_a_matrix_made_of_dual_sums_some_columns_at_a_time(monkeypatch, kind, chunk):
+    """For products with rows, and for sums over its elements."""
+    monkeypatch.setattr(_dual, "_CHUNK", chunk)
+    calls = []
+
+    def operator(sums):
+        calls.append(sums.shape[1])
+        return 2 * sums
+
+    view = _dual.DualView(operator, "operator", is_columnwise=True)
+    sums = np.random.default_rng(0).normal(size=(J, D))
+    matrix = ParameterMatrix(sums, None, NoPenalty(), view)
+    rows = sparse.random_array((5, D), density=0.3, format="csr", rng=0)
+    X = rows if kind == "sparse" else rows.toarray()
+    np.testing.assert_allclose(matrix.product(X), 2 * (rows @ sums.T))
+    np.testing.assert_array_equal(np.vstack(list(matrix.chunks())), 2 * sums.T)
+    assert max(calls) <= max(1, chunk // J)
+    n_calls = len(calls)
+    for _ in range(2):
+        np.testing.assert_array_equal(matrix.whole(), 2 * sums.T)
+    assert len(calls) == n_calls + -(-D // max(1, min(D, chunk // J)))
+    matrix.replace(3 * matrix.stored(), None)
+    np.testing.assert_allclose(matrix.whole(), 6 * sums.T)
+
+
+def test_what_optimisers_change_is_looked_at_again():
+    view = _dual.DualView(lambda sums: 2 * sums, "operator", is_columnwise=False)
+    matrix = ParameterMatrix(make_start(), None, NoPenalty(), view)
+    before, gradient = matrix.whole().copy(), np.ones((D, J))
+    optimizer = SimpleNamespace(step=lambda x, g, length: np.subtract(x, g, out=x))
+    matrix.descend(optimizer, gradient, 1.0)
+    np.testing.assert_allclose(matrix.whole(), before - 2)
+
+
+def test_a_matrix_is_not_forgotten_while_it_is_found():
+    view = _dual.DualView(lambda sums: 2 * sums, "operator", is_columnwise=False)
+    other = threading.Thread(target=view.forget)
+    with view._lock:
+        other.start()
+        other.join(0.05)
+        assert other.is_alive()
+    other.join(10)
+    assert not other.is_alive()

@@ -1,9 +1,12 @@
 """Objective, derivatives and bound on all ranks, beside their formulas in one place."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import optimize, special
 
+from dask_ma.sfb.logistic import _class_sums, _objective
 from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import add_up
@@ -93,7 +96,12 @@ def centred(data):
 @pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3, 5])
 @pytest.mark.parametrize("penalty", PENALTIES)
-def test_value_and_gradient(run_ranks, make_shards, data, n_ranks, penalty):
+@pytest.mark.parametrize("n_bytes", [1, 50, 2**25])
+def test_value_and_gradient(
+    run_ranks, make_shards, monkeypatch, data, n_ranks, penalty, n_bytes
+):
+    """However much of a gradient is sent at a time."""
+    monkeypatch.setattr(_objective, "_PART_BYTES", n_bytes)
     n_outputs = data[-1]
     point, formula = some_point(n_outputs), centred(data)
     found = evaluate(run_ranks, make_shards, n_ranks, data, penalty, point)
@@ -191,6 +199,30 @@ def test_the_bound_is_below_all_values(run_ranks, make_shards, data, n_ranks, pe
     ]
     assert max(bounds) <= best.fun
     assert best.fun - max(bounds) < 0.05  # and says something
+
+
+def test_memory_of_four_ranks(run_ranks, make_shards, monkeypatch):
+    """A gradient of each, and little else."""
+    monkeypatch.setattr(_objective, "_PART_BYTES", 2**16)
+    monkeypatch.setattr(_class_sums, "_PART_BYTES", 2**16)
+    monkeypatch.setattr(_objective, "_CHUNK", 2**12)
+    X = np.random.default_rng(0).normal(size=(23, 8000))
+    data = X, np.arange(23) % 3, np.ones(23), 80
+    point = np.zeros(80 * 8001)
+
+    def measured():
+        evaluate(run_ranks, make_shards, 4, data, "l2", point)
+        return tracemalloc.get_traced_memory()[1] / (8 * 80 * 8000)
+
+    tracemalloc.start()
+    try:
+        measured()  # loads what it needs
+        tracemalloc.reset_peak()
+        found = measured()
+    finally:
+        tracemalloc.stop()
+    # With the matrix of each rank, and sums of classes.
+    assert found <= 4 + 4 + 2.5
 
 
 def test_nothing_is_known_without_a_penalty(run_ranks, make_shards, data):

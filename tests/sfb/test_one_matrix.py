@@ -1,16 +1,24 @@
 """Ranks of a process that have the same matrix at all times have it together."""
 
+import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
+import dask
 import numpy as np
 import pytest
 from scipy import sparse
 
+from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
 from dask_ma.sfb import Exchange, FactorModel, ParameterMatrix, run
+from dask_ma.sfb._best import Best
+from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb.exchange import _full_matrix
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
+from dask_ma.sfb.logistic import _class_sums, _dual_model
+from dask_ma.sfb.model import _dual
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty
 
@@ -79,6 +87,55 @@ def test_memory_where_states_are_kept(inproc_client, prox, content):
         peak(Large(prox), X[:, :10], n_ranks=4, communication=content)
         found = peak(Large(prox), X, n_ranks=4, communication=content)
     assert found <= 2 * 2.7
+
+
+def spread_rows(n_rows, n_features, n_stored):
+    """Sparse rows of float32."""
+    rng = np.random.default_rng(0)
+    indices = np.argsort(rng.random((n_rows, n_features)), axis=1)[:, :n_stored]
+    data = rng.normal(size=indices.size).astype(np.float32)
+    starts = np.arange(0, indices.size + 1, n_stored)
+    return sparse.csr_array(
+        (data, np.sort(indices, axis=1).ravel(), starts), shape=(n_rows, n_features)
+    )
+
+
+@pytest.mark.parametrize("penalty", ["l2", "elasticnet"])
+@pytest.mark.parametrize("content", ["factors", "full_matrix"])
+def test_memory_of_dual_ascent(monkeypatch, penalty, content):
+    """What bounds are made of is shared out, and kept as few numbers."""
+    n_classes, n_features = 250, 8000
+    # As large a share of a matrix as they are where matrices are large.
+    for module in (_class_sums, _dual_model, _dual):
+        for name in {"_PART_BYTES", "_CHUNK"} & set(vars(module)):
+            monkeypatch.setattr(module, name, 2**15)
+    monkeypatch.setattr(_full_matrix, "_LEAST_BYTES", 2**15)
+    X, y = spread_rows(600, n_features, 20), np.arange(600) % n_classes
+    model = SFBLogisticRegression(
+        solver="sdca",
+        penalty=penalty,
+        refine=False,
+        communication=content,
+        batch_size=16,
+        max_iter=3,
+        tol=None,
+        random_state=0,
+        n_ranks=4,
+    )
+    # They are small, but so are these matrices.
+    spans = {"dask-ma.trace.timeline": False, "dask-ma.trace.max-spans": 0}
+    with dask.config.set(spans):
+        model.fit(X[:, :100], y)  # loads what fits need
+        tracemalloc.start()
+        try:
+            model.fit(X, y)
+            found = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # The matrix and the best one; the sum of updates; where dual sums come besides, the
+    # matrix and its coefficients.
+    most = 2.8 if (content, penalty) == ("factors", "l2") else 3.8
+    assert found <= most * n_classes * n_features * 4
 
 
 def places(engines):
@@ -209,3 +266,28 @@ def test_sums_of_updates_in_parts(monkeypatch, kind, by_server, wire_dtype, most
         slopes = sum(u.sum(axis=0) for u, _ in pairs)
         np.testing.assert_allclose(found.slopes, slopes, tol, tol)
         np.testing.assert_allclose(found.square, (expected**2).sum(), tol)
+
+
+def test_none_goes_on_before_all_have_gone_back(monkeypatch):
+    """One that is late would put the best values where others are at work already."""
+    n_ranks, n_given, seen, lock = 3, [0], [], threading.Lock()
+    give, run_pass = Best.give, BroadcastEngine.run_pass
+
+    def give_late(best, matrix):
+        if not matrix.is_owner:
+            time.sleep(0.05)
+        give(best, matrix)
+        with lock:
+            n_given[0] += 1
+
+    def run_then(engine):
+        seen.append(n_given[0])
+        run_pass(engine)
+
+    monkeypatch.setattr(Best, "give", give_late)
+    monkeypatch.setattr(BroadcastEngine, "run_pass", run_then)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 6)), np.arange(90) % 3
+    params = {"solver": "sgd", "refine": False, "communication": "factors"}
+    SFBLogisticRegression(**params, n_ranks=n_ranks, random_state=0, tol=0.01).fit(X, y)
+    assert max(seen) > 0 and all(n % n_ranks == 0 for n in seen)

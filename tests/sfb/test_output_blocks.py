@@ -1,5 +1,6 @@
 """Steps by second derivatives within outputs, for many coefficients of dense rows."""
 
+import tracemalloc
 from types import SimpleNamespace
 
 import dask
@@ -10,11 +11,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.data import Block, Shard
+from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.kernels import softmax, softmax_hessian
-from dask_ma.sfb.logistic import _fit, _refine
+from dask_ma.sfb.logistic import _curvature, _fit, _objective, _refine, _room
 from dask_ma.sfb.logistic._curvature import moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import has_blocks
+from dask_ma.sfb.model import _rows
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.prox import NoPenalty
 
@@ -59,6 +62,42 @@ def test_weak_elastic_nets_of_dense_rows_come_to_their_optimum(l1_ratio, monkeyp
     monkeypatch.setattr(_refine, "has_blocks", lambda *_: False)
     with pytest.warns(ConvergenceWarning):
         fit(max_iter=model.n_iter_, **params)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_weak_1_norms_come_to_their_optimum(n_classes, fit_intercept):
+    """Nothing but the penalty knows of the mean of the outputs of a feature."""
+    rng = np.random.default_rng(0)
+    rows, truth = rng.normal(size=(300, 20)), rng.normal(size=(n_classes, 20))
+    classes = (rows @ truth.T + rng.gumbel(size=(300, n_classes))).argmax(axis=1)
+    params = {"penalty": "l1", "solver": "sgd", "fit_intercept": fit_intercept}
+    model = fit(rows, classes, tol=1e-5, max_iter=30, n_ranks=1, **params)
+    assert model.dual_gap_ <= 1e-5 * objective(model, rows, classes)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_products"), [(100, 60), (10**5, 60), (10**6, 7), (10**9, 5)]
+)
+def test_products_with_many_rows_are_few(n_rows, n_products):
+    """Each goes over all of them, where second derivatives are found from some."""
+    shown = SimpleNamespace(
+        _n_wanted=10**4, _n_rows=n_rows, _matrix=SimpleNamespace(shape=(10, 784))
+    )
+    assert _refine.Refinement._most_on_face.fget(shown) == n_products
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_steps_among_points_of_the_same_signs_save_others(monkeypatch, n_ranks):
+    """Those within outputs alone do not see how outputs change against each other."""
+    params = {"alpha": 1e-6, "l1_ratio": 0.15, "tol": 1e-4, "n_ranks": n_ranks}
+    model = fit(**params)
+    assert model.dual_gap_ <= 1e-4 * objective(model)
+    monkeypatch.setattr(_refine.Refinement, "_step_on_face", lambda _: None)
+    with pytest.warns(ConvergenceWarning):
+        fit(max_iter=2 * model.n_iter_, **params)
 
 
 @pytest.mark.usefixtures("many")
@@ -107,8 +146,12 @@ def test_where_they_are_looked_at(is_sparse):
 @pytest.mark.parametrize("stride", [1, 3])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("has_intercept", [False, True])
-def test_against_all_second_derivatives(stride, n_outputs, has_intercept, run_ranks):
-    """Those of one output, of all rows or some, whichever rank has them."""
+@pytest.mark.parametrize("n_bytes", [1, 120, 250, 2**20])
+def test_against_all_second_derivatives(
+    stride, n_outputs, has_intercept, n_bytes, run_ranks, monkeypatch
+):
+    """Those of one output, of all rows or some, however many are found at a time."""
+    monkeypatch.setattr(_curvature, "_PART_BYTES", n_bytes)
     rng = np.random.default_rng(0)
     rows, weight = rng.normal(size=(40, 4)), rng.uniform(0.5, 2, 40)
     W, b = rng.normal(size=(n_outputs, 4)), rng.normal(size=n_outputs)
@@ -134,3 +177,135 @@ def test_against_all_second_derivatives(stride, n_outputs, has_intercept, run_ra
     for k in range(n_outputs):
         own = np.flatnonzero(outputs == k)
         np.testing.assert_allclose(found[:, k], whole[np.ix_(own, own)], atol=1e-12)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 64 * 8 * 3, 2**26])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_products_keep_some_probabilities(n_bytes, n_outputs, run_ranks, monkeypatch):
+    """Those that are too many are found again."""
+    monkeypatch.setattr(_curvature, "_KEPT_BYTES", n_bytes)
+    monkeypatch.setattr(_rows, "_CHUNK", 1)  # batches of 64 rows
+    rng = np.random.default_rng(0)
+    rows, weight = rng.normal(size=(200, 4)), rng.uniform(0.5, 2, 200)
+    W, b = rng.normal(size=(n_outputs, 4)), rng.normal(size=n_outputs)
+
+    def program(group):
+        shard = Shard([Block(rows, np.zeros(200), weight, 0, 0)], 4, rows.dtype)
+        problem = SimpleNamespace(shard=shard, n_problems=n_outputs, total_rows=200)
+        totals = SimpleNamespace(centred=lambda X: X)
+        matrix = ParameterMatrix(W.copy(), b, NoPenalty())
+        curvature = _curvature.Curvature(problem, totals, group, matrix)
+        kept = sum(map(len, curvature._kept))
+        return kept, [curvature.product(W.T, b) for _ in range(2)]
+
+    [(kept, products)] = run_ranks(program, 1)
+    assert kept == {0: 0, 2**26: 200}.get(n_bytes, 64 if n_outputs == 3 else 192)
+    features = np.repeat(np.arange(5), n_outputs)
+    outputs = np.tile(np.arange(n_outputs), 5)
+    p = softmax(rows @ W.T + b)
+    whole = softmax_hessian(rows, p, weight, features, outputs) / 200
+    expected = (whole @ np.vstack([W.T, b]).ravel()).reshape(5, n_outputs)
+    for values, slopes in products:
+        np.testing.assert_allclose(np.vstack([values, slopes]), expected, atol=1e-12)
+
+
+def test_only_rank_0_has_them_all(run_ranks, monkeypatch):
+    n_outputs, n_features, n_bytes = 6, 300, 2**17
+    monkeypatch.setattr(_curvature, "_PART_BYTES", n_bytes)
+    rows = np.random.default_rng(0).normal(size=(40, n_features)).astype(np.float32)
+
+    def program(group):
+        shard = Shard([Block(rows, np.zeros(40), None, 0, 0)], n_features, rows.dtype)
+        problem = SimpleNamespace(shard=shard, n_problems=n_outputs)
+        totals = SimpleNamespace(centred=lambda X: X)
+        zeros = np.zeros((n_outputs, n_features), dtype=np.float32)
+        matrix = ParameterMatrix(zeros, None, NoPenalty())
+        return moments_of_outputs(problem, totals, group, matrix, 1)
+
+    run_ranks(program, 4)  # loads what it needs
+    tracemalloc.start()
+    try:
+        run_ranks(program, 4)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 1.3 * 4 * n_outputs * n_features**2 + 4 * 4 * n_bytes
+
+
+@pytest.mark.usefixtures("many")
+def test_without_memory_for_them(monkeypatch):
+    """Steps go on without; nothing but the way there is another one."""
+    params = {"alpha": 1e-3, "n_ranks": 2}
+    expected = fit(**params)
+    needed = _room.step_bytes(640, 8, 2, has_root=True)
+    limit = int((needed + 4 * 10 * 64**2) / _room._MOST)  # half of them
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: limit)
+    monkeypatch.setattr(_objective, "moments_of_outputs", None)
+    model = fit(**params)
+    assert model.dual_gap_ <= 1e-3 * objective(model)
+    assert abs(objective(model) - objective(expected)) <= 1e-3 * objective(expected)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("solver", ["sgd", "sdca"])
+def test_without_memory_for_steps_on_the_whole_objective(monkeypatch, n_ranks, solver):
+    """There are passes alone, unless the steps are asked for."""
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10**5)
+    monkeypatch.setattr(_fit, "Refinement", None)
+    params = {"alpha": 1e-5, "solver": solver, "n_ranks": n_ranks, "max_iter": 30}
+    with pytest.warns(ConvergenceWarning, match="would be enough"):
+        model = fit(**params)
+    assert np.isfinite(model.coef_).all()
+    with pytest.raises(
+        InsufficientMemoryError, match=r"10 outputs and 64 features.*iB"
+    ):
+        fit(refine=True, **params)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10**9)
+    with pytest.raises(TypeError):
+        fit(**params)
+
+
+def spread_out():
+    """Rows on which passes alone end far from the optimum."""
+    rng = np.random.default_rng(0)
+    rows, truth = rng.normal(size=(600, 64)), 3 * rng.normal(size=(10, 64))
+    rows = (rows * np.logspace(0, -1, 64)).astype(np.float32)
+    classes = (rows @ truth.T + rng.gumbel(size=(600, 10))).argmax(axis=1)
+    params = {"penalty": "l2", "alpha": 3e-4, "solver": "sgd", "tol": 1e-2}
+    return (rows, classes), {**params, "n_ranks": 2}
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [(10**5, r"gap of .*larger workers.*would be enough"), (10, "is not known.*iB")],
+)
+def test_passes_that_end_early_for_lack_of_memory_warn(monkeypatch, limit, message):
+    """With a gap, if there is memory for that."""
+    data, params = spread_out()
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: limit)
+    with pytest.warns(ConvergenceWarning, match=message):
+        model = fit(*data, **params)
+    assert model.n_iter_ < model.max_iter
+    assert hasattr(model, "dual_gap_") == (limit > 10)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("refine", ["auto", True])
+@pytest.mark.parametrize("first", [3, 5])
+def test_a_resumed_fit_has_the_memory_that_there_was(
+    tmp_path, monkeypatch, refine, first
+):
+    data, params = spread_out()
+    params.update(refine=refine, communication="factors")
+    whole = fit(*data, **params)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(*data, max_iter=first, **params)
+        monkeypatch.setattr(_room, "_SMALL", 0)
+        monkeypatch.setattr(_room, "memory_here", lambda: 10)
+        resumed = fit(*data, **params)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert resumed.dual_gap_ == whole.dual_gap_

@@ -69,7 +69,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     tol : float or None, default=1e-3
         The fit ends when the duality gap is at most this times the objective, so that
         the objective is no more than that above its minimum. Where no gap is looked for
-        (``penalty=None``, or "sgd" with ``refine=False``), it ends when passes no
+        (``penalty=None``, or "sgd" with ``refine=False`` or without the memory for
+        the steps of `refine`), it ends when passes no
         longer improve the objective by this times itself, and with `early_stopping`,
         when `n_iter_no_change` passes in a row have not improved the validation score
         by this. None makes `max_iter` passes. In any case the model of the best pass is
@@ -81,7 +82,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         each class for an L1 part and dense rows, else with limited-memory BFGS. A step
         sends a matrix or two per rank, or second derivatives, where False sends none
         with full broadcasts. "auto" is True where it is possible, which is not with
-        ``penalty="trace"``, `early_stopping` or ``tol=None``.
+        ``penalty="trace"``, `early_stopping` or ``tol=None``, nor where steps would
+        take more than half of the memory of a worker, which True raises an error for.
     batch_size : int, default=64
         Rows of a batch, on the rank that has most rows, at least 1; in the paper, `K`.
         With "sdca", larger batches do not change the length of steps.
@@ -146,7 +148,8 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         Sorted labels.
     dual_gap_ : float
         How far the objective is from its minimum at most; missing where there is no
-        penalty, and for "sgd" with ``tol=None`` or `early_stopping`.
+        penalty, and for "sgd" with ``tol=None``, `early_stopping` or without memory for
+        a gradient of all rows.
     solver_ : str
         "sgd" or "sdca".
     eta0_ : float

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
-from dask_ma.comm import Group, allreduce, reduce
+from dask_ma.comm import Group, allreduce, barrier, reduce
 from dask_ma.kernels import softmax
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
+
+_PART_BYTES = 2**24  # of second derivatives that a rank has at a time
+_KEPT_BYTES = 2**26  # of probabilities that a rank keeps between products
 
 
 def moments_of_outputs(
@@ -31,32 +37,79 @@ def moments_of_outputs(
     Returns
     -------
     moments : ndarray of shape (n_features, n_outputs, n_features) or None
-        On rank 0; with a feature more for the intercept, if there is one.
+        On rank 0; with a feature more for the intercept, if there is one. No rank has
+        more than some of them besides.
     """
-    has_intercept = matrix.intercept is not None
-    n_outputs, n_features = matrix.shape[0], matrix.shape[1] + has_intercept
-    total = np.zeros((n_outputs, n_features, n_features), dtype=matrix.dtype)
-    weights = 0.0
-    for rows, batch in row_batches(problem.shard, n_outputs):
-        picked = slice(-rows.start % stride, None, stride)
-        X, weight = totals.centred(batch.X[picked]), batch.sample_weight
+    weights, curvatures = 0.0, []
+    for X, weight in _picked(problem, totals, stride):
         p = softmax(matrix.product(X))
-        curvatures = p * (1 - p)
-        if weight is not None:
-            curvatures *= weight[picked, np.newaxis]
-        weights += float(len(p) if weight is None else weight[picked].sum())
-        if has_intercept:
-            X = np.hstack([X, np.ones((len(X), 1), dtype=X.dtype)])
-        for moments, own in zip(total, np.sqrt(curvatures).T, strict=True):
-            scaled = X * own[:, np.newaxis]
-            moments += scaled.T @ scaled
+        p *= 1 - p
+        curvatures.append(p if weight is None else p * weight[:, np.newaxis])
+        weights += float(len(p) if weight is None else weight.sum())
     weights = float(allreduce(group, np.array(weights)))
-    found = reduce(group, total)
-    return None if found is None else found.transpose(1, 0, 2) / weights
+    n_outputs, n_features = matrix.shape[0], matrix.shape[1] + _has_intercept(matrix)
+    found = None
+    if group.rank == 0:
+        found = np.empty((n_outputs, n_features, n_features), dtype=matrix.dtype)
+    for outputs, features in _parts(n_outputs, n_features, matrix.dtype.itemsize):
+        if outputs.start or features.start:
+            barrier(group)  # none is to send more than rank 0 has taken
+        # Of some features, the products with those that come after them are enough.
+        shape = outputs.stop - outputs.start, features.stop - features.start
+        own = np.zeros((*shape, n_features - features.start), dtype=matrix.dtype)
+        rows = _picked(problem, totals, stride)
+        for (X, _), curvature in zip(rows, curvatures, strict=True):
+            if _has_intercept(matrix):
+                X = np.hstack([X, np.ones((len(X), 1), dtype=X.dtype)])
+            roots = np.sqrt(curvature[:, outputs].T)
+            for moments, root in zip(own, roots, strict=True):
+                scaled = X[:, features.start :] * root[:, np.newaxis]
+                moments += scaled[:, : shape[1]].T @ scaled
+        total = reduce(group, own)
+        if found is not None and total is not None:
+            found[outputs, features, features.start :] = total
+            found[outputs, features.start :, features] = total.transpose(0, 2, 1)
+    if found is None:
+        return None
+    found /= found.dtype.type(weights)
+    return found.transpose(1, 0, 2)
+
+
+def _has_intercept(matrix: ParameterMatrix) -> bool:
+    """Whether there are intercepts."""
+    return matrix.intercept is not None
+
+
+def _picked(
+    problem: Problem, totals: Totals, stride: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """One row of so many, centred, and their weights."""
+    for rows, batch in row_batches(problem.shard, problem.n_problems):
+        picked = slice(-rows.start % stride, None, stride)
+        weight = batch.sample_weight
+        weight = None if weight is None else weight[picked]
+        yield totals.centred(batch.X[picked]), weight
+
+
+def _parts(
+    n_outputs: int, n_features: int, itemsize: int
+) -> Iterator[tuple[slice, slice]]:
+    """Some outputs at a time, or some features of one, for all second derivatives."""
+    n_bytes = n_features**2 * itemsize
+    n_each = max(1, _PART_BYTES // n_bytes)
+    n_strips = -(-n_bytes // _PART_BYTES)
+    length = -(-n_features // n_strips)
+    for output in range(0, n_outputs, n_each):
+        outputs = slice(output, min(output + n_each, n_outputs))
+        for start in range(0, n_features, length):
+            yield outputs, slice(start, min(start + length, n_features))
 
 
 class Curvature:
-    """Second derivatives at a point; a rank keeps the probabilities of its rows.
+    """Second derivatives at a point.
+
+    A rank keeps the probabilities of its rows, as far as they are not very many, and
+    finds the others again for each product.
 
     Parameters
     ----------
@@ -67,17 +120,21 @@ class Curvature:
     group : Group
         This rank.
     matrix : ParameterMatrix
-        The point.
+        The point; not to be changed between products.
     """
 
     def __init__(
         self, problem: Problem, totals: Totals, group: Group, matrix: ParameterMatrix
     ) -> None:
         self._problem, self._totals, self._group = problem, totals, group
-        self._probabilities = [
-            softmax(matrix.product(totals.centred(batch.X)))
-            for _, batch in row_batches(problem.shard, problem.n_problems)
-        ]
+        self._matrix = matrix
+        self._kept: list[np.ndarray] = []  # of the first batches
+        n_left = _KEPT_BYTES // (matrix.dtype.itemsize * problem.n_problems)
+        for _, batch in row_batches(problem.shard, problem.n_problems):
+            n_left -= batch.X.shape[0]
+            if n_left < 0:
+                break
+            self._kept.append(self._probabilities(totals.centred(batch.X)))
 
     def product(
         self, values: np.ndarray, intercept: np.ndarray
@@ -97,8 +154,10 @@ class Curvature:
         """
         total, slopes = np.zeros(values.shape), np.zeros(values.shape[1])
         batches = row_batches(self._problem.shard, self._problem.n_problems)
-        for (_, batch), p in zip(batches, self._probabilities, strict=True):
+        for number, (_, batch) in enumerate(batches):
             X = self._totals.centred(batch.X)
+            is_kept = number < len(self._kept)
+            p = self._kept[number] if is_kept else self._probabilities(X)
             change = X @ values
             if len(intercept):
                 change += intercept
@@ -116,3 +175,7 @@ class Curvature:
             return None
         total, slopes = (part / self._problem.total_rows for part in found)
         return total, slopes
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        """Those of all outputs for some rows, which are centred."""
+        return softmax(self._matrix.product(X))

@@ -20,6 +20,7 @@ from dask_ma.kernels import (
     softmax,
 )
 from dask_ma.kernels.prox import L1
+from dask_ma.sfb.logistic._class_sums import feature_parts
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._softmax_model import LogisticModel
@@ -177,7 +178,8 @@ class DualModel(LogisticModel):
         return changes, X
 
     def penalty(self, matrix: ParameterMatrix) -> float:
-        return float(self._penalty.prox.value(matrix.whole().T))
+        prox = self._penalty.prox
+        return float(sum(prox.value(part.T) for part in matrix.chunks()))
 
     def begin_pass(self, matrix: ParameterMatrix) -> None:
         """Move the intercepts towards what the constraint asks for."""
@@ -207,8 +209,9 @@ class DualModel(LogisticModel):
         total = 0.0
         for rows, block in self._blocks():
             total += mixed_entropy_sum(self.dual[rows], block.sample_weight, mix)
-        total = float(allreduce(self._group, np.array(total)))
-        return total / self._n_rows - self._conjugate_of_mixture(matrix.stored(), mix)
+        conjugate = self._conjugate_of_mixture(matrix.stored(), mix)
+        total, conjugate = allreduce(self._group, np.array([total, conjugate])).tolist()
+        return total / self._n_rows - conjugate
 
     def matrix_of(self, sums: np.ndarray) -> np.ndarray:
         """The transposed matrix that belongs to what a run has kept."""
@@ -247,23 +250,23 @@ class DualModel(LogisticModel):
                 margins = np.asarray(block.X @ values).reshape(len(block.y), -1)
                 margins = margins if intercept is None else margins + intercept
                 self.dual[rows] = softmax(margins)
-        total = np.zeros(values.shape)
-        for rows, block in self._blocks():
-            total += block.X.T @ self._residuals(rows, block)
-        total = allreduce(self._group, total)
+        found = np.empty(values.shape, dtype=self._dtype)
+        for features in feature_parts(*values.shape):
+            total = np.zeros(found[features].shape)
+            for rows, block in self._blocks():
+                total += block.X[:, features].T @ self._residuals(rows, block)
+            found[features] = -self.learning_rate * allreduce(self._group, total)
         self._excess = self._sum_of_residuals()
-        return (-self.learning_rate * total).astype(self._dtype)
+        return found
 
     def _conjugate_of_mixture(self, values: np.ndarray, mix: FeasibleMix) -> float:
-        """Conjugate of the penalty at mixed dual variables, some rows at a time."""
-        total, size = 0.0, max(1, _CHUNK // values.shape[1])
-        for start in range(0, len(values), size):
-            part = slice(start, start + size)
-            mixed = values[part]
+        """Conjugate of the penalty at mixed dual variables, by this rank's features."""
+        total, class_sums = 0.0, self._totals.class_sums
+        assert class_sums is not None
+        for features, sums in class_sums.chunks(_CHUNK):
+            mixed = values[features]
             if mix.share > 0:
-                sums = self._totals.class_sums
-                assert sums is not None
-                mixed = mixed_values(mixed, sums[part], mix, scale=self.learning_rate)
+                mixed = mixed_values(mixed, sums, mix, scale=self.learning_rate)
             total += self._penalty.conjugate(self._penalty.l2 * mixed)
         return total
 

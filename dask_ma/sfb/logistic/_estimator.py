@@ -26,6 +26,7 @@ from dask_ma.supervised import FitResult
 # operations.
 _SECONDS_PER_STORED, _SECONDS_PER_CLASS, _EXCHANGES = 400e-9, 15e-9, 130
 _FAR = 0.01  # of the objective: a gap that is worth a word
+_REFINE = "leave refine at 'auto'"
 # What other estimators of linear models leave to the user.
 _FIXED = {
     "loss": "log_loss",
@@ -80,6 +81,7 @@ class SFBEstimator(LinearEstimator):
         chosen: dict[str, Any] = {
             "solver": chosen_solver(self),
             "refine": self.refine is not False,
+            "must_refine": self.refine is True,
             "centre": self.fit_intercept,
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
             "most_moved": _config.get_bytes("sfb.moved-rows"),
@@ -116,6 +118,7 @@ class SFBEstimator(LinearEstimator):
             "tol": None,
             "solver": "sgd",
             "refine": False,
+            "must_refine": False,
             # Rows of one class, centred, would say nothing of the features.
             "centre": False,
         }
@@ -142,8 +145,10 @@ class SFBEstimator(LinearEstimator):
     def _unconverged(self, result: FitResult) -> str | None:
         """What scikit-learn warns of if the model may be far from the optimum."""
         gap, objective = result.fitted.get("dual_gap"), result.fitted["objective"]
-        if self.early_stopping or gap is None or self.tol is None:
+        if self.early_stopping or self.tol is None:
             return super()._unconverged(result)
+        if gap is None:
+            return self._unknown(result)
         allowed = self.tol
         if result.converged and not self._certifies(result):
             allowed = max(self.tol, _FAR)  # the steps have settled, by their own rule
@@ -158,8 +163,19 @@ class SFBEstimator(LinearEstimator):
         return (
             f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
             f"objective; asked was {allowed:.2%} (tol={self.tol}). Raise max_iter or "
-            "tol, scale the features, or leave refine at 'auto'"
+            f"tol, scale the features, or {_cure(result) or _REFINE}"
         )
+
+    def _unknown(self, result: FitResult) -> str | None:
+        """The same where there is no duality gap."""
+        found, cure = super()._unconverged(result), _cure(result)
+        if not cure:
+            return found
+        found = found or (
+            f"the fit ended after {result.fitted['n_iter']} passes, which no longer "
+            "lowered the objective; how far it is from the optimum is not known"
+        )
+        return f"{found}. Scale the features, or {cure}"
 
     def _certifies(self, result: FitResult) -> bool:
         """Whether each pass has found a duality gap."""
@@ -169,3 +185,9 @@ class SFBEstimator(LinearEstimator):
         # What the peer would be fitted with has no part in its predictions.
         chosen = super()._sklearn_parameters()
         return {k: v for k, v in chosen.items() if k not in ("penalty", "solver")}
+
+
+def _cure(result: FitResult) -> str:
+    """What to do where memory was lacking; empty where it was not."""
+    lacks = result.fitted.get("lacks")
+    return f"take larger workers, or fewer threads of each: {lacks}" if lacks else ""

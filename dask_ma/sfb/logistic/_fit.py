@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import allreduce, broadcast
+from dask_ma.comm import allreduce, barrier, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
@@ -22,7 +22,8 @@ from dask_ma.sfb.logistic._objective import Objective
 from dask_ma.sfb.logistic._outlook import Outlook
 from dask_ma.sfb.logistic._params import SFBParams
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement
+from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement, has_blocks
+from dask_ma.sfb.logistic._room import Room, find_room
 from dask_ma.sfb.logistic._softmax_model import GradientModel
 from dask_ma.sfb.logistic._totals import add_up
 from dask_ma.supervised import Problem, StopRule, score
@@ -90,7 +91,7 @@ class Fit(Method):
         self._outlook.least = [float(gap) for gap in shared["outlook"]]
         self._is_refining = bool(shared["has_turned"])
         if shared["is_refining"]:
-            self._best.give(self.engine.matrix)
+            self._go_back()
             self._unite()
             self._refinement = self._make_refinement(state.own or None)
 
@@ -108,6 +109,8 @@ class Fit(Method):
             "has_turned": self._is_refining,
             "is_refining": self._refinement is not None,
             "n_passes": self.engine.n_passes,
+            # Workers may have less memory, or more, where the fit goes on.
+            "room": list(self._room),
             "classes": self._problem.classes,
         }
         own = None
@@ -165,6 +168,8 @@ class Fit(Method):
         if np.isfinite(self._bound):
             fitted["dual_gap"] = self._best.objective - self._bound
         fitted["objective"] = self._best.objective
+        if self._wants_steps or not self._room.bound:
+            fitted["lacks"] = self._room.lacks
         return fitted
 
     def finish(self, converged: bool) -> None:
@@ -177,9 +182,11 @@ class Fit(Method):
         """
         if self._params.max_iter == 1 and self._params.tol is None:
             return  # one pass is its own best, as in partial fits
-        self._best.give(self.engine.matrix)
+        self._go_back()
+        self._best.forget()
         is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
         is_unknown = is_unknown and not self._params.settings.exchange._goes_apart
+        is_unknown = is_unknown and self._room.bound
         if converged and is_unknown and self._validation is None:
             found = self._objective.evaluate(self.engine.whole())
             self._bound = found.bound
@@ -196,6 +203,7 @@ class Fit(Method):
                 centre=shared.get("centre"),
                 with_class_sums=params.solver == "sdca",
             )
+            self._room = self._find_room(shared.get("room"))
             self._model = self._make_model()
             start = self._start(state)
         shard = problem.shard
@@ -214,6 +222,22 @@ class Fit(Method):
         n_variables = problem.shard.n_features * problem.n_problems
         is_small = n_variables <= MOST_VARIABLES or self._penalty.l1 > 0
         self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
+
+    def _find_room(self, kept: Any) -> Room:
+        """What there is memory for, or was where the fit began; a collective call."""
+        problem, params = self._problem, self._params
+        if kept is not None and (kept[0] or not params.must_refine):
+            return Room(*kept)
+        shape = problem.n_problems, problem.shard.n_features
+        has = has_blocks(self._penalty, self._totals, shape)
+        return find_room(
+            self.context.group,
+            shape,
+            problem.dtype.itemsize,
+            shape[0] * shape[1] ** 2 if has else 0,
+            is_wanted=self._wants_steps,
+            is_required=params.must_refine,
+        )
 
     def _make_model(self) -> GradientModel | DualModel:
         """The model of the solver."""
@@ -259,6 +283,14 @@ class Fit(Method):
         place = iteration, n_passes, n_outputs
         return Start(values, intercept, *place, is_plain=is_refining)
 
+    def _go_back(self) -> None:
+        """Let the matrix be the best one so far; a collective call."""
+        # Ranks of a process have it together: none may look at it before all have put
+        # the values there, nor put them there while another still looks at others.
+        barrier(self.context.group)
+        self._best.give(self.engine.matrix)
+        barrier(self.context.group)
+
     def _unite(self) -> None:
         """Let all ranks have the whole matrix from here on; a collective call."""
         self.engine.unite()
@@ -285,17 +317,27 @@ class Fit(Method):
         is_dual = self._params.solver == "sdca"
         if self._params.settings.exchange._goes_apart and not is_dual:
             return False  # there is no point at which all ranks are
-        wanted = self._params.refine or self._penalty.trace > 0
+        wanted = self._refines or self._penalty.trace > 0
         wanted = wanted and self._params.tol is not None
         return self._params.solver == "sdca" or (wanted and self._penalty.has_bound)
 
     @property
-    def _can_refine(self) -> bool:
-        """Whether steps on the whole objective may take over."""
+    def _refines(self) -> bool:
+        """Whether steps on the whole objective are wanted, and fit into memory."""
+        return self._params.refine and self._room.steps
+
+    @property
+    def _wants_steps(self) -> bool:
+        """Whether steps on the whole objective may take over, if there is memory."""
         params = self._params
         is_possible = params.tol is not None and self._validation is None
         is_possible = is_possible and not params.settings.exchange._goes_apart
         return params.refine and is_possible and not self._penalty.trace
+
+    @property
+    def _can_refine(self) -> bool:
+        """Whether steps on the whole objective may take over."""
+        return self._wants_steps and self._room.steps
 
     def _run_stochastic(self) -> None:
         """Go over the rows with factors."""
@@ -313,13 +355,14 @@ class Fit(Method):
             self._penalty,
             self._totals,
             self.log,
+            self._room,
             own,
         )
 
     def _refine(self) -> None:
         """Make a step on the whole objective."""
         if self._refinement is None:
-            self._best.give(self.engine.matrix)
+            self._go_back()
             self._unite()
             self._refinement = self._make_refinement()
         self._refinement.run_round()
@@ -381,8 +424,10 @@ class Fit(Method):
             return
         if isinstance(self._model, ElasticDualModel):
             # Ranks that have taken a mean may differ by rounding.
-            own = np.count_nonzero(self.engine.matrix.whole())
-            n_before, self._n_there = self._n_there, broadcast(self.context.group, own)
+            group, own = self.context.group, 0
+            if group.rank == 0:
+                own = sum(map(np.count_nonzero, self.engine.matrix.chunks()))
+            n_before, self._n_there = self._n_there, broadcast(group, own)
             # At first there are few, and more with each pass.
             has_settled = self._n_there <= _GROWTH * n_before
             is_small = has_settled and self._n_there <= MOST_VARIABLES
@@ -403,7 +448,7 @@ class Fit(Method):
         self._rule.restart()
         assert isinstance(model, GradientModel)
         model.shorten()
-        self._best.give(self.engine.matrix)
+        self._go_back()
         return gain <= (self._params.tol or 0.0) * best and best <= null
 
     def _null_objective(self) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group, allgather, allreduce, broadcast, reduce
+from dask_ma.comm import Group, allgather, allreduce, barrier, broadcast, reduce
 from dask_ma.kernels import (
     FeasibleMix,
     entropy_sum,
@@ -18,13 +19,18 @@ from dask_ma.kernels import (
     shrunk_entropy_sum,
     softmax,
     softmax_hessian,
+    subtract_product,
 )
+from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes, feature_parts
 from dask_ma.sfb.logistic._curvature import Curvature, moments_of_outputs
 from dask_ma.sfb.logistic._penalty import Penalty
-from dask_ma.sfb.logistic._totals import Totals, add_up_classes
+from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
+
+_CHUNK = 2**18  # coefficients at a time
+_PART_BYTES = 2**25  # of a gradient that are sent at a time
 
 
 class Evaluation(NamedTuple):
@@ -85,6 +91,7 @@ class Objective:
         self._prox = penalty.prox
         self._fit_intercept = fit_intercept
         self._totals = totals
+        self._class_sums: ClassSums | None = None  # on rank 0 of all features
         self._group = group
 
     @property
@@ -118,11 +125,10 @@ class Objective:
             if weight is not None:
                 found *= weight[:, np.newaxis]
             slopes += found.sum(axis=0, dtype=np.float64)
-            gradient += X.T @ found
+            _add_product(gradient, X, found)
         n_rows = self._problem.total_rows
         sums = allreduce(self._group, np.append(slopes, [loss, entropy])) / n_rows
-        total = reduce(self._group, gradient)
-        mean = None if total is None else total / n_rows
+        mean = self._mean_of_all(gradient)
         slopes, loss, entropy = sums[:-2], float(sums[-2]), float(sums[-1])
         objective = loss + self._prox.value(matrix.whole().T)
         bound = -np.inf
@@ -220,6 +226,18 @@ class Objective:
             largest = max(largest, float(squares.max(initial=0.0)))
         return 1.0 + max(allgather(self._group, largest))
 
+    def _mean_of_all(self, gradient: np.ndarray) -> np.ndarray | None:
+        """Mean over the rows of all ranks, in place, on rank 0; a collective call."""
+        # Some features at a time where a copy of all would be large.
+        n_features, n_outputs = gradient.shape
+        for features in feature_parts(n_features, n_outputs, _PART_BYTES):
+            if features.start:
+                barrier(self._group)  # none is to send more than rank 0 has taken
+            total = reduce(self._group, gradient[features])
+            if total is not None:
+                np.divide(total, self.n_rows, out=gradient[features])
+        return gradient if self._group.rank == 0 else None
+
     def _bound(
         self,
         matrix: ParameterMatrix,
@@ -228,23 +246,33 @@ class Objective:
         entropy: float,
     ) -> float:
         """What the dual point of the slopes says; a collective call."""
-        n_rows, totals = self._problem.total_rows, self._totals
-        if totals.class_sums is None:
-            sums = add_up_classes(self._problem, self._group, totals.centre)
-            self._totals = totals = totals._replace(class_sums=sums)
-        class_sums, found = totals.class_sums, None
-        assert class_sums is not None
+        if self._class_sums is None:
+            place = self._problem, self._group, self._totals.centre
+            self._class_sums = add_up_classes(*place, to_root=True)
+        excess = slopes * self.n_rows if self._fit_intercept else np.zeros_like(slopes)
+        mix, found = feasible_mix(excess, self._totals.class_weights), None
         if gradient is not None:  # on rank 0
-            excess = slopes * n_rows if self._fit_intercept else np.zeros_like(slopes)
-            mix = feasible_mix(excess, totals.class_weights)
-            values = mixed_values(-gradient, class_sums, mix, scale=1 / n_rows)
-            factor = self._penalty.shrinkage(values)
-            found = mix, factor, self._penalty.conjugate(values)
-        mix, factor, conjugate = broadcast(self._group, found)
-        mix = FeasibleMix(*mix)
+            found = self._feasible(gradient, mix, self._class_sums)
+        factor, conjugate = broadcast(self._group, found)
         if mix.share > 0 or factor < 1:
             entropy = self._entropy(matrix, mix, factor)
         return entropy - float(conjugate)
+
+    def _feasible(
+        self, gradient: np.ndarray, mix: FeasibleMix, class_sums: ClassSums
+    ) -> tuple[float, float]:
+        """By what the mixture must be multiplied, and the conjugate there."""
+        factor, conjugate = 1.0, 0.0
+        parts: Iterable[np.ndarray] = (
+            mixed_values(-gradient[features], sums, mix, scale=1 / self.n_rows)
+            for features, sums in class_sums.chunks(_CHUNK)
+        )
+        if self._penalty.trace:  # a norm of all features at once
+            parts = [np.vstack(list(parts))]
+        for values in parts:
+            factor = min(factor, self._penalty.shrinkage(values))
+            conjugate += self._penalty.conjugate(values)
+        return factor, conjugate
 
     def _entropy(
         self, matrix: ParameterMatrix, mix: FeasibleMix, factor: float
@@ -256,3 +284,14 @@ class Objective:
             total += shrunk_entropy_sum(p, batch.y, batch.sample_weight, mix, factor)
         total = float(allreduce(self._group, np.array(total)))
         return total / self._problem.total_rows
+
+
+def _add_product(gradient: np.ndarray, X: Any, slopes: np.ndarray) -> None:
+    """Add ``X.T @ slopes``, without a second array of that size."""
+    if sparse.issparse(X):
+        subtract_product(gradient, slopes, X, -1.0)
+        return
+    size = max(1, _CHUNK // slopes.shape[1])
+    for start in range(0, len(gradient), size):
+        part = slice(start, start + size)
+        gradient[part] += X[:, part].T @ slopes

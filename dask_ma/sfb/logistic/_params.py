@@ -21,6 +21,8 @@ class SFBParams(LinearParams):
     power_t : float
     refine : bool
         Whether steps on the whole objective may follow.
+    must_refine : bool
+        Whether there must be memory for them.
     centre : bool
         Whether dense rows are centred.
     settings : RunSettings
@@ -36,6 +38,7 @@ class SFBParams(LinearParams):
     eta0: float | str
     power_t: float
     refine: bool
+    must_refine: bool
     centre: bool
     settings: RunSettings
     link_bandwidth: float

@@ -4,9 +4,10 @@ Stochastic steps soon come near the optimum, and need long for the rest where fe
 are alike or rows few. The rest is done by proximal Newton steps on the whole gradient:
 with the second derivatives by all coefficients that matter, where these are few, by
 conjugate gradients on dense features that have been made uncorrelated, where there is
-no L1 penalty, with the second derivatives within outputs and momentum, where there is
-one and rows are dense, and else with limited-memory BFGS. Rank 0 finds the steps; a
-step sends a matrix from each rank to rank 0, and one back.
+no L1 penalty, with the second derivatives within outputs, where there is one and rows
+are dense, each followed by Newton's step among the points of the same signs, and else
+with limited-memory BFGS. Rank 0 finds the steps; a step sends a matrix from each rank
+to rank 0, and one back.
 
 Where single precision leaves nothing to gain, the steps go on in double precision, with
 a matrix of their own, whose rounded values the fit gets.
@@ -29,8 +30,10 @@ from dask_ma.kernels import (
     newton_point,
     penalty_of,
 )
+from dask_ma.sfb.logistic._face import Face, Step
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
+from dask_ma.sfb.logistic._room import Room, count_pairs
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -38,7 +41,6 @@ from dask_ma.sfb.model._matrix import ParameterMatrix
 #: Coefficients with second derivatives at most; the rest is left to BFGS.
 MOST_VARIABLES = 1200
 _ROWS_PER_VARIABLE = 50  # that second derivatives are found from, of all rows
-_MEMORY = 10
 # Features of dense rows that may be made uncorrelated, at most, and for each output:
 # second moments are to take no more than some gradients.
 _MOST_FEATURES, _FEATURES_PER_OUTPUT = 2048, 200
@@ -50,10 +52,11 @@ _MOST_IN_BLOCKS, _ROWS_PER_FEATURE = 2**25, 10
 _COUPLING = 1.5
 # What conjugate gradients leave of a gradient, and how many products they take at most.
 _LEFT, _MOST_PRODUCTS = 0.1, 300
-_MOST_STORED = 2**28  # numbers in the memory of BFGS
+# With the second derivatives within outputs, and how many at least and at most.
+_LEFT_ON_FACE, _PRODUCTS_ON_FACE = 0.05, (5, 60)
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
-_MOST_TRIALS = 30
+_MOST_TRIALS, _FEW_TRIALS = 30, 6
 _ROUNDING = 1e-14
 
 
@@ -89,6 +92,8 @@ class Refinement:
         Sums over all ranks.
     log : RoundLog
         Where computing is timed.
+    room : Room
+        What there is memory for.
     kept : dict, default=None
         What :meth:`state_dict` has given on this rank.
 
@@ -110,6 +115,7 @@ class Refinement:
         penalty: Penalty,
         totals: Totals,
         log: RoundLog,
+        room: Room,
         kept: dict[str, Any] | None = None,
     ) -> None:
         self._group = context.group
@@ -127,17 +133,13 @@ class Refinement:
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
         self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
         self._n_rows = objective.n_rows
-        size = min(_MEMORY, _MOST_STORED // (2 * len(self._scales)))
-        self._memory = CompactMemory(max(1, size))
+        self._memory = CompactMemory(count_pairs(len(self._scales)))
         for step, change in zip(*_pairs(kept), strict=True):
             self._memory.add(step, change)
-        self._has_blocks = has_blocks(penalty, totals, (n_outputs, n_features))
+        shape = n_outputs, n_features
+        self._has_blocks = room.blocks and has_blocks(penalty, totals, shape)
         self._newton: np.ndarray | None = None  # step, on rank 0
         self._blocks: np.ndarray | None = None  # on rank 0
-        # The last point but one, on rank 0, and how often steps have led on since.
-        self._behind = None if not kept else kept.get("behind")
-        momentum = 1.0 if not kept else kept.get("momentum", 1.0)
-        self._momentum = float(broadcast(self._group, momentum))
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
         with log.computing():
@@ -152,11 +154,12 @@ class Refinement:
             if plan is not None:
                 hessian = self._objective.hessian(self._trial, *plan[1:])
             elif self._is_uncorrelated:
-                self._newton = self._solve()
+                self._newton = self._newton_step()
             elif self._has_blocks:
-                self._look_ahead()
                 self._blocks = self._find_blocks()
             self._search(plan, hessian)
+            if plan is None and self._has_blocks:
+                self._step_on_face()
             self._blocks = None
             if self.is_stuck and self._trial.dtype != np.float64:
                 self._sharpen()
@@ -166,11 +169,11 @@ class Refinement:
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on from here."""
         memory, trial, kept = self._memory, self._trial, {}
-        if memory.steps:
-            kept["steps"] = np.array(memory.steps)
-            kept["changes"] = np.array(memory.changes)
-        if self._behind is not None:  # on rank 0
-            kept |= {"behind": self._behind, "momentum": np.array(self._momentum)}
+        # Each by itself: they are never changed, and need not be copied.
+        for number, (step, change) in enumerate(
+            zip(memory.steps, memory.changes, strict=True)
+        ):
+            kept[f"step_{number}"], kept[f"change_{number}"] = step, change
         if self._place is not None and trial is not self._matrix:  # on rank 0
             kept["values"] = trial.whole().copy()
             if trial.intercept is not None:
@@ -190,28 +193,41 @@ class Refinement:
         moments = self._objective.second_moments()
         return UncorrelatedUnits(*place, has_intercept=has_intercept, moments=moments)
 
-    def _look_ahead(self) -> None:
-        """Go on as in the last step, if the objective falls; a collective call."""
-        following = (1 + np.sqrt(1 + 4 * self._momentum**2)) / 2
-        share, self._momentum = (self._momentum - 1) / following, following
-        start, ahead, behind = self._place, None, self._behind
-        if start is not None:  # on rank 0
-            self._behind = start.point
-            if behind is not None:
-                ahead = start.point + share * (start.point - behind)
-        if not share or not self._move(ahead):
-            return
-        found = self._objective.evaluate(self._trial)
-        if found.objective < self.now.objective:
-            self.now, self._place = found, self._found(found)
-            return
-        self._move(None if start is None else start.point)
-        self._momentum = 1.0
+    def _step_on_face(self) -> None:
+        """Go towards the minimum among points with these signs; a collective call."""
+        before, face, solver = self.now.objective, None, None
+        if self._place is not None:
+            assert self._blocks is not None
+            penalties = self._l1, self._l2
+            face = Face(*self._place, *penalties, self._matrix.shape[0])
+            solver = ConjugateGradients(
+                -face.slopes,
+                tol=_LEFT_ON_FACE,
+                most=self._most_on_face,
+                precondition=face.inverse(self._blocks),
+            )
+        found, step = self._solve(solver, face), None
+        if face is not None and found is not None:
+            step = face.step(self._without_drift(found))
+        if self._go(step, _FEW_TRIALS):
+            least = max(_ROUNDING, float(np.finfo(self._trial.dtype).eps))
+            is_idle = before - self.now.objective <= least * abs(before)
+            self.is_stuck = self.is_stuck and is_idle
+
+    @property
+    def _n_wanted(self) -> int:
+        """Rows that second derivatives within outputs are found from, of all."""
+        return max(10**4, _ROWS_PER_FEATURE * self._matrix.shape[1])
+
+    @property
+    def _most_on_face(self) -> int:
+        """Most products, so that they take no longer than what comes before them."""
+        most = self._n_wanted * self._matrix.shape[1] // max(1, self._n_rows)
+        return int(np.clip(most, *_PRODUCTS_ON_FACE))
 
     def _find_blocks(self) -> np.ndarray | None:
         """Second derivatives within outputs, on rank 0; a collective call."""
-        n_wanted = max(10**4, _ROWS_PER_FEATURE * self._matrix.shape[1])
-        stride = max(1, self._n_rows // n_wanted)
+        stride = max(1, self._n_rows // self._n_wanted)
         blocks = self._objective.moments_of_outputs(self._trial, stride)
         if blocks is not None:
             scales = self._scales[:: self._matrix.shape[0]]
@@ -286,27 +302,34 @@ class Refinement:
         stride = max(1, self._n_rows // max(10**4, _ROWS_PER_VARIABLE * len(picked)))
         return picked, self._features[picked], self._outputs[picked], stride
 
-    def _solve(self) -> np.ndarray | None:
+    def _newton_step(self) -> np.ndarray | None:
         """About Newton's step, on rank 0, by conjugate gradients; a collective call."""
-        group, units = self._group, self._units
-        curvature = self._objective.curvature(self._trial)
         solver = None
         if self._place is not None:
             gradient = self._place.gradient
             solver = ConjugateGradients(gradient, tol=_LEFT, most=_MOST_PRODUCTS)
+        return self._solve(solver)
+
+    def _solve(
+        self, solver: ConjugateGradients | None, face: Face | None = None
+    ) -> np.ndarray | None:
+        """Give a solver, on rank 0, the products it asks for; a collective call."""
+        group, units = self._group, self._units
+        curvature = self._objective.curvature(self._trial)
         while True:
-            asked = None
-            if solver is not None and solver.direction is not None:
-                asked = units.values_of(solver.direction)
+            direction = None if solver is None else solver.direction
+            asked = None if direction is None else units.values_of(direction)
             asked = broadcast(group, asked)
             if asked is None:
                 return None if solver is None else solver.solution
             dtype = self._trial.dtype
             found = curvature.product(*(part.astype(dtype) for part in asked))
-            if solver is not None and found is not None:
+            if solver is not None and direction is not None and found is not None:
                 total, slopes = found
                 intercept = slopes if len(asked[1]) else None
-                solver.take(units.gradient_of(total, intercept, asked[0]))
+                product = units.gradient_of(total, intercept, asked[0])
+                product += self._l2 * direction  # what units have not in them
+                solver.take(product if face is None else face.within(product))
 
     def _target(
         self, start: Place, plan: Any, hessian: np.ndarray | None
@@ -353,8 +376,7 @@ class Refinement:
 
     def _search(self, plan: Any, hessian: np.ndarray | None) -> None:
         """Go towards the least point of the model as far as the objective falls."""
-        before, start = self.now, self._place
-        slope, share, direction = 0.0, 1.0, np.zeros(0)
+        before, start, step = self.now, self._place, None
         if start is not None:  # on rank 0, which decides for all
             target = self._target(start, plan, hessian)
             direction = self._without_drift(target - start.point)
@@ -363,24 +385,34 @@ class Refinement:
             slope += self._penalty(target) - self._penalty(start.point)
             # Newton's decrement is at most twice what the model says is to be gained.
             self._decrement = -2 * slope
-        for _ in range(_MOST_TRIALS):
+            step = Step(start.point, direction, slope)
+        if self._go(step, _MOST_TRIALS):
+            self._learn(start, plan)
+            self.decrease = float(broadcast(self._group, -step.slope if step else None))
+            self.is_stuck = self._is_noise(before.objective - self.now.objective)
+            return
+        # What the memory holds may be of another place.
+        self.is_stuck = bool(broadcast(self._group, not self._forget(plan)))
+
+    def _go(self, step: Step | None, n_trials: int) -> bool:
+        """Make rank 0's step, or a part of it, if the objective falls; collective."""
+        before, share = self.now.objective, 1.0
+        slope = 0.0 if step is None else step.slope
+        for _ in range(n_trials):
             candidate = None
             # What rounding hides is no progress.
-            if start is not None and slope < -_ROUNDING * abs(before.objective):
-                candidate = start.point + share * direction
+            if step is not None and slope < -_ROUNDING * abs(before):
+                candidate = step.at(share)
             if not self._move(candidate):
                 break
             found = self._objective.evaluate(self._trial)
-            is_lower = found.objective <= before.objective + _SUFFICIENT * share * slope
+            is_lower = found.objective <= before + _SUFFICIENT * share * slope
             if broadcast(self._group, is_lower):
-                self._accept(found, start, plan)
-                self.decrease = float(broadcast(self._group, -slope))
-                self.is_stuck = self._is_noise(before.objective - found.objective)
-                return
-            share *= _shorter(found.objective - before.objective, slope * share)
-        self._move(None if start is None else start.point)
-        # What the memory holds may be of another place.
-        self.is_stuck = bool(broadcast(self._group, not self._forget(plan)))
+                self.now, self._place = found, self._found(found)
+                return True
+            share *= _shorter(found.objective - before, slope * share)
+        self._move(None if step is None else step.start)
+        return False
 
     def _is_noise(self, gain: float) -> bool:
         """Whether what a step has gained is what single precision rounds off."""
@@ -388,9 +420,8 @@ class Refinement:
         least = np.finfo(dtype).eps * abs(self.now.objective)
         return bool(dtype != np.float64 and gain <= least)
 
-    def _accept(self, found: Evaluation, start: Place | None, plan: Any) -> None:
-        """Take a point over."""
-        self.now, self._place = found, self._found(found)
+    def _learn(self, start: Place | None, plan: Any) -> None:
+        """Have the memory of BFGS learn from a step, if it is asked."""
         if start is None or self._place is None:
             return
         if plan is None and not (self._is_uncorrelated or self._has_blocks):
@@ -445,9 +476,13 @@ def has_blocks(penalty: Penalty, totals: Totals, shape: tuple[int, int]) -> bool
 
 def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:
     """Pairs of the memory that were kept."""
-    if not kept or "steps" not in kept:
-        return [], []
-    return kept["steps"], kept["changes"]
+    kept = kept or {}
+    n_pairs = sum(name.startswith("step_") for name in kept)
+    steps, changes = (
+        [kept[f"{name}_{number}"] for number in range(n_pairs)]
+        for name in ("step", "change")
+    )
+    return steps, changes
 
 
 def _shorter(rise: float, slope: float) -> float:

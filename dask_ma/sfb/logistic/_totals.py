@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allreduce
-from dask_ma.kernels import class_sums
+from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes
 from dask_ma.sfb.model._rows import row_batches
 from dask_ma.supervised import Problem
 
@@ -25,9 +25,9 @@ class Totals(NamedTuple):
         in which a shift would not show.
     class_weights : ndarray of shape (n_classes,)
         Sums of the weights of the rows of the classes.
-    class_sums : ndarray of shape (n_features, n_classes) or None
-        Their weighted sums of centred rows, as large as the model; None where nobody
-        has needed them yet.
+    class_sums : ClassSums or None
+        Their weighted sums of centred rows, of this rank's share of the features; None
+        where nobody needs them.
     mean_square : float
         Mean of the squared lengths of the centred rows.
     feature_scales : ndarray of shape (n_features,)
@@ -38,7 +38,7 @@ class Totals(NamedTuple):
 
     centre: np.ndarray | None
     class_weights: np.ndarray
-    class_sums: np.ndarray | None
+    class_sums: ClassSums | None
     mean_square: float
     feature_scales: np.ndarray
     is_sparse: bool
@@ -136,29 +136,6 @@ def add_up(
     sums = add_up_classes(problem, group, centre) if with_class_sums else None
     mean_square = float(found[2]) / problem.total_rows
     return Totals(centre, found[0], sums, mean_square, scales, is_sparse)
-
-
-def add_up_classes(problem: Problem, group: Group, centre: Any) -> np.ndarray:
-    """Weighted sums of the centred rows of each class; a collective call.
-
-    Parameters
-    ----------
-    problem : Problem
-        Rows and classes.
-    group : Group
-        This rank.
-    centre : ndarray of shape (n_features,) or None
-
-    Returns
-    -------
-    sums : ndarray of shape (n_features, n_classes)
-    """
-    n_classes = max(2, problem.n_problems)
-    sums = np.zeros((problem.shard.n_features, n_classes))
-    for _, batch in row_batches(problem.shard, problem.n_problems):
-        X = batch.X if centre is None else batch.X - centre
-        class_sums(X, batch.y, batch.sample_weight, n_classes, sums)
-    return np.asarray(allreduce(group, sums))
 
 
 def _mean(problem: Problem, group: Group) -> np.ndarray:

@@ -11,15 +11,15 @@ from scipy import sparse
 
 from dask_ma.kernels import used_columns
 
-_CHUNK = 2**20  # elements of the matrix at a time
+_CHUNK = 2**19  # elements of the matrix at a time
 
 
 class DualView:
     """A matrix as a function of dual sums.
 
-    Where the function treats columns one by one, it is called for those that rows use,
-    and no matrix is kept. Otherwise the matrix is kept until the sums change; ranks of
-    a process that have the sums together have the matrix together, too.
+    Where the function treats columns one by one, it is called for those that rows use.
+    A whole matrix is kept until the sums change; ranks of a process that have the sums
+    together have the matrix together, too.
 
     Parameters
     ----------
@@ -47,7 +47,8 @@ class DualView:
 
     def forget(self) -> None:
         """Take note that the sums have changed, while nobody looks at the matrix."""
-        self._found = None
+        with self._lock:
+            self._found = None
 
     def whole(self, sums: np.ndarray) -> np.ndarray:
         """The matrix, transposed.
@@ -62,15 +63,34 @@ class DualView:
         values : ndarray of shape (n_features, n_outputs), C-contiguous
             Not to be changed.
         """
-        if self._is_columnwise:
-            values = np.empty_like(sums)
-            for part in _parts(sums):
-                values[part] = self._apply(sums[part])
-            return values
         with self._lock:
-            if self._found is None:
-                self._found = self._apply(sums)
-            return self._found
+            found = self._found
+            if found is None and self._is_columnwise:
+                found = np.empty_like(sums)
+                for part in _parts(sums.shape):
+                    found[part] = self._apply(sums[part])
+            elif found is None:
+                found = self._apply(sums)
+            self._found = found
+            return found
+
+    def chunks(self, sums: np.ndarray) -> Iterator[np.ndarray]:
+        """The matrix, transposed, some columns at a time where that can be.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (n_features, n_outputs)
+
+        Yields
+        ------
+        values : ndarray of shape (n, n_outputs)
+            Not to be changed.
+        """
+        if not self._is_columnwise:
+            yield self.whole(sums)
+            return
+        for part in _parts(sums.shape):
+            yield self._apply(sums[part])
 
     def product(self, X: Any, sums: np.ndarray) -> np.ndarray:
         """Rows times the matrix.
@@ -86,16 +106,18 @@ class DualView:
         """
         if not self._is_columnwise:
             return times(X, self.whole(sums))
+        columns: Any = slice(None)
         if sparse.issparse(X):
             columns = used_columns(X)
             places = np.zeros(X.shape[1], dtype=X.indices.dtype)
             places[columns] = np.arange(len(columns))
             parts = X.data, places[X.indices], X.indptr
-            narrow = type(X)(parts, shape=(X.shape[0], len(columns)))
-            return times(narrow, self._apply(sums[columns]))
-        total = np.zeros((len(X), sums.shape[1]), np.result_type(X, sums))
-        for part in _parts(sums):
-            total += times(X[:, part], self._apply(sums[part]))
+            X = type(X)(parts, shape=(X.shape[0], len(columns)))
+        total = np.zeros((X.shape[0], sums.shape[1]), np.result_type(X, sums))
+        for part in _parts((X.shape[1], sums.shape[1])):
+            picked = part if isinstance(columns, slice) else columns[part]
+            own = X if part.stop - part.start == X.shape[1] else X[:, part]
+            total += times(own, self._apply(sums[picked]))
         return total
 
     def _apply(self, sums: np.ndarray) -> np.ndarray:
@@ -124,8 +146,9 @@ def times(X: Any, values: np.ndarray) -> np.ndarray:
     return np.asarray(X @ values)
 
 
-def _parts(sums: np.ndarray) -> Iterator[slice]:
-    """Some columns at a time."""
-    size = max(1, _CHUNK // max(1, sums.shape[1]))
-    for start in range(0, len(sums), size):
-        yield slice(start, min(start + size, len(sums)))
+def _parts(shape: tuple[int, int]) -> Iterator[slice]:
+    """Some columns at a time, of so many, and outputs."""
+    n_columns, n_outputs = shape
+    size = max(1, _CHUNK // max(1, n_outputs))
+    for start in range(0, n_columns, size):
+        yield slice(start, min(start + size, n_columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
@@ -125,6 +126,20 @@ class ParameterMatrix:
         """
         values = self._late.whole()
         return values if self._dual is None else self._dual.whole(values)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """What :meth:`whole` gives, some columns at a time where they are worked out.
+
+        Yields
+        ------
+        values : ndarray of shape (n, n_outputs)
+            Not to be changed.
+        """
+        values = self._late.whole()
+        if self._dual is None:
+            yield values
+        else:
+            yield from self._dual.chunks(values)
 
     def stored(self) -> np.ndarray:
         """What :meth:`replace` takes: :meth:`whole`, or the dual sums there are.
@@ -251,6 +266,7 @@ class ParameterMatrix:
         values = self._late.writable()
         optimizer.step(values.reshape(-1), gradient.reshape(-1), step)
         self._late.note_change(None)
+        self._has_changed()
 
     def penalise(self, step: float) -> None:
         """Apply the prox operator, if need be when a column is next looked at.

@@ -184,15 +184,18 @@ class RowTable:
         used, starts = np.unique(which, return_index=True)
         if not len(used):
             return self._blocks[0][:0]
-        parts = [
-            self._picked(block, places[of_block] - self._firsts[block])
+        picked = (
+            (of_block, self._picked(block, places[of_block] - self._firsts[block]))
             for block, of_block in zip(used, np.split(order, starts[1:]), strict=True)
-        ]
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        if sparse.issparse(parts[0]):
-            return sparse.vstack(parts, format="csr")[back]
-        return np.concatenate(parts)[back]
+        )
+        if sparse.issparse(self._blocks[0]):
+            back = np.empty_like(order)
+            back[order] = np.arange(len(order))
+            return sparse.vstack([part for _, part in picked], format="csr")[back]
+        found = np.empty((len(places), self.n_features), dtype=self._dtype)
+        for of_block, part in picked:
+            found[of_block] = part
+        return found
 
     def _picked(self, block: int, places: np.ndarray) -> Any:
         """Rows of a block, whose pages go back to the system if it is on a disk."""

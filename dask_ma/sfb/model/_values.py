@@ -152,9 +152,14 @@ class LateValues:
     def replace(self, values: np.ndarray) -> None:
         """Take other values, which are up to date."""
         with self._lock:
-            if self.is_frozen:  # no need for a copy of what is to be replaced
-                self.array, self.is_frozen = np.empty_like(self.array), False
-            self.array[...] = values
+            # A state that was kept, and has not been changed since, is there already.
+            if not _is_same(values, self.array):
+                # Some of it, or all in another order, would be written over.
+                if np.may_share_memory(values, self.array):
+                    values = np.array(values)
+                if self.is_frozen:  # no need for a copy of what is to be replaced
+                    self.array, self.is_frozen = np.empty_like(self.array), False
+                self.array[...] = values
         self.scale = 1.0
         self._restart_clock()
         self.note_change(None)
@@ -189,3 +194,12 @@ class LateValues:
         size = max(1, _CHUNK // max(1, self.array.shape[1]))
         for start in range(0, n_columns, size):
             yield slice(start, min(start + size, n_columns))
+
+
+def _is_same(values: np.ndarray, array: np.ndarray) -> bool:
+    """Whether one is the other one, or a view of all of it as it is."""
+    places = (
+        (a.__array_interface__["data"][0], a.shape, a.strides, a.dtype)
+        for a in (np.asarray(values), array)
+    )
+    return next(places) == next(places)
