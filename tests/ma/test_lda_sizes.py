@@ -24,19 +24,32 @@ def test_rounds_grow_with_the_corpus_and_more_slowly():
     assert 64_000 / 2 <= round_size(8_200_000) <= 64_000
 
 
-@pytest.mark.parametrize("n_documents", [300, 11_314, 25_000, 262_144, 8_200_000])
-@pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
+@pytest.mark.parametrize("n_documents", [11_314, 25_000, 262_144, 8_200_000])
+@pytest.mark.parametrize("n_ranks", [2, 3, 4, 16])
 def test_ranks_make_some_updates_from_one_average_to_the_next(n_documents, n_ranks):
+    """The fewer, the more ranks there are, and an update is not smaller for that."""
     alone, size = round_size(n_documents), round_size(n_documents, n_ranks)
+    n_between = {2: 16, 3: 10, 4: 8, 16: 4}[n_ranks]
     n_updates = count_updates(size // n_ranks, size, n_documents)
-    if 256 * n_ranks <= alone <= 478 * n_ranks:
-        assert size == 4 * alone
-        assert n_updates == 4
-    elif 256 * n_ranks <= alone < 1919 * n_ranks:
-        assert alone < size < 4 * alone
-        assert n_updates == 4
+    if size > alone:
+        assert n_updates == n_between
+        assert size // n_ranks // n_updates >= min(alone // n_ranks, 384) - 1
+        assert size <= n_between * alone
     else:
-        assert size == alone
+        assert alone // n_ranks // 384 >= n_between
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
+def test_a_pass_of_ranks_has_two_averages_or_more(n_ranks):
+    for n_documents in CORPORA[1:]:
+        size = round_size(n_documents, n_ranks)
+        assert size == round_size(n_documents) or 2 * size <= n_documents + 1
+
+
+@pytest.mark.parametrize(("n_documents", "n_ranks"), [(300, 2), (2000, 8), (9000, 300)])
+def test_rounds_of_few_documents_are_those_of_one_rank(n_documents, n_ranks):
+    """Updates of one rank by itself would be by too few, or there would be too few."""
+    assert round_size(n_documents, n_ranks) == round_size(n_documents)
 
 
 def test_rounds_of_gradients_are_smaller():
