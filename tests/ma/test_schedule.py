@@ -104,8 +104,8 @@ def quickest(
 
 
 def test_ranks_that_are_worth_while():
-    """Two took 1.2 of the time of one on imdb, half of it on 16 times the rows."""
-    assert [quickest(25_000, 137, 37_171, most) for most in (1, 2, 3, 64)] == [1] * 4
+    """Two took 1.05 of the time of one on imdb, half of it on 16 times the rows."""
+    assert [quickest(25_000, 137, 37_171, most) for most in (1, 2, 64)] == [1] * 3
     assert [quickest(400_000, 75, 47_236, most) for most in (1, 2, 3)] == [1, 2, 3]
     # A thousand ranks, each with 400 rows of its own, would gain nothing.
     assert 8 < quickest(400_000, 75, 47_236, 1000) < 256
@@ -114,7 +114,7 @@ def test_ranks_that_are_worth_while():
 
 def test_rows_move_only_where_that_is_made_up_for():
     imdb = 25_000, 137, 37_171
-    assert quickest(*imdb, 2, moved=20 * 2**20) == 1
+    assert quickest(*imdb, 2, moved=2**20) == 1
     assert quickest(*imdb, 2, moved=2**30) == 2
 
 

@@ -64,7 +64,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     tol : float or None, default=1e-3
         The rounds end when `n_iter_no_change` passes in a row have not improved the
         objective by more than this part of it (with `early_stopping`, the validation
-        score by this much). None makes `max_iter` rounds.
+        score by this much), or one where `refine` goes on from there. None makes
+        `max_iter` rounds.
     shuffle : bool or "ranks", default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
         order each time. "ranks" also deals out the rows of Dask collections, as those
@@ -98,7 +99,9 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         Part of the rows held out, between 0 and 1.
     n_iter_no_change : int, default=5
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one.
+        `local_epochs` above 1 counts as one. Where a refinement follows on rounds of
+        ``learning_rate="auto"`` without an L1 penalty, one is enough to end them, and
+        this many that are worse than the start.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes
@@ -130,7 +133,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         number of features; "lbfgs" is for many features. "auto" takes what the number
         of features allows, or of those that L1 leaves where L-BFGS is slow, ends after
         a few passes where the rounds have come near enough, and begins early where they
-        make the model worse than it was for `n_iter_no_change` passes. It leaves a fit
+        bring little (`tol`) or worsen the model (`n_iter_no_change`). It leaves a fit
         alone with ``tol=None``, `early_stopping`, ``learning_rate="pa1"`` or "pa2",
         ``paradigm="gradient"`` or ``loss="perceptron"``, whose optimum is zero. None
         ends with the rounds.

@@ -54,7 +54,8 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
     tol : float or None, default=1e-3
         The rounds end when `n_iter_no_change` passes in a row have not improved the
         objective by more than this part of it (with `early_stopping`, the validation
-        score by this much). None makes `max_iter` rounds.
+        score by this much), or one where `refine` goes on from there. None makes
+        `max_iter` rounds.
     shuffle : bool or "ranks", default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
         order each time. "ranks" also deals out the rows of Dask collections, as those
@@ -88,7 +89,9 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Part of the rows held out, between 0 and 1.
     n_iter_no_change : int, default=5
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one.
+        `local_epochs` above 1 counts as one. Where a refinement follows on rounds of
+        ``learning_rate="auto"`` without an L1 penalty, one is enough to end them, and
+        this many that are worse than the start.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
@@ -114,7 +117,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         number of features; "lbfgs" is for many features. "auto" takes what the number
         of features allows, or of those that L1 leaves where L-BFGS is slow, ends after
         a few passes where the rounds have come near enough, and begins early where they
-        make the model worse than it was for `n_iter_no_change` passes. It leaves a fit
+        bring little (`tol`) or worsen the model (`n_iter_no_change`). It leaves a fit
         alone with ``tol=None``, `early_stopping`, ``learning_rate="pa1"`` or "pa2",
         ``paradigm="gradient"``. None ends with the rounds.
     refine_max_iter : int, default=500

@@ -42,7 +42,7 @@ _BYTES_PER_WEIGHT = 16
 _CHOICES = (4.0, 2.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 # A fit of one rank with default parameters makes about so many passes of SGD, and
 # rounds of the refinement, which cost an element less. A round takes some exchanges.
-_PASSES, _REFINED = 16, 35
+_PASSES, _REFINED = 6, 32
 _SECONDS_PER_EVALUATED = 4e-9
 _EXCHANGES = 3e-3
 
