@@ -118,3 +118,19 @@ def test_gradients_and_streams_take_them_too():
     stream = MALDA(**params, total_samples=600)
     assert len(stream.partial_fit(X).history_) == 8
     assert len(stream.partial_fit(X[:32]).history_) == 1
+
+
+def test_long_rounds_learn_the_prior_of_short_ones():
+    """Several ranks have two averages in a pass here, and one rank has 10 rounds."""
+    rng = np.random.default_rng(3)
+    topics = rng.dirichlet(np.full(60, 0.05), 5)
+    shares = rng.dirichlet(np.full(5, 0.05), 2500)
+    X = np.array([rng.multinomial(30, p) for p in shares @ topics], dtype=float)
+    params = {"n_components": 5, "doc_topic_prior": "auto", "max_iter": 5}
+    sums, n_rounds = [], []
+    for n_ranks in (1, 2, 4):
+        model = MALDA(**params, n_ranks=n_ranks, random_state=0).fit(X)
+        sums.append(model.doc_topic_prior_.sum())
+        n_rounds.append(len(model.history_))
+    assert n_rounds == [50, 10, 10]
+    np.testing.assert_allclose(sums[1:], sums[0], rtol=0.25)
