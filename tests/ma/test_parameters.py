@@ -27,7 +27,7 @@ FLIPS = {
     "power_t": ({"learning_rate": "invscaling"}, 0.1),
     "early_stopping": ({}, True),
     "validation_fraction": ({"early_stopping": True}, 0.4),
-    "n_iter_no_change": ({"tol": 1e-2, "max_iter": 100, "refine": None}, 2),
+    "n_iter_no_change": ({"tol": 1e-2, "max_iter": 100}, 2),
     "warm_start": ({}, True),
     "average": ({}, True),
     "local_epochs": ({}, 2),

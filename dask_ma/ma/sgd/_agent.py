@@ -32,7 +32,7 @@ from dask_ma.ma.sgd._paradigms import (
     SendModel,
 )
 from dask_ma.ma.sgd._params import FitParams, is_refined
-from dask_ma.ma.sgd._solver import LocalSGD, penalty_weights
+from dask_ma.ma.sgd._solver import LocalSGD
 from dask_ma.ma.sgd._steps import Sizes, Steps, balanced_steps, local_epochs, steps_of
 from dask_ma.ma.sgd._trial import (
     PATIENCE,
@@ -127,13 +127,9 @@ class Rounds(Refinable):
             context, problem, validation, params, self.current, self.log, every
         )
         self._patience = self._evaluator.times(params.n_iter_no_change)
-        # The refinement goes on faster than passes that bring little, unless L1 is in
-        # its way.
-        has_l1 = penalty_weights(params)[1] > 0
-        hands_over = params.is_balanced and is_refined(params) and not has_l1
         self._rule = StopRule(
             params.tol,
-            1 if hands_over else self._patience,
+            1 if params.hands_over else self._patience,
             maximize=params.early_stopping,
             is_relative=not params.early_stopping,
         )

@@ -64,8 +64,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     tol : float or None, default=1e-3
         The rounds end when `n_iter_no_change` passes in a row have not improved the
         objective by more than this part of it (with `early_stopping`, the validation
-        score by this much), or one where `refine` goes on from there. None makes
-        `max_iter` rounds.
+        score by this much). None makes `max_iter` rounds.
     shuffle : bool or "ranks", default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
         order each time. "ranks" also deals out the rows of Dask collections, as those
@@ -97,11 +96,12 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         them stops to improve. The rows kept for training are copied.
     validation_fraction : float, default=0.1
         Part of the rows held out, between 0 and 1.
-    n_iter_no_change : int, default=5
+    n_iter_no_change : int or "auto", default="auto"
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one. Where a refinement follows on rounds of
-        ``learning_rate="auto"`` without an L1 penalty, one is enough to end them, and
-        this many that are worse than the start.
+        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but
+        one pass that `tol` finds too little is enough where a refinement goes on from
+        there faster: with ``learning_rate="auto"``, without an L1 penalty, and with a
+        `refine_max_iter` of 64 or more.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes
@@ -237,7 +237,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         power_t: float = 0.5,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
+        n_iter_no_change: int | str = "auto",
         class_weight: Any = None,
         warm_start: bool = False,
         average: bool | int = False,
