@@ -39,6 +39,18 @@ def test_ranks_make_some_updates_from_one_average_to_the_next(n_documents, n_ran
         assert alone // n_ranks // 384 >= n_between
 
 
+def test_rounds_of_many_topics_do_not_become_longer():
+    """A worker that leaves waits for the end of one."""
+    sizes = [round_size(25_000, 2, k) for k in (1000, 2000, 4000, 10_000)]
+    updates = [count_updates(size // 2, size, 25_000) for size in sizes]
+    assert sizes[0] == round_size(25_000, 2)
+    assert updates == [16, 8, 4, 4]
+    X = counts(5000)
+    params = {"max_iter": 1, "max_doc_update_iter": 1, "n_ranks": 2, "random_state": 0}
+    n_rounds = [len(MALDA(k, **params).fit(X).history_) for k in (2, 4000)]
+    assert n_rounds == [2, 5]
+
+
 @pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
 def test_a_pass_of_ranks_has_two_averages_or_more(n_ranks):
     for n_documents in CORPORA[1:]:

@@ -170,7 +170,8 @@ class SendModel(Rounds):
     ) -> None:
         super().__init__(group, corpus, topics, params)
         total, most = corpus.total_documents, corpus.most_documents
-        size = params.batch_size or round_size(total, group.size)
+        auto = round_size(total, group.size, params.n_components)
+        size = params.batch_size or auto
         self.n_rounds = min(-(-total // size), most)
         most_in_round = -(-most // self.n_rounds)
         if params.local_batch_size is None:

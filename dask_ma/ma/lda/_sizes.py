@@ -22,6 +22,9 @@ _PER_ROOT = 16.0  # documents of a round for the root of a document of a large c
 _ROUNDS_OF_GRADIENTS = 256
 _BETWEEN, _FEWEST_BETWEEN = 32, 4  # averages: updates of all ranks, and of each
 _FEWEST_ROUNDS = 2  # of a pass of several ranks
+# Documents of a rank's round times topics: some 10 s with reviews of films. A worker
+# that wants to leave has to wait for the end of a round.
+_MOST_BETWEEN = 16 * _PER_UPDATE * 1000
 _FEWEST_LOCAL = 16  # documents of an update of a rank, where a round has several
 
 _FEW_DOCUMENTS = 1024  # most that a pass over all of them for each update is made for
@@ -42,7 +45,7 @@ def is_few(n_documents: int) -> bool:
     return n_documents <= _FEW_DOCUMENTS
 
 
-def round_size(n_documents: int, n_ranks: int = 1) -> int:
+def round_size(n_documents: int, n_ranks: int = 1, n_components: int = 1) -> int:
     """Documents of a round of all ranks for ``batch_size="auto"``.
 
     Parameters
@@ -51,21 +54,28 @@ def round_size(n_documents: int, n_ranks: int = 1) -> int:
         Documents of the corpus.
     n_ranks : int, default=1
         Ranks whose topics are averaged after a round.
+    n_components : int, default=1
+        Topics.
 
     Returns
     -------
     size : int
         An eighth of a small corpus, from 32 to 256; a thirty-second of a larger one,
-        and from 262,144 documents on 16 times their root. Where that is 256 or more,
-        and leaves each of several ranks 16, it is as much as 16 updates of each of two
-        ranks take, 8 of four, and 4 of eight or more; but not above half of the corpus.
+        and from 262,144 documents on 16 times their root. Where that is 256, as from
+        2,041 documents on, and leaves each of several ranks 16, it is larger: as much
+        as 16 updates of each of two ranks take, 8 of four, and 4 of eight or more. It
+        is half of the corpus if that is less, as for two ranks below 8,192 documents,
+        whose rounds then have 4 updates or more; and it is never below that of one
+        rank, which is 17 updates of each of two from some 665,000 documents on. From
+        1,000 topics on there are fewer updates, but 4.
     """
     small = min(max(n_documents / _ROUNDS_OF_FEW, _FEWEST), _ENOUGH)
     large = min(n_documents / _ROUNDS_OF_MANY, _PER_ROOT * sqrt(n_documents))
     size = ceil(max(small, large))
     if n_ranks == 1 or size < max(_ENOUGH, n_ranks * _FEWEST_LOCAL):
         return size
-    n_updates = max(_FEWEST_BETWEEN, _BETWEEN // n_ranks)
+    most = _MOST_BETWEEN // (_PER_UPDATE * n_components)
+    n_updates = max(_FEWEST_BETWEEN, min(_BETWEEN // n_ranks, most))
     below_another = n_ranks * ((n_updates + 1) * _PER_UPDATE - 1)
     half = ceil(n_documents / _FEWEST_ROUNDS)
     return max(size, min(n_updates * size, below_another, half))
