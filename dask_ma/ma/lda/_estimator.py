@@ -69,7 +69,7 @@ class MALDA(TopicEstimator):
         32 to 256; a thirty-second of more than 8,192, and 16 times the root of more
         than 262,144. From 2,041 documents on several ranks have larger rounds: 16
         updates of each of two ranks, 8 of four, and 4 of eight or more, but at least
-        two rounds in a pass, and fewer updates from 1,000 topics on. With
+        two rounds in a pass, and fewer updates above 1,000 topics. With
         ``paradigm="gradient"`` it is not above 256, or a 256th of the documents. Not
         used by ``learning_method="batch"``.
     local_batch_size : int or "auto", default="auto"

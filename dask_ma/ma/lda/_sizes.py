@@ -66,8 +66,8 @@ def round_size(n_documents: int, n_ranks: int = 1, n_components: int = 1) -> int
         as 16 updates of each of two ranks take, 8 of four, and 4 of eight or more. It
         is half of the corpus if that is less, as for two ranks below 8,192 documents,
         whose rounds then have 4 updates or more; and it is never below that of one
-        rank, which is 17 updates of each of two from some 665,000 documents on. From
-        1,000 topics on there are fewer updates, but 4.
+        rank, which is 17 updates of each of two from some 665,000 documents on. Above
+        1,000 topics there are fewer updates, but 4 or more.
     """
     small = min(max(n_documents / _ROUNDS_OF_FEW, _FEWEST), _ENOUGH)
     large = min(n_documents / _ROUNDS_OF_MANY, _PER_ROOT * sqrt(n_documents))
