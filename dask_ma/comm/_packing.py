@@ -19,7 +19,7 @@ from dask_ma.comm._group import frozen_view, map_arrays
 ASK = b""
 # Bytes of a message that goes as one string. It is copied some times more; up to about
 # 1 MiB that takes less than what Dask does for an array, and an answer to wait for.
-_SHORT = 256 * 2**10
+_SHORT = 512 * 2**10
 # Of an array that is sent in several frames, Dask copies all if it does not lie right
 # behind the header.
 _WHOLE = 64 * 2**20

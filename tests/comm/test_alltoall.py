@@ -128,7 +128,7 @@ def test_no_more_than_one_long_message_is_under_way(process_client):
             deliver(*message)
 
         group._deliver = count
-        alltoall(group, [np.ones(40_000)] * group.size)
+        alltoall(group, [np.ones(80_000)] * group.size)
         return counts, len(group._under_way)
 
     expected = ([0, 0, 0], 0)

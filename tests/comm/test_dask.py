@@ -262,7 +262,7 @@ def test_large_messages_are_aligned_without_a_copy(process_client):
     """Whatever the length of what goes ahead of their arrays."""
 
     def program(group):
-        array = np.arange(1 << 15, dtype=np.float64)
+        array = np.arange(1 << 17, dtype=np.float64)
         found = []
         for length in range(8):
             tag = "x" * length

@@ -99,9 +99,9 @@ def test_short_messages_are_one_string(payload):
 @pytest.mark.parametrize(
     "payload",
     [
-        np.zeros(40_000),
-        [np.zeros(20_000), np.zeros(20_000)],
-        {"text": "a" * 300_000},
+        np.zeros(80_000),
+        [np.zeros(40_000), np.zeros(40_000)],
+        {"text": "a" * 600_000},
         np.array([{}], dtype=object),
         sparse.csr_array(np.eye(3)),
     ],

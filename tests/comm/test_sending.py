@@ -63,7 +63,7 @@ def test_nobody_waits_for_gathered_answers(sending_group, monkeypatch):
     group.send(np.zeros(3), 1)
     for _ in range(3):
         group.push(np.zeros(3), 1)
-        group.push(np.zeros(1 << 16), 1, copy=False)
+        group.push(np.zeros(1 << 17), 1, copy=False)
         group.take_back()
         assert not any(parcel.is_lent for parcel in group._under_way)
         group.push(np.zeros(3), 1)
@@ -195,7 +195,7 @@ def test_short_messages_are_copies_and_need_no_answer(sending_group):
         arrived.append(payload.copy())
 
     group = sending_group(when_it_may)
-    short, long = np.zeros(3), np.zeros(1 << 16)
+    short, long = np.zeros(3), np.zeros(1 << 17)
     group.push(short, 1, copy=False)
     group.take_back()
     assert not arrived

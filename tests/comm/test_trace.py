@@ -192,7 +192,7 @@ def test_exchanges_beside_others_are_in_the_timeline(run_ranks):
 def test_waits_are_those_of_the_counters(run_ranks, ranks_per_node):
     def program(group):
         start = time()
-        for n_elements in (10, 50_000):
+        for n_elements in (10, 200_000):
             allreduce(group, np.full(n_elements, group.rank))
             reduce(group, np.ones(n_elements), algorithm="tree")
         stop = time()
@@ -215,7 +215,7 @@ def test_timeline_of_a_program(any_client):
 
     def program(group):
         with group.trace.span("compute"):
-            own = np.ones(100_000).cumsum()
+            own = np.ones(200_000).cumsum()
         allreduce(group, own)
         waited = group.counters.seconds_waiting
         return gather_timeline(group, origin=5.0, root=2), waited

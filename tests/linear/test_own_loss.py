@@ -278,9 +278,8 @@ def test_a_loss_may_be_negative(penalty, refine):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))
     y = rng.poisson(np.exp(1.5 + X @ [0.3, -0.2, 0])).astype(float)
-    model = MASGDRegressor(
-        Poisson(), penalty=penalty, alpha=1e-2, eta0=0.01, refine=refine, random_state=0
-    )
+    params = {"penalty": penalty, "alpha": 1e-2, "refine": refine, "refine_tol": 1e-4}
+    model = MASGDRegressor(Poisson(), **params, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         model.fit(X, y)
@@ -294,7 +293,7 @@ def test_a_loss_may_be_negative(penalty, refine):
         gradient += 1e-2 * np.sign(model.coef_)
         gradient[is_zero] = np.maximum(np.abs(gradient[is_zero]) - 1e-2, 0)
     assert np.abs(np.append(gradient, slopes.mean())).max() < 5e-2
-    assert 0 <= model.history_[-1]["excess"] < 1e-3
+    assert 0 <= model.history_[-1]["excess"] < 1e-4
 
 
 def test_passive_aggressive_steps_take_their_loss_as_an_object(numbers):

@@ -160,6 +160,29 @@ def test_another_number_of_ranks_says_so(X, tmp_path, n_ranks, mixing):
     assert second.bound_ < first.bound_
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "n_rounds"),
+    [(1, 2, 1), (1, 2, 9), (1, 4, 13), (2, 1, 1), (2, 8, 1)],
+)
+def test_other_ranks_leave_no_document_of_a_pass_out(
+    tmp_path, monkeypatch, before, after, n_rounds
+):
+    """They go on with the round that holds the first one; rounds have other sizes."""
+    large = np.random.default_rng(0).poisson(0.5, (4000, V)).astype(float)
+    params = {"max_iter": 1, "batch_size": "auto", "local_batch_size": "auto"}
+    with saving(tmp_path):
+        with monkeypatch.context() as patch:
+            broken_off(patch, n_rounds + 1)
+            with pytest.raises(StopAfterError):
+                fit(large, n_ranks=before, **params)
+        with pytest.warns(UserWarning, match=f"goes on with {after}"):
+            model = fit(large, n_ranks=after, **params)
+    sizes = [record["n_samples"] for record in model.history_]
+    assert len(set(sizes)) > 1
+    assert len(large) <= sum(sizes) < len(large) + max(sizes)
+    assert model.n_iter_ == 1
+
+
 def test_a_fit_that_is_done_is_not_done_again(X, tmp_path):
     with saving(tmp_path):
         first = fit(X)

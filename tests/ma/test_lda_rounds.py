@@ -83,7 +83,7 @@ class Simulation:
         self.components = [components.copy() for _ in self.shards]
         self.prior = np.full(K, 1 / K)
         self.params = {"learning_decay": 0.7, "mixing": "allreduce", **params}
-        self.n_updates = self.n_rounds = 0
+        self.n_updates = self.n_rounds = self.n_learned = 0
         self.logs = []
         seed = np.random.RandomState(SEED).randint(2**31 - 1)
         self.seeds = [
@@ -144,8 +144,10 @@ class Simulation:
         logs, self.logs = np.mean(self.logs, axis=0), []
         found = optimize.root(lambda z: slope(np.exp(z), logs), np.log(self.prior))
         assert found.success
-        rate = (2.0 + self.n_rounds + 1) ** -self.params["learning_decay"]
-        self.prior = (1 - rate) * self.prior + rate * np.exp(found.x)
+        for number in range(self.n_learned + 1, self.n_updates + 1):
+            rate = (2.0 + number) ** -self.params["learning_decay"]
+            self.prior = (1 - rate) * self.prior + rate * np.exp(found.x)
+        self.n_learned = self.n_updates
 
     def learn_topic_prior(self):
         """The number under which these topics are most likely; they move with it."""

@@ -24,19 +24,44 @@ def test_rounds_grow_with_the_corpus_and_more_slowly():
     assert 64_000 / 2 <= round_size(8_200_000) <= 64_000
 
 
-@pytest.mark.parametrize("n_documents", [300, 11_314, 25_000, 262_144, 8_200_000])
-@pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
+@pytest.mark.parametrize("n_documents", [11_314, 25_000, 262_144, 8_200_000])
+@pytest.mark.parametrize("n_ranks", [2, 3, 4, 16])
 def test_ranks_make_some_updates_from_one_average_to_the_next(n_documents, n_ranks):
+    """The fewer, the more ranks there are, and an update is not smaller for that."""
     alone, size = round_size(n_documents), round_size(n_documents, n_ranks)
+    n_between = {2: 16, 3: 10, 4: 8, 16: 4}[n_ranks]
     n_updates = count_updates(size // n_ranks, size, n_documents)
-    if 256 * n_ranks <= alone <= 478 * n_ranks:
-        assert size == 4 * alone
-        assert n_updates == 4
-    elif 256 * n_ranks <= alone < 1919 * n_ranks:
-        assert alone < size < 4 * alone
-        assert n_updates == 4
+    if size > alone:
+        assert n_updates == n_between
+        assert size // n_ranks // n_updates >= min(alone // n_ranks, 384) - 1
+        assert size <= n_between * alone
     else:
-        assert size == alone
+        assert alone // n_ranks // 384 >= n_between
+
+
+def test_rounds_of_many_topics_do_not_become_longer():
+    """A worker that leaves waits for the end of one."""
+    sizes = [round_size(25_000, 2, k) for k in (1000, 2000, 4000, 10_000)]
+    updates = [count_updates(size // 2, size, 25_000) for size in sizes]
+    assert sizes[0] == round_size(25_000, 2)
+    assert updates == [16, 8, 4, 4]
+    X = counts(5000)
+    params = {"max_iter": 1, "max_doc_update_iter": 1, "n_ranks": 2, "random_state": 0}
+    n_rounds = [len(MALDA(k, **params).fit(X).history_) for k in (2, 4000)]
+    assert n_rounds == [2, 5]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 16, 300])
+def test_a_pass_of_ranks_has_two_averages_or_more(n_ranks):
+    for n_documents in CORPORA[1:]:
+        size = round_size(n_documents, n_ranks)
+        assert size == round_size(n_documents) or 2 * size <= n_documents + 1
+
+
+@pytest.mark.parametrize(("n_documents", "n_ranks"), [(300, 2), (2000, 8), (9000, 300)])
+def test_rounds_of_few_documents_are_those_of_one_rank(n_documents, n_ranks):
+    """Updates of one rank by itself would be by too few, or there would be too few."""
+    assert round_size(n_documents, n_ranks) == round_size(n_documents)
 
 
 def test_rounds_of_gradients_are_smaller():
@@ -105,3 +130,19 @@ def test_gradients_and_streams_take_them_too():
     stream = MALDA(**params, total_samples=600)
     assert len(stream.partial_fit(X).history_) == 8
     assert len(stream.partial_fit(X[:32]).history_) == 1
+
+
+def test_long_rounds_learn_the_prior_of_short_ones():
+    """Several ranks have two averages in a pass here, and one rank has 10 rounds."""
+    rng = np.random.default_rng(3)
+    topics = rng.dirichlet(np.full(60, 0.05), 5)
+    shares = rng.dirichlet(np.full(5, 0.05), 2500)
+    X = np.array([rng.multinomial(30, p) for p in shares @ topics], dtype=float)
+    params = {"n_components": 5, "doc_topic_prior": "auto", "max_iter": 5}
+    sums, n_rounds = [], []
+    for n_ranks in (1, 2, 4):
+        model = MALDA(**params, n_ranks=n_ranks, random_state=0).fit(X)
+        sums.append(model.doc_topic_prior_.sum())
+        n_rounds.append(len(model.history_))
+    assert n_rounds == [50, 10, 10]
+    np.testing.assert_allclose(sums[1:], sums[0], rtol=0.25)

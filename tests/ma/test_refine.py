@@ -197,6 +197,59 @@ def test_the_gradient_paradigm_can_be_refined_too(binary):
     assert model.t_ == pytest.approx(4)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_the_first_pass_that_brings_little_is_the_last_one(binary, objective, n_ranks):
+    X, y = binary
+    y = np.where(np.arange(120) % 9 == 0, 1 - y, y)  # no plane divides the classes
+    params = {"loss": "log_loss", "tol": 0.05, "local_epochs": 1, "random_state": 0}
+    models = [
+        MASGDClassifier(**params, n_ranks=n_ranks, refine=refine).fit(X, y)
+        for refine in ("auto", None)
+    ]
+    refined, alone = (
+        [r["objective"] for r in model.history_ if "refined" not in r]
+        for model in models
+    )
+    gains = 1 - np.array(refined[1:]) / np.minimum.accumulate(refined)[:-1]
+    assert (gains < 0.05).tolist() == [False] * (len(gains) - 1) + [True]
+    # Without a refinement, five such passes, as with a number that says so.
+    patient = MASGDClassifier(**params, n_ranks=n_ranks, n_iter_no_change=5).fit(X, y)
+    assert [r["objective"] for r in patient.history_ if "refined" not in r] == alone
+    assert len(alone) >= len(refined) + 4
+    assert alone[: len(refined)] == refined
+    best = models[0].history_[-1]["objective"]
+    assert best == pytest.approx(objective(models[0], X, y))
+    assert best < alone[-1] * 1.001
+
+
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_rounds_end_late_where_the_refinement_may_be_too_short(binary, loss):
+    """It may end far from the optimum, where more of SGD would have been near it."""
+    X, y = binary
+    y = np.where(np.arange(120) % 9 == 0, 1 - y, y)
+    params = {"loss": loss, "refine": "lbfgs", "random_state": 0, "n_ranks": 1}
+    histories = []
+    for refined, patience in ((63, "auto"), (63, 5), (64, "auto")):
+        params |= {"refine_max_iter": refined, "n_iter_no_change": patience}
+        histories.append(MASGDClassifier(**params).fit(X, y).history_)
+    own, patient, hasty = (
+        [r["objective"] for r in history if "refined" not in r] for history in histories
+    )
+    assert own == patient
+    assert len(hasty) < len(own)
+
+
+def test_steps_of_other_schedules_have_their_patience_before_a_refinement(binary):
+    params = {"loss": "log_loss", "learning_rate": "optimal", "tol": 0.05}
+    counts = []
+    for patience in (1, 3):
+        model = MASGDClassifier(
+            **params, n_iter_no_change=patience, random_state=0, n_ranks=1
+        ).fit(*binary)
+        counts.append(sum("refined" not in record for record in model.history_))
+    assert counts[1] >= counts[0] + 2
+
+
 def test_warm_start_is_at_the_optimum_already(binary):
     model = MASGDClassifier(**FROM_ZERO, loss="log_loss", n_ranks=2, warm_start=True)
     model.fit(*binary)

@@ -95,17 +95,19 @@ def test_cost_of_a_pass_by_hand(epochs, cost):
     assert relative_cost(epochs, several) == pytest.approx(cost, rel=1e-9)
 
 
-def quickest(
-    n_rows, per_row, n_features, most, moved=0, bandwidth=LOOPBACK, rounds=(1000, 1000)
-):
+def course_of(**params):
+    return Course.of(MASGDClassifier(**params)._make_params(None))
+
+
+def quickest(n_rows, per_row, n_features, most, moved=0, bandwidth=LOOPBACK, **params):
     sizes = Sizes(1, n_rows, n_rows * per_row, 1, n_features, bandwidth)
-    course = Course.up_to(*rounds)
+    course = course_of(**params)
     return quickest_ranks("auto", sizes, most, course, lambda n: moved * (n < most))
 
 
 def test_ranks_that_are_worth_while():
-    """Two took 1.2 of the time of one on imdb, half of it on 16 times the rows."""
-    assert [quickest(25_000, 137, 37_171, most) for most in (1, 2, 3, 64)] == [1] * 4
+    """Two took 1.05 of the time of one on imdb, half of it on 16 times the rows."""
+    assert [quickest(25_000, 137, 37_171, most) for most in (1, 2, 64)] == [1] * 3
     assert [quickest(400_000, 75, 47_236, most) for most in (1, 2, 3)] == [1, 2, 3]
     # A thousand ranks, each with 400 rows of its own, would gain nothing.
     assert 8 < quickest(400_000, 75, 47_236, 1000) < 256
@@ -114,15 +116,26 @@ def test_ranks_that_are_worth_while():
 
 def test_rows_move_only_where_that_is_made_up_for():
     imdb = 25_000, 137, 37_171
-    assert quickest(*imdb, 2, moved=20 * 2**20) == 1
+    assert quickest(*imdb, 2, moved=2**20) == 1
     assert quickest(*imdb, 2, moved=2**30) == 2
 
 
 def test_ranks_that_only_average_models():
     """A refinement is shared out without a loss, the passes of SGD are not."""
     assert quickest(50_000, 137, 37_171, 2) == 2
-    assert quickest(50_000, 137, 37_171, 2, rounds=(1000, 0)) == 1
-    assert quickest(25_000, 137, 37_171, 2, rounds=(0, 1000)) == 2
+    assert quickest(50_000, 137, 37_171, 2, refine=None) == 1
+    assert quickest(25_000, 137, 37_171, 2, max_iter=0, refine="lbfgs") == 2
+
+
+def test_fits_are_taken_to_make_the_passes_that_they_will():
+    """6 if the refinement takes over at once; `max_iter` if nothing else ends them."""
+    assert course_of() == (6, 32)
+    assert course_of(max_iter=4, refine_max_iter=80) == (4, 32)
+    for params in ({"penalty": "l1"}, {"n_iter_no_change": 5}):
+        assert course_of(**params) == (16, 32)
+    assert course_of(refine_max_iter=20) == (16, 20)
+    assert course_of(refine=None) == course_of(early_stopping=True) == (16, 0)
+    assert course_of(tol=None, max_iter=100) == (100, 0)
 
 
 def test_auto_takes_several_passes_where_exchange_is_dear():

@@ -174,8 +174,10 @@ class TopicFit(Method):
         self._evaluator.held_out = shared["held_out"]
         self.is_evaluated = shared["is_evaluated"]
         self.n_iter = shared["n_iter"]
-        # Other ranks may have other rounds in a pass.
-        self._next = min(shared["first"], rounds.n_rounds - 1)
+        # Other ranks may have other rounds in a pass: no document is left out.
+        first, n_rounds = shared["first"], rounds.n_rounds
+        before = shared.get("n_rounds", n_rounds)
+        self._next = min(first * n_rounds // before, n_rounds - 1)
 
     def state_dict(self) -> Snapshot | None:
         rounds = self._rounds
@@ -189,6 +191,7 @@ class TopicFit(Method):
             "n_updates": rounds.n_updates,
             "n_iter": self.n_iter,
             "first": self._next,
+            "n_rounds": rounds.n_rounds,  # that this one is of
             "perplexity": self._evaluator.perplexity,
             "held_out": self._evaluator.held_out,
             "is_evaluated": self.is_evaluated,

@@ -191,7 +191,7 @@ def _count_rounds(params: TopicParams, n_documents: int, n_ranks: int) -> int:
     if is_gradient(params.paradigm):
         size = gradient_size(n_documents)
     else:
-        size = round_size(n_documents, n_ranks)
+        size = round_size(n_documents, n_ranks, params.n_components)
     return params.max_iter * -(-n_documents // (params.batch_size or size))
 
 

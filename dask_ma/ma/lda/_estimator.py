@@ -67,10 +67,11 @@ class MALDA(TopicEstimator):
         Documents of a round, on all ranks together: after so many the ranks' topics
         are merged. "auto" chooses by the number of documents: an eighth of them, from
         32 to 256; a thirty-second of more than 8,192, and 16 times the root of more
-        than 262,144. If that leaves each of several ranks 256 documents, it is up to
-        four times as many, for four updates of each. With ``paradigm="gradient"`` it is
-        not above 256, or a 256th of the documents. Not used by
-        ``learning_method="batch"``.
+        than 262,144. From 2,041 documents on several ranks have larger rounds: 16
+        updates of each of two ranks, 8 of four, and 4 of eight or more, but at least
+        two rounds in a pass, and fewer updates above 1,000 topics. With
+        ``paradigm="gradient"`` it is not above 256, or a 256th of the documents. Not
+        used by ``learning_method="batch"``.
     local_batch_size : int or "auto", default="auto"
         Documents by which a rank updates its own topics at once. "auto" lets every rank
         make one update for each 384 of its own in a round, and for a `batch_size` above

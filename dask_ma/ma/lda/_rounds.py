@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from math import prod
 
 import numpy as np
 
@@ -169,7 +170,8 @@ class SendModel(Rounds):
     ) -> None:
         super().__init__(group, corpus, topics, params)
         total, most = corpus.total_documents, corpus.most_documents
-        size = params.batch_size or round_size(total, group.size)
+        auto = round_size(total, group.size, params.n_components)
+        size = params.batch_size or auto
         self.n_rounds = min(-(-total // size), most)
         most_in_round = -(-most // self.n_rounds)
         if params.local_batch_size is None:
@@ -196,7 +198,7 @@ class SendModel(Rounds):
             words = self._updated_words() if alike else None
             self._average(words, len(documents), n_round, computing)
         elif self._params.learn_prior and not mixes:
-            self._learn_prior(self._log_sums, self._rate(self._n_merges))
+            self._learn_prior(self._log_sums, self._rate_of_updates())
 
     def _begin_alike(self) -> bool:
         """Whether the average will only need the words that some rank updates."""
@@ -246,12 +248,14 @@ class SendModel(Rounds):
                 if n_round == self.n_rounds - 1:
                     self.topics.add_up()  # leaves nothing behind of how it was kept up
             if self._params.learn_prior:
-                self._learn_prior(means[-1], self._rate(self._n_merges))
+                self._learn_prior(means[-1], self._rate_of_updates())
 
-    @property
-    def _n_merges(self) -> int:
-        """Rounds so far."""
-        return -(-self.n_updates // self._n_local)
+    def _rate_of_updates(self) -> float:
+        """How far the updates move since the prior was learned, one after the other."""
+        is_mixed = self._params.mixing == "butterfly"
+        n_updates = self._n_local * (self.n_rounds if is_mixed else 1)
+        numbers = range(self.n_updates - n_updates + 1, self.n_updates + 1)
+        return 1 - prod(1 - self._rate(number) for number in numbers)
 
     def _mix(self, computing: Timer) -> None:
         """Average with the partner of this round."""

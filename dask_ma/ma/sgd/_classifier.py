@@ -96,9 +96,12 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         them stops to improve. The rows kept for training are copied.
     validation_fraction : float, default=0.1
         Part of the rows held out, between 0 and 1.
-    n_iter_no_change : int, default=5
+    n_iter_no_change : int or "auto", default="auto"
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one.
+        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but
+        one pass that `tol` finds too little is enough where a refinement goes on from
+        there faster: with ``learning_rate="auto"``, without an L1 penalty, and with a
+        `refine_max_iter` of 64 or more.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes
@@ -130,7 +133,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         number of features; "lbfgs" is for many features. "auto" takes what the number
         of features allows, or of those that L1 leaves where L-BFGS is slow, ends after
         a few passes where the rounds have come near enough, and begins early where they
-        make the model worse than it was for `n_iter_no_change` passes. It leaves a fit
+        bring little (`tol`) or worsen the model (`n_iter_no_change`). It leaves a fit
         alone with ``tol=None``, `early_stopping`, ``learning_rate="pa1"`` or "pa2",
         ``paradigm="gradient"`` or ``loss="perceptron"``, whose optimum is zero. None
         ends with the rounds.
@@ -234,7 +237,7 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         power_t: float = 0.5,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
+        n_iter_no_change: int | str = "auto",
         class_weight: Any = None,
         warm_start: bool = False,
         average: bool | int = False,

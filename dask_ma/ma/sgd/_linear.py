@@ -11,7 +11,13 @@ from dask_ma.data import Deal, InputInfo, InputSize
 from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.sgd._agent import train
-from dask_ma.ma.sgd._params import INACTIVE, FitParams, check_combinations, is_refined
+from dask_ma.ma.sgd._params import (
+    INACTIVE,
+    PATIENCE,
+    FitParams,
+    check_combinations,
+    is_refined,
+)
 from dask_ma.ma.sgd._steps import Course, Sizes, quickest_ranks
 
 
@@ -46,7 +52,10 @@ class LinearMA(LinearEstimator):
         "power_t": [Interval(Real, 0, None, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "n_iter_no_change": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
         "warm_start": ["boolean"],
         "average": [Interval(Integral, 0, None, closed="left"), "boolean"],
         "local_epochs": [
@@ -68,7 +77,10 @@ class LinearMA(LinearEstimator):
         return train
 
     def _make_params(self, info: InputInfo, **changes: Any) -> FitParams:
+        is_hasty = self.n_iter_no_change == "auto"
         chosen = {
+            "n_iter_no_change": PATIENCE if is_hasty else self.n_iter_no_change,
+            "is_hasty": is_hasty,
             "join_limit": _config.get_bytes("data.join-limit"),
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
             **as_named(self.loss, self.epsilon),
@@ -93,8 +105,7 @@ class LinearMA(LinearEstimator):
             n_features=size.n_features,
             link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
         )
-        n_refined = params.refine_max_iter if is_refined(params) else 0
-        course = Course.up_to(params.max_iter, n_refined)
+        course = Course.of(params)
         return quickest_ranks(params.local_epochs, sizes, n_threads, course, size.moved)
 
     @property
@@ -151,6 +162,8 @@ class LinearMA(LinearEstimator):
     def _sklearn_parameters(self) -> dict[str, Any]:
         """Parameters of scikit-learn's estimator, which knows no "auto"."""
         known = {**super()._sklearn_parameters(), "shuffle": bool(self.shuffle)}
+        if self.n_iter_no_change == "auto":
+            known["n_iter_no_change"] = PATIENCE
         if self.learning_rate == "auto":
             known["learning_rate"] = "adaptive"
             known["eta0"] = getattr(self, "eta_", self.eta0)

@@ -21,6 +21,9 @@ from dask_ma.linear import (
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import PARADIGM, Gradients, Models, by_gradients, is_gradient
 
+PATIENCE = 5  # what scikit-learn has for `n_iter_no_change`
+_ENOUGH_REFINED = 64  # rounds: twice those of most fits with default parameters
+
 
 @dataclass(frozen=True, kw_only=True)
 class FitParams(RefineParams):
@@ -39,6 +42,8 @@ class FitParams(RefineParams):
         Bytes up to which blocks are joined.
     link_bandwidth : float
         Bytes a second from one worker to another.
+    is_hasty : bool
+        Whether one pass that brings little may be enough for a refinement to begin.
     """
 
     learning_rate: str
@@ -54,11 +59,29 @@ class FitParams(RefineParams):
     mean: tuple[np.ndarray, np.ndarray, float, float] | None = field(
         default=None, repr=False
     )
+    is_hasty: bool = False
 
     @property
     def is_balanced(self) -> bool:
         """Whether step sizes are found by trial and shrink with the objective."""
         return self.learning_rate == "auto" and isinstance(self.paradigm, Models)
+
+    @property
+    def has_l1(self) -> bool:
+        """Whether the penalty has a part of L1."""
+        share = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(self.penalty or "", 0.0)
+        return self.alpha * share > 0
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the rounds end with the first pass that brings little.
+
+        The refinement goes on faster than such passes, unless L1 is in its way or it
+        has too few rounds.
+        """
+        has_rounds = self.refine_max_iter >= _ENOUGH_REFINED
+        goes_on = self.is_hasty and is_refined(self) and has_rounds
+        return goes_on and self.is_balanced and not self.has_l1
 
 
 def gradient_rate(is_classifier: bool) -> str:

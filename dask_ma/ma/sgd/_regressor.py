@@ -86,9 +86,12 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         them stops to improve. The rows kept for training are copied.
     validation_fraction : float, default=0.1
         Part of the rows held out, between 0 and 1.
-    n_iter_no_change : int, default=5
+    n_iter_no_change : int or "auto", default="auto"
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one.
+        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but
+        one pass that `tol` finds too little is enough where a refinement goes on from
+        there faster: with ``learning_rate="auto"``, without an L1 penalty, and with a
+        `refine_max_iter` of 64 or more.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
@@ -114,7 +117,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         number of features; "lbfgs" is for many features. "auto" takes what the number
         of features allows, or of those that L1 leaves where L-BFGS is slow, ends after
         a few passes where the rounds have come near enough, and begins early where they
-        make the model worse than it was for `n_iter_no_change` passes. It leaves a fit
+        bring little (`tol`) or worsen the model (`n_iter_no_change`). It leaves a fit
         alone with ``tol=None``, `early_stopping`, ``learning_rate="pa1"`` or "pa2",
         ``paradigm="gradient"``. None ends with the rounds.
     refine_max_iter : int, default=500
@@ -214,7 +217,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         power_t: float = 0.25,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
+        n_iter_no_change: int | str = "auto",
         warm_start: bool = False,
         average: bool | int = False,
         local_epochs: float | str = "auto",

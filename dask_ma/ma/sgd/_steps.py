@@ -20,7 +20,7 @@ from dask_ma.engine import quickest_of
 from dask_ma.kernels import loss_slopes
 from dask_ma.ma._paradigm import Gradients
 from dask_ma.ma.sgd._loss_sgd import LossSGD
-from dask_ma.ma.sgd._params import FitParams, gradient_rate
+from dask_ma.ma.sgd._params import FitParams, gradient_rate, is_refined
 
 _NO_DECAY = 1e-15  # part of a step by which the next one is smaller
 _HEAD = 64  # steps that are added up one by one; the others nearly make an integral
@@ -41,8 +41,9 @@ _BYTES_PER_WEIGHT = 16
 # More than one is for ranks with so many rows that they lose less than a pass by it.
 _CHOICES = (4.0, 2.0, 1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 # A fit of one rank with default parameters makes about so many passes of SGD, and
-# rounds of the refinement, which cost an element less. A round takes some exchanges.
-_PASSES, _REFINED = 16, 35
+# rounds of the refinement, which cost an element less; it makes more of both where the
+# first pass that brings little is not the last one. A round takes some exchanges.
+_HANDED_OVER, _PASSES, _REFINED = 6, 16, 32
 _SECONDS_PER_EVALUATED = 4e-9
 _EXCHANGES = 3e-3
 
@@ -238,9 +239,15 @@ class Course(NamedTuple):
     n_refined: float
 
     @classmethod
-    def up_to(cls, max_iter: int, refine_max_iter: int) -> Course:
-        """That of a fit with default parameters, or less if less is allowed."""
-        return cls(min(_PASSES, max_iter), min(_REFINED, refine_max_iter))
+    def of(cls, params: FitParams) -> Course:
+        """That of most fits with such parameters, or less if less is allowed."""
+        n_passes = _HANDED_OVER if params.hands_over else _PASSES
+        n_refined = _REFINED if is_refined(params) else 0
+        if params.tol is None:
+            n_passes = params.max_iter
+        return cls(
+            min(n_passes, params.max_iter), min(n_refined, params.refine_max_iter)
+        )
 
 
 def quickest_ranks(
