@@ -1,6 +1,7 @@
 """Steps by second derivatives within outputs, for many coefficients of dense rows."""
 
 import tracemalloc
+import warnings
 from types import SimpleNamespace
 
 import dask
@@ -291,6 +292,49 @@ def test_passes_that_end_early_for_lack_of_memory_warn(monkeypatch, limit, messa
         model = fit(*data, **params)
     assert model.n_iter_ < model.max_iter
     assert hasattr(model, "dual_gap_") == (limit > 10)
+
+
+def test_a_fit_that_goes_on_on_larger_workers_has_their_memory(tmp_path, monkeypatch):
+    """As the warning says."""
+    data, params = spread_out()
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        with pytest.warns(ConvergenceWarning, match="larger workers"):
+            fit(*data, max_iter=5, **params)
+        monkeypatch.setattr(_room, "memory_here", lambda: 10**9)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            model = fit(*data, **params)
+    assert model.dual_gap_ <= 1e-2 * model.history_[-1]["objective"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"penalty": None}, {"penalty": "trace", "alpha": 0.01, "max_iter": 200}]
+)
+def test_fits_that_need_no_memory_for_steps_lack_none(monkeypatch, changes):
+    """There is no bound without a penalty, and no step with this one."""
+    data, params = spread_out()
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    monkeypatch.setattr(_room, "memory_here", lambda: 10)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        if changes["penalty"] is None:
+            del params["alpha"]
+        fit(*data, **{**params, "refine": False, **changes})
+    assert not [each for each in caught if "larger workers" in str(each.message)]
+
+
+def test_no_steps_are_advised_for_which_there_is_no_memory(monkeypatch):
+    data, params = spread_out()
+    params.update(refine=False)
+    monkeypatch.setattr(_room, "_SMALL", 0)
+    for limit in (10**9, 10**5):
+        monkeypatch.setattr(_room, "memory_here", lambda: limit)  # noqa: B023
+        with pytest.warns(ConvergenceWarning, match="scale the features") as caught:
+            fit(*data, **params)
+        [text] = [str(each.message) for each in caught]
+        assert ("leave refine at 'auto'" in text) == (limit == 10**9)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

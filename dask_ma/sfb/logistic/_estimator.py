@@ -26,7 +26,6 @@ from dask_ma.supervised import FitResult
 # operations.
 _SECONDS_PER_STORED, _SECONDS_PER_CLASS, _EXCHANGES = 400e-9, 15e-9, 130
 _FAR = 0.01  # of the objective: a gap that is worth a word
-_REFINE = "leave refine at 'auto'"
 # What other estimators of linear models leave to the user.
 _FIXED = {
     "loss": "log_loss",
@@ -160,10 +159,14 @@ class SFBEstimator(LinearEstimator):
             if result.converged
             else f"the maximum of {self.max_iter} passes was reached"
         )
+        cure = _cure(result)
+        if not cure and result.fitted.get("has_room", True) and self.penalty != "trace":
+            cure = "leave refine at 'auto'"
+        means = ["raise max_iter or tol", "scale the features", *filter(None, [cure])]
         return (
             f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
-            f"objective; asked was {allowed:.2%} (tol={self.tol}). Raise max_iter or "
-            f"tol, scale the features, or {_cure(result) or _REFINE}"
+            f"objective; asked was {allowed:.2%} (tol={self.tol}). "
+            f"{', '.join(means[:-1]).capitalize()}, or {means[-1]}"
         )
 
     def _unknown(self, result: FitResult) -> str | None:

@@ -168,7 +168,8 @@ class Fit(Method):
         if np.isfinite(self._bound):
             fitted["dual_gap"] = self._best.objective - self._bound
         fitted["objective"] = self._best.objective
-        if self._wants_steps or not self._room.bound:
+        fitted["has_room"] = self._room.steps
+        if self._wants_steps or (self._wants_bound and not self._room.bound):
             fitted["lacks"] = self._room.lacks
         return fitted
 
@@ -184,10 +185,7 @@ class Fit(Method):
             return  # one pass is its own best, as in partial fits
         self._go_back()
         self._best.forget()
-        is_unknown = self._penalty.has_bound and not np.isfinite(self._bound)
-        is_unknown = is_unknown and not self._params.settings.exchange._goes_apart
-        is_unknown = is_unknown and self._room.bound
-        if converged and is_unknown and self._validation is None:
+        if converged and self._wants_bound and self._room.bound:
             found = self._objective.evaluate(self.engine.whole())
             self._bound = found.bound
 
@@ -224,9 +222,9 @@ class Fit(Method):
         self._outlook = Outlook(_FEW_PASSES if is_small else _SOME_PASSES)
 
     def _find_room(self, kept: Any) -> Room:
-        """What there is memory for, or was where the fit began; a collective call."""
+        """What there is memory for, or was for steps before; a collective call."""
         problem, params = self._problem, self._params
-        if kept is not None and (kept[0] or not params.must_refine):
+        if kept is not None and kept[0]:
             return Room(*kept)
         shape = problem.n_problems, problem.shard.n_features
         has = has_blocks(self._penalty, self._totals, shape)
@@ -333,6 +331,13 @@ class Fit(Method):
         is_possible = params.tol is not None and self._validation is None
         is_possible = is_possible and not params.settings.exchange._goes_apart
         return params.refine and is_possible and not self._penalty.trace
+
+    @property
+    def _wants_bound(self) -> bool:
+        """Whether a fit that has ended has to find a lower bound."""
+        is_known = not self._penalty.has_bound or np.isfinite(self._bound)
+        is_apart = self._params.settings.exchange._goes_apart
+        return not is_known and not is_apart and self._validation is None
 
     @property
     def _can_refine(self) -> bool:
