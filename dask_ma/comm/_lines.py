@@ -36,6 +36,7 @@ _FIRST_PAUSE = 0.01  # seconds after which a worker without the handler is asked
 _LONGEST_PAUSE = 0.5
 _MOST_OPEN = 512  # connections of a worker, as many as Dask keeps
 _IN_A_ROW = 16  # messages after which the event loop sees to other things
+_AT_REST = 5.0  # seconds without a message until a connection that may close does
 
 
 class Pace(Protocol):
@@ -202,6 +203,7 @@ class Line:
         self._outbox: deque[Parcel] = deque()
         self._is_awake = False
         self._is_retired = False
+        self._timer: asyncio.TimerHandle | None = None
         self._comm: Comm | None = None
         self._n_sent = 0  # by this connection
         self._unanswered: dict[int, Parcel] = {}
@@ -223,7 +225,7 @@ class Line:
         self._rouse()
 
     def retire(self) -> None:
-        """Have the connection closed whenever nothing is under way."""
+        """Have the connection closed whenever it has not been used for a while."""
         self.call(self._retire)
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
@@ -265,13 +267,19 @@ class Line:
         self._rest_if_retired()
 
     def _rest_if_retired(self) -> None:
-        """Close the connection until it is needed, if nobody will ask for it again."""
-        if not self._is_retired:
-            return
+        """Look in a while whether a connection that nobody asks for is still used."""
+        if self._is_retired and self._comm is not None and self._timer is None:
+            self._timer = self._loop.call_later(_AT_REST, self._rest, self._n_sent)
+
+    def _rest(self, n_sent: int) -> None:
+        """Close the connection until it is needed, if nothing has been sent since."""
+        self._timer = None
         with self._lock:
             is_idle = not self._is_awake and not self._unanswered
-        if is_idle:
+        if is_idle and self._n_sent == n_sent:
             self._drop(CommClosedError("the connection was not used"))
+        else:
+            self._rest_if_retired()
 
     def _next(self) -> Parcel | None:
         """The message that is to be sent next; None to sleep until there is one."""
@@ -425,16 +433,9 @@ def _loaded(pickled: bytes) -> Exception:
 
 @dataclass
 class _Lines:
-    """Connections of a worker.
+    """Connections of a worker: some by address, and all of which use is made."""
 
-    Attributes
-    ----------
-    recent : dict
-        By address; those that were asked for last are at the end.
-    every : WeakSet
-        Those, and others of which somebody still makes use.
-    """
-
+    # Those that were asked for last are at the end.
     recent: dict[str, Line] = field(default_factory=dict)
     every: WeakSet[Line] = field(default_factory=WeakSet)
 

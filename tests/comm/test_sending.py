@@ -108,6 +108,7 @@ def test_a_connection_that_was_closed_is_made_again(sending_group):
 def test_connections_that_are_too_many_rest(sending_group, monkeypatch, is_idle):
     """One that is in use rests when its messages have been answered."""
     monkeypatch.setattr(_lines, "_MOST_OPEN", 1)
+    monkeypatch.setattr(_lines, "_AT_REST", 0.01)
     may_arrive, arrived = threading.Event(), []
 
     async def when_it_may(payload):
@@ -130,6 +131,21 @@ def test_connections_that_are_too_many_rest(sending_group, monkeypatch, is_idle)
     group.send(2, 1)
     assert arrived == [1, 2]
     assert until(lambda: line._comm is None)
+
+
+def test_a_connection_that_is_used_stays_though_others_are_asked_for(
+    sending_group, monkeypatch
+):
+    monkeypatch.setattr(_lines, "_MOST_OPEN", 1)
+    monkeypatch.setattr(_lines, "_AT_REST", 60.0)
+    group = sending_group([].append)
+    group.send(0, 1)
+    line = group._routes[1].line
+    _lines.line_of(group._worker, "tcp://elsewhere:3")
+    assert until(lambda: line._timer is not None)
+    for number in range(5):
+        group.send(number, 1)
+    assert group._worker.n_connections == 1
 
 
 def test_connections_that_nobody_asks_for_are_forgotten(sending_group, monkeypatch):
