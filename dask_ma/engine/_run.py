@@ -141,10 +141,10 @@ class Outcome:
         """Bytes of the result, which Dask takes into account."""
         return object.__sizeof__(self) + int(sizeof(self.result))
 
-    def bind(self, fit_id: str, rank: int) -> None:
+    def bind(self, fit_id: str, rank: int, attempt: int) -> None:
         """Have the state that a rank has kept dropped together with this object."""
         kept = state_memory.get(fit_id, rank)
-        if kept is not None:
+        if kept is not None and kept.attempt <= attempt:  # else this rank is late
             weakref.finalize(self, state_memory.drop, fit_id, rank, kept)
 
 
@@ -165,7 +165,7 @@ def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
             raise
         return end
     if run.fit_info is not None and run.fit_info.keeps:
-        outcome.bind(run.fit_info.fit_id, rank)
+        outcome.bind(run.fit_info.fit_id, rank, run.fit_info.attempt)
     return outcome
 
 

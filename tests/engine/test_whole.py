@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dask_ma.engine.recovery._memory import StateCopy, StateMemory
+from dask_ma.engine._run import Outcome
+from dask_ma.engine.recovery._memory import StateCopy, StateMemory, state_memory
 from dask_ma.engine.recovery._whole import exchange_copies, find_whole
 
 
@@ -156,3 +157,16 @@ def test_a_late_state_takes_the_place_of_none_of_a_later_launch():
     memory.put("fit", 0, newer)
     memory.put("fit", 0, kept(0, 9, 2, attempt=0))
     assert memory.get("fit", 0) is newer
+
+
+def test_a_late_rank_drops_no_state_of_a_later_launch():
+    newer = kept(0, 3, 2, attempt=1)
+    try:
+        for attempt in (0, 1):
+            state_memory.put("late", 0, newer)
+            outcome = Outcome()
+            outcome.bind("late", 0, attempt)
+            del outcome
+            assert (state_memory.get("late", 0) is newer) == (attempt == 0)
+    finally:
+        state_memory.forget("late")
