@@ -217,10 +217,12 @@ class ExactMoves(Moves):
 
     def _take_prior(self, priors: Priors) -> None:
         """Have the counts of documents with this prior, as if they were made anew."""
-        counts, before = self._document_table(), self._prior.copy()
-        if self._hides_counts():
-            counts = self._counts = self._tokens_of_documents()
+        before = self._prior.copy()
+        if self._counts is None or self._hides_counts():
+            self._counts = None  # two tables may be too many
+            self._counts = self._tokens_of_documents()
             before[:] = 0
+        counts = self._counts
         self._prior[: self._n_topics] = priors.document
         for part in _rows_at_a_time(*counts.shape):
             here = counts[part]
