@@ -333,11 +333,12 @@ def test_parameters_are_those_of_scikit_learn(cls, twin):
         "refine_tol",
     }
     assert set(theirs) - set(ours) <= {"n_jobs"}
-    assert ours["learning_rate"].default == "auto"  # which scikit-learn does not have
+    chosen = "learning_rate", "n_iter_no_change"  # "auto", which scikit-learn has not
+    assert all(ours[name].default == "auto" for name in chosen)
     for name in set(ours) & set(theirs):
         assert ours[name].kind == theirs[name].kind, name
         # Before scikit-learn 1.8 SGDClassifier's was 0, which no step size can be.
-        if name not in ("eta0", "learning_rate"):
+        if name not in ("eta0", *chosen):
             assert ours[name].default == theirs[name].default, name
 
 

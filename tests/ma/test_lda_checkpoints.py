@@ -164,7 +164,7 @@ def test_another_number_of_ranks_says_so(X, tmp_path, n_ranks, mixing):
     ("before", "after", "n_rounds"),
     [(1, 2, 1), (1, 2, 9), (1, 4, 13), (2, 1, 1), (2, 8, 1)],
 )
-def test_other_ranks_leave_no_document_of_a_pass_out(
+def test_other_ranks_go_over_as_many_documents_as_are_left(
     tmp_path, monkeypatch, before, after, n_rounds
 ):
     """They go on with the round that holds the first one; rounds have other sizes."""

@@ -174,7 +174,8 @@ class TopicFit(Method):
         self._evaluator.held_out = shared["held_out"]
         self.is_evaluated = shared["is_evaluated"]
         self.n_iter = shared["n_iter"]
-        # Other ranks may have other rounds in a pass: no document is left out.
+        # Other ranks may have other rounds in a pass, and have the documents in another
+        # order: as many come as there are left, whichever these are.
         first, n_rounds = shared["first"], rounds.n_rounds
         before = shared.get("n_rounds", n_rounds)
         self._next = min(first * n_rounds // before, n_rounds - 1)

@@ -67,10 +67,11 @@ class FitParams(RefineParams):
         return self.learning_rate == "auto" and isinstance(self.paradigm, Models)
 
     @property
-    def has_l1(self) -> bool:
-        """Whether the penalty has a part of L1."""
+    def penalty_weights(self) -> tuple[float, float]:
+        """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
         share = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(self.penalty or "", 0.0)
-        return self.alpha * share > 0
+        alpha = self.alpha if self.penalty else 0.0
+        return alpha * (1 - share), alpha * share
 
     @property
     def hands_over(self) -> bool:
@@ -81,7 +82,7 @@ class FitParams(RefineParams):
         """
         has_rounds = self.refine_max_iter >= _ENOUGH_REFINED
         goes_on = self.is_hasty and is_refined(self) and has_rounds
-        return goes_on and self.is_balanced and not self.has_l1
+        return goes_on and self.is_balanced and not self.penalty_weights[1]
 
 
 def gradient_rate(is_classifier: bool) -> str:

@@ -74,7 +74,7 @@ class LocalSGD:
         self._estimator = _make_estimator(params)
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
-        self._l1 = penalty_weights(params)[1]
+        self._l1 = params.penalty_weights[1]
         model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
         join_limit = params.join_limit
         if len({block.index for block in shard.blocks}) == 1:
@@ -259,7 +259,7 @@ class LocalSGD:
 
 def _make_estimator(params: FitParams) -> Any:
     """SGD for the loss and the L2 part of the penalty: scikit-learn's, if it has it."""
-    l2, l1 = penalty_weights(params)
+    l2, l1 = params.penalty_weights
     if isinstance(params.loss, Loss):
         return LossSGD(
             params.loss,
@@ -283,13 +283,6 @@ def _make_estimator(params: FitParams) -> Any:
         # For scikit-learn to look at the classes takes longer than steps over few rows.
         sgd.classes_ = np.arange(2)
     return sgd
-
-
-def penalty_weights(params: FitParams) -> tuple[float, float]:
-    """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
-    l1_ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
-    alpha = params.alpha if params.penalty else 0.0
-    return alpha * (1 - l1_ratio), alpha * l1_ratio
 
 
 def soft_threshold(coef: np.ndarray, threshold: float) -> None:
