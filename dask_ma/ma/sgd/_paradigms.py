@@ -13,7 +13,7 @@ from dask_ma.engine import RankContext
 from dask_ma.kernels import gradient_sums
 from dask_ma.linear import LinearModel
 from dask_ma.ma._paradigm import Gradients, aggregate
-from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._params import FitParams, penalty_weights
 from dask_ma.ma.sgd._solver import LocalSGD, soft_threshold
 from dask_ma.ma.sgd._steps import Steps, steps_of
 from dask_ma.supervised import Problem
@@ -193,7 +193,7 @@ class SendModel(Paradigm):
         self._group = context.group
         self._problem = problem
         self._aggregation = params.paradigm.aggregation
-        self._has_l1 = params.penalty_weights[1] > 0
+        self._has_l1 = penalty_weights(params)[1] > 0
         self._solver = solver
 
     @property
@@ -369,7 +369,7 @@ def update(
         In the dtype of the old one. L2 is a part of the gradient; L1 is a proximal step
         after it, which puts small coefficients to exactly 0.
     """
-    l2, l1 = params.penalty_weights
+    l2, l1 = penalty_weights(params)
     coef = model.coef - step_size * (gradient.coef + l2 * model.coef)
     if l1:
         soft_threshold(coef, step_size * l1)

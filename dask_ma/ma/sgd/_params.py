@@ -67,13 +67,6 @@ class FitParams(RefineParams):
         return self.learning_rate == "auto" and isinstance(self.paradigm, Models)
 
     @property
-    def penalty_weights(self) -> tuple[float, float]:
-        """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
-        share = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(self.penalty or "", 0.0)
-        alpha = self.alpha if self.penalty else 0.0
-        return alpha * (1 - share), alpha * share
-
-    @property
     def hands_over(self) -> bool:
         """Whether the rounds end with the first pass that brings little.
 
@@ -82,7 +75,7 @@ class FitParams(RefineParams):
         """
         has_rounds = self.refine_max_iter >= _ENOUGH_REFINED
         goes_on = self.is_hasty and is_refined(self) and has_rounds
-        return goes_on and self.is_balanced and not self.penalty_weights[1]
+        return goes_on and self.is_balanced and not penalty_weights(self)[1]
 
 
 def gradient_rate(is_classifier: bool) -> str:
@@ -303,3 +296,10 @@ INACTIVE = (
         "set refine='newton' or refine='lbfgs'",
     ),
 )
+
+
+def penalty_weights(params: FitParams) -> tuple[float, float]:
+    """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
+    l1_ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
+    alpha = params.alpha if params.penalty else 0.0
+    return alpha * (1 - l1_ratio), alpha * l1_ratio

@@ -23,7 +23,7 @@ from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
 from dask_ma.ma.sgd._loss_sgd import LossSGD
-from dask_ma.ma.sgd._params import FitParams
+from dask_ma.ma.sgd._params import FitParams, penalty_weights
 from dask_ma.ma.sgd._steps import Steps, steps_of
 
 # Ranks drift apart in proportion to their step size, so several ranks go through the
@@ -74,7 +74,7 @@ class LocalSGD:
         self._estimator = _make_estimator(params)
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
-        self._l1 = params.penalty_weights[1]
+        self._l1 = penalty_weights(params)[1]
         model_bytes = n_problems * shard.n_features * np.dtype(np.float64).itemsize
         join_limit = params.join_limit
         if len({block.index for block in shard.blocks}) == 1:
@@ -259,7 +259,7 @@ class LocalSGD:
 
 def _make_estimator(params: FitParams) -> Any:
     """SGD for the loss and the L2 part of the penalty: scikit-learn's, if it has it."""
-    l2, l1 = params.penalty_weights
+    l2, l1 = penalty_weights(params)
     if isinstance(params.loss, Loss):
         return LossSGD(
             params.loss,
