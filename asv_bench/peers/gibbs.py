@@ -413,10 +413,10 @@ def show(
     )
 
 
-def main() -> None:
-    """Parse the command line, and compare."""
+def corpus_parser(text: str) -> argparse.ArgumentParser:
+    """Command line of what is described so: a corpus, and the model of its topics."""
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
+        description=text.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
@@ -427,6 +427,13 @@ def main() -> None:
     add("--components", type=int, default=100)
     add("--alpha", type=float, default=0.1)
     add("--beta", type=float, default=0.01)
+    return parser
+
+
+def main() -> None:
+    """Parse the command line, and compare."""
+    parser = corpus_parser(__doc__)
+    add = parser.add_argument
     add("--sweeps", type=int, default=50)
     add("--every", type=int, default=25, help="sweeps between perplexities")
     add("--proposals", type=int, default=4)

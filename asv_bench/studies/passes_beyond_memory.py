@@ -27,6 +27,7 @@ from typing import Any
 
 import dask
 import numpy as np
+from after_tasks import AfterTasks
 from beyond_memory import make_block, make_rows
 from dask.distributed import Client, LocalCluster
 
@@ -56,41 +57,6 @@ def forget(folder: str) -> None:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(handle)
-
-
-class Forget:
-    """Callback of scikit-learn's kind: forgets the files after each round.
-
-    Parameters
-    ----------
-    folder : str
-        Where they are.
-
-    Attributes
-    ----------
-    seconds : list of float
-        How long that has taken, after each round.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self.seconds: list[float] = []
-
-    def setup(self, estimator: Any, context: Any) -> None:
-        """Nothing is to be done."""
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Nothing is to be done."""
-
-    def on_fit_task_begin(self, estimator: Any, context: Any, **others: Any) -> None:
-        """Nothing is to be done."""
-
-    def on_fit_task_end(self, estimator: Any, context: Any, **others: Any) -> bool:
-        """Forget."""
-        start = time.perf_counter()
-        forget(self._folder)
-        self.seconds.append(time.perf_counter() - start)
-        return False
 
 
 def write(numbers: list[int], n_bytes: int, folder: str) -> list[Any]:
@@ -148,15 +114,21 @@ def seconds_of_round(
     log.touch()
     X, y = make_rows("generator", "sparse", n_blocks, n_bytes, Path(folder), str(log))
     model = CASES[name]()
-    forgets = Forget(folder)
+    spent: list[float] = []  # on forgetting, after each round
+
+    def forget_all(fitted: Any) -> None:
+        start = time.perf_counter()
+        forget(folder)
+        spent.append(time.perf_counter() - start)
+
     if is_cold:
-        model.set_callbacks(forgets)
+        model.set_callbacks(AfterTasks(forget_all))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y)
     times = np.diff([record["time"] for record in model.history_])
     if is_cold:  # what comes after a round counts as the next one's
-        times -= forgets.seconds[: len(times)]
+        times -= spent[: len(times)]
     return median(times.tolist())
 
 

@@ -11,8 +11,6 @@ likelihood of words and topics per token.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -20,25 +18,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for what peers reads
 
-from peers.gibbs import CORPORA, load  # noqa: E402
+from peers.gibbs import corpus_parser, load  # noqa: E402
 
 from dask_ma import SchMPLDA  # noqa: E402
 
 
 def main() -> None:
     """Run the study."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = corpus_parser(__doc__)
+    parser.set_defaults(corpus="ap", components=50)
     add = parser.add_argument
-    add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
-    add("--corpus", choices=CORPORA, default="ap")
-    add("--documents", type=int, help="the first ones only")
-    add("--held-out", type=int, default=1500, help="documents of the perplexity")
-    add("--components", type=int, default=50)
-    add("--alpha", type=float, default=0.1)
-    add("--beta", type=float, default=0.01)
     add("--samplers", nargs="+", default=["exact", "metropolis"])
     add("--init", choices=("progressive", "random"), default="progressive")
     add("--rotations", type=int, default=40)

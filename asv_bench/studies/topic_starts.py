@@ -11,69 +11,52 @@ the processor of all rotations. Needs scikit-learn 1.9 or newer.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from after_tasks import AfterTasks
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for what peers reads
 
-from peers.gibbs import CORPORA, load, perplexity  # noqa: E402
+from peers.gibbs import corpus_parser, load, perplexity  # noqa: E402
 
 from dask_ma import SchMPLDA  # noqa: E402
 
 STARTS = "random", "progressive"
 
 
-class Curve:
-    """Callback of scikit-learn's kind: judges the topics after some rotations."""
+def curve(
+    model: SchMPLDA,
+    rows: Any,
+    rotations: list[int],
+    judge: Callable[[np.ndarray], float],
+) -> dict[int, float]:
+    """What is said of the topics after some rotations of a fit."""
+    points: dict[int, float] = {}
+    done = count()
 
-    def __init__(
-        self, rotations: list[int], judge: Callable[[np.ndarray], float]
-    ) -> None:
-        self.points: dict[int, float] = {}
-        self._rotations, self._judge, self._n_done = rotations, judge, 0
+    def note(fitted: Any) -> None:
+        if fitted is None:
+            return  # the end of the fit, and not of a rotation
+        # Tokens get their first topics in rotation 0.
+        rotation = next(done)
+        if rotation in rotations:
+            points[rotation] = judge(fitted.components_)
 
-    def setup(self, estimator: Any, context: Any) -> None:
-        """Nothing is to be done."""
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Nothing is to be done."""
-
-    def on_fit_task_begin(self, estimator: Any, context: Any, **others: Any) -> None:
-        """Nothing is to be done."""
-
-    def on_fit_task_end(
-        self, estimator: Any, context: Any, *, fitted_estimator: Any = None
-    ) -> bool:
-        """Judge the topics, if it is time to."""
-        if fitted_estimator is not None:  # the end of a rotation, and not of the fit
-            # Tokens get their first topics in rotation 0.
-            if self._n_done in self._rotations:
-                self.points[self._n_done] = self._judge(fitted_estimator.components_)
-            self._n_done += 1
-        return False
+    model.set_callbacks(AfterTasks(note)).fit(rows)
+    return points
 
 
 def main() -> None:
     """Run the study."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = corpus_parser(__doc__)
     add = parser.add_argument
-    add("--data", type=Path, default=os.environ.get("DASK_MA_DATA"))
-    add("--corpus", choices=CORPORA, default="newsgroups20")
-    add("--documents", type=int, help="the first ones only")
-    add("--held-out", type=int, default=1500, help="documents of the perplexity")
-    add("--components", type=int, default=100)
-    add("--alpha", type=float, default=0.1)
-    add("--beta", type=float, default=0.01)
     add("--sampler", choices=("exact", "metropolis", "auto"), default="auto")
     add("--starts", nargs="+", choices=STARTS, default=STARTS)
     add("--rotations", type=int, nargs="+", default=[8, 12, 16, 20, 24, 36, 60])
@@ -96,9 +79,8 @@ def main() -> None:
         model.fit(rows)
         spent = time.process_time() - before
         print(f"{start}, {model.max_iter} rotations: {spent:.1f} s", flush=True)
-        curve = Curve(args.rotations, lambda topics: perplexity(topics, test, args))
-        model.set_callbacks(curve).fit(rows)
-        for rotation, value in curve.points.items():
+        judge = partial(perplexity, X=test, options=args)
+        for rotation, value in curve(model, rows, args.rotations, judge).items():
             print(f"  {rotation} rotations: perplexity {value:.0f}", flush=True)
 
 

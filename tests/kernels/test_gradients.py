@@ -1,11 +1,10 @@
 """Gradients against finite differences, slow loops and scikit-learn's losses."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.linear_model import SGDClassifier, SGDRegressor
+from traced import traced
 
 from dask_ma.kernels import (
     LOSSES,
@@ -250,15 +249,11 @@ def test_memory_stays_small(n, d, k):
     X = sparse.csr_matrix((np.ones(n), columns, np.arange(n + 1)), (n, d))
     coef, intercept = np.ones((k, d)), np.zeros(k)
     codes = np.arange(n) % max(2, k)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         gradient_sums(
             X, codes, None, coef, intercept, loss="log_loss", one_vs_rest=True
         )
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * 2**20 < n * max(d, 8 * k) * 8
+    assert memory.peak < 8 * 2**20 < n * max(d, 8 * k) * 8
 
 
 def test_bad_shapes():

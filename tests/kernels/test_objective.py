@@ -1,10 +1,9 @@
 """Loss sums against slow loops, in every layout."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from scipy import sparse
+from traced import traced
 
 from dask_ma.kernels import (
     LOSSES,
@@ -184,13 +183,9 @@ def test_memory_stays_small():
     )
     codes = np.arange(n) % k
     coef, intercept = np.ones((k, 50)), np.zeros(k)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         loss_sums(X, codes, None, coef, intercept, loss="log_loss", one_vs_rest=True)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * 2**20 < n * k * 8
+    assert memory.peak < 8 * 2**20 < n * k * 8
 
 
 def test_one_vs_rest_targets():

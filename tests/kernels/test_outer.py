@@ -1,10 +1,9 @@
 """Updates by products of factors against dense products."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from scipy import sparse
+from traced import traced
 
 from dask_ma.kernels import (
     _outer,
@@ -122,14 +121,12 @@ def test_no_second_matrix(kind):
     v = v.astype(np.float32)
     v = v.toarray() if kind == "dense" else v
     total = rng.random(matrix.shape, dtype=np.float32)
-    tracemalloc.start()
-    if kind == "scaled":
-        subtract_scaled(matrix, total, 0.5)
-    else:
-        subtract_product(matrix, u, v, 0.5)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 0.1 * matrix.nbytes
+    with traced() as memory:
+        if kind == "scaled":
+            subtract_scaled(matrix, total, 0.5)
+        else:
+            subtract_product(matrix, u, v, 0.5)
+    assert memory.peak < 0.1 * matrix.nbytes
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])

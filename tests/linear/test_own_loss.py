@@ -1,6 +1,5 @@
 """Losses of one's own, and those of the library as objects."""
 
-import tracemalloc
 import warnings
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import pytest
 from scipy import optimize, sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from traced import traced
 
 from dask_ma import (
     ButterflySGDClassifier,
@@ -184,12 +184,10 @@ def test_shuffles_copy_few_rows_at_a_time(container):
     )
     sgd.coef_, sgd.intercept_ = np.zeros(20), np.zeros(1)
     Steps(1e-4).set_on(sgd, 1.0)
-    tracemalloc.start()
-    sgd.partial_fit(X, y)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced() as memory:
+        sgd.partial_fit(X, y)
     # Other threads of the process allocate a little, too.
-    assert peak < 1_500_000 < 10 * y.nbytes
+    assert memory.peak < 1_500_000 < 10 * y.nbytes
     assert sgd.t_ == 1.0 + len(y)
 
 

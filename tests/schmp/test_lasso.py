@@ -2,7 +2,6 @@
 
 import inspect
 import pickle
-import tracemalloc
 import warnings
 
 import dask
@@ -16,6 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LinearRegression
 from sklearn.model_selection import GridSearchCV
+from traced import traced
 
 from dask_ma import SchMPLasso
 from dask_ma.schmp.l1 import _working_set
@@ -637,11 +637,7 @@ def test_sparse_rows_are_laid_out_once(schedule, n_blocks):
         blocks = [X[a : a + 1000] for a in range(0, 6000, 1000)]
         parts = [da.from_array(b, chunks=b.shape, asarray=False) for b in blocks]
         lazy = da.concatenate(parts)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         model.set_params(n_ranks=1).fit(lazy, y)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     # Dask's own copy of the blocks counts as well.
-    assert peak < (1.8 if n_blocks == 1 else 2.9) * n_bytes
+    assert memory.peak < (1.8 if n_blocks == 1 else 2.9) * n_bytes

@@ -2,13 +2,13 @@
 
 import threading
 import time
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from traced import traced
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
@@ -47,12 +47,9 @@ class Large(FactorModel):
 
 def peak(model, X, **options):
     """Most memory at a time of a run, in matrices."""
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         run(model, X, n_passes=3, batch_size=4, random_state=0, **options)
-        return tracemalloc.get_traced_memory()[1] / BYTES
-    finally:
-        tracemalloc.stop()
+    return memory.peak / BYTES
 
 
 @pytest.mark.pairs
@@ -126,16 +123,12 @@ def test_memory_of_dual_ascent(monkeypatch, penalty, content):
     spans = {"dask-ma.trace.timeline": False, "dask-ma.trace.max-spans": 0}
     with dask.config.set(spans):
         model.fit(X[:, :100], y)  # loads what fits need
-        tracemalloc.start()
-        try:
+        with traced() as memory:
             model.fit(X, y)
-            found = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
     # The matrix and the best one; the sum of updates; where dual sums come besides, the
     # matrix and its coefficients.
     most = 2.8 if (content, penalty) == ("factors", "l2") else 3.8
-    assert found <= most * n_classes * n_features * 4
+    assert memory.peak <= most * n_classes * n_features * 4
 
 
 def places(engines):

@@ -1,6 +1,5 @@
 """Steps by second derivatives within outputs, for many coefficients of dense rows."""
 
-import tracemalloc
 import warnings
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
+from traced import traced
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.data import Block, Shard
@@ -224,13 +224,9 @@ def test_only_rank_0_has_them_all(run_ranks, monkeypatch):
         return moments_of_outputs(problem, totals, group, matrix, 1)
 
     run_ranks(program, 4)  # loads what it needs
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         run_ranks(program, 4)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak <= 1.3 * 4 * n_outputs * n_features**2 + 4 * 4 * n_bytes
+    assert memory.peak <= 1.3 * 4 * n_outputs * n_features**2 + 4 * 4 * n_bytes
 
 
 @pytest.mark.usefixtures("many")

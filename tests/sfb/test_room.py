@@ -1,10 +1,9 @@
 """Whether processes have memory for steps on the whole objective."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from scipy import sparse
+from traced import traced
 
 from dask_ma import SFBLogisticRegression
 from dask_ma.comm import LocalGroup
@@ -44,15 +43,11 @@ def test_what_steps_take(n_ranks, monkeypatch):
     settings = {"alpha": 1e-6, "tol": 1e-12, "random_state": 0, "n_ranks": n_ranks}
     model = SFBLogisticRegression(solver="sgd", max_iter=14, **settings)
     model.fit(X[:, :50], y)  # loads what it needs
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         model.fit(X, y)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     expected = step_bytes(n_classes * n_features, 4, n_ranks, has_root=True)
     chunks = 8 * 20 * 2**14 + 8 * 2**18  # what is worked on at a time
-    assert 0.75 * expected <= peak <= expected + chunks
+    assert 0.75 * expected <= memory.peak <= expected + chunks
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
