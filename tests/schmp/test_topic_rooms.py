@@ -100,8 +100,8 @@ def test_memory_of_a_token(
 ):
     """What a further token adds to the peak; blocks are small beside the whole.
 
-    A fit has some 500 kB for anything else, whatever the number of tokens. Of the disk's
-    bytes some are arrays of a tile, which of so few tokens has a 128th.
+    A fit has some 500 kB for anything else, whatever the number of tokens. Of the bytes
+    with disks some are arrays of a tile, which has a 128th of so few tokens.
     """
     monkeypatch.setattr(_program, "_MOST_TOKENS", 4_000)
     monkeypatch.setattr(_documents, "_PART", 1_000)
