@@ -5,9 +5,12 @@ import pytest
 from scipy import sparse
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import SVC
 
 from dask_ma import MASGDClassifier, MASGDRegressor
+from dask_ma.datasets import load_clinc150
 from dask_ma.linear.refine import _run
 from dask_ma.ma import Models
 
@@ -284,6 +287,26 @@ def test_excess_is_what_is_left(binary, penalty, method):
         assert last["objective"] <= best * (1 + 2 * tol)
         rounds.append(model.n_iter_)
     assert rounds[0] < rounds[-1]
+
+
+def test_a_search_that_is_worse_than_its_start_has_not_ended():
+    """Rounds end below what rounder losses lead to, whose minimum says little then."""
+    texts, names = load_clinc150("train")
+    chosen = np.isin(names, np.unique(names)[:8])
+    X = TfidfVectorizer(sublinear_tf=True).fit_transform(np.array(texts)[chosen])
+    y = np.array(names)[chosen]
+    alpha = 1e-3
+    model = MASGDClassifier("hinge", alpha=alpha, tol=1e-4, random_state=0).fit(X, y)
+    best = []
+    for name in np.unique(y):
+        target = np.where(y == name, 1.0, -1.0)
+        machine = SVC(kernel="linear", C=1 / (alpha * len(y)), tol=1e-5).fit(X, target)
+        losses = np.maximum(0, 1 - target * machine.decision_function(X))
+        square = machine.coef_.multiply(machine.coef_).sum()
+        best.append(losses.mean() + 0.5 * alpha * square)
+    last = model.history_[-1]
+    assert last["objective"] <= np.mean(best) * (1 + 1e-3)
+    assert last["excess"] <= 1e-3
 
 
 # Ranks --------------------------------------------------------------------------------

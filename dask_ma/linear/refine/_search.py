@@ -204,7 +204,10 @@ class Track:
         self._n_refused, self._length = 0, 1.0
         if self._predicted >= -rounding:
             left, self.is_stuck = 0.0, not gap
-        self.excess = max(0.0, left + gap - (found.objective - self.objective))
+        over = found.objective - self.objective
+        # A search that has not come back to the best model knows little of what is left.
+        certain = bound if over > gap else left
+        self.excess = max(0.0, certain + gap - over)
         if gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
             self._narrow(gap, tolerance)
 
