@@ -379,7 +379,8 @@ def main() -> None:
     parser.add_argument("--data", default=os.environ.get("DASK_MA_DATA"))
     parser.add_argument("--only", nargs="+", choices=CONTESTS, default=list(CONTESTS))
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--write", type=Path, help="file for the table")
+    add = parser.add_argument
+    add("--write", type=Path, help="file for the table; rows of others are kept")
     options = parser.parse_args()
     if options.data is None:
         parser.error("give --data, or set DASK_MA_DATA")
@@ -388,10 +389,20 @@ def main() -> None:
     with threadpool_limits(1):
         rows = list(lines(options))
     if options.write is not None:
-        with options.write.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write(rows, options.write)
+
+
+def write(rows: list[dict[str, str]], path: Path) -> None:
+    """Put rows into a table in which those of others stay."""
+    table = {}
+    if path.exists():
+        with path.open(newline="") as file:
+            table = {row["estimator"]: row for row in csv.DictReader(file)}
+    table |= {row["estimator"]: row for row in rows}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table.values())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._lazy_steps import run
+from dask_ma.butterfly._lazy_steps import is_small, run
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule
@@ -20,8 +20,17 @@ from dask_ma.engine import RankContext
 from dask_ma.kernels import descend
 from dask_ma.supervised import Piece, Problem, pass_batches
 
-# Steps with so many rows make good use of the matrix products, and of the network.
+# Steps with so many dense rows make good use of the matrix products.
 _USUAL = 64
+# Of sparse rows, the more of which share what a step costs besides, the better.
+_SPARSE = (64, 128, 256)
+# What they cost was measured with asv_bench/studies/butterfly_batches.py. Seconds of a
+# step, for each weight, for each element of the batch, and for each of its products
+# with a problem's weights; where steps follow the elements alone, of these.
+_STEP, _PER_WEIGHT, _PER_ELEMENT, _PER_PRODUCT = 80e-6, 2.2e-9, 3e-9, 4e-9
+_LAZY_STEP, _PER_LAZY_ELEMENT, _PER_LAZY_PRODUCT = 250e-6, 70e-9, 13e-9
+# Rows of all ranks' batches together at which text needs twice as many passes.
+_NOISE_SCALE = 600
 # Ranks with few rows need more steps in a pass than one or two to get anywhere.
 _USUAL_STEPS = 16
 _SMALLEST = 8
@@ -73,20 +82,69 @@ class TimeModel(NamedTuple):
         return math.sqrt(ratio * self.noise_scale / n_ranks)
 
 
-def usual_batch_size(most_rows: int) -> int:
+class Sizes(NamedTuple):
+    """What the cost of a step rests on; the same on all ranks.
+
+    Attributes
+    ----------
+    n_ranks : int
+        Number of ranks.
+    most_rows : int
+        Rows of the rank that has most.
+    most_nonzero : float
+        Elements of the rank that stores most; infinite for dense rows.
+    n_features, n_problems : int
+        Columns of X, and linear functions to train.
+    mixing : str
+        How the ranks mix.
+    dtype : numpy.dtype
+        Type of the weights.
+    """
+
+    n_ranks: int
+    most_rows: int
+    most_nonzero: float
+    n_features: int
+    n_problems: int
+    mixing: str
+    dtype: np.dtype
+
+    def seconds_of_step(self, batch_size: int) -> float:
+        """About what a step on so many sparse rows takes, without an exchange."""
+        n_nonzero = self.most_nonzero / max(1, self.most_rows) * batch_size
+        if is_small(self.n_ranks, self.n_features, n_nonzero, self.mixing, self.dtype):
+            each = _PER_LAZY_ELEMENT + self.n_problems * _PER_LAZY_PRODUCT
+            return _LAZY_STEP + n_nonzero * each
+        each = _PER_ELEMENT + self.n_problems * _PER_PRODUCT
+        n_weights = self.n_features * self.n_problems
+        return _STEP + n_weights * _PER_WEIGHT + n_nonzero * each
+
+
+def usual_batch_size(sizes: Sizes) -> int:
     """The batch size where nobody asks for another one.
 
     Parameters
     ----------
-    most_rows : int
-        Rows of the rank that has most.
+    sizes : Sizes
+        Sizes of the problem. The clock plays no part.
 
     Returns
     -------
     batch_size : int
-        64, or as many as leave a pass 16 steps, but at least 1.
+        64 dense rows; of sparse ones 64, 128 or 256, with which a given loss is reached
+        first, by the time model with usual costs. As many as leave a pass 16 steps in
+        any case, but at least 1.
     """
-    return min(_USUAL, max(1, most_rows // _USUAL_STEPS))
+    best = _USUAL
+    if math.isfinite(sizes.most_nonzero):
+        best = min(_SPARSE, key=lambda size: _relative_seconds(sizes, size))
+    return min(best, max(1, sizes.most_rows // _USUAL_STEPS))
+
+
+def _relative_seconds(sizes: Sizes, batch_size: int) -> float:
+    """Time to a loss with a batch size, but for a factor that all have in common."""
+    needed = 1 + sizes.n_ranks * batch_size / _NOISE_SCALE
+    return needed * sizes.seconds_of_step(batch_size) / batch_size
 
 
 def rounded(batch_size: float, most_rows: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dask_ma.butterfly._batch_size import (
+    Sizes,
     TimeModel,
     fit_time_model,
     rounded,
@@ -65,13 +66,21 @@ def prepare(
         base.copy(), t, params.eta0, n_exchanges=t - 1, base=base, is_base=True
     )
     described: dict[str, Any] = {}
-    if params.batch_size == "auto":
-        batch_size = usual_batch_size(most_rows)
-    elif params.batch_size != "timed":
+    # With one rank nothing is exchanged, so that there is nothing to weigh.
+    is_usual = params.batch_size == "auto" or group.size == 1
+    if params.batch_size not in ("auto", "timed"):
         batch_size = min(int(params.batch_size), most_rows)
-    elif group.size == 1:
-        # Nothing is exchanged, so nothing is gained by large batches.
-        batch_size = usual_batch_size(most_rows)
+    elif is_usual:
+        sizes = Sizes(
+            n_ranks=group.size,
+            most_rows=most_rows,
+            most_nonzero=most_nonzero,
+            n_features=problem.shard.n_features,
+            n_problems=problem.n_problems,
+            mixing=params.mixing,
+            dtype=problem.dtype,
+        )
+        batch_size = usual_batch_size(sizes)
     else:
         times: TimeModel = fit_time_model(
             context, problem, params, state, moments, most_rows, most_nonzero

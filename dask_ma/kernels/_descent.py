@@ -83,9 +83,14 @@ def moment_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         s = np.ones(chunk.shape[0])
         if sample_weight is not None:
             s = sample_weight[where].astype(np.float64, copy=False)
-        sums[0] += transposed(chunk) @ s
-        squares = chunk.multiply(chunk) if sparse.issparse(chunk) else chunk * chunk
-        sums[1] += squares.T @ s
+        columns = transposed(chunk)
+        sums[0] += columns @ s
+        if sparse.issparse(columns):
+            # SciPy's product of two matrices would look for their common elements.
+            columns.data = columns.data**2
+        else:
+            columns = columns**2
+        sums[1] += columns @ s
     return sums
 
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, sparse
 
 from dask_ma import ButterflySGDClassifier
 from dask_ma.butterfly._batch_size import (
+    Sizes,
     TimeModel,
     Timing,
     rounded,
@@ -133,12 +134,53 @@ def test_with_one_rank_the_clock_plays_no_part(binary):
     np.testing.assert_array_equal(model.coef_, fit(X, y, n_ranks=1).coef_)
 
 
+def sizes_of(most_rows, stored_per_row=np.inf, n_ranks=1, n_features=40_000, n=1):
+    """Sizes of rows, dense unless it is said what they store."""
+    stored = most_rows * stored_per_row
+    dtype = np.dtype(np.float64)
+    return Sizes(n_ranks, most_rows, stored, n_features, n, "butterfly", dtype)
+
+
 @pytest.mark.parametrize(
     ("most_rows", "expected"),
     [(1, 1), (15, 1), (16, 1), (40, 2), (1023, 63), (1024, 64), (10**6, 64)],
 )
-def test_usual_size(most_rows, expected):
-    assert usual_batch_size(most_rows) == expected
+def test_usual_size_of_dense_rows(most_rows, expected):
+    assert usual_batch_size(sizes_of(most_rows)) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 256),  # as reviews of films
+        ({"n_ranks": 2}, 256),
+        ({"n_ranks": 8}, 128),  # there are more rows in the batches of all
+        ({"n_ranks": 64}, 64),
+        ({"most_rows": 2048}, 128),
+        ({"most_rows": 16}, 1),
+        ({"stored_per_row": 40_000}, 64),  # a step costs little beside such rows
+        ({"n": 20}, 256),
+        # Steps that follow the elements, as these of short queries, end with 64.
+        ({"n": 150, "stored_per_row": 9, "n_features": 30_000}, 64),
+    ],
+)
+def test_usual_size_of_sparse_rows(changes, expected):
+    given = {"most_rows": 25_000, "stored_per_row": 138, **changes}
+    assert usual_batch_size(sizes_of(**given)) == expected
+
+
+def test_sparse_rows_come_in_larger_batches():
+    """And end as near the optimum as in those of a size that is asked for."""
+    rng = np.random.default_rng(0)
+    X = sparse.random(6000, 3000, 0.01, "csr", random_state=rng)
+    y = X @ rng.normal(size=3000) + 0.3 * rng.normal(size=6000) > 0
+    ends = []
+    for batch_size in ("auto", 64):
+        model = ButterflySGDClassifier(batch_size=batch_size, random_state=0, n_ranks=1)
+        ends.append(model.fit(X, y).history_[-1]["objective"])
+        expected = 256 if batch_size == "auto" else 64
+        assert model.history_[0]["batch_size"] == expected
+    assert ends[0] <= 1.001 * ends[1]
 
 
 @pytest.mark.parametrize(("n_ranks", "expected"), [(1, 7), (4, 1)])

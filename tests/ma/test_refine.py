@@ -11,6 +11,9 @@ from sklearn.svm import SVC
 
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.datasets import load_clinc150
+
+
+from dask_ma.datasets import make_sparse_classification
 from dask_ma.linear.refine import _run
 from dask_ma.ma import Models
 
@@ -251,6 +254,19 @@ def test_steps_of_other_schedules_have_their_patience_before_a_refinement(binary
         ).fit(*binary)
         counts.append(sum("refined" not in record for record in model.history_))
     assert counts[1] >= counts[0] + 2
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rounded_kinks_do_not_lead_away_from_where_sgd_has_come(n_ranks):
+    """The optimum of a loss as smooth as targets are spread is further away."""
+    X, y, _ = make_sparse_classification(2000, 1000, n_nonzero=10, random_state=0)
+    model = MASGDClassifier(alpha=1e-3, random_state=0, n_ranks=n_ranks).fit(X, y)
+    refined = [r["objective"] for r in model.history_ if r.get("refined")]
+    assert refined[2] < refined[0]
+    # From zero, the smooth loss shows the way.
+    params = {"max_iter": 0, "refine": "lbfgs", "n_ranks": n_ranks}
+    cold = MASGDClassifier(alpha=1e-3, random_state=0, **params).fit(X, y)
+    assert cold.history_[-1]["objective"] <= 1.001 * refined[-1]
 
 
 def test_warm_start_is_at_the_optimum_already(binary):

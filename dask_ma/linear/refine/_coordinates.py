@@ -70,6 +70,8 @@ def least_subgradient(
     -------
     ndarray of shape (n_weights,)
     """
+    if not l1.any():
+        return gradient
     at_zero = np.sign(gradient) * np.maximum(np.abs(gradient) - l1, 0.0)
     return np.where(point != 0, gradient + l1 * np.sign(point), at_zero)
 

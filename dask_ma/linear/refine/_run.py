@@ -152,6 +152,7 @@ class Refinement(Method):
         self._best: Best | None = None
         self._search: Search | None = None  # on rank 0
         self._next: Request | None = None  # has come with the verdict on the last round
+        self._is_warm = False
 
     @property
     def is_complete(self) -> bool:
@@ -203,8 +204,10 @@ class Refinement(Method):
         problem, params, model = before.problem, before.params, before.output
         # If the rounds have only made the model worse, from where the fit started; a
         # refinement that was interrupted goes on from its best model.
-        if before.is_worse and not before.n_refined:
+        is_in_vain = before.is_worse and not before.n_refined
+        if is_in_vain:
             model = initial_model(problem, params)
+        self._is_warm = before.n_rounds > 0 and not is_in_vain
         return self._begin(model)
 
     def _begin(self, model: LinearModel) -> Best:
@@ -220,7 +223,15 @@ class Refinement(Method):
         self, points: np.ndarray, coordinates: Coordinates, share: Share
     ) -> Search:
         params, spread = self._before.params, self._rows.spread
-        return Search(points, params, coordinates, self._method, spread, share)
+        return Search(
+            points,
+            params,
+            coordinates,
+            self._method,
+            spread,
+            share,
+            is_warm=self._is_warm,
+        )
 
     def _ask(self) -> Request:
         """What is to be evaluated, from rank 0."""

@@ -26,6 +26,9 @@ from dask_ma.linear.refine._share import Share, Slice
 # classes that a plane divides, without a penalty.
 _ZERO = 1e-7
 _NARROWEST = 1e-9  # smooth loss, against the spread of the targets
+# The same where the search begins near the optimum. With a loss as smooth as the spread
+# is wide the first rounds would lead away from there: its own optimum is elsewhere.
+_WARM = 0.1
 # Newton's method needs a pass that costs each row the square of the columns, and sums
 # of as many numbers per problem.
 _MOST_WEIGHTS, _MOST_SECOND = 512, 2**20
@@ -374,6 +377,8 @@ class Search:
         Typical size of a residual.
     share : Share
         Of which weights points and coordinates are.
+    is_warm : bool
+        Whether something has brought the points near the optimum already.
     """
 
     def __init__(
@@ -384,6 +389,8 @@ class Search:
         method: str,
         spread: float,
         share: Share,
+        *,
+        is_warm: bool,
     ) -> None:
         self._params = params
         has_curvature = make_loss(params.loss).has_curvature
@@ -391,7 +398,7 @@ class Search:
         self._rules = Rules(coordinates, len(points), method, share, is_free=is_free)
         least = make_loss(params.loss, params.epsilon).least_width
         least = max(least, _NARROWEST * spread)
-        width = max(spread, least)
+        width = max(_WARM * spread if is_warm else spread, least)
         self._tracks = [
             Track(
                 point.copy(),
