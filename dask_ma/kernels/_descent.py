@@ -10,6 +10,7 @@ from scipy import sparse
 
 from dask_ma.kernels._objective import (
     _check_shapes,
+    _chunk_size,
     _chunks,
     one_vs_rest_targets,
     positive_factors,
@@ -160,15 +161,18 @@ def descent_sums(
     losses, smooth, gaps, slope_sums = (np.zeros(n_asked) for _ in range(4))
     gradient = np.zeros(weights.shape)
     n_second = 0 if standardization is None else n_asked
+    cautious = None if standardization is None else caution
     size = 1 + (n_features if columns is None else columns.shape[1])
     hessian = np.zeros((n_second, size, size))
+    products = _Products(X, gradient)
     for chunk, where in _chunks(X, n_asked, None):
         p = chunk @ weights
         p += intercept
         targets = y[where]
         if problems is not None:
             targets = one_vs_rest_targets(targets, n_problems)[:, problems]
-        found = smooth_loss(loss, targets.reshape(p.shape), p, epsilon, widths, caution)
+        targets_of = targets.reshape(p.shape)
+        found = smooth_loss(loss, targets_of, p, epsilon, widths, cautious)
         s = np.ones(len(p))
         if sample_weight is not None:
             s = sample_weight[where].astype(np.float64, copy=False)
@@ -180,16 +184,58 @@ def descent_sums(
         gaps += _weighted_sums(s, found.gaps)
         slopes = (found.slopes.T * s.T).T
         slope_sums += slopes.sum(axis=0)
-        gradient += transposed(chunk) @ slopes
+        products.add(where, slopes)
         if standardization is not None:
             curvatures = (found.curvatures.T * s.T).reshape(n_asked, -1)
             if columns is None:
                 _add_hessian(hessian, chunk, curvatures, standardization)
             else:
                 _add_parts(hessian, chunk, curvatures, standardization, columns)
+    products.finish()
     return DescentSums(
         losses, smooth, gaps, gradient.T.reshape(coef.shape), slope_sums, hessian
     )
+
+
+class _Products:
+    """Adds up the products of a block's columns and slopes, of many rows at a time.
+
+    A product is as large as the model. Where there are so many problems that a chunk
+    has few rows, products of all chunks would take longer than the rest.
+
+    Parameters
+    ----------
+    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
+        The block.
+    total : ndarray of float64, shape (n_features,) or (n_features, n_problems)
+        What they are added to.
+    """
+
+    def __init__(self, X: Any, total: np.ndarray) -> None:
+        self._X = X
+        self._total = total
+        # Slopes that are kept are then no more than the model has numbers.
+        self._most = min(X.shape[1], _chunk_size(X, 1))
+        self._start = 0
+        self._kept: list[np.ndarray] = []
+        self._n_kept = 0
+
+    def add(self, where: slice, slopes: np.ndarray) -> None:
+        """Take the slopes of a chunk's rows, which follow those before."""
+        if self._n_kept + len(slopes) > self._most:
+            self.finish()
+            self._start = where.start
+        self._kept.append(slopes)
+        self._n_kept += len(slopes)
+
+    def finish(self) -> None:
+        """Add what has not been added yet."""
+        if not self._kept:
+            return
+        rows = row_slice(self._X, self._start, self._start + self._n_kept)
+        slopes = self._kept[0] if len(self._kept) == 1 else np.concatenate(self._kept)
+        self._kept, self._n_kept = [], 0
+        self._total += transposed(rows.astype(np.float64, copy=False)) @ slopes
 
 
 def _weighted_sums(s: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -10,10 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import SVC
 
 from dask_ma import MASGDClassifier, MASGDRegressor
-from dask_ma.datasets import load_clinc150
-
-
-from dask_ma.datasets import make_sparse_classification
+from dask_ma.datasets import load_clinc150, make_sparse_classification
 from dask_ma.linear.refine import _run
 from dask_ma.ma import Models
 

@@ -225,10 +225,11 @@ def smooth_loss(
         Of the smooth version, above 0, in the units of the predictions. Broadcasts with
         `y`. Only losses of ``ROUNDED_LOSSES`` read it; up to ``epsilon / 2``, "huber"
         is itself.
-    caution : float or ndarray, default=0.0
+    caution : float, ndarray or None, default=0.0
         Share, from 0 to 1, of the curvature of the parabola that touches the smooth
         version and is nowhere below it, instead of its own. Broadcasts with `y`. Only
-        "log_loss", "hinge" and "epsilon_insensitive" read it.
+        "log_loss", "hinge" and "epsilon_insensitive" read it. None says that no
+        curvatures are wanted; what they are then means nothing.
 
     Returns
     -------

@@ -19,8 +19,11 @@ def softplus_curvature(u: np.ndarray, share: np.ndarray, caution: Any) -> np.nda
     """Second derivative of log(1 + exp(u)), or of a parabola that is not below it.
 
     The parabola is that of T. Jaakkola and M. Jordan (2000): its second derivative is
-    ``tanh(u / 2) / (2 u)``, which falls far more slowly.
+    ``tanh(u / 2) / (2 u)``, which falls far more slowly. Without caution, None, nobody
+    asks for it: zeros.
     """
+    if caution is None:
+        return np.zeros(u.shape)
     half = np.maximum(0.5 * np.abs(u), np.finfo(np.float64).tiny)
     own, touching = share * (1 - share), 0.25 * np.tanh(half) / half
     return own + caution * (touching - own)
@@ -246,9 +249,10 @@ class Loss(ABC):
         width : float or ndarray
             Of the smooth version, above 0, in the units of the predictions. Only losses
             with a kink read it, and "huber".
-        caution : float or ndarray
+        caution : float, ndarray or None
             Share, from 0 to 1, of the curvature of a parabola that touches the smooth
-            version and is nowhere below it, instead of its own.
+            version and is nowhere below it, instead of its own. Where it is None,
+            nobody looks at the curvatures.
 
         Returns
         -------
@@ -258,11 +262,12 @@ class Loss(ABC):
         no = np.zeros(values.shape)
         # First derivatives are enough for L-BFGS, which does not look at the others.
         has_curvature = type(self).curvature is not Loss.curvature
+        is_asked = has_curvature and caution is not None
         return SmoothLoss(
             values,
             values,
             self.slope(y, p),
-            self._cautious_curvature(y, p, caution) if has_curvature else no,
+            self._cautious_curvature(y, p, caution) if is_asked else no,
             no,
         )
 

@@ -208,7 +208,7 @@ class Track:
         if self._predicted >= -rounding:
             left, self.is_stuck = 0.0, not gap
         over = found.objective - self.objective
-        # A search that has not come back to the best model knows little of what is left.
+        # Before a search has come back to the best model, it knows little of the rest.
         certain = bound if over > gap else left
         self.excess = max(0.0, certain + gap - over)
         if gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
