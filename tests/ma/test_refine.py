@@ -204,7 +204,7 @@ def test_the_gradient_paradigm_can_be_refined_too(binary):
 def test_the_first_pass_that_brings_little_is_the_last_one(binary, objective, n_ranks):
     X, y = binary
     y = np.where(np.arange(120) % 9 == 0, 1 - y, y)  # no plane divides the classes
-    params = {"loss": "log_loss", "tol": 0.05, "local_epochs": 1, "random_state": 0}
+    params = {"loss": "log_loss", "tol": 0.0025, "local_epochs": 1, "random_state": 0}
     models = [
         MASGDClassifier(**params, n_ranks=n_ranks, refine=refine).fit(X, y)
         for refine in ("auto", None)

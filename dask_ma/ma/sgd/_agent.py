@@ -128,7 +128,7 @@ class Rounds(Refinable):
         )
         self._patience = self._evaluator.times(params.n_iter_no_change)
         self._rule = StopRule(
-            params.tol,
+            params.least_gain,
             1 if params.hands_over else self._patience,
             maximize=params.early_stopping,
             is_relative=not params.early_stopping,

@@ -98,10 +98,11 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
         Part of the rows held out, between 0 and 1.
     n_iter_no_change : int or "auto", default="auto"
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but
-        one pass that `tol` finds too little is enough where a refinement goes on from
-        there faster: with ``learning_rate="auto"``, without an L1 penalty, and with a
-        `refine_max_iter` of 64 or more.
+        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but one
+        pass that improves the objective by less than the root of `tol`, 3 % by default,
+        is enough where a refinement goes on from there faster: with
+        ``learning_rate="auto"``, without an L1 penalty, and with a `refine_max_iter` of
+        64 or more.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency, to which rows contribute by their sample weights. With two classes

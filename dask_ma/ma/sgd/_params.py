@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +77,17 @@ class FitParams(RefineParams):
         has_rounds = self.refine_max_iter >= _ENOUGH_REFINED
         goes_on = self.is_hasty and is_refined(self) and has_rounds
         return goes_on and self.is_balanced and not penalty_weights(self)[1]
+
+    @property
+    def least_gain(self) -> float | None:
+        """Part of the objective by which a pass must improve it for SGD to go on.
+
+        To come within `tol` of the optimum takes SGD passes in proportion to its
+        inverse, and a refinement some tens, wherever it begins.
+        """
+        if self.tol is None or not self.hands_over:
+            return self.tol
+        return max(self.tol, math.sqrt(self.tol))
 
 
 def gradient_rate(is_classifier: bool) -> str:

@@ -88,10 +88,11 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Part of the rows held out, between 0 and 1.
     n_iter_no_change : int or "auto", default="auto"
         Passes over the rows without improvement before the rounds end; a round of
-        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but
-        one pass that `tol` finds too little is enough where a refinement goes on from
-        there faster: with ``learning_rate="auto"``, without an L1 penalty, and with a
-        `refine_max_iter` of 64 or more.
+        `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but one
+        pass that improves the objective by less than the root of `tol`, 3 % by default,
+        is enough where a refinement goes on from there faster: with
+        ``learning_rate="auto"``, without an L1 penalty, and with a `refine_max_iter` of
+        64 or more.
     warm_start : bool, default=False
         Whether `fit` starts from the model of the fit before.
     average : bool or int, default=False
