@@ -18,8 +18,9 @@ QUALITY_ARGS ?= --processes 2 --write ../docs/measured/quality.csv
 PACKAGE ?= kernels
 MUTANTS ?= 200
 MUTATION_ARGS ?=
-# Processes that run tests; a file's tests stay together, as they share clusters.
-PYTEST_WORKERS ?= 2
+# Processes that run tests, one more than cores, as tests of clusters wait now and then; a
+# file's tests stay together, as they share clusters.
+PYTEST_WORKERS ?= 3
 # Without it (make test TORCH=), the tests of torch modules are skipped.
 TORCH ?= torch==2.13.0 safetensors
 PACKAGES-test = $(TORCH)
