@@ -21,11 +21,12 @@ from dask_ma.engine._events import answer, fetch_model, subscriptions
 from dask_ma.engine._liveness import (
     Liveness,
     has_retired,
+    is_near,
     is_running,
     run_on,
     scheduler_workers,
 )
-from dask_ma.engine._run import Outcome, Run
+from dask_ma.engine._run import LargeOutcome, Outcome, Run
 from dask_ma.engine.recovery._identity import Trail, note_ended
 from dask_ma.engine.recovery._memory import newest_round
 from dask_ma.engine.recovery._states import (
@@ -187,7 +188,15 @@ class RunMonitor:
         wanted = awaited[:n_wanted]
 
         async def start() -> asyncio.Future[list[Outcome]]:
-            return asyncio.ensure_future(self._client.gather(wanted, asynchronous=True))
+            # A large one comes without the detour by the scheduler, if it can.
+            types = [future.type for future in wanted]
+            direct = LargeOutcome in types and await is_near(
+                self._client, self._run.addresses[0]
+            )
+            fetch = self._client.gather(
+                wanted, direct=direct or None, asynchronous=True
+            )
+            return asyncio.ensure_future(fetch)
 
         async def wait(fetch: asyncio.Future[list[Outcome]]) -> bool:
             done, _ = await asyncio.wait([fetch], timeout=poll)

@@ -135,6 +135,7 @@ from dask_ma.kernels._optimizers import (
     shift_towards,
 )
 from dask_ma.kernels._outer import (
+    by_features,
     product_square,
     square_sum,
     subtract_product,
@@ -242,6 +243,7 @@ __all__ = [
     "begin_rows",
     "best_columns",
     "block_point",
+    "by_features",
     "chunked_predictions",
     "class_sums",
     "column_entries",
