@@ -188,14 +188,8 @@ class RunMonitor:
         wanted = awaited[:n_wanted]
 
         async def start() -> asyncio.Future[list[Outcome]]:
-            # A large one comes without the detour by the scheduler, if it can.
-            types = [future.type for future in wanted]
-            direct = LargeOutcome in types and await is_near(
-                self._client, self._run.addresses[0]
-            )
-            fetch = self._client.gather(
-                wanted, direct=direct or None, asynchronous=True
-            )
+            direct = await self._is_worth_connecting(wanted) or None
+            fetch = self._client.gather(wanted, direct=direct, asynchronous=True)
             return asyncio.ensure_future(fetch)
 
         async def wait(fetch: asyncio.Future[list[Outcome]]) -> bool:
@@ -214,6 +208,15 @@ class RunMonitor:
         finally:
             self._client.loop.add_callback(fetch.cancel)
         return outcomes
+
+    async def _is_worth_connecting(self, wanted: Sequence[Future]) -> bool:
+        """Whether outcomes are so large that the detour by the scheduler matters."""
+        if not any(future.type is LargeOutcome for future in wanted):
+            return False
+        where = {a for a in self._run.addresses if a not in self._leaving}
+        if self._run.collect != "all":
+            where = {self._run.addresses[0]}
+        return all([await is_near(self._client, address) for address in where])
 
     def _ask_to_stop(self) -> None:
         """Ask the ranks to end after their round if that is wanted."""

@@ -135,11 +135,12 @@ def test_only_the_first_ranks_result_leaves_its_worker(process_client):
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("collect", ["root", "all"])
+@pytest.mark.parametrize("n_near", [0, 1, 3])
 def test_a_large_result_does_without_the_scheduler(
-    process_client, monkeypatch, is_large, answers
+    process_client, monkeypatch, is_large, collect, n_near
 ):
-    """Where its worker is on this machine and answers."""
+    """Where all workers that have one are on this machine, and answer."""
 
     def agent(context, shard, params):
         return np.arange(2**20 if is_large else 2**10, dtype=np.float64)
@@ -148,17 +149,19 @@ def test_a_large_result_does_without_the_scheduler(
         asked.append(kwargs.get("direct"))
         return await original(self, *args, **kwargs)
 
+    async def is_near(client, address):
+        is_one = address in arguments["addresses"][:n_near]
+        return is_one and await _liveness.is_near(client, address)
+
+    arguments = on(process_client, 3)
     asked, original = [], Client._gather
     monkeypatch.setattr(Client, "_gather", gather)
-    if not answers:  # as behind a firewall
-
-        async def is_near(client, address):
-            return False
-
-        monkeypatch.setattr(_monitor, "is_near", is_near)
-    found = launch(agent, [None] * 3, name="Large", **on(process_client, 3))
-    assert found[-1] == len(found) - 1
-    assert asked == [True if is_large and answers else None]
+    monkeypatch.setattr(_monitor, "is_near", is_near)
+    found = launch(agent, [None] * 3, name="Large", collect=collect, **arguments)
+    for result in found if collect == "all" else [found]:
+        assert result[-1] == len(result) - 1
+    is_direct = is_large and n_near >= (3 if collect == "all" else 1)
+    assert asked == [True if is_direct else None]
 
 
 @pytest.mark.parametrize("ending", ["answers", "refuses", "hangs"])
