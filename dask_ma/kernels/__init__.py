@@ -136,6 +136,7 @@ from dask_ma.kernels._optimizers import (
 )
 from dask_ma.kernels._outer import (
     by_features,
+    is_worth_sorting,
     product_square,
     square_sum,
     subtract_product,
@@ -276,6 +277,7 @@ __all__ = [
     "gradient_sums",
     "hashed_uniform",
     "infer_documents",
+    "is_worth_sorting",
     "left_to_right",
     "log_loss_of",
     "log_loss_sum",

@@ -65,10 +65,30 @@ def by_features(v: Any, matrix: np.ndarray) -> Any:
     -------
     v : ndarray, CSR or CSC of shape (n_rows, n_features)
     """
-    is_large = matrix.nbytes >= _LARGE
-    if is_large and sparse.issparse(v) and v.nnz * matrix.shape[1] >= _MANY_PRODUCTS:
-        return v.tocsc()
-    return v
+    if not sparse.issparse(v):
+        return v
+    n_features, n_outputs = matrix.shape
+    is_worth_it = is_worth_sorting(v.nnz, n_features, n_outputs, matrix.itemsize)
+    return v.tocsc() if is_worth_it else v
+
+
+def is_worth_sorting(
+    n_elements: int, n_features: int, n_outputs: int, itemsize: int
+) -> bool:
+    """Whether :func:`by_features` sorts so many elements that are not zero.
+
+    Parameters
+    ----------
+    n_elements : int
+    n_features, n_outputs, itemsize : int
+        Shape of the matrix, and bytes of an element.
+
+    Returns
+    -------
+    is_worth_it : bool
+    """
+    is_large = n_features * n_outputs * itemsize >= _LARGE
+    return is_large and n_elements * n_outputs >= _MANY_PRODUCTS
 
 
 def product_square(u: np.ndarray, v: Any) -> float:
