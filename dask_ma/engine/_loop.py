@@ -51,19 +51,25 @@ class RoundLog:
 
     @contextmanager
     def computing(self, kind: str = "compute") -> Iterator[None]:
-        """Count the time spent inside as time of computing.
+        """Count the time spent inside as time of computing, but for what is waited.
 
         Parameters
         ----------
         kind : {"compute", "evaluate"}, default="compute"
             What the timeline calls it.
         """
-        start = perf_counter()
+        start, waited = perf_counter(), self._waited
         try:
             with self._context.span(kind):
                 yield
         finally:
-            self._computing += perf_counter() - start
+            waited = self._waited - waited
+            self._computing += perf_counter() - start - waited
+
+    @property
+    def _waited(self) -> float:
+        """Seconds that this rank has waited for others."""
+        return self._context.group.counters.seconds_waiting
 
     def note(self, n_round: int, n_rows: int, **values: Any) -> None:
         """Keep what this rank has done since the last round.

@@ -21,11 +21,12 @@ from dask_ma.engine._events import answer, fetch_model, subscriptions
 from dask_ma.engine._liveness import (
     Liveness,
     has_retired,
+    is_near,
     is_running,
     run_on,
     scheduler_workers,
 )
-from dask_ma.engine._run import Outcome, Run
+from dask_ma.engine._run import LargeOutcome, Outcome, Run
 from dask_ma.engine.recovery._identity import Trail, note_ended
 from dask_ma.engine.recovery._memory import newest_round
 from dask_ma.engine.recovery._states import (
@@ -187,7 +188,9 @@ class RunMonitor:
         wanted = awaited[:n_wanted]
 
         async def start() -> asyncio.Future[list[Outcome]]:
-            return asyncio.ensure_future(self._client.gather(wanted, asynchronous=True))
+            direct = await self._is_worth_connecting(wanted) or None
+            fetch = self._client.gather(wanted, direct=direct, asynchronous=True)
+            return asyncio.ensure_future(fetch)
 
         async def wait(fetch: asyncio.Future[list[Outcome]]) -> bool:
             done, _ = await asyncio.wait([fetch], timeout=poll)
@@ -205,6 +208,15 @@ class RunMonitor:
         finally:
             self._client.loop.add_callback(fetch.cancel)
         return outcomes
+
+    async def _is_worth_connecting(self, wanted: Sequence[Future]) -> bool:
+        """Whether outcomes are so large that the detour by the scheduler matters."""
+        if not any(future.type is LargeOutcome for future in wanted):
+            return False
+        where = {a for a in self._run.addresses if a not in self._leaving}
+        if self._run.collect != "all":
+            where = {self._run.addresses[0]}
+        return all([await is_near(self._client, address) for address in where])
 
     def _ask_to_stop(self) -> None:
         """Ask the ranks to end after their round if that is wanted."""

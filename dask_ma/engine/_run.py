@@ -28,6 +28,8 @@ from dask_ma.engine.recovery._states import (
 )
 from dask_ma.exceptions import GroupClosedError
 
+_LARGE = 2**22  # bytes of a result that take longer than to connect
+
 #: ``agent(context, shard, params) -> result``, the same function on every rank.
 Agent = Callable[[RankContext, Any, Any], Any]
 
@@ -148,6 +150,13 @@ class Outcome:
             weakref.finalize(self, state_memory.drop, fit_id, rank, kept)
 
 
+class LargeOutcome(Outcome):
+    """One that is worth a connection of the client to the worker that has it.
+
+    The client is told the type of an outcome, and not its size.
+    """
+
+
 def run_rank(run: Run, rank: int, shard: Any) -> Outcome:
     """Task of one rank: join the group, run the agent, leave the group."""
     worker = get_worker()
@@ -245,5 +254,6 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
                 raise
         group.flush()
         if run.collect == "all" or rank == 0:
-            return Outcome(result, context.notes, series=context.series)
+            kind = LargeOutcome if sizeof(result) >= _LARGE else Outcome
+            return kind(result, context.notes, series=context.series)
         return Outcome()

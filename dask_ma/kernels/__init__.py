@@ -135,6 +135,8 @@ from dask_ma.kernels._optimizers import (
     shift_towards,
 )
 from dask_ma.kernels._outer import (
+    by_features,
+    is_worth_sorting,
     product_square,
     square_sum,
     subtract_product,
@@ -242,6 +244,7 @@ __all__ = [
     "begin_rows",
     "best_columns",
     "block_point",
+    "by_features",
     "chunked_predictions",
     "class_sums",
     "column_entries",
@@ -274,6 +277,7 @@ __all__ = [
     "gradient_sums",
     "hashed_uniform",
     "infer_documents",
+    "is_worth_sorting",
     "left_to_right",
     "log_loss_of",
     "log_loss_sum",

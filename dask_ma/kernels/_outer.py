@@ -15,13 +15,17 @@ from scipy.linalg import blas
 from dask_ma.kernels._optimizers import BLOCK
 from dask_ma.kernels._rows import row_slice
 
-try:  # not public: SciPy multiplies sparse and dense matrices by it
+try:  # not public: SciPy multiplies sparse and dense matrices by them
     from scipy.sparse._sparsetools import csc_matvecs as _add_sparse_product
+    from scipy.sparse._sparsetools import csr_matvecs as _add_by_rows
 except ImportError:  # pragma: no cover
     _add_sparse_product = None
 
 # Sorting the indices of few elements costs less than a look at each feature.
 _SORT_COST = 16
+# Products of elements with outputs, and bytes of a matrix, from which on it is worth
+# sorting that each row of the matrix is read once.
+_MANY_PRODUCTS, _LARGE = 7e6, 2**25
 # Some rows of a matrix that stay in the cache with what is taken off them.
 _CHUNK_BYTES = 2**20
 
@@ -43,6 +47,48 @@ def used_columns(v: Any) -> np.ndarray:
     used = np.zeros(n_features, dtype=bool)
     used[v.indices] = True
     return np.flatnonzero(used)
+
+
+def by_features(v: Any, matrix: np.ndarray) -> Any:
+    """Rows of few elements, sorted by features where a matrix is then read less often.
+
+    A large matrix does not stay in the cache from one row to the next that has the same
+    feature. Products are the same to the bit, if the indices of rows are sorted.
+
+    Parameters
+    ----------
+    v : ndarray or CSR of shape (n_rows, n_features)
+    matrix : ndarray of shape (n_features, n_outputs)
+        What they are multiplied with, or change.
+
+    Returns
+    -------
+    v : ndarray, CSR or CSC of shape (n_rows, n_features)
+    """
+    if not sparse.issparse(v):
+        return v
+    n_features, n_outputs = matrix.shape
+    is_worth_it = is_worth_sorting(v.nnz, n_features, n_outputs, matrix.itemsize)
+    return v.tocsc() if is_worth_it else v
+
+
+def is_worth_sorting(
+    n_elements: int, n_features: int, n_outputs: int, itemsize: int
+) -> bool:
+    """Whether :func:`by_features` sorts so many elements that are not zero.
+
+    Parameters
+    ----------
+    n_elements : int
+    n_features, n_outputs, itemsize : int
+        Shape of the matrix, and bytes of an element.
+
+    Returns
+    -------
+    is_worth_it : bool
+    """
+    is_large = n_features * n_outputs * itemsize >= _LARGE
+    return is_large and n_elements * n_outputs >= _MANY_PRODUCTS
 
 
 def product_square(u: np.ndarray, v: Any) -> float:
@@ -147,12 +193,13 @@ def subtract_scaled(matrix: np.ndarray, total: np.ndarray, scale: float) -> None
 def _subtract_sparse(matrix: np.ndarray, u: np.ndarray, v: Any) -> None:
     """Subtract ``v.T @ u``, of which `v` is sparse."""
     if _add_sparse_product is not None:
-        dtype = matrix.dtype
+        dtype, v = matrix.dtype, by_features(v, matrix)
         u, values = np.negative(u, dtype=dtype), v.data.astype(dtype, copy=False)
         # The rows of `v` are the columns of its transpose.
         shape = v.shape[1], v.shape[0], matrix.shape[1]
         parts = v.indptr, v.indices, values
-        _add_sparse_product(*shape, *parts, u.ravel(), matrix.reshape(-1))
+        add = _add_by_rows if v.format == "csc" else _add_sparse_product
+        add(*shape, *parts, u.ravel(), matrix.reshape(-1))
         return
     columns, transpose = _transposed(v, used_columns(v))
     size = _rows_at_a_time(matrix)

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from dask_ma.comm import Group, allgather
 from dask_ma.engine import RoundLog
+from dask_ma.kernels import is_worth_sorting
 from dask_ma.sfb.exchange._outputs import OutputShares, halves
 from dask_ma.sfb.model._factors import Factors, checked
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -67,7 +68,7 @@ class SharedOutputs:
             Whether they are the last of their batch.
         """
         for batch in self._shares.stream(map(self._as_shared, batches)):
-            if self._takes_halves(batch):
+            if self._takes_halves(batch, matrix):
                 yield from self._in_halves(matrix, batch)
                 continue
             with self._log.computing():
@@ -77,13 +78,17 @@ class SharedOutputs:
                 factors = self._slopes(matrix, batch, values, sums)
             yield factors, True
 
-    def _takes_halves(self, batch: Batch) -> bool:
+    def _takes_halves(self, batch: Batch, matrix: ParameterMatrix) -> bool:
         """Whether a batch is worth it; the same on all ranks."""
-        size = self._group.size
+        size, n_outputs = self._group.size, self._shares.n_outputs
         if not self._model.shares_ahead or not 1 < size <= _FEW_RANKS:
             return False
-        n_entries = batch.X.nnz if sparse.issparse(batch.X) else batch.X.size
-        return bool(n_entries * self._shares.n_outputs >= _MUCH * size)
+        if not sparse.issparse(batch.X):
+            return bool(batch.X.size * n_outputs >= _MUCH * size)
+        # Each half would read about as much of the matrix as the whole.
+        place = matrix.shape[1], n_outputs // size, matrix.dtype.itemsize
+        is_much = batch.X.nnz * n_outputs >= _MUCH * size
+        return bool(is_much and not is_worth_sorting(batch.X.nnz, *place))
 
     def _in_halves(
         self, matrix: ParameterMatrix, batch: Batch

@@ -1,9 +1,11 @@
 """Start an agent on every rank, see it through, clean up."""
 
+import asyncio
 import logging
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from distributed import Client, Future
 
 import dask_ma.engine._launch
 from dask_ma.comm import DaskGroup, allreduce, barrier
-from dask_ma.engine import launch, place_ranks
+from dask_ma.engine import _liveness, _monitor, launch, place_ranks
 from dask_ma.engine._launch import raise_first
 from dask_ma.exceptions import (
     CommTimeoutError,
@@ -130,6 +132,60 @@ def test_only_the_first_ranks_result_leaves_its_worker(process_client):
 
     arguments = on(process_client, 3)
     assert launch(agent, [None] * 3, name="Root", **arguments) == "result"
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+@pytest.mark.parametrize("collect", ["root", "all"])
+@pytest.mark.parametrize("n_near", [0, 1, 3])
+def test_a_large_result_does_without_the_scheduler(
+    process_client, monkeypatch, is_large, collect, n_near
+):
+    """Where all workers that have one are on this machine, and answer."""
+
+    def agent(context, shard, params):
+        return np.arange(2**20 if is_large else 2**10, dtype=np.float64)
+
+    async def gather(self, *args, **kwargs):
+        asked.append(kwargs.get("direct"))
+        return await original(self, *args, **kwargs)
+
+    async def is_near(client, address):
+        is_one = address in arguments["addresses"][:n_near]
+        return is_one and await _liveness.is_near(client, address)
+
+    arguments = on(process_client, 3)
+    asked, original = [], Client._gather
+    monkeypatch.setattr(Client, "_gather", gather)
+    monkeypatch.setattr(_monitor, "is_near", is_near)
+    found = launch(agent, [None] * 3, name="Large", collect=collect, **arguments)
+    for result in found if collect == "all" else [found]:
+        assert result[-1] == len(result) - 1
+    is_direct = is_large and n_near >= (3 if collect == "all" else 1)
+    assert asked == [True if is_direct else None]
+
+
+@pytest.mark.parametrize("ending", ["answers", "refuses", "hangs"])
+def test_what_is_near_and_answers(monkeypatch, ending):
+    """Tunnels end on this machine as well; nobody asks what is elsewhere."""
+
+    async def identity():
+        if ending == "hangs":
+            await asyncio.sleep(60)
+        if ending == "refuses":
+            raise OSError("nobody there")
+
+    monkeypatch.setattr(_liveness, "_PATIENCE", 0.01 if ending == "hangs" else 30)
+    asked = []
+
+    def rpc(address):
+        asked.append(address)
+        return SimpleNamespace(identity=identity)
+
+    client = SimpleNamespace(rpc=rpc)
+    addresses = ["tcp://127.0.0.1:1", "tcp://192.0.2.1:1", "unknown://x"]
+    found = [asyncio.run(_liveness.is_near(client, each)) for each in addresses]
+    assert found == [ending == "answers", False, False]
+    assert asked == addresses[:1]
 
 
 def test_shards_are_replaced_by_their_data(any_client):

@@ -1,12 +1,13 @@
 """The loop of a fit: rounds, records, states to go on from, and the end."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dask_ma.comm import allreduce, barrier
-from dask_ma.engine import Method, RankContext, Snapshot, Work, fit_rounds
+from dask_ma.engine import Method, RankContext, RoundLog, Snapshot, Work, fit_rounds
 from dask_ma.engine.recovery import _states
 from dask_ma.engine.recovery._identity import FitInfo
 from dask_ma.engine.recovery._memory import state_memory
@@ -148,6 +149,28 @@ def test_history_has_a_record_of_each_round(run_ranks, size):
         spreads = [record["spread"] for record in history]
         expected = [spread(number, size) for number in (1, 2, 3, 4)]
         np.testing.assert_allclose(spreads, expected, atol=1e-14)
+
+
+def test_waiting_is_not_computing(run_ranks):
+    """Also within what is timed, as where an evaluation adds up over ranks."""
+
+    def agent(group):
+        log = RoundLog(RankContext(group, 0))
+        start = time.perf_counter()
+        with log.computing():
+            if group.rank == 0:
+                time.sleep(0.1)
+                group.send(None, 1)
+            else:
+                group.recv(0)
+        elapsed = time.perf_counter() - start
+        log.note(1, 0)
+        *_, computing, waiting = log.counters[0]
+        assert computing >= 0
+        assert computing + waiting <= elapsed
+        return waiting
+
+    assert run_ranks(agent, 2)[1] > 0
 
 
 def test_no_round_where_all_have_been_made(run_ranks):

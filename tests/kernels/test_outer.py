@@ -7,6 +7,7 @@ from traced import traced
 
 from dask_ma.kernels import (
     _outer,
+    by_features,
     product_square,
     subtract_product,
     subtract_scaled,
@@ -59,6 +60,27 @@ def test_subtract_product(monkeypatch, case, kind, dtype):
     rtol = 1e-12 if dtype == np.float64 else 1e-5
     expected = before - 0.5 * (v.toarray().T @ u)
     np.testing.assert_allclose(matrix, expected, rtol, rtol)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_large_matrices_are_read_by_features(monkeypatch, kind, dtype):
+    """Few elements are taken as they lie, many sorted, with the same bits."""
+    u, v = make_factors(30, 40, 0.4, dtype)
+    v, matrix = kind(v), np.random.default_rng(0).normal(size=(40, 3)).astype(dtype)
+    plain, found, product = matrix.copy(), matrix.copy(), v @ matrix
+    subtract_product(plain, u, v, 0.5)
+    assert by_features(v, matrix) is v
+    monkeypatch.setattr(_outer, "_MANY_PRODUCTS", 3 * v.nnz)
+    assert by_features(v, matrix) is v
+    monkeypatch.setattr(_outer, "_LARGE", matrix.nbytes)
+    assert by_features(v[:-9], matrix).format == "csr"
+    assert by_features(v, matrix).format == "csc"
+    dense = v.toarray()
+    assert by_features(dense, matrix) is dense
+    np.testing.assert_array_equal(by_features(v, matrix) @ matrix, product)
+    subtract_product(found, u, v, 0.5)
+    np.testing.assert_array_equal(found, plain)
 
 
 def test_the_type_of_the_matrix_stays():

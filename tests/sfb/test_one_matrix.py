@@ -8,9 +8,10 @@ import dask
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.datasets import load_iris
 from traced import traced
 
-from dask_ma import SFBLogisticRegression
+from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
 from dask_ma.sfb import Exchange, FactorModel, ParameterMatrix, run
 from dask_ma.sfb._best import Best
@@ -18,6 +19,7 @@ from dask_ma.sfb._engine import BroadcastEngine
 from dask_ma.sfb.exchange import _full_matrix
 from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.logistic import _class_sums, _dual_model
+from dask_ma.sfb.metric._fit import MetricFit
 from dask_ma.sfb.model import _dual
 from dask_ma.sfb.model._factors import Factors
 from dask_ma.sfb.prox import L1, L2, ColumnNormBall, ElasticNet, NoPenalty
@@ -284,3 +286,37 @@ def test_none_goes_on_before_all_have_gone_back(monkeypatch):
     params = {"solver": "sgd", "refine": False, "communication": "factors"}
     SFBLogisticRegression(**params, n_ranks=n_ranks, random_state=0, tol=0.01).fit(X, y)
     assert max(seen) > 0 and all(n % n_ranks == 0 for n in seen)
+
+
+def test_no_metric_learner_ends_before_all_have_gone_back(monkeypatch):
+    """Nor does one go back while another still looks at the components."""
+    given, looking, is_over = [], [], threading.Event()
+    give, model, state_dict = Best.give, MetricFit.model, MetricFit.state_dict
+
+    def give_late(best, matrix):
+        assert not looking
+        if not matrix.is_owner:
+            is_over.wait(0.2)  # one that would be too early comes meanwhile
+        give(best, matrix)
+        given.append(matrix)
+
+    def look(fit):
+        looking.append(fit)
+        is_over.wait(0.1)
+        found = state_dict(fit)
+        looking.remove(fit)
+        return found
+
+    def model_then(fit):
+        if given:
+            is_over.set()
+            assert len(given) == 3
+        return model(fit)
+
+    monkeypatch.setattr(Best, "give", give_late)
+    monkeypatch.setattr(MetricFit, "state_dict", look)
+    monkeypatch.setattr(MetricFit, "model", model_then)
+    X, y = load_iris(return_X_y=True)
+    params = {"early_stopping": True, "communication": "factors", "max_iter": 2}
+    SFBMetricLearner(2, **params, n_ranks=3, random_state=0).fit(X, y)
+    assert sum(not matrix.is_owner for matrix in given) == 2

@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
+from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
@@ -101,6 +102,13 @@ def test_halves_of_large_batches(monkeypatch, kind, n_ranks, is_halved):
         np.testing.assert_allclose(halved.coef_, other.coef_, atol=1e-9)
         np.testing.assert_allclose(halved.intercept_, other.intercept_, atol=1e-9)
     assert halved.t_ == whole.t_
+    # Sorted by features, halves of sparse rows would read as much as the whole.
+    del posted[:]
+    monkeypatch.setattr(_outer, "_MANY_PRODUCTS", 0)
+    monkeypatch.setattr(_outer, "_LARGE", 0)
+    again = SFBLogisticRegression(communication="outputs", **params).fit(kind(X), y)
+    assert bool(posted) == (is_halved and kind is np.asarray)
+    np.testing.assert_allclose(again.coef_, halved.coef_, atol=1e-9)
 
 
 def test_models_that_keep_something_for_their_slopes(

@@ -471,7 +471,8 @@ class Fit(Method):
         if intercept is None:
             intercept = np.zeros(values.shape[1], dtype=values.dtype)
         intercept = self._totals.from_centred(values, intercept)
-        # The model of another rank goes nowhere: there is no need for a copy.
-        is_used = everywhere or self.context.group.rank == 0
-        coef = transposed_copy(values) if is_used else values.T
+        # The model of another rank goes nowhere, and what has been put together here is
+        # nobody else's: there is no need for a copy.
+        is_first = self.context.group.rank == 0 and not self.engine.is_shared
+        coef = transposed_copy(values) if everywhere or is_first else values.T
         return LinearModel(coef, np.array(intercept))

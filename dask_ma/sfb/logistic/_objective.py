@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,9 @@ from dask_ma.supervised import Problem
 
 _CHUNK = 2**18  # coefficients at a time
 _PART_BYTES = 2**25  # of a gradient that are sent at a time
+# Of the gap: what a dual point nearer to zero has to bring to be worth a look at rows.
+_WORTH = 0.5
+_MOST_FACTORS, _NEAR = 30, 1e-9
 
 
 class Evaluation(NamedTuple):
@@ -62,7 +65,9 @@ class Objective:
     The slopes of the losses at a point, ``a_i = softmax(W x_i + b) - e_{y_i}``, are
     those of a dual point: what they add up to, the gradient, bounds the minimum from
     below. The point is first made feasible, for the intercept by mixing
-    (:func:`~dask_ma.kernels.feasible_mix`), and for a norm as penalty by shrinking.
+    (:func:`~dask_ma.kernels.feasible_mix`), and for a norm as penalty by shrinking. An
+    L1 norm with next to nothing of L2 is about a norm: there it is shrunk as far as the
+    bound gains by it.
 
     Parameters
     ----------
@@ -133,7 +138,7 @@ class Objective:
         objective = loss + self._prox.value(matrix.whole().T)
         bound = -np.inf
         if self._penalty.has_bound:
-            bound = self._bound(matrix, mean, slopes, entropy)
+            bound = self._bound(matrix, mean, slopes, (objective, loss, entropy))
         # The penalties of the ranks differ by rounding.
         objective = float(broadcast(self._group, objective))
         return Evaluation(objective, bound, loss, mean, slopes)
@@ -243,47 +248,84 @@ class Objective:
         matrix: ParameterMatrix,
         gradient: np.ndarray | None,
         slopes: np.ndarray,
-        entropy: float,
+        values: tuple[float, float, float],
     ) -> float:
-        """What the dual point of the slopes says; a collective call."""
+        """What the dual point of the slopes says; a collective call.
+
+        `values` are the objective, the mean loss and the mean entropy of that point.
+        """
         if self._class_sums is None:
             place = self._problem, self._group, self._totals.centre
             self._class_sums = add_up_classes(*place, to_root=True)
         excess = slopes * self.n_rows if self._fit_intercept else np.zeros_like(slopes)
         mix, found = feasible_mix(excess, self._totals.class_weights), None
         if gradient is not None:  # on rank 0
-            found = self._feasible(gradient, mix, self._class_sums)
-        factor, conjugate = broadcast(self._group, found)
-        if mix.share > 0 or factor < 1:
-            entropy = self._entropy(matrix, mix, factor)
-        return entropy - float(conjugate)
+            found = self._feasible(gradient, mix, *values)
+        points = broadcast(self._group, found)
+        factors = [factor for factor, _ in points]
+        entropies = [values[2]]
+        if mix.share > 0 or factors != [1.0]:
+            entropies = self._entropies(matrix, mix, factors)
+        pairs = zip(points, entropies, strict=True)
+        return max(entropy - conjugate for (_, conjugate), entropy in pairs)
 
     def _feasible(
-        self, gradient: np.ndarray, mix: FeasibleMix, class_sums: ClassSums
-    ) -> tuple[float, float]:
-        """By what the mixture must be multiplied, and the conjugate there."""
-        factor, conjugate = 1.0, 0.0
-        parts: Iterable[np.ndarray] = (
-            mixed_values(-gradient[features], sums, mix, scale=1 / self.n_rows)
-            for features, sums in class_sums.chunks(_CHUNK)
-        )
-        if self._penalty.trace:  # a norm of all features at once
-            parts = [np.vstack(list(parts))]
-        for values in parts:
-            factor = min(factor, self._penalty.shrinkage(values))
-            conjugate += self._penalty.conjugate(values)
-        return factor, conjugate
+        self,
+        gradient: np.ndarray,
+        mix: FeasibleMix,
+        objective: float,
+        loss: float,
+        entropy: float,
+    ) -> list[tuple[float, float]]:
+        """By what the mixture may be multiplied, and the conjugates there."""
+        penalty = self._penalty
+        if not penalty.l2:
+            parts = self._mixed(gradient, mix)
+            if penalty.trace:  # a norm of all features at once
+                parts = iter([np.vstack(list(parts))])
+            return [(min(map(penalty.shrinkage, parts), default=1.0), 0.0)]
+        # The entropy is concave along the factor: it lies below its tangent at 1.
+        slope = max(0.0, entropy - loss)
+        whole, factor, least = self._least_along(gradient, mix, slope)
+        gain = whole - least - slope * (1 - factor)
+        is_worth_it = gain > _WORTH * (objective - entropy + whole)
+        return [(1.0, whole), *([(factor, least)] if is_worth_it else [])]
 
-    def _entropy(
-        self, matrix: ParameterMatrix, mix: FeasibleMix, factor: float
-    ) -> float:
-        """Mean entropy of the dual point made feasible; a collective call."""
-        total = 0.0
+    def _least_along(
+        self, gradient: np.ndarray, mix: FeasibleMix, slope: float
+    ) -> tuple[float, float, float]:
+        """Conjugate; a factor from which on it rises by `slope`; and that there."""
+        l2, factor, whole = self._penalty.l2, 1.0, None
+        for _ in range(_MOST_FACTORS):
+            found = np.zeros(3)
+            for values in self._mixed(gradient, mix):
+                found += self._penalty.conjugate_along(values, factor)
+            whole = found[0] if whole is None else whole
+            # Newton's method from above, on slopes that are convex: in pieces, linear.
+            beyond = found[1] - l2 * slope
+            if not beyond > _NEAR * found[2]:  # nor where something overflows
+                break
+            factor -= beyond / found[2]
+        assert whole is not None
+        return float(whole) / l2, factor, float(found[0]) / l2
+
+    def _mixed(self, gradient: np.ndarray, mix: FeasibleMix) -> Iterator[np.ndarray]:
+        """Mean products of dual variables and rows, some features at a time."""
+        assert self._class_sums is not None
+        for features, sums in self._class_sums.chunks(_CHUNK):
+            yield mixed_values(-gradient[features], sums, mix, scale=1 / self.n_rows)
+
+    def _entropies(
+        self, matrix: ParameterMatrix, mix: FeasibleMix, factors: list[float]
+    ) -> list[float]:
+        """Mean entropies of the dual point made feasible; a collective call."""
+        totals = np.zeros(len(factors))
         for _, batch in row_batches(self._problem.shard, matrix.shape[0]):
             p = softmax(matrix.product(self._totals.centred(batch.X)))
-            total += shrunk_entropy_sum(p, batch.y, batch.sample_weight, mix, factor)
-        total = float(allreduce(self._group, np.array(total)))
-        return total / self._problem.total_rows
+            place = p, batch.y, batch.sample_weight, mix
+            totals += [shrunk_entropy_sum(*place, factor) for factor in factors]
+        found = allreduce(self._group, totals) / self._problem.total_rows
+        return [float(entropy) for entropy in found]
 
 
 def _add_product(gradient: np.ndarray, X: Any, slopes: np.ndarray) -> None:

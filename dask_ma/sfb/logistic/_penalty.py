@@ -83,7 +83,33 @@ class Penalty(NamedTuple):
         """
         if not self.l2:
             return 0.0
-        beyond = np.abs(values)
-        beyond -= self.l1
-        np.maximum(beyond, 0, out=beyond)
+        beyond = self._beyond(values, 1.0)
         return float(np.vdot(beyond, beyond)) / (2 * self.l2)
+
+    def conjugate_along(self, values: np.ndarray, factor: float) -> np.ndarray:
+        """How the conjugate changes as a dual point is multiplied by a factor.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_features, n_outputs)
+        factor : float
+
+        Returns
+        -------
+        parts : ndarray of shape (3,)
+            The conjugate at ``factor * values``, its first and its second derivative by
+            the factor, all times the weight of the L2 part, which may be next to
+            nothing.
+        """
+        beyond = self._beyond(values, factor)
+        sizes = np.abs(values[beyond > 0])
+        beyond = beyond[beyond > 0]
+        return np.array([beyond @ beyond / 2, beyond @ sizes, sizes @ sizes])
+
+    def _beyond(self, values: np.ndarray, factor: float) -> np.ndarray:
+        """By how much each exceeds what the L1 part takes."""
+        beyond = np.abs(values)
+        if factor != 1:
+            beyond *= factor
+        beyond -= self.l1
+        return np.maximum(beyond, 0, out=beyond)

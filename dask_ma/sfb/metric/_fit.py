@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_ma.comm import allreduce, broadcast
+from dask_ma.comm import allreduce, barrier, broadcast
 from dask_ma.data import Shard
 from dask_ma.engine import Method, Model, RankContext, Record, Snapshot, State, Work
 from dask_ma.exceptions import CheckpointError
@@ -287,7 +287,7 @@ class MetricFit(Method):
     def finish(self) -> dict[str, Any]:
         """The model to return, with a threshold if there is one; a collective call."""
         if self._params.early_stopping:
-            self._best.give(self.engine.matrix)
+            self._give_best()
         fitted = dict(self.model())
         if self._params.is_partial:
             fitted["steps"] = self._steps()
@@ -299,6 +299,14 @@ class MetricFit(Method):
                 self.context.group, source, self._projection()
             )
         return fitted
+
+    def _give_best(self) -> None:
+        """Let the matrix be the best one so far; a collective call."""
+        # Ranks of a process have it together: none may look at it before all have put
+        # the values there, nor put them there while another still looks at others.
+        barrier(self.context.group)
+        self._best.give(self.engine.matrix)
+        barrier(self.context.group)
 
     def _steps(self) -> dict[str, Any] | None:
         """What steps of another partial fit go on from; a collective call."""

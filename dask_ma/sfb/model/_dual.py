@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.kernels import used_columns
+from dask_ma.kernels import by_features, used_columns
 
 _CHUNK = 2**19  # elements of the matrix at a time
 
@@ -143,7 +143,7 @@ def times(X: Any, values: np.ndarray) -> np.ndarray:
     if values.shape[1] == 1:
         # SciPy and BLAS are faster with a vector than with one column.
         return np.asarray(X @ values[:, 0])[:, np.newaxis]
-    return np.asarray(X @ values)
+    return np.asarray(by_features(X, values) @ values)
 
 
 def _parts(shape: tuple[int, int]) -> Iterator[slice]:

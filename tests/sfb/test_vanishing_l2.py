@@ -1,0 +1,66 @@
+"""An elastic net with next to nothing of L2: bounds that say something, and no warning.
+
+The dual objective divides by the weight of the L2 part what a dual point exceeds that
+of the L1 part by, which rounding alone then makes as large as you like.
+"""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import SFBLogisticRegression
+from dask_ma.sfb.logistic._penalty import Penalty
+
+ALPHA = 3e-3
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """400 rows of 30 features, some of which matter, and labels of three classes."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 30))
+    W = rng.normal(size=(30, 3)) * (rng.random((30, 3)) < 0.2)
+    return X, np.argmax(X @ W + rng.gumbel(size=(400, 3)), axis=1)
+
+
+def labels(problem, n_classes):
+    X, y = problem
+    return X, y if n_classes == 3 else (y > 0).astype(int)
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("share", [1e-3, 1e-5, 1e-7, 1e-10, 1e-15, 0.0])
+@pytest.mark.parametrize("solver", ["auto", "sgd"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_optimum(problem, value, best, share, solver, n_classes, kind, n_ranks, dtype):
+    """That of scikit-learn, with a gap that says so: a warning would be an error."""
+    X, y = labels(problem, n_classes)
+    of = {"penalty": "elasticnet", "l1_ratio": 1 - share}
+    expected = best(X, y, ALPHA, **of)
+    model = SFBLogisticRegression(
+        alpha=ALPHA, solver=solver, n_ranks=n_ranks, random_state=0, **of
+    )
+    model.fit(kind(X.astype(dtype)), y)
+    found = value(model, X, y, **of)
+    assert -1e-6 <= found / expected - 1 <= 1e-3
+    # The bound is one, and the gap at most what was asked for.
+    assert found - model.dual_gap_ <= expected * (1 + 1e-6)
+    assert model.dual_gap_ <= 1e-3 * found * (1 + 1e-6)
+
+
+def test_slopes_of_the_conjugate():
+    """Beside differences of the conjugate."""
+    values = np.random.default_rng(0).normal(size=(9, 4))
+    penalty = Penalty.of("elasticnet", 0.8, 0.75)
+    for factor in (0.2, 0.7, 1.0):
+        found = penalty.conjugate_along(values, factor) / penalty.l2
+        below, at, above = (
+            penalty.conjugate((factor + step) * values) for step in (-1e-4, 0, 1e-4)
+        )
+        assert found[0] == pytest.approx(at, rel=1e-12)
+        assert found[1] == pytest.approx((above - below) / 2e-4, rel=1e-6, abs=1e-9)
+        curvature = (above - 2 * at + below) / 1e-8
+        assert found[2] == pytest.approx(curvature, rel=1e-5, abs=1e-6)
