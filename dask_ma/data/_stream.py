@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
 from dask_ma.data._inputs import InputInfo
+from dask_ma.data._usage import PART, Usage, measure_usage, usage_of
 from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ _LITTLE = 64 * 2**20
 _MOST_BYTES = 16  # of an element: a CSR's, with its index
 # Of the limits, what a fit may keep: Dask pauses a worker at 80 %.
 _MOST = 0.7
+# Bytes of a block from which the first one of each worker tells enough.
+_LARGE = 2**24
+# Blocks that a thread has at a time: one that is made, of another one.
+_AT_ONCE = 2
 # Before tasks that make more blocks: one that is written frees its memory.
 _PRIORITY = 1000
 
@@ -89,6 +94,10 @@ class RowCache:
         What the fit keeps in memory.
     spills : bool, default=False
         Whether it can have these on disks itself.
+    is_certain : bool, default=False
+        Whether rows go there whatever they take.
+    needed : object, default=None
+        Comes from modules that the fit loads on the workers.
 
     Attributes
     ----------
@@ -99,9 +108,18 @@ class RowCache:
     dtypes: Sequence[Any]
     copies: Kept
     spills: bool = False
+    is_certain: bool = False
+    needed: Any = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
     is_used: bool = False
+
+    def growth(self, dtype: np.dtype) -> float:
+        """Bytes that rows in memory take, for each byte of them as they come."""
+        allowed = [np.dtype(each) for each in self.dtypes]
+        if dtype in allowed or not dtype.itemsize:
+            return 1.0
+        return 1.0 + allowed[0].itemsize / dtype.itemsize  # both are there
 
     def store_here(self, X: Any) -> Any:
         """A dask.array as delayed blocks on the disk."""
@@ -175,10 +193,9 @@ class RowCache:
 def exceed_memory(
     client: Client,
     blocks: Sequence[Future],
+    dtype: np.dtype,
     addresses: Sequence[str],
-    copies: Kept,
-    *,
-    spills: bool = False,
+    cache: RowCache,
 ) -> bool:
     """Whether blocks under way are going to take too much of the workers' memory.
 
@@ -189,38 +206,86 @@ def exceed_memory(
     client : distributed.Client
     blocks : sequence of Future
         Of X.
+    dtype : dtype
+        Of X by its metadata.
     addresses : sequence of str
         Worker of each rank.
-    copies : Kept
-        What the fit keeps in memory beside the rows.
-    spills : bool, default=False
-        Whether it can have these on disks itself.
+    cache : RowCache
+        Where the rows would go.
 
     Raises
     ------
     InsufficientMemoryError
-        If these alone are too much, and have to be in memory.
+        If what the fit keeps in memory is too much, whatever becomes of the rows.
     """
-    first = _wait_for_some(client, blocks, 2 * len(set(addresses)), addresses)
-    sizes = client.nbytes([block.key for block in first], summary=False)
-    expected = int(np.mean(list(sizes.values()))) * len(blocks) if sizes else 0
-    if expected < _LITTLE:
+    sizes = _sizes_of_some(client, blocks, addresses)
+    n_bytes = int(np.mean(sizes)) * len(blocks) if sizes else 0
+    if n_bytes < _LITTLE:
         return False
-    limits = _limits(client, addresses)
-    if not limits:
+    known = _usage_of_workers(client, addresses)
+    if not known:
         return False
-    texts = format_bytes(expected), format_bytes(sum(limits))
-    if not spills:
-        _refuse_beyond(expected, copies, limits)
-    part = float(_config.get("data.memory-fraction"))
-    if (1 + copies.times) * expected <= part * sum(limits):
-        return False
-    logger.info(
-        "about %s of rows for workers with %s of memory: they go to local disks "
-        "(dask-ma.data.persist, dask-ma.data.memory-fraction)",
-        *texts,
-    )
-    return True
+    demand = _Demand(n_bytes, max(sizes), cache.growth(dtype), cache.copies)
+    ranks = Counter(addresses)
+    is_beyond = demand.is_beyond(known, ranks)
+    keeps = cache.copies.times and not cache.spills
+    if keeps or not is_beyond:
+        measured = measure_usage(client, addresses, cache.needed)
+        known = {address: measured.get(address, known[address]) for address in known}
+        is_beyond |= demand.is_beyond(known, ranks)
+    if keeps:
+        _refuse_beyond(n_bytes, cache.copies, known.values())
+    if is_beyond:
+        logger.info(
+            "about %s of rows for workers with %s of memory, of which they take %s "
+            "themselves: they go to local disks (dask-ma.data.persist, "
+            "dask-ma.data.memory-fraction)",
+            format_bytes(n_bytes),
+            format_bytes(sum(usage.limit for usage in known.values())),
+            format_bytes(sum(usage.taken for usage in known.values())),
+        )
+    return is_beyond
+
+
+class _Demand(NamedTuple):
+    """What rows of a fit take in memory.
+
+    Attributes
+    ----------
+    n_bytes : int
+        Of all rows.
+    block : int
+        Of their largest block.
+    growth : float
+        Bytes that they take, for each of them.
+    copies : Kept
+        What the fit keeps in memory beside them.
+    """
+
+    n_bytes: int
+    block: int
+    growth: float
+    copies: Kept
+
+    def is_beyond(self, known: Mapping[str, Usage], ranks: Mapping[str, int]) -> bool:
+        """Whether they are too much for all workers, or for one with its ranks."""
+        whole = (self.growth + self.copies.times) * self.n_bytes
+        limits = sum(usage.limit for usage in known.values())
+        if whole > float(_config.get("data.memory-fraction")) * limits:
+            return True
+        each = whole / sum(ranks.values())
+        return any(
+            usage.taken + each * ranks[address] + self._beside(usage)
+            > usage.quiet * usage.limit
+            for address, usage in known.items()
+        )
+
+    def _beside(self, usage: Usage) -> float:
+        """Bytes that a worker has beside its rows while it makes them, or works."""
+        freed = _config.get_bytes("memory.keep-freed")
+        joined = usage.n_threads * _config.get_bytes("data.join-limit")
+        work = sum(min(each, PART * usage.limit) for each in (freed, joined))
+        return max(work, _AT_ONCE * self.block * usage.n_threads)
 
 
 def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
@@ -241,30 +306,46 @@ def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
     client = cluster.current_client()
     if client is None or persists() is not None or n_bytes < _LITTLE:
         return
-    _refuse_beyond(n_bytes, copies, _limits(client))
+    _refuse_beyond(n_bytes, copies, _usage_of_workers(client).values())
 
 
-def _limits(client: Client, addresses: Iterable[str] | None = None) -> list[int]:
-    """Bytes that each worker, or some, may use; none where one has no limit."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+def _usage_of_workers(
+    client: Client, addresses: Iterable[str] | None = None
+) -> dict[str, Usage]:
+    """Usage of all workers, or some, by address; none where one has no limit."""
+    workers = cluster.workers_of(client)
     chosen = set(workers if addresses is None else addresses)
-    limits = [workers[a]["memory_limit"] for a in chosen if a in workers]
-    return limits if all(limits) else []
+    known = {a: usage_of(workers[a]) for a in chosen if a in workers}
+    return known if all(usage.limit for usage in known.values()) else {}
 
 
-def _refuse_beyond(expected: int, copies: Kept, limits: list[int]) -> None:
-    """Refuse rows whose copies are too much for workers with some limits."""
-    needed = copies.times * expected
-    if not limits or needed <= _MOST * sum(limits):
+def _refuse_beyond(n_bytes: int, copies: Kept, known: Iterable[Usage]) -> None:
+    """Refuse rows whose copies are too much for some workers."""
+    known = list(known)
+    limit, taken = (sum(getattr(u, name) for u in known) for name in Usage._fields[:2])
+    needed = int(copies.times * n_bytes)
+    if not limit or taken + needed <= _MOST * limit:
         return
     raise InsufficientMemoryError(
-        f"X has about {format_bytes(expected)}, of which the fit keeps "
+        f"X has about {format_bytes(n_bytes)}, of which the fit keeps "
         f"{copies.times:g} times as much in memory ({copies.what}): "
-        f"{format_bytes(int(needed))}, but the workers have "
-        f"{format_bytes(sum(limits))} together, of which it may take {_MOST:.0%}; take "
-        f"more or larger workers, with {format_bytes(int(needed / _MOST))} together, "
-        f"or {copies.remedy}"
+        f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
+        f"take themselves, but the workers have {format_bytes(limit)} together, of "
+        f"which all may take {_MOST:.0%}; take more or larger workers, with "
+        f"{format_bytes(int((taken + needed) / _MOST))} together, or {copies.remedy}"
     )
+
+
+def _sizes_of_some(
+    client: Client, blocks: Sequence[Future], addresses: Sequence[str]
+) -> list[int]:
+    """Bytes of the first blocks to be finished, fewer of large ones."""
+    n_workers, sizes = len(set(addresses)), {0: 0}
+    for wanted in (n_workers, 2 * n_workers):
+        if max(sizes.values(), default=_LARGE) < _LARGE:
+            first = _wait_for_some(client, blocks, wanted, addresses)
+            sizes = client.nbytes([block.key for block in first], summary=False)
+    return list(sizes.values())
 
 
 def _wait_for_some(
@@ -272,15 +353,17 @@ def _wait_for_some(
 ) -> list[Future]:
     """The first blocks to be finished; none once something has gone wrong."""
     poll = _config.get_timeout("launch.poll-interval")
+    standstill = cluster.Standstill(client)
     while True:
-        if any(block.status not in ("pending", "finished") for block in blocks):
+        if any(block.status in ("error", "cancelled") for block in blocks):
             return []
         finished = [block for block in blocks if block.status == "finished"]
         if len(finished) >= min(wanted, len(blocks)):
             return finished
-        pending = [block for block in blocks if block.status == "pending"]
+        pending = [block for block in blocks if block.status != "finished"]
         try:
             for _ in as_completed(pending, loop=client.loop, timeout=poll):
                 break
         except TimeoutError:
             cluster.check_workers(client, addresses)
+            standstill.check()
