@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +32,8 @@ __all__ = ["Kept", "refuse_beyond_memory"]
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
 _MOST_BYTES = 16  # of an element: a CSR's, with its index
-# Of the limits, what a fit may keep: Dask pauses a worker at 80 %.
-_MOST = 0.7
+# Of the limits, what workers may have in memory: Dask pauses one at 80 %.
+_MOST = 0.8
 # Bytes of a block from which the first one of each worker tells enough.
 _LARGE = 2**24
 # Blocks that a thread has at a time: one that is made, of another one.
@@ -275,17 +276,18 @@ class _Demand(NamedTuple):
             return True
         each = whole / sum(ranks.values())
         return any(
-            usage.taken + each * ranks[address] + self._beside(usage)
+            usage.taken + each * ranks[address] + _beside(usage, self.block)
             > usage.quiet * usage.limit
             for address, usage in known.items()
         )
 
-    def _beside(self, usage: Usage) -> float:
-        """Bytes that a worker has beside its rows while it makes them, or works."""
-        freed = _config.get_bytes("memory.keep-freed")
-        joined = usage.n_threads * _config.get_bytes("data.join-limit")
-        work = sum(min(each, PART * usage.limit) for each in (freed, joined))
-        return max(work, _AT_ONCE * self.block * usage.n_threads)
+
+def _beside(usage: Usage, block: int = 0) -> int:
+    """Bytes that a worker has beside its rows while it makes them, or works."""
+    freed = _config.get_bytes("memory.keep-freed")
+    joined = usage.n_threads * _config.get_bytes("data.join-limit")
+    work = sum(min(each, int(PART * usage.limit)) for each in (freed, joined))
+    return max(work, _AT_ONCE * block * usage.n_threads)
 
 
 def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
@@ -322,17 +324,24 @@ def _usage_of_workers(
 def _refuse_beyond(n_bytes: int, copies: Kept, known: Iterable[Usage]) -> None:
     """Refuse rows whose copies are too much for some workers."""
     known = list(known)
-    limit, taken = (sum(getattr(u, name) for u in known) for name in Usage._fields[:2])
-    needed = int(copies.times * n_bytes)
-    if not limit or taken + needed <= _MOST * limit:
+    if not known:
         return
+    limit = sum(usage.limit for usage in known)
+    taken = sum(usage.taken for usage in known)
+    beside = sum(map(_beside, known))
+    most = min([_MOST, *(usage.most for usage in known)])
+    needed = int(copies.times * n_bytes)
+    if taken + beside + needed <= most * limit:
+        return
+    enough = limit * (taken + needed) / max(most * limit - beside, 1)
     raise InsufficientMemoryError(
         f"X has about {format_bytes(n_bytes)}, of which the fit keeps "
         f"{copies.times:g} times as much in memory ({copies.what}): "
         f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
-        f"take themselves, but the workers have {format_bytes(limit)} together, of "
-        f"which all may take {_MOST:.0%}; take more or larger workers, with "
-        f"{format_bytes(int((taken + needed) / _MOST))} together, or {copies.remedy}"
+        f"take themselves and {format_bytes(beside)} to work with, but the workers "
+        f"have {format_bytes(limit)} together, of which all may take {most:.0%}; take "
+        f"more or larger workers, with {format_bytes(math.ceil(enough))} together, or "
+        f"{copies.remedy}"
     )
 
 

@@ -15,7 +15,7 @@ from dask_ma.data._allocator import memory_taken
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["memory_here", "part_of_memory"]
+__all__ = ["memory_here", "part_of_memory", "part_of_workers"]
 
 # Before all else that waits on a worker: rows go on being computed meanwhile.
 _PRIORITY = 10_000
@@ -81,6 +81,27 @@ class Usage(NamedTuple):
     quiet: float
     most: float
     n_threads: int = 1
+
+
+def part_of_workers(n_bytes: int, part: float) -> int:
+    """What is configured, or a part of what each worker may take if that is less.
+
+    Parameters
+    ----------
+    n_bytes : int
+        What is configured.
+    part : float
+        Of the limit of the smallest worker of the current client.
+
+    Returns
+    -------
+    n_bytes : int
+    """
+    client = cluster.current_client()
+    if client is None or client.status != "running" or client.asynchronous:
+        return n_bytes
+    limits = [info["memory_limit"] for info in cluster.workers_of(client).values()]
+    return min([n_bytes, *(int(part * limit) for limit in limits if limit)])
 
 
 def usage_of(info: Mapping[str, Any]) -> Usage:

@@ -82,13 +82,21 @@ def test_what_is_configured_counts(configured):
 
 def test_copies_count_beside_what_workers_have_taken():
     kept = Kept(1.0, "its columns", "fewer of them")
-    stream._refuse_beyond(370 * MB, kept, SMALL.values())
+    stream._refuse_beyond(259 * MB, kept, SMALL.values())
     wanted = (
-        r"366.* MiB beside the 438.* MiB that the workers take themselves, but the "
-        r"workers have 1.12 GiB together, .* 70%; take .*, with 1.12 GiB together, or f"
+        "248.* MiB beside the 438.* MiB that the workers take themselves and 228.* MiB "
+        "to work with, but the workers have 1.12 GiB together, .* 80%; take .*, with "
+        "1.12 GiB together, or fewer"
     )
     with pytest.raises(InsufficientMemoryError, match=wanted):
-        stream._refuse_beyond(384 * MB, kept, SMALL.values())
+        stream._refuse_beyond(261 * MB, kept, SMALL.values())
+    found = "with 1.34 GiB together"  # which would be enough: 0.6 of it is 863 MB
+    with pytest.raises(InsufficientMemoryError, match=found):
+        stream._refuse_beyond(403 * MB, kept, SMALL.values())
+    early = {name: usage._replace(most=0.7) for name, usage in SMALL.items()}
+    with pytest.raises(InsufficientMemoryError, match="70%"):
+        stream._refuse_beyond(259 * MB, kept, early.values())
+    stream._refuse_beyond(10**15, kept, [])
 
 
 @pytest.mark.parametrize(
