@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__ = ["Kept", "refuse_beyond_memory"]
+__all__ = ["Kept", "part_of_workers", "refuse_beyond_memory"]
 
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
@@ -81,6 +81,29 @@ def is_little(info: InputInfo) -> bool:
     if info.n_rows is None or info.n_features is None:
         return False
     return _MOST_BYTES * info.n_rows * info.n_features < _LITTLE
+
+
+def part_of_workers(n_bytes: int, part: float, info: InputInfo) -> int:
+    """What is configured, or a part of what each worker may take if that is less.
+
+    Parameters
+    ----------
+    n_bytes : int
+        What is configured.
+    part : float
+        Of the limit of the smallest worker of the current client.
+    info : InputInfo
+        Of the rows: for little ones nobody is asked.
+
+    Returns
+    -------
+    n_bytes : int
+    """
+    client = cluster.current_client()
+    if client is None or client.status != "running" or is_little(info):
+        return n_bytes
+    limits = [each["memory_limit"] for each in cluster.workers_of(client).values()]
+    return min([n_bytes, *(int(part * limit) for limit in limits if limit)])
 
 
 @dataclass

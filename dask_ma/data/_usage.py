@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
+import psutil
 from distributed import get_worker
 from distributed.system import MEMORY_LIMIT
 
@@ -15,7 +16,7 @@ from dask_ma.data._allocator import memory_taken
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["memory_here", "part_of_memory", "part_of_workers"]
+__all__ = ["memory_here", "part_of_memory", "spare_memory"]
 
 # Before all else that waits on a worker: rows go on being computed meanwhile.
 _PRIORITY = 10_000
@@ -23,6 +24,8 @@ _MEMORY = "distributed.worker.memory."
 #: Of the limit, what a process may take for each of several purposes: freed memory that
 #: it keeps, mapped files, copies of joined blocks.
 PART = 0.1
+_PURPOSES, _QUIET = 3, 0.7
+_LEAST = 2**24
 
 
 def memory_here() -> int:
@@ -83,25 +86,23 @@ class Usage(NamedTuple):
     n_threads: int = 1
 
 
-def part_of_workers(n_bytes: int, part: float) -> int:
-    """What is configured, or a part of what each worker may take if that is less.
+def spare_memory(n_bytes: int) -> int:
+    """What is configured, or less where this process has little memory left by now.
 
     Parameters
     ----------
     n_bytes : int
         What is configured.
-    part : float
-        Of the limit of the smallest worker of the current client.
 
     Returns
     -------
     n_bytes : int
+        A tenth of what the process may take at most, and a third of what it has not
+        taken of it, up to where Dask begins to spill; but 16 MiB are left to it.
     """
-    client = cluster.current_client()
-    if client is None or client.status != "running" or client.asynchronous:
-        return n_bytes
-    limits = [info["memory_limit"] for info in cluster.workers_of(client).values()]
-    return min([n_bytes, *(int(part * limit) for limit in limits if limit)])
+    taken = int(psutil.Process().memory_info().rss)
+    left = int((_QUIET * memory_here() - taken) / _PURPOSES)
+    return min(part_of_memory(n_bytes), max(left, _LEAST))
 
 
 def usage_of(info: Mapping[str, Any]) -> Usage:

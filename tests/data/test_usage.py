@@ -1,16 +1,32 @@
 """Memory of workers: what they have taken, and whether rows fit beside it."""
 
+from types import SimpleNamespace
+
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 
-from dask_ma.data import Kept, memory_here, part_of_memory, partition
+from dask_ma.data import (
+    Block,
+    Kept,
+    Shard,
+    describe,
+    memory_here,
+    part_of_memory,
+    part_of_workers,
+    partition,
+    spare_memory,
+)
 from dask_ma.data import _stream as stream
+from dask_ma.data._collections import workers_of
 from dask_ma.data._stream import RowCache, _Demand
 from dask_ma.data._usage import Usage, measure_usage, usage_here, usage_of
+from dask_ma.engine._liveness import settle
 from dask_ma.exceptions import InsufficientMemoryError
+from dask_ma.layouts import _read_columns
+from dask_ma.sfb._gathered import most_moved
 
 MB = 10**6
 #: Two workers of 600 MB with one thread, 230 MB of which are their modules.
@@ -180,6 +196,56 @@ def test_parts_of_the_memory_of_a_worker(client):
     assert client.submit(look).result() == (800, 80, 7, 80)
 
 
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        (0, 100 * MB),  # a tenth of the limit
+        (390 * MB, 100 * MB),  # a third of the rest of 700
+        (550 * MB, 50 * MB),
+        (690 * MB, 2**24),
+        (900 * MB, 2**24),
+    ],
+)
+def test_full_processes_spare_memory(monkeypatch, taken, expected):
+    """Less of mapped files and freed memory is kept there."""
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=taken))
+    monkeypatch.setattr("dask_ma.data._usage.MEMORY_LIMIT", 1000 * MB)
+    monkeypatch.setattr("dask_ma.data._usage.psutil.Process", lambda: process)
+    assert spare_memory(10**12) == expected
+    assert spare_memory(7) == 7
+
+
+def test_a_part_of_the_smallest_worker(client, configured, monkeypatch):
+    """Of many rows; what little ones take nobody has to ask."""
+    many = describe(da.zeros((10**6, 1000), chunks=(10**5, 1000)))
+    few = describe(da.zeros((10, 10)))
+    limits = [info["memory_limit"] for info in workers_of(client).values()]
+    with client.as_current():
+        assert part_of_workers(1 << 60, 0.25, many) == min(limits) // 4
+        assert part_of_workers(1 << 60, 0.25, few) == 1 << 60
+        assert part_of_workers(1000, 0.25, many) == 1000
+        assert most_moved(many) == min(2**29, int(0.15 * min(limits)))
+        with configured({"dask-ma.sfb.moved-rows": 1000}):
+            assert most_moved(many) == 1000
+    monkeypatch.setattr("dask_ma.data._collections.current_client", lambda: None)
+    assert part_of_workers(1 << 60, 0.25, many) == 1 << 60
+
+
+@pytest.mark.parametrize(("n_here", "expected"), [(1, False), (2, True)])
+def test_columns_are_read_where_a_process_is_full(monkeypatch, n_here, expected):
+    """A copy of them would not fit beside what it has already."""
+    monkeypatch.setattr(_read_columns, "memory_here", lambda: 1000)
+    monkeypatch.setattr(_read_columns, "is_on_disk", lambda X: True)
+    shard = Shard([Block(np.ones((5, 5)), None, None, 0, 0)], 5, np.dtype(float))
+    group = SimpleNamespace(local_ranks=range(n_here))  # 300 bytes for each
+    monkeypatch.setattr(_read_columns, "memory_taken", lambda: 0)
+    assert not _read_columns.is_read(group, shard)
+    monkeypatch.setattr(_read_columns, "memory_taken", lambda: 390)
+    assert _read_columns.is_read(group, shard) == expected
+    monkeypatch.setattr(_read_columns, "memory_taken", lambda: 410)
+    assert _read_columns.is_read(group, shard)
+
+
 # What becomes of rows ---------------------------------------------------------------
 
 
@@ -196,6 +262,7 @@ def share_out(client, workers, lazy, clean, configured, monkeypatch, tmp_path):
     monkeypatch.setattr(stream, "_LITTLE", 0)
 
     def share(**options):
+        settle(client)  # or tasks of the same names would be released with others
         with configured({"dask-ma.data.cache": str(tmp_path)}):
             shared = partition(
                 *lazy, n_ranks=4, addresses=workers, client=client, **options
