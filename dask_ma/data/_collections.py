@@ -328,7 +328,9 @@ def call_now(
 
 
 def workers_of(client: Client) -> dict[str, dict[str, Any]]:
-    """What the scheduler says of each of its workers."""
+    """What the scheduler says of each worker; nothing to a client that cannot wait."""
+    if client.asynchronous:  # which a fit refuses later
+        return {}
     identity = client.sync(client.scheduler.identity, n_workers=-1)
     return dict(identity["workers"])
 

@@ -24,6 +24,8 @@ class Clock:
 class Cluster:
     """A client of workers in a state, with tasks that they are to do."""
 
+    asynchronous = False
+
     def __init__(self, **workers):
         self.workers = {
             name: {"status": status, "metrics": {"task_counts": counts}}

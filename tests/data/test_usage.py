@@ -227,7 +227,9 @@ def test_a_part_of_the_smallest_worker(client, configured, monkeypatch):
         assert most_moved(many) == min(2**29, int(0.15 * min(limits)))
         with configured({"dask-ma.sfb.moved-rows": 1000}):
             assert most_moved(many) == 1000
-    monkeypatch.setattr("dask_ma.data._collections.current_client", lambda: None)
+    others = [None, SimpleNamespace(status="running", asynchronous=True)]
+    monkeypatch.setattr("dask_ma.data._collections.current_client", others.pop)
+    assert part_of_workers(1 << 60, 0.25, many) == 1 << 60
     assert part_of_workers(1 << 60, 0.25, many) == 1 << 60
 
 
