@@ -272,23 +272,11 @@ def exceed_memory(
 
 
 class _Demand(NamedTuple):
-    """What rows of a fit take in memory.
+    """What rows of a fit take in memory."""
 
-    Attributes
-    ----------
-    n_bytes : int
-        Of all rows.
-    block : int
-        Of their largest block.
-    growth : float
-        Bytes that they take, for each of them.
-    copies : Kept
-        What the fit keeps in memory beside them.
-    """
-
-    n_bytes: int
-    block: int
-    growth: float
+    n_bytes: int  # of all rows
+    block: int  # bytes of their largest block
+    growth: float  # bytes that they take, for each of them
     copies: Kept
 
     def is_beyond(self, known: Mapping[str, Usage], ranks: Mapping[str, int]) -> bool:
