@@ -40,6 +40,7 @@ from dask_ma import (
     MPCAClassifier,
     SchMPLasso,
     SchMPLDA,
+    SchMPLogisticRegression,
     SchMPMatrixFactorization,
     SFBDictionaryLearning,
     SFBLogisticRegression,
@@ -72,13 +73,16 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: SFBDictionaryLearning(8, batch_size=1024, **_ONCE),
     ),
     "SchMPLasso": ("sparse", lambda: SchMPLasso(0.01, max_iter=1)),
+    "SchMPLogisticRegression": (
+        "sparse",
+        lambda: SchMPLogisticRegression(0.01, max_iter=1),
+    ),
     "SchMPMatrixFactorization": (
         "ratings",
         lambda: SchMPMatrixFactorization(4, **_ONCE),
     ),
 }
 _PER_ROW, _COLUMNS = 75, 5000
-_MAPPED = 0.09  # of a worker's limit: 128 MiB of 1.5 GB
 
 
 def make_block(number: int, kind: str, n_bytes: int) -> Any:
@@ -234,14 +238,8 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> None:
     n_bytes, files = int(1e6 * options.block), folder / "files"
     X, y = make_rows(options.source, kind, n_blocks, n_bytes, files, str(log))
     limit = f"{options.limit} MB"
-    mapped = options.limit * _MAPPED
-    configured = {
-        "dask-ma.data.cache": str(folder / "cache"),
-        "dask-ma.data.mapped-limit": f"{mapped:.0f} MB",
-        "dask-ma.memory.keep-freed": f"{mapped:.0f} MB",
-    }
     with (
-        dask.config.set(configured),
+        dask.config.set({"dask-ma.data.cache": str(folder / "cache")}),
         LocalCluster(
             n_workers=2,
             threads_per_worker=1,

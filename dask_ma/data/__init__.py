@@ -36,10 +36,11 @@ from dask_ma.data._memory import (
 )
 from dask_ma.data._partition import Deal, partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
-from dask_ma.data._room import Room, RoomSettings, memory_here
+from dask_ma.data._room import Room, RoomSettings
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
-from dask_ma.data._stream import Kept, refuse_beyond_memory
+from dask_ma.data._stream import Kept, part_of_workers, refuse_beyond_memory
+from dask_ma.data._usage import memory_here, part_of_memory, spare_memory
 
 __all__ = [
     "Block",
@@ -83,6 +84,8 @@ __all__ = [
     "memory_taken",
     "merge_labels",
     "n_bytes",
+    "part_of_memory",
+    "part_of_workers",
     "partition",
     "read_ahead",
     "recover_shards",
@@ -92,6 +95,7 @@ __all__ = [
     "rows_like",
     "rows_of",
     "size_of_input",
+    "spare_memory",
     "to_csr",
     "unique_labels_of",
     "weight_per_row",

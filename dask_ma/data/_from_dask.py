@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,8 @@ from dask_ma.exceptions import PeerLostError
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+logger = logging.getLogger("dask_ma.data")
+
 __all__: list[str] = []
 
 
@@ -66,6 +69,8 @@ def from_dask(
     dtypes: Sequence[Any],
     copies: Kept,
     spills: bool,
+    needed: Any,
+    spares: bool,
 ) -> Partition:
     """Blocks of a Dask collection, checked by metadata before anything is computed."""
     X = check_features(X, info)
@@ -76,9 +81,13 @@ def from_dask(
     here = client is None or addresses is None
     X, *lazy = as_arrays([X, *columns.lazy], keep_persisted=not here)
     columns = columns._replace(lazy=lazy)
-    cache = None if persists() else RowCache(dtypes, copies, spills)
-    if persists() is None and is_little(info):
-        cache = None
+    chosen, cache = persists(), None
+    if chosen is False or (chosen is None and not is_little(info)):
+        spares = spares and chosen is None and not here
+        if spares:
+            logger.info("rows go to local disks from here on (dask-ma.data.persist)")
+        certain = chosen is False or spares
+        cache = RowCache(dtypes, copies, spills, certain, needed)
     if client is None or addresses is None:
         return _compute_here(info, X, columns, n_ranks, deals, cache)
     return _use_workers(info, X, columns, addresses, client, deals, cache)
@@ -114,7 +123,7 @@ def _compute_here(
     cache: RowCache | None,
 ) -> Partition:
     """Blocks computed by the local scheduler; in memory unless that is not wanted."""
-    if persists() is not False:
+    if cache is not None and not cache.is_certain:
         cache = None  # there are no workers whose memory has a limit
     try:
         return _place_here(info, X, columns, n_ranks, deals, cache)
@@ -202,13 +211,14 @@ def _place_blocks(
     if not in_place:
         pins = [addresses[rank] for rank in _planned_ranks(X, len(addresses))]
     blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
+    could_spare = cache is not None
     if cache is not None:
-        if persists() is None and not exceed_memory(
-            client, blocks[0], addresses, cache.copies, spills=cache.spills
+        if cache.is_certain or exceed_memory(
+            client, blocks[0], info.dtype, addresses, cache
         ):
-            cache = None
-        else:
             blocks[0] = _to_disks(client, cache, blocks[0], pins, addresses, owned)
+        else:
+            cache = None
     held = _locate(client, blocks, addresses)
     counts = _known_lengths(client, [X, *columns.lazy], blocks, held)
     lengths = counts[0]
@@ -234,6 +244,7 @@ def _place_blocks(
     )
     result = make_partition(info, sum(lengths), pieces)
     result.bytes_moved = moved
+    result.can_spare = could_spare and cache is None
     if cache is not None:
         result.remove_files = partial(cache.remove, client, list(addresses))
         result.settle = partial(settle, client, cache)

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.sparse
 
 from dask_ma import _config
+from dask_ma.data._usage import spare_memory
 
 __all__ = ["ask_for", "hand_back", "is_on_disk", "read_ahead"]
 
@@ -289,7 +290,7 @@ class _Residency:
             return  # no other system than Linux tells how much is mapped
         with self._lock:
             self._maps[pages] = path
-            self._limit = _config.get_bytes("data.mapped-limit")
+            self._limit = spare_memory(_config.get_bytes("data.mapped-limit"))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._watch, name="dask_ma-pages", daemon=True

@@ -59,6 +59,8 @@ def partition(
     dtypes: Sequence[Any] = (np.float64, np.float32),
     copies: Kept = NOTHING_KEPT,
     spills: bool = False,
+    needed: Any = None,
+    spares_memory: bool = False,
 ) -> Partition:
     """Share the rows of an input out over ranks.
 
@@ -89,6 +91,12 @@ def partition(
         What the fit is going to keep in memory; by default nothing.
     spills : bool, default=False
         Whether it can have these on disks itself.
+    needed : object, default=None
+        Comes from modules that the fit loads on the workers, such as its agent: it is
+        sent to them before it is asked what memory they have left.
+    spares_memory : bool, default=False
+        Whether rows go to disks where it depends on their size, since workers have been
+        ended for want of memory.
 
     Returns
     -------
@@ -132,6 +140,8 @@ def partition(
             dtypes=dtypes,
             copies=copies,
             spills=spills,
+            needed=needed,
+            spares=spares_memory,
         )
     return _from_memory(
         info,

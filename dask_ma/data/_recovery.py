@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.client import FuturesCancelledError
 
-from dask_ma.data._collections import rests_on_futures
+from dask_ma.data._collections import Standstill, rests_on_futures
 from dask_ma.data._inputs import is_dask_collection
 from dask_ma.data._spec import Partition, ShardSpec
 from dask_ma.exceptions import CommTimeoutError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["can_be_had_again", "drop_shards", "recover_shards"]
 
 _SHORT_WAIT = 0.05  # seconds between looks at blocks that are being computed again
+_STILL = 5.0  # seconds without work on anything, after which blocks will not come
 
 
 def can_be_had_again(*columns: Any) -> bool:
@@ -67,8 +68,8 @@ def recover_shards(
     timeout : float
         Seconds to wait for blocks that are computed again.
     allow_pending : bool
-        Whether blocks that are not there by then count as lost; otherwise they are an
-        error, since they may still come.
+        Whether blocks that are not there by then count as lost, or that no worker is
+        going to make; otherwise they are an error, since they may still come.
 
     Returns
     -------
@@ -87,7 +88,7 @@ def recover_shards(
     for rank in moved:
         _resend(shards, rank, addresses)
     wanted = [future for spec in shards.shards for future in _futures(spec)]
-    missing, pending = _wait(client, wanted, timeout)
+    missing, pending = _wait(client, wanted, timeout, allow_pending=allow_pending)
     if pending and not (allow_pending or shards.is_resendable):
         raise CommTimeoutError(
             f"{len(pending)} blocks that were lost with workers have not been computed "
@@ -153,10 +154,10 @@ def _sources(source: Any) -> list[Future]:
 
 
 def _wait(
-    client: Client, futures: Sequence[Future], timeout: float
+    client: Client, futures: Sequence[Future], timeout: float, *, allow_pending: bool
 ) -> tuple[set[Any], set[Any]]:
     """Wait for blocks; return keys of those lost, and of those still to come."""
-    deadline = monotonic() + timeout
+    deadline, standstill = monotonic() + timeout, Standstill(client)
     pending = list(futures)
     gone: set[Any] = set()
     while pending:
@@ -172,6 +173,8 @@ def _wait(
             continue  # by now the futures know it, too
         pending = [future for future in pending if not places.get(future.key)]
         if monotonic() >= deadline:
+            break
+        if allow_pending and standstill.seconds() >= _STILL and standstill.n_running:
             break
         sleep(_SHORT_WAIT)
     return gone, {future.key for future in pending}

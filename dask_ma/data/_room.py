@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 from distributed import get_worker
-from distributed.system import MEMORY_LIMIT
 
 from dask_ma import _config
 from dask_ma.data._mapped import Pages, mapped_room, residency
 from dask_ma.data._stream import persists
 
-__all__ = ["Room", "RoomSettings", "memory_here"]
+__all__ = ["Room", "RoomSettings"]
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,3 @@ class Room:
             return Path(get_worker().local_directory)
         except ValueError:  # no worker
             return Path(tempfile.gettempdir())
-
-
-def memory_here() -> int:
-    """Bytes that this process may take: the limit of its worker, else the machine's."""
-    try:
-        limit = get_worker().memory_manager.memory_limit
-    except ValueError:  # no worker
-        limit = None
-    return int(limit or MEMORY_LIMIT)

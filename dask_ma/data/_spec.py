@@ -156,6 +156,8 @@ class Partition:
         Whether `resend` sends all that a rank has, X among it.
     remove_files : callable or None
         Removes the files of rows that lie on local disks.
+    can_spare : bool
+        Whether its rows are in memory, and could be on local disks instead.
     settle : callable or None
         ``settle(partition, addresses)`` has such rows on the disk of their rank again.
     """
@@ -171,6 +173,7 @@ class Partition:
     resend: Resend | None = field(default=None, repr=False)
     is_resendable: bool = False
     remove_files: Callable[[], None] | None = field(default=None, repr=False)
+    can_spare: bool = False
     settle: Settle | None = field(default=None, repr=False)
 
     def release(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
 from dask_ma.data._inputs import InputInfo
+from dask_ma.data._usage import PART, Usage, measure_usage, usage_of
 from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
 
 if TYPE_CHECKING:
@@ -25,13 +27,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__ = ["Kept", "refuse_beyond_memory"]
+__all__ = ["Kept", "part_of_workers", "refuse_beyond_memory"]
 
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
 _MOST_BYTES = 16  # of an element: a CSR's, with its index
-# Of the limits, what a fit may keep: Dask pauses a worker at 80 %.
-_MOST = 0.7
+# Of the limits, what workers may have in memory: Dask pauses one at 80 %.
+_MOST = 0.8
+# Bytes of a block from which the first one of each worker tells enough.
+_LARGE = 2**24
+# Blocks that a thread has at a time: one that is made, of another one.
+_AT_ONCE = 2
 # Before tasks that make more blocks: one that is written frees its memory.
 _PRIORITY = 1000
 
@@ -77,6 +83,29 @@ def is_little(info: InputInfo) -> bool:
     return _MOST_BYTES * info.n_rows * info.n_features < _LITTLE
 
 
+def part_of_workers(n_bytes: int, part: float, info: InputInfo) -> int:
+    """What is configured, or a part of what each worker may take if that is less.
+
+    Parameters
+    ----------
+    n_bytes : int
+        What is configured.
+    part : float
+        Of the limit of the smallest worker of the current client.
+    info : InputInfo
+        Of the rows: for little ones nobody is asked.
+
+    Returns
+    -------
+    n_bytes : int
+    """
+    client = cluster.current_client()
+    if client is None or client.status != "running" or is_little(info):
+        return n_bytes
+    limits = [each["memory_limit"] for each in cluster.workers_of(client).values()]
+    return min([n_bytes, *(int(part * limit) for limit in limits if limit)])
+
+
 @dataclass
 class RowCache:
     """Files of the rows of one fit.
@@ -89,6 +118,10 @@ class RowCache:
         What the fit keeps in memory.
     spills : bool, default=False
         Whether it can have these on disks itself.
+    is_certain : bool, default=False
+        Whether rows go there whatever they take.
+    needed : object, default=None
+        Comes from modules that the fit loads on the workers.
 
     Attributes
     ----------
@@ -99,9 +132,18 @@ class RowCache:
     dtypes: Sequence[Any]
     copies: Kept
     spills: bool = False
+    is_certain: bool = False
+    needed: Any = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
     is_used: bool = False
+
+    def growth(self, dtype: np.dtype) -> float:
+        """Bytes that rows in memory take, for each byte of them as they come."""
+        allowed = [np.dtype(each) for each in self.dtypes]
+        if dtype in allowed or not dtype.itemsize:
+            return 1.0
+        return 1.0 + allowed[0].itemsize / dtype.itemsize  # both are there
 
     def store_here(self, X: Any) -> Any:
         """A dask.array as delayed blocks on the disk."""
@@ -175,10 +217,9 @@ class RowCache:
 def exceed_memory(
     client: Client,
     blocks: Sequence[Future],
+    dtype: np.dtype,
     addresses: Sequence[str],
-    copies: Kept,
-    *,
-    spills: bool = False,
+    cache: RowCache,
 ) -> bool:
     """Whether blocks under way are going to take too much of the workers' memory.
 
@@ -189,38 +230,75 @@ def exceed_memory(
     client : distributed.Client
     blocks : sequence of Future
         Of X.
+    dtype : dtype
+        Of X by its metadata.
     addresses : sequence of str
         Worker of each rank.
-    copies : Kept
-        What the fit keeps in memory beside the rows.
-    spills : bool, default=False
-        Whether it can have these on disks itself.
+    cache : RowCache
+        Where the rows would go.
 
     Raises
     ------
     InsufficientMemoryError
-        If these alone are too much, and have to be in memory.
+        If what the fit keeps in memory is too much, whatever becomes of the rows.
     """
-    first = _wait_for_some(client, blocks, 2 * len(set(addresses)), addresses)
-    sizes = client.nbytes([block.key for block in first], summary=False)
-    expected = int(np.mean(list(sizes.values()))) * len(blocks) if sizes else 0
-    if expected < _LITTLE:
+    sizes = _sizes_of_some(client, blocks, addresses)
+    n_bytes = int(np.mean(sizes)) * len(blocks) if sizes else 0
+    if n_bytes < _LITTLE:
         return False
-    limits = _limits(client, addresses)
-    if not limits:
+    known = _usage_of_workers(client, addresses)
+    if not known:
         return False
-    texts = format_bytes(expected), format_bytes(sum(limits))
-    if not spills:
-        _refuse_beyond(expected, copies, limits)
-    part = float(_config.get("data.memory-fraction"))
-    if (1 + copies.times) * expected <= part * sum(limits):
-        return False
-    logger.info(
-        "about %s of rows for workers with %s of memory: they go to local disks "
-        "(dask-ma.data.persist, dask-ma.data.memory-fraction)",
-        *texts,
-    )
-    return True
+    demand = _Demand(n_bytes, max(sizes), cache.growth(dtype), cache.copies)
+    ranks = Counter(addresses)
+    is_beyond = demand.is_beyond(known, ranks)
+    keeps = cache.copies.times and not cache.spills
+    if keeps or not is_beyond:
+        measured = measure_usage(client, addresses, cache.needed)
+        known = {address: measured.get(address, known[address]) for address in known}
+        is_beyond |= demand.is_beyond(known, ranks)
+    if keeps:
+        _refuse_beyond(n_bytes, cache.copies, known.values())
+    if is_beyond:
+        logger.info(
+            "about %s of rows for workers with %s of memory, of which they take %s "
+            "themselves: they go to local disks (dask-ma.data.persist, "
+            "dask-ma.data.memory-fraction)",
+            format_bytes(n_bytes),
+            format_bytes(sum(usage.limit for usage in known.values())),
+            format_bytes(sum(usage.taken for usage in known.values())),
+        )
+    return is_beyond
+
+
+class _Demand(NamedTuple):
+    """What rows of a fit take in memory."""
+
+    n_bytes: int  # of all rows
+    block: int  # bytes of their largest block
+    growth: float  # bytes that they take, for each of them
+    copies: Kept
+
+    def is_beyond(self, known: Mapping[str, Usage], ranks: Mapping[str, int]) -> bool:
+        """Whether they are too much for all workers, or for one with its ranks."""
+        whole = (self.growth + self.copies.times) * self.n_bytes
+        limits = sum(usage.limit for usage in known.values())
+        if whole > float(_config.get("data.memory-fraction")) * limits:
+            return True
+        each = whole / sum(ranks.values())
+        return any(
+            usage.taken + each * ranks[address] + _beside(usage, self.block)
+            > usage.quiet * usage.limit
+            for address, usage in known.items()
+        )
+
+
+def _beside(usage: Usage, block: int = 0) -> int:
+    """Bytes that a worker has beside its rows while it makes them, or works."""
+    freed = _config.get_bytes("memory.keep-freed")
+    joined = usage.n_threads * _config.get_bytes("data.join-limit")
+    work = sum(min(each, int(PART * usage.limit)) for each in (freed, joined))
+    return max(work, _AT_ONCE * block * usage.n_threads)
 
 
 def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
@@ -241,30 +319,53 @@ def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
     client = cluster.current_client()
     if client is None or persists() is not None or n_bytes < _LITTLE:
         return
-    _refuse_beyond(n_bytes, copies, _limits(client))
+    _refuse_beyond(n_bytes, copies, _usage_of_workers(client).values())
 
 
-def _limits(client: Client, addresses: Iterable[str] | None = None) -> list[int]:
-    """Bytes that each worker, or some, may use; none where one has no limit."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+def _usage_of_workers(
+    client: Client, addresses: Iterable[str] | None = None
+) -> dict[str, Usage]:
+    """Usage of all workers, or some, by address; none where one has no limit."""
+    workers = cluster.workers_of(client)
     chosen = set(workers if addresses is None else addresses)
-    limits = [workers[a]["memory_limit"] for a in chosen if a in workers]
-    return limits if all(limits) else []
+    known = {a: usage_of(workers[a]) for a in chosen if a in workers}
+    return known if all(usage.limit for usage in known.values()) else {}
 
 
-def _refuse_beyond(expected: int, copies: Kept, limits: list[int]) -> None:
-    """Refuse rows whose copies are too much for workers with some limits."""
-    needed = copies.times * expected
-    if not limits or needed <= _MOST * sum(limits):
+def _refuse_beyond(n_bytes: int, copies: Kept, known: Iterable[Usage]) -> None:
+    """Refuse rows whose copies are too much for some workers."""
+    known = list(known)
+    if not known:
         return
+    limit = sum(usage.limit for usage in known)
+    taken = sum(usage.taken for usage in known)
+    beside = sum(map(_beside, known))
+    most = min([_MOST, *(usage.most for usage in known)])
+    needed = int(copies.times * n_bytes)
+    if taken + beside + needed <= most * limit:
+        return
+    enough = limit * (taken + needed) / max(most * limit - beside, 1)
     raise InsufficientMemoryError(
-        f"X has about {format_bytes(expected)}, of which the fit keeps "
+        f"X has about {format_bytes(n_bytes)}, of which the fit keeps "
         f"{copies.times:g} times as much in memory ({copies.what}): "
-        f"{format_bytes(int(needed))}, but the workers have "
-        f"{format_bytes(sum(limits))} together, of which it may take {_MOST:.0%}; take "
-        f"more or larger workers, with {format_bytes(int(needed / _MOST))} together, "
-        f"or {copies.remedy}"
+        f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
+        f"take themselves and {format_bytes(beside)} to work with, but the workers "
+        f"have {format_bytes(limit)} together, of which all may take {most:.0%}; take "
+        f"more or larger workers, with {format_bytes(math.ceil(enough))} together, or "
+        f"{copies.remedy}"
     )
+
+
+def _sizes_of_some(
+    client: Client, blocks: Sequence[Future], addresses: Sequence[str]
+) -> list[int]:
+    """Bytes of the first blocks to be finished, fewer of large ones."""
+    n_workers, sizes = len(set(addresses)), {0: 0}
+    for wanted in (n_workers, 2 * n_workers):
+        if max(sizes.values(), default=_LARGE) < _LARGE:
+            first = _wait_for_some(client, blocks, wanted, addresses)
+            sizes = client.nbytes([block.key for block in first], summary=False)
+    return list(sizes.values())
 
 
 def _wait_for_some(
@@ -272,15 +373,17 @@ def _wait_for_some(
 ) -> list[Future]:
     """The first blocks to be finished; none once something has gone wrong."""
     poll = _config.get_timeout("launch.poll-interval")
+    standstill = cluster.Standstill(client)
     while True:
-        if any(block.status not in ("pending", "finished") for block in blocks):
+        if any(block.status in ("error", "cancelled") for block in blocks):
             return []
         finished = [block for block in blocks if block.status == "finished"]
         if len(finished) >= min(wanted, len(blocks)):
             return finished
-        pending = [block for block in blocks if block.status == "pending"]
+        pending = [block for block in blocks if block.status != "finished"]
         try:
             for _ in as_completed(pending, loop=client.loop, timeout=poll):
                 break
         except TimeoutError:
             cluster.check_workers(client, addresses)
+            standstill.check()

@@ -38,6 +38,7 @@ from dask_ma.engine._liveness import (
 )
 from dask_ma.engine._lost_workers import (
     OF_LOSSES,
+    Losses,
     describe_memory,
     ended_for_memory,
     find_lost,
@@ -123,8 +124,6 @@ class _Fit:
     known_workers: dict[str, str] = field(default_factory=dict)  # processes, by address
     is_whole: bool = True  # whether no rows are lost
     lost: set[str] = field(default_factory=set)  # not to be used any more
-    n_losses: int = 0  # since the last round that was finished
-    round_of_last_loss: int = 0
     has_result: bool = False
     used: set[str] = field(default_factory=set)  # all workers that there have been
     ended: dict[str, int] = field(default_factory=dict)  # for their memory, bytes
@@ -140,6 +139,7 @@ class _Fit:
         if self.job.identity is not None:
             self.checkpoint = CheckpointSettings.from_config()
         path = None if self.checkpoint is None else self.checkpoint.path
+        self.losses = Losses(self.job.name)
         self.termination = Termination(self.job.name, self.fit_id, path)
         self.elastic = bool(_config.get("elastic")) and self.client is not None
         self.keeps = self.client is not None and (
@@ -190,7 +190,7 @@ class _Fit:
         if isinstance(error, OF_LOSSES):
             self._look_at_memory()
             if self.ended:
-                error.add_note(describe_memory(self.ended))
+                error.add_note(f"dask_ma: {describe_memory(self.ended)}")
 
     def close(self) -> None:
         """Leave nothing on the cluster, not even after an error."""
@@ -309,6 +309,8 @@ class _Fit:
             dtypes=job.row_dtypes,
             copies=job.copies,
             spills=job.spills,
+            needed=job.agent,
+            spares_memory=bool(self.ended),
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",
@@ -338,8 +340,8 @@ class _Fit:
         if not lost:
             raise error
         self.lost.update(lost)
-        self._count_loss(error)
         self._look_at_memory()
+        self._count_loss(error)
         logger.warning(
             "%s: lost %s; policy %r%s",
             self.job.name,
@@ -366,16 +368,8 @@ class _Fit:
             there = sorted({*self.addresses} - self.lost)
             answers = run_on(self.client, there, newest_round, self.fit_id)
             self.trail.note_round(max(answers.values(), default=0))
-        if self.trail.newest_round > self.round_of_last_loss:
-            self.round_of_last_loss, self.n_losses = self.trail.newest_round, 0
-        self.n_losses += 1
-        limit = int(_config.get("recovery.max-restarts"))
-        if self.n_losses > limit:
-            error.add_note(
-                f"dask_ma: gave up after {limit} losses since the fit has come to "
-                f"round {self.round_of_last_loss} (dask-ma.recovery.max-restarts)"
-            )
-            raise error
+        ended = {a: n for a, n in self.ended.items() if a in self.lost}
+        self.losses.count(error, self.trail.newest_round, ended)
 
     def _replace(self) -> None:
         """Give the ranks of lost workers to others, with or without their rows."""
@@ -406,8 +400,10 @@ class _Fit:
             raise RuntimeError("there are no workers to lose")
         if self.policy == "restart":
             can_again = can_be_had_again(*self.job.data)
-            if can_again and len(moved) == len(self.addresses):
-                # Tasks that are pinned to workers that have all gone are never run.
+            has_all_lost = len(moved) == len(self.addresses)
+            if can_again and (has_all_lost or (self.ended and shards.can_spare)):
+                # Tasks that are pinned to workers that have all gone are never run. And
+                # where rows have taken too much memory, they go to disks.
                 self._partition_again()
                 return
             timeout = _config.get_timeout("recovery.data-timeout")

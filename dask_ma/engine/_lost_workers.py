@@ -20,6 +20,7 @@ from dask_ma.engine._liveness import (
 from dask_ma.exceptions import (
     CommTimeoutError,
     FitFailedError,
+    InsufficientMemoryError,
     NoWorkersError,
     PeerLostError,
 )
@@ -33,6 +34,59 @@ OF_LOSSES = (
     KilledWorker,
 )
 _SHORT_WAIT = 0.1  # seconds between looks at the cluster
+
+
+class Losses:
+    """Counts losses of workers since a fit has finished a round, and gives it up.
+
+    Parameters
+    ----------
+    name : str
+        Name of the estimator, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._n_losses = self._n_ended = self._round = 0
+
+    def count(
+        self, error: Exception, newest_round: int, ended: Mapping[str, int]
+    ) -> None:
+        """Count a loss, or raise.
+
+        Parameters
+        ----------
+        error : Exception
+            What the loss has raised.
+        newest_round : int
+            Rounds that the fit has finished.
+        ended : dict of str to int
+            Bytes of those of the lost workers that were ended for want of memory.
+
+        Raises
+        ------
+        InsufficientMemoryError
+            After more than ``dask-ma.recovery.max-memory-restarts`` losses of such.
+        Exception
+            `error`, after more than ``dask-ma.recovery.max-restarts`` losses.
+        """
+        if newest_round > self._round:
+            self._round, self._n_losses, self._n_ended = newest_round, 0, 0
+        self._n_losses += 1
+        self._n_ended += bool(ended)
+        since = f"since the fit has come to round {self._round}"
+        if self._n_ended > int(_config.get("recovery.max-memory-restarts")):
+            raise InsufficientMemoryError(
+                f"{self._name} was given up after {self._n_ended} losses {since} "
+                f"(dask-ma.recovery.max-memory-restarts); {describe_memory(ended)}"
+            ) from error
+        limit = int(_config.get("recovery.max-restarts"))
+        if self._n_losses > limit:
+            error.add_note(
+                f"dask_ma: gave up after {limit} losses {since} "
+                "(dask-ma.recovery.max-restarts)"
+            )
+            raise error
 
 
 def find_lost(client: Client, error: Exception, known: Mapping[str, str]) -> list[str]:
@@ -142,8 +196,8 @@ def describe_memory(ended: Mapping[str, int]) -> str:
     """What a user can do about workers that were ended for want of memory."""
     named = ", ".join(f"{a} with {format_bytes(n)}" for a, n in sorted(ended.items()))
     return (
-        f"dask_ma: nannies ended workers that took too much memory: {named}. Take more "
-        "or larger workers, smaller blocks of rows, fewer ranks for each worker "
+        f"nannies ended workers that took too much memory: {named}. Take more or "
+        "larger workers, smaller blocks of rows, fewer ranks for each worker "
         "(n_ranks), or have rows on disks (dask-ma.data.persist, "
         "dask-ma.data.memory-fraction)"
     )

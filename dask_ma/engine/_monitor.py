@@ -370,8 +370,19 @@ class RunMonitor:
             raise CommTimeoutError(
                 f"in the fit of {self._run.name} these did not start within "
                 f"{timeout:g} s (dask-ma.launch.start-timeout): {', '.join(waiting)}; "
-                "are their workers busy with other tasks, or paused?"
+                + self._why_not_started()
             )
+
+    def _why_not_started(self) -> str:
+        """What may keep ranks from starting, by what their workers are doing."""
+        workers = scheduler_workers(self._client)
+        states = [workers[a].get("status") for a in {*self._run.addresses} & {*workers}]
+        if n_paused := states.count("paused"):
+            return (
+                f"{n_paused} of {len(states)} workers are paused, as their memory is "
+                "full: take more or larger workers, or fewer ranks (n_ranks)"
+            )
+        return "are their workers busy with other tasks?"
 
     def _fail(self) -> None:
         """End the other ranks and raise the error that started it all."""

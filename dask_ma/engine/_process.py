@@ -25,7 +25,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from dask_ma import _config
-from dask_ma.data import allocator
+from dask_ma.data import allocator, spare_memory
 from dask_ma.engine.recovery._states import forget_stop, want_stop
 from dask_ma.exceptions import FitTerminatedError
 
@@ -143,7 +143,7 @@ def limited_blas(threads: int) -> Iterator[None]:
 @contextmanager
 def kept_memory() -> Iterator[None]:
     """Keep up to ``dask-ma.memory.keep-freed`` of freed memory in this process."""
-    with _memory.hold(_config.get_bytes("memory.keep-freed")):
+    with _memory.hold(spare_memory(_config.get_bytes("memory.keep-freed"))):
         yield
 
 

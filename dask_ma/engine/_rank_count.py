@@ -20,6 +20,9 @@ Workers = dict[str, dict[str, Any]]
 # the threads at both ends that have to be woken.
 _SECONDS_OF_EXCHANGE = 1.5e-3
 
+# Of the memory of workers, what rows may take that move to fewer of them.
+_MOST_MEMORY = 0.25
+
 _turns = itertools.count()  # of fits that this process has started
 
 
@@ -31,7 +34,8 @@ def choose_ranks(
     Where more ranks would make a fit slower, its rows go to fewer of them: to those
     that have most of the rows already. All threads carry a rank where the user has
     asked for a number of them, nobody knows what they bring or how large the rows are,
-    or the rows are larger than ``dask-ma.data.moved-rows``.
+    or the rows are larger than ``dask-ma.data.moved-rows``. Where rows would take more
+    than a quarter of the memory of the workers with ranks, there are more of these.
 
     Parameters
     ----------
@@ -61,12 +65,22 @@ def choose_ranks(
     if job.is_labelled:
         size = size._replace(n_classes=count_classes(job.data[1]))
     n_ranks = job.worthwhile_ranks(size, n_threads)
-    if n_ranks >= n_threads:
-        return None, workers
     order = _in_turn(list(threads), n_ranks)
     # The sort is stable, so that of equal ones the first come first.
     order.sort(key=lambda address: -size.held.get(address, 0))
-    return n_ranks, {address: workers[address] for address in order[:n_ranks]}
+    nbytes = size.nbytes * (1 + job.copies.times)
+    while n_ranks < n_threads:
+        chosen = {address: workers[address] for address in order[:n_ranks]}
+        if _have_room(chosen, nbytes):
+            return n_ranks, chosen
+        n_ranks *= 2
+    return None, workers
+
+
+def _have_room(workers: Workers, nbytes: float) -> bool:
+    """Whether so many bytes are a small part of the memory of some workers."""
+    limits = [int(info.get("memory_limit") or 0) for info in workers.values()]
+    return not all(limits) or nbytes <= _MOST_MEMORY * sum(limits)
 
 
 def _in_turn(addresses: list[str], n_ranks: int) -> list[str]:

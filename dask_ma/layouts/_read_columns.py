@@ -8,10 +8,17 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group
-from dask_ma.data import Shard, hand_back, is_on_disk, memory_here, read_ahead
+from dask_ma.data import (
+    Shard,
+    hand_back,
+    is_on_disk,
+    memory_here,
+    memory_taken,
+    read_ahead,
+)
 
 # Bytes that columns in memory take for each byte of the rows, with those of working
-# sets, and what part of its limit a worker has room for.
+# sets, and the part of its limit up to which a worker has room for them.
 COPIES = 1.5
 _MOST = 0.7
 
@@ -29,7 +36,8 @@ def is_read(group: Group, shard: Shard) -> bool:
     if not shard.blocks or not is_on_disk(shard.blocks[0].X):
         return False
     n_here = len(group.local_ranks)
-    return bool(COPIES * shard.nbytes * n_here > _MOST * memory_here())
+    needed = memory_taken() + COPIES * shard.nbytes * n_here
+    return bool(needed > _MOST * memory_here())
 
 
 class ReadColumns:

@@ -38,9 +38,16 @@ def test_the_first_rank_sets_and_the_last_undoes(library):
         assert library.calls == [(-1, 65536), (-3, 131072), ("trim", 0)]
 
 
-def test_what_the_allocator_takes(library):
+def test_what_the_allocator_takes(library, monkeypatch):
+    monkeypatch.setattr("dask_ma.data._usage.MEMORY_LIMIT", 2**40)
     with dask.config.set({"dask-ma.memory.keep-freed": "8 GiB"}), kept_memory():
         assert library.calls == [(-1, 2**31 - 1), (-3, 2**25)]
+
+
+def test_a_tenth_of_little_memory_at_most(library, monkeypatch):
+    monkeypatch.setattr("dask_ma.data._usage.MEMORY_LIMIT", 10 * 2**23)
+    with dask.config.set({"dask-ma.memory.keep-freed": "1 GiB"}), kept_memory():
+        assert library.calls == [(-1, 2**23), (-3, 2**23)]
 
 
 @pytest.mark.parametrize("value", [None, "-1", "much"])

@@ -3,7 +3,13 @@
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_ma.engine._lost_workers import describe_memory, ended_for_memory, reassign
+from dask_ma.engine._lost_workers import (
+    Losses,
+    describe_memory,
+    ended_for_memory,
+    reassign,
+)
+from dask_ma.exceptions import InsufficientMemoryError, PeerLostError
 
 
 @pytest.mark.parametrize(
@@ -40,3 +46,22 @@ def test_a_client_that_is_closed_knows_of_none():
         client = Client(alone, set_as_default=False)
         client.close()
         assert ended_for_memory(client, ["tcp://1.2.3.4:5"]) == {}
+
+
+def test_losses_for_want_of_memory_end_a_fit(configured):
+    """Two more of them are borne, unless there has been a round meanwhile."""
+    losses, error, ended = Losses("Some"), PeerLostError("gone"), {"tcp://a": 2**30}
+    for newest_round in (0, 0, 1, 1, 2):
+        losses.count(error, newest_round, ended)
+    losses.count(error, 2, {})  # of another kind
+    losses.count(error, 2, ended)
+    wanted = (
+        r"Some was given up after 3 losses since the fit has come to round 2 "
+        r"\(.*max-memory-restarts\); nannies ended .* tcp://a with 1.00 GiB. Take more"
+    )
+    with pytest.raises(InsufficientMemoryError, match=wanted) as caught:
+        losses.count(error, 2, ended)
+    assert caught.value.__cause__ is error
+    with configured({"dask-ma.recovery.max-memory-restarts": 0}):
+        with pytest.raises(InsufficientMemoryError, match="after 1 losses"):
+            losses.count(error, 3, ended)

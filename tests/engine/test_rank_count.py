@@ -20,7 +20,7 @@ from dask_ma import (
     SchMPMatrixFactorization,
     SFBLogisticRegression,
 )
-from dask_ma.data import InputSize, describe
+from dask_ma.data import InputSize, Kept, describe
 from dask_ma.engine._client import known_workers
 from dask_ma.engine._rank_count import choose_ranks, worthwhile_ranks
 from dask_ma.mpca.networks._mlp import MLPSpec
@@ -38,6 +38,7 @@ def job_of(X, wanted=None, worthwhile=1):
         info=describe(X),
         n_ranks=wanted,
         is_labelled=True,
+        copies=Kept(),
         worthwhile_ranks=None if worthwhile is None else lambda *_: worthwhile,
     )
 
@@ -60,6 +61,30 @@ def test_how_many(limit, wanted, worthwhile, expected, inproc_client, configured
         workers = known_workers(inproc_client)
         n_ranks, left = choose_ranks(inproc_client, job, workers)
     assert (n_ranks, len(left)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "times", "expected"),
+    [
+        ([3840] * 4, 0, 1),  # of which 960 are a quarter
+        ([3839] * 4, 0, 2),
+        ([3840] * 4, 0.1, 2),
+        ([3840] * 4, 1.1, None),
+        ([100] * 4, 0, None),
+        ([0] * 4, 9, 1),  # without a limit
+    ],
+)
+def test_rows_do_not_fill_few_workers(
+    limits, times, expected, inproc_client, configured
+):
+    job = job_of(np.zeros((40, 3)))  # 960 bytes
+    job.copies = Kept(times)
+    workers = known_workers(inproc_client)
+    for info, limit in zip(workers.values(), limits, strict=True):
+        info["memory_limit"] = limit
+    with configured({LIMIT: "1 MiB"}):
+        n_ranks, left = choose_ranks(inproc_client, job, workers)
+    assert (n_ranks, len(left)) == (expected, expected or 4)
 
 
 def test_rows_stay_with_the_worker_that_has_most(inproc_client, configured):

@@ -12,6 +12,7 @@ from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import InputInfo, InputSize
 from dask_ma.engine import worthwhile_ranks
 from dask_ma.linear import LinearEstimator
+from dask_ma.sfb._gathered import most_moved
 from dask_ma.sfb.exchange._settings import COMMUNICATION, RunSettings
 from dask_ma.sfb.logistic._agent import train
 from dask_ma.sfb.logistic._combinations import (
@@ -83,7 +84,7 @@ class SFBEstimator(LinearEstimator):
             "must_refine": self.refine is True,
             "centre": self.fit_intercept,
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
-            "most_moved": _config.get_bytes("sfb.moved-rows"),
+            "most_moved": most_moved(info),
             "settings": self._params_of(
                 RunSettings, exchange=self._objects()["communication"]
             ),

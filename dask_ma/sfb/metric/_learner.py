@@ -18,6 +18,7 @@ from dask_ma._callbacks import with_callbacks
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo, check_memory_labels, merge_labels
 from dask_ma.engine import Identity
+from dask_ma.sfb._gathered import most_moved
 from dask_ma.sfb.exchange._settings import COMMUNICATION, Exchange, RunSettings
 from dask_ma.sfb.metric._agent import train
 from dask_ma.sfb.metric._cost import worthwhile_ranks
@@ -420,7 +421,7 @@ class SFBMetricLearner(FittedMetric):
                 "n_components": n_components,
                 "is_grouped": is_auto,
                 "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
-                "most_moved": _config.get_bytes("sfb.moved-rows"),
+                "most_moved": most_moved(info),
                 "settings": settings,
                 **changes,
             },
