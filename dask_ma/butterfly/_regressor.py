@@ -65,9 +65,9 @@ class ButterflySGDRegressor(LinearRegressorMixin, LinearButterfly):
         and fewer if the ranks have so few rows that a pass would have less than 16
         steps. "timed" times some steps, estimates the noise of the gradients, and takes
         the size that promises to reach a loss first. It is the one setting whose result
-        depends on the clock: the
-        same fit may give another model the next time. With one rank it is "auto", and
-        ``mixing="none"``, which exchanges nothing, refuses it.
+        depends on the clock: the same fit may give another model the next time. With
+        one rank it is "auto", and ``mixing="none"``, which exchanges nothing, refuses
+        it.
     mixing : {"butterfly", "allreduce", "periodic", "none"}, default="butterfly"
         What the ranks average in an exchange: "butterfly", the weights of two ranks;
         "allreduce", those of all ranks, which takes log2(ranks) times the messages;
