@@ -25,8 +25,8 @@ _USUAL = 64
 # Of sparse rows, the more of which share what a step costs besides, the better.
 _SPARSE = (64, 128, 256)
 # Seconds of a step, for each weight, for each element of the batch, and for each of its
-# products with a problem's weights; where steps follow the elements alone, of these. They
-# are those of imdb, newsgroups20 and clinc150; what comes of it is measured by
+# products with a problem's weights; where steps follow the elements alone, of these.
+# They are those of imdb, newsgroups20 and clinc150; what comes of them is measured by
 # asv_bench/studies/butterfly_batches.py.
 _STEP, _PER_WEIGHT, _PER_ELEMENT, _PER_PRODUCT = 80e-6, 2.2e-9, 3e-9, 4e-9
 _LAZY_STEP, _PER_LAZY_ELEMENT, _PER_LAZY_PRODUCT = 250e-6, 70e-9, 13e-9
