@@ -100,6 +100,9 @@ class Sizes(NamedTuple):
         How the ranks mix.
     dtype : numpy.dtype
         Type of the weights.
+    is_adaptive : bool
+        Whether steps that are too long are taken back, as in large batches they may be:
+        those of rare features are longer there.
     """
 
     n_ranks: int
@@ -109,6 +112,7 @@ class Sizes(NamedTuple):
     n_problems: int
     mixing: str
     dtype: np.dtype
+    is_adaptive: bool = True
 
     def seconds_of_step(self, batch_size: int) -> float:
         """About what a step on so many sparse rows takes, without an exchange."""
@@ -133,11 +137,11 @@ def usual_batch_size(sizes: Sizes) -> int:
     -------
     batch_size : int
         64 dense rows; of sparse ones 64, 128 or 256, with which a given loss is reached
-        first, by the time model with usual costs. As many as leave a pass 16 steps in
-        any case, but at least 1.
+        first, by the time model with usual costs, or 64 if steps are not adapted. As
+        many as leave a pass 16 steps in any case, but at least 1.
     """
     best = _USUAL
-    if math.isfinite(sizes.most_nonzero):
+    if sizes.is_adaptive and math.isfinite(sizes.most_nonzero):
         best = min(_SPARSE, key=lambda size: _relative_seconds(sizes, size))
     return min(best, max(1, sizes.most_rows // _USUAL_STEPS))
 

@@ -79,6 +79,7 @@ def prepare(
             n_problems=problem.n_problems,
             mixing=params.mixing,
             dtype=problem.dtype,
+            is_adaptive=params.takes_back,
         )
         batch_size = usual_batch_size(sizes)
     else:

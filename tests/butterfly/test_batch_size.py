@@ -174,6 +174,9 @@ def test_sparse_rows_come_in_larger_batches():
     rng = np.random.default_rng(0)
     X = sparse.random(6000, 3000, 0.01, "csr", random_state=rng)
     y = X @ rng.normal(size=3000) + 0.3 * rng.normal(size=6000) > 0
+    steady = ButterflySGDClassifier(learning_rate="invscaling", max_iter=1, n_ranks=1)
+    assert steady.fit(X, y).history_[0]["batch_size"] == 64
+    assert steady.partial_fit(X, y).history_[0]["batch_size"] == 64
     ends = []
     for batch_size in ("auto", 64):
         model = ButterflySGDClassifier(batch_size=batch_size, random_state=0, n_ranks=1)
