@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._lazy_steps import is_small, run
+from dask_ma.butterfly._lazy_steps import run
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule
@@ -96,10 +96,8 @@ class Sizes(NamedTuple):
         Elements of the rank that stores most; infinite for dense rows.
     n_features, n_problems : int
         Columns of X, and linear functions to train.
-    mixing : str
-        How the ranks mix.
-    dtype : numpy.dtype
-        Type of the weights.
+    cost_of_entry : int
+        Features that take as long as an element, where steps follow these alone.
     is_adaptive : bool
         Whether steps that are too long are taken back, as in large batches they may be:
         those of rare features are longer there.
@@ -110,14 +108,13 @@ class Sizes(NamedTuple):
     most_nonzero: float
     n_features: int
     n_problems: int
-    mixing: str
-    dtype: np.dtype
+    cost_of_entry: int
     is_adaptive: bool = True
 
     def seconds_of_step(self, batch_size: int) -> float:
         """About what a step on so many sparse rows takes, without an exchange."""
         n_nonzero = self.most_nonzero / max(1, self.most_rows) * batch_size
-        if is_small(self.n_ranks, self.n_features, n_nonzero, self.mixing, self.dtype):
+        if self.cost_of_entry * n_nonzero <= self.n_features:
             each = _PER_LAZY_ELEMENT + self.n_problems * _PER_LAZY_PRODUCT
             return _LAZY_STEP + n_nonzero * each
         each = _PER_ELEMENT + self.n_problems * _PER_PRODUCT

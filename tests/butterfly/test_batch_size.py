@@ -14,6 +14,7 @@ from dask_ma.butterfly._batch_size import (
     split_times,
     usual_batch_size,
 )
+from dask_ma.butterfly._lazy_steps import cost_of_entry
 
 MEASURED = {"seconds_per_row", "seconds_per_exchange", "noise_scale"}
 
@@ -137,8 +138,8 @@ def test_with_one_rank_the_clock_plays_no_part(binary):
 def sizes_of(most_rows, stored_per_row=np.inf, n_ranks=1, n_features=40_000, n=1):
     """Sizes of rows, dense unless it is said what they store."""
     stored = most_rows * stored_per_row
-    dtype = np.dtype(np.float64)
-    return Sizes(n_ranks, most_rows, stored, n_features, n, "butterfly", dtype)
+    cost = cost_of_entry(n_ranks, "butterfly", np.dtype(np.float64))
+    return Sizes(n_ranks, most_rows, stored, n_features, n, cost)
 
 
 @pytest.mark.parametrize(
