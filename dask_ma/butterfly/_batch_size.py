@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_ma.butterfly._lazy_steps import is_small, run
+from dask_ma.butterfly._lazy_steps import run
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import StepRule, make_preconditioner, make_rule
@@ -24,9 +24,10 @@ from dask_ma.supervised import Piece, Problem, pass_batches
 _USUAL = 64
 # Of sparse rows, the more of which share what a step costs besides, the better.
 _SPARSE = (64, 128, 256)
-# What they cost was measured with asv_bench/studies/butterfly_batches.py. Seconds of a
-# step, for each weight, for each element of the batch, and for each of its products
-# with a problem's weights; where steps follow the elements alone, of these.
+# Seconds of a step, for each weight, for each element of the batch, and for each of its
+# products with a problem's weights; where steps follow the elements alone, of these.
+# They are those of imdb, newsgroups20 and clinc150; what comes of them is measured by
+# asv_bench/studies/butterfly_batches.py.
 _STEP, _PER_WEIGHT, _PER_ELEMENT, _PER_PRODUCT = 80e-6, 2.2e-9, 3e-9, 4e-9
 _LAZY_STEP, _PER_LAZY_ELEMENT, _PER_LAZY_PRODUCT = 250e-6, 70e-9, 13e-9
 # Rows of all ranks' batches together at which text needs twice as many passes.
@@ -95,10 +96,11 @@ class Sizes(NamedTuple):
         Elements of the rank that stores most; infinite for dense rows.
     n_features, n_problems : int
         Columns of X, and linear functions to train.
-    mixing : str
-        How the ranks mix.
-    dtype : numpy.dtype
-        Type of the weights.
+    cost_of_entry : int
+        Features that take as long as an element, where steps follow these alone.
+    is_adaptive : bool
+        Whether steps that are too long are taken back, as in large batches they may be:
+        those of rare features are longer there.
     """
 
     n_ranks: int
@@ -106,13 +108,13 @@ class Sizes(NamedTuple):
     most_nonzero: float
     n_features: int
     n_problems: int
-    mixing: str
-    dtype: np.dtype
+    cost_of_entry: int
+    is_adaptive: bool = True
 
     def seconds_of_step(self, batch_size: int) -> float:
         """About what a step on so many sparse rows takes, without an exchange."""
         n_nonzero = self.most_nonzero / max(1, self.most_rows) * batch_size
-        if is_small(self.n_ranks, self.n_features, n_nonzero, self.mixing, self.dtype):
+        if self.cost_of_entry * n_nonzero <= self.n_features:
             each = _PER_LAZY_ELEMENT + self.n_problems * _PER_LAZY_PRODUCT
             return _LAZY_STEP + n_nonzero * each
         each = _PER_ELEMENT + self.n_problems * _PER_PRODUCT
@@ -132,11 +134,11 @@ def usual_batch_size(sizes: Sizes) -> int:
     -------
     batch_size : int
         64 dense rows; of sparse ones 64, 128 or 256, with which a given loss is reached
-        first, by the time model with usual costs. As many as leave a pass 16 steps in
-        any case, but at least 1.
+        first, by the time model with usual costs, or 64 if steps are not adapted. As
+        many as leave a pass 16 steps in any case, but at least 1.
     """
     best = _USUAL
-    if math.isfinite(sizes.most_nonzero):
+    if sizes.is_adaptive and math.isfinite(sizes.most_nonzero):
         best = min(_SPARSE, key=lambda size: _relative_seconds(sizes, size))
     return min(best, max(1, sizes.most_rows // _USUAL_STEPS))
 

@@ -58,8 +58,7 @@ def run(
     As :func:`run_steps`, whose steps these are, but for rounding.
     """
     bounds = None
-    weights = state.weights
-    if is_small(group.size, len(weights) - 1, rule.n_nonzero, mixing, weights.dtype):
+    if is_small(group.size, len(state.weights) - 1, rule, mixing, state.weights.dtype):
         bounds = decay_range(state.preconditioner)
     if bounds is None:
         return run_steps(group, state, batches, rule, mixing, computing)
@@ -78,11 +77,15 @@ def run(
 
 
 def is_small(
-    size: int, n_features: int, n_nonzero: float, mixing: str, dtype: np.dtype
+    size: int, n_features: int, rule: StepRule, mixing: str, dtype: np.dtype
 ) -> bool:
     """Whether a batch, and what is exchanged of it, is small beside the model."""
-    sent = entries_sent(size, mixing, dtype)
-    return max(_COST_OF_ENTRY, _COST_SENT * sent) * n_nonzero <= n_features
+    return cost_of_entry(size, mixing, dtype) * rule.n_nonzero <= n_features
+
+
+def cost_of_entry(size: int, mixing: str, dtype: np.dtype) -> int:
+    """Features that take as long as a non-zero, where steps follow these alone."""
+    return max(_COST_OF_ENTRY, _COST_SENT * entries_sent(size, mixing, dtype))
 
 
 class LazySteps:

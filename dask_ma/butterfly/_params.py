@@ -51,6 +51,11 @@ class ButterflyParams(RefineParams):
     average: bool | int
     moments: Moments | None = field(default=None, repr=False)
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether a pass that has made the model worse is taken back."""
+        return self.learning_rate == "adaptive" and self.mixing != "none"
+
 
 def check_combinations(estimator: Any) -> None:
     """Refuse parameters of which one makes no sense with another.

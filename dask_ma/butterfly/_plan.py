@@ -11,6 +11,7 @@ from dask_ma.butterfly._batch_size import (
     rounded,
     usual_batch_size,
 )
+from dask_ma.butterfly._lazy_steps import cost_of_entry
 from dask_ma.butterfly._params import ButterflyParams, Moments
 from dask_ma.butterfly._state import RankState, stack
 from dask_ma.butterfly._steps import (
@@ -77,8 +78,8 @@ def prepare(
             most_nonzero=most_nonzero,
             n_features=problem.shard.n_features,
             n_problems=problem.n_problems,
-            mixing=params.mixing,
-            dtype=problem.dtype,
+            cost_of_entry=cost_of_entry(group.size, params.mixing, problem.dtype),
+            is_adaptive=params.takes_back,
         )
         batch_size = usual_batch_size(sizes)
     else:

@@ -88,7 +88,8 @@ def moment_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
         sums[0] += columns @ s
         if sparse.issparse(columns):
             # SciPy's product of two matrices would look for their common elements.
-            columns.data = columns.data**2
+            with np.errstate(over="ignore"):
+                columns.data = columns.data**2
         else:
             columns = columns**2
         sums[1] += columns @ s

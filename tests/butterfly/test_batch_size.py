@@ -14,6 +14,7 @@ from dask_ma.butterfly._batch_size import (
     split_times,
     usual_batch_size,
 )
+from dask_ma.butterfly._lazy_steps import cost_of_entry
 
 MEASURED = {"seconds_per_row", "seconds_per_exchange", "noise_scale"}
 
@@ -137,8 +138,8 @@ def test_with_one_rank_the_clock_plays_no_part(binary):
 def sizes_of(most_rows, stored_per_row=np.inf, n_ranks=1, n_features=40_000, n=1):
     """Sizes of rows, dense unless it is said what they store."""
     stored = most_rows * stored_per_row
-    dtype = np.dtype(np.float64)
-    return Sizes(n_ranks, most_rows, stored, n_features, n, "butterfly", dtype)
+    cost = cost_of_entry(n_ranks, "butterfly", np.dtype(np.float64))
+    return Sizes(n_ranks, most_rows, stored, n_features, n, cost)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,9 @@ def test_sparse_rows_come_in_larger_batches():
     rng = np.random.default_rng(0)
     X = sparse.random(6000, 3000, 0.01, "csr", random_state=rng)
     y = X @ rng.normal(size=3000) + 0.3 * rng.normal(size=6000) > 0
+    steady = ButterflySGDClassifier(learning_rate="invscaling", max_iter=1, n_ranks=1)
+    assert steady.fit(X, y).history_[0]["batch_size"] == 64
+    assert steady.partial_fit(X, y).history_[0]["batch_size"] == 64
     ends = []
     for batch_size in ("auto", 64):
         model = ButterflySGDClassifier(batch_size=batch_size, random_state=0, n_ranks=1)
