@@ -35,6 +35,9 @@ _AHEAD = 64 * 2**20  # bytes that the system reads before they are looked at
 # Bytes that it is asked for at a time. Of more Linux reads only as much as it is set to
 # read ahead of files, which is seldom less than this.
 _ASKED = 128 * 2**10
+# CPython 3.11 counts for all threads together how deep what they parse is nested, and
+# may raise SystemError where two of them read the header of a file.
+_header = threading.Lock()
 Item = TypeVar("Item")
 
 
@@ -120,7 +123,8 @@ def _mapped(path: Path) -> tuple[np.ndarray, Pages | None]:
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, _, dtype = read(file)
+        with _header:
+            shape, _, dtype = read(file)
         size = int(np.prod(shape))
         if not size:
             return np.empty(shape, dtype), None

@@ -34,11 +34,7 @@ from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
 from dask_ma.mpca.training._state import part_of, prefixed
 from dask_ma.mpca.training._targets import Targets, agree_on_targets
-from dask_ma.mpca.training._validation import (
-    make_scorer,
-    score_of_rank,
-    shard_of,
-)
+from dask_ma.mpca.training._validation import make_scorer, score_of_rank, shard_of
 from dask_ma.supervised import (
     Problem,
     Spread,

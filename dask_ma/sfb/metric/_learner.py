@@ -34,9 +34,8 @@ class SFBMetricLearner(FittedMetric):
 
     Learns a linear projection of rows, `components_`, such that rows of one class are
     near each other and others are not. Euclidean distances of projected rows are the
-    Mahalanobis distances of the matrix ``components_.T @ components_``. The projection
-    makes neighbours more telling and rows shorter, and distances tell whether two rows,
-    of classes that have not been seen perhaps, are of the same kind.
+    Mahalanobis distances of ``components_.T @ components_``. Neighbours tell more then,
+    and distances whether two rows, perhaps of classes not seen, are of the same kind.
 
     The rows of a batch lie on all ranks, and all their pairs count: a rank gets the
     projections of the others' rows, works out what each pair wants, and sends a pair of
