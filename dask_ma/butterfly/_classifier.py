@@ -73,12 +73,13 @@ class ButterflySGDClassifier(LinearClassifierMixin, LinearButterfly):
     batch_size : int, "auto" or "timed", default="auto"
         Rows of a batch, on each rank, at least 1. "auto" is 64; of sparse rows 64, 128
         or 256, by what steps cost with so many features, classes, elements and ranks,
-        where ``learning_rate="adaptive"`` takes back what was too long; and fewer if
-        the ranks have so few rows that a pass would have less than 16 steps. "timed"
-        times some steps, estimates the noise of the gradients, and takes the size that
-        promises to reach a loss first. It is the one setting whose result depends on
-        the clock: the same fit may give another model the next time. With one rank it
-        is "auto", and ``mixing="none"``, which exchanges nothing, refuses it.
+        where ``learning_rate="adaptive"`` takes back what was too long, which is with
+        any `mixing` but "none"; and fewer if the ranks have so few rows that a pass
+        would have less than 16 steps. "timed" times some steps, estimates the noise of
+        the gradients, and takes the size that promises to reach a loss first. It is the
+        one setting whose result depends on the clock: the same fit may give another
+        model the next time. With one rank it is "auto", and ``mixing="none"``, which
+        exchanges nothing, refuses it.
     mixing : {"butterfly", "allreduce", "periodic", "none"}, default="butterfly"
         What the ranks average in an exchange: "butterfly", the weights of two ranks;
         "allreduce", those of all ranks, which takes log2(ranks) times the messages;

@@ -71,7 +71,7 @@ def moment_sums(X: Any, sample_weight: np.ndarray | None) -> np.ndarray:
     Parameters
     ----------
     X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
-        Rows; read in chunks and never made dense.
+        Rows; read in chunks and never made dense. A sparse row names no column twice.
     sample_weight : ndarray of shape (n_samples,) or None
         Weights of the samples; None weighs each by 1.
 
@@ -162,7 +162,9 @@ def descent_sums(
     losses, smooth, gaps, slope_sums = (np.zeros(n_asked) for _ in range(4))
     gradient = np.zeros(weights.shape)
     n_second = 0 if standardization is None else n_asked
-    cautious = None if standardization is None else caution
+    # Nobody promises for a loss of a user's that it knows what None means.
+    is_bent = standardization is not None or not isinstance(loss, str)
+    cautious = caution if is_bent else None
     size = 1 + (n_features if columns is None else columns.shape[1])
     hessian = np.zeros((n_second, size, size))
     products = _Products(X, gradient)

@@ -153,7 +153,8 @@ def test_sgd_classifier_comes_to_the_same(rows, cls, class_weight):
     )
     scale = np.abs(theirs.coef_).max()
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=0.02 * scale)
-    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    # A row on the boundary of two classes may be of either.
+    assert np.mean(ours.predict(X) == theirs.predict(X)) >= 0.99
 
 
 @BOTH

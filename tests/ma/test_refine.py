@@ -1,5 +1,7 @@
 """Second-order steps after the rounds, or from zero, against scikit-learn's optimum."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -12,6 +14,7 @@ from sklearn.svm import SVC
 from dask_ma import MASGDClassifier, MASGDRegressor
 from dask_ma.datasets import load_clinc150, make_sparse_classification
 from dask_ma.linear.refine import _run
+from dask_ma.losses import Hinge
 from dask_ma.ma import Models
 
 SMOOTH = ["log_loss", "squared_hinge", "modified_huber"]
@@ -300,6 +303,38 @@ def test_excess_is_what_is_left(binary, penalty, method):
         assert last["objective"] <= best * (1 + 2 * tol)
         rounds.append(model.n_iter_)
     assert rounds[0] < rounds[-1]
+
+
+@pytest.mark.parametrize("penalty", [None, "l2"])
+def test_rounding_at_the_optimum_is_no_excess(penalty):
+    """Where no step brings anything, trials may be above the best by rounding."""
+    for seed in (1, 6, 21):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(20_000, 6)) + 5
+        y = X @ rng.normal(size=6) + 3 * rng.normal(size=20_000)
+        y = np.digitize(y, np.quantile(y, [0.2, 0.4, 0.6, 0.8]))
+        params = {"penalty": penalty, "max_iter": 2, "random_state": seed, "n_ranks": 1}
+        model = MASGDClassifier(
+            "squared_hinge", **params, refine="lbfgs", refine_tol=1e-12
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            model.fit(X, y)
+        assert model.history_[-1]["excess"] <= 1e-12
+
+
+def test_a_loss_of_a_users_is_always_told_how_cautious_to_be():
+    class Own(Hinge):
+        def smooth(self, y, p, width, caution):
+            found = super().smooth(y, p, width, caution)
+            return found._replace(curvatures=found.curvatures + 0 * caution)
+
+    X, y, _ = make_sparse_classification(200, 600, random_state=0)
+    params = {"alpha": 0.1, "refine": "lbfgs", "max_iter": 2, "random_state": 0}
+    own = MASGDClassifier(Own(), **params).fit(X, y)
+    expected = MASGDClassifier("hinge", **params).fit(X, y)
+    ends = [model.history_[-1]["objective"] for model in (own, expected)]
+    assert ends[0] == pytest.approx(ends[1], rel=2e-3)
 
 
 def test_a_search_that_is_worse_than_its_start_has_not_ended():

@@ -207,7 +207,7 @@ class Refinement(Method):
         is_in_vain = before.is_worse and not before.n_refined
         if is_in_vain:
             model = initial_model(problem, params)
-        self._is_warm = before.n_rounds > 0 and not is_in_vain
+        self._is_warm = before.n_rounds > before.n_refined and not is_in_vain
         return self._begin(model)
 
     def _begin(self, model: LinearModel) -> Best:

@@ -27,7 +27,8 @@ from dask_ma.linear.refine._share import Share, Slice
 _ZERO = 1e-7
 _NARROWEST = 1e-9  # smooth loss, against the spread of the targets
 # The same where the search begins near the optimum. With a loss as smooth as the spread
-# is wide the first rounds would lead away from there: its own optimum is elsewhere.
+# is wide the first rounds would lead away from there: its own optimum is elsewhere. But
+# with L1 that way is the shorter one at times: it finds out which weights are zero.
 _WARM = 0.1
 # Newton's method needs a pass that costs each row the square of the columns, and sums
 # of as many numbers per problem.
@@ -205,14 +206,18 @@ class Track:
             left = max(left, _LOOSENESS * bound)
         left = min(left, bound, paid)
         self._n_refused, self._length = 0, 1.0
-        if self._predicted >= -rounding:
+        cannot_fall = self._predicted >= -rounding
+        if cannot_fall:
             left, self.is_stuck = 0.0, not gap
         over = found.objective - self.objective
-        # Before a search has come back to the best model, it knows little of the rest.
-        certain = bound if over > gap else left
+        # Before the search of a rounder loss has come back to the best model, it knows
+        # little of what that one could gain.
+        certain = bound if 0 < gap < over else left
         self.excess = max(0.0, certain + gap - over)
         if gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
             self._narrow(gap, tolerance)
+        elif cannot_fall and self.excess > tolerance:
+            self._give_up()
 
     def _narrow(self, gap: float, tolerance: float) -> None:
         """Make the loss less smooth for what comes next."""
@@ -398,7 +403,8 @@ class Search:
         self._rules = Rules(coordinates, len(points), method, share, is_free=is_free)
         least = make_loss(params.loss, params.epsilon).least_width
         least = max(least, _NARROWEST * spread)
-        width = max(_WARM * spread if is_warm else spread, least)
+        is_near = is_warm and not coordinates.penalty.l1
+        width = max(_WARM * spread if is_near else spread, least)
         self._tracks = [
             Track(
                 point.copy(),
