@@ -32,7 +32,7 @@ def labels(problem, n_classes):
 
 @pytest.mark.pairs
 @pytest.mark.parametrize("share", [1e-3, 1e-5, 1e-7, 1e-10, 1e-15, 0.0])
-@pytest.mark.parametrize("solver", ["auto", "sgd"])
+@pytest.mark.parametrize("solver", ["sdca", "sgd"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -42,6 +42,7 @@ def test_optimum(problem, value, best, share, solver, n_classes, kind, n_ranks, 
     X, y = labels(problem, n_classes)
     of = {"penalty": "elasticnet", "l1_ratio": 1 - share}
     expected = best(X, y, ALPHA, **of)
+    solver = solver if share else "auto"  # no dual ascent
     model = SFBLogisticRegression(
         alpha=ALPHA, solver=solver, n_ranks=n_ranks, random_state=0, **of
     )
@@ -51,6 +52,17 @@ def test_optimum(problem, value, best, share, solver, n_classes, kind, n_ranks, 
     # The bound is one, and the gap at most what was asked for.
     assert found - model.dual_gap_ <= expected * (1 + 1e-6)
     assert model.dual_gap_ <= 1e-3 * found * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("share", [1e-2, 1e-4, 1e-10])
+def test_passes_alone(problem, value, share):
+    """Without steps on the whole objective, too, a model is better than none."""
+    of = {"penalty": "elasticnet", "l1_ratio": 1 - share}
+    model = SFBLogisticRegression(alpha=1e-2, refine=False, random_state=0, **of)
+    model.set_params(n_ranks=2, tol=0.3).fit(*problem)
+    assert model.solver_ == "sgd"
+    found = value(model, *problem, **of)
+    assert found < 0.9 * np.log(3) and model.dual_gap_ <= 0.3 * found
 
 
 def test_slopes_of_the_conjugate():
