@@ -25,7 +25,7 @@ from dask_ma.comm._collectives import (
     weighted_mean,
 )
 from dask_ma.comm._dask import DaskGroup
-from dask_ma.comm._group import Counters, Group
+from dask_ma.comm._group import Counters, Group, payload_nbytes
 from dask_ma.comm._local import LocalGroup
 from dask_ma.comm._plugin import (
     KEY_PREFIX,
@@ -76,6 +76,7 @@ __all__ = [
     "is_aborted",
     "is_heeding",
     "open_ranks",
+    "payload_nbytes",
     "reduce",
     "reduce_and_gather",
     "reduce_scatter",

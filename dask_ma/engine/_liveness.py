@@ -10,14 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 from distributed import Client
-from distributed.comm import get_address_host, get_local_address_for
 
 from dask_ma import _config
 from dask_ma.exceptions import FitFailedError
 
 logger = logging.getLogger("dask_ma.engine")
-
-_PATIENCE = 0.5  # seconds in which a process of the same machine answers
 
 
 def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
@@ -44,23 +41,6 @@ def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
         ) from error
     workers: dict[str, dict[str, Any]] = identity["workers"]
     return workers
-
-
-async def is_near(client: Client, address: str) -> bool:
-    """Whether a worker is on the machine of the client, which can talk to it.
-
-    Others may be behind a firewall; then the scheduler is asked for what they have,
-    unless the client was made with ``direct_to_workers=True``.
-    """
-    try:
-        own = get_local_address_for(address)
-        if not own.endswith(f"://{get_address_host(address)}"):
-            return False
-        # What is at the other end of a tunnel has such an address, too.
-        await asyncio.wait_for(client.rpc(address).identity(), _PATIENCE)
-    except Exception:  # whatever a connection that cannot be made may raise
-        return False
-    return True
 
 
 def is_running(info: dict[str, Any]) -> bool:

@@ -21,11 +21,11 @@ from dask_ma.engine._events import answer, fetch_model, subscriptions
 from dask_ma.engine._liveness import (
     Liveness,
     has_retired,
-    is_near,
     is_running,
     run_on,
     scheduler_workers,
 )
+from dask_ma.engine._nearby import are_near, fetch_near
 from dask_ma.engine._run import LargeOutcome, Outcome, Run
 from dask_ma.engine.recovery._identity import Trail, note_ended
 from dask_ma.engine.recovery._memory import newest_round
@@ -183,14 +183,13 @@ class RunMonitor:
 
     def _gather(self, poll: float) -> list[Outcome]:
         """Fetch the outcomes that are wanted, as long as their workers are there."""
-        awaited = self._awaited()
-        n_wanted = len(awaited) if self._run.collect == "all" else 1
-        wanted = awaited[:n_wanted]
+        pairs = zip(self._futures, self._run.addresses, strict=True)
+        places = {f: address for f, address in pairs if address not in self._leaving}
+        if self._run.collect != "all":
+            places = dict([*places.items()][:1])
 
         async def start() -> asyncio.Future[list[Outcome]]:
-            direct = await self._is_worth_connecting(wanted) or None
-            fetch = self._client.gather(wanted, direct=direct, asynchronous=True)
-            return asyncio.ensure_future(fetch)
+            return asyncio.ensure_future(self._fetch(places))
 
         async def wait(fetch: asyncio.Future[list[Outcome]]) -> bool:
             done, _ = await asyncio.wait([fetch], timeout=poll)
@@ -209,14 +208,18 @@ class RunMonitor:
             self._client.loop.add_callback(fetch.cancel)
         return outcomes
 
-    async def _is_worth_connecting(self, wanted: Sequence[Future]) -> bool:
-        """Whether outcomes are so large that the detour by the scheduler matters."""
-        if not any(future.type is LargeOutcome for future in wanted):
-            return False
-        where = {a for a in self._run.addresses if a not in self._leaving}
-        if self._run.collect != "all":
-            where = {self._run.addresses[0]}
-        return all([await is_near(self._client, address) for address in where])
+    async def _fetch(self, places: dict[Future, str]) -> list[Outcome]:
+        """Outcomes from the workers that have them, or by way of the scheduler."""
+        # That is a detour, which matters only where they are large.
+        is_large = any(future.type is LargeOutcome for future in places)
+        if is_large and await are_near(self._client, places.values()):
+            keys = {future.key: address for future, address in places.items()}
+            found = await fetch_near(self._client, keys)
+            if found is not None:
+                return [found[key] for key in keys]
+        fetch = self._client.gather(list(places), asynchronous=True)
+        outcomes: list[Outcome] = await fetch
+        return outcomes
 
     def _ask_to_stop(self) -> None:
         """Ask the ranks to end after their round if that is wanted."""

@@ -13,7 +13,13 @@ from dask.sizeof import sizeof
 from distributed import Status, Worker, get_worker, secede
 
 from dask_ma import _config
-from dask_ma.comm import KEY_PREFIX, DaskGroup, broadcast, is_aborted
+from dask_ma.comm import (
+    KEY_PREFIX,
+    DaskGroup,
+    broadcast,
+    is_aborted,
+    payload_nbytes,
+)
 from dask_ma.engine._client import mark_seceded
 from dask_ma.engine._context import RankContext
 from dask_ma.engine._events import EventLink, RecordLog
@@ -28,7 +34,7 @@ from dask_ma.engine.recovery._states import (
 )
 from dask_ma.exceptions import GroupClosedError
 
-_LARGE = 2**22  # bytes of a result that take longer than to connect
+_LARGE = 2**22  # bytes of a result's arrays that take longer than to connect
 
 #: ``agent(context, shard, params) -> result``, the same function on every rank.
 Agent = Callable[[RankContext, Any, Any], Any]
@@ -254,6 +260,6 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
                 raise
         group.flush()
         if run.collect == "all" or rank == 0:
-            kind = LargeOutcome if sizeof(result) >= _LARGE else Outcome
+            kind = LargeOutcome if payload_nbytes(result) >= _LARGE else Outcome
             return kind(result, context.notes, series=context.series)
         return Outcome()

@@ -26,6 +26,9 @@ _SORT_COST = 16
 # Products of elements with outputs, and bytes of a matrix, from which on it is worth
 # sorting that each row of the matrix is read once.
 _MANY_PRODUCTS, _LARGE = 7e6, 2**25
+# Outputs from which on it is. Few features make up most of what texts consist of, and
+# their rows stay in the cache anyway: with fewer outputs, to sort takes longer.
+_FEWEST_OUTPUTS = 100
 # Some rows of a matrix that stay in the cache with what is taken off them.
 _CHUNK_BYTES = 2**20
 
@@ -88,6 +91,7 @@ def is_worth_sorting(
     is_worth_it : bool
     """
     is_large = n_features * n_outputs * itemsize >= _LARGE
+    is_large = is_large and n_outputs >= _FEWEST_OUTPUTS
     return is_large and n_elements * n_outputs >= _MANY_PRODUCTS
 
 

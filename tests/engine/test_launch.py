@@ -1,11 +1,12 @@
 """Start an agent on every rank, see it through, clean up."""
 
 import asyncio
+import gc
 import logging
 import signal
 import threading
 import time
-from types import SimpleNamespace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from distributed import Client, Future
 
 import dask_ma.engine._launch
 from dask_ma.comm import DaskGroup, allreduce, barrier
-from dask_ma.engine import _liveness, _monitor, launch, place_ranks
+from dask_ma.engine import _monitor, _nearby, launch, place_ranks
 from dask_ma.engine._launch import raise_first
 from dask_ma.exceptions import (
     CommTimeoutError,
@@ -134,58 +135,110 @@ def test_only_the_first_ranks_result_leaves_its_worker(process_client):
     assert launch(agent, [None] * 3, name="Root", **arguments) == "result"
 
 
-@pytest.mark.parametrize("is_large", [True, False])
-@pytest.mark.parametrize("collect", ["root", "all"])
-@pytest.mark.parametrize("n_near", [0, 1, 3])
-def test_a_large_result_does_without_the_scheduler(
-    process_client, monkeypatch, is_large, collect, n_near
-):
-    """Where all workers that have one are on this machine, and answer."""
+def large():
+    """An agent whose result is large, by one of many arrays."""
 
     def agent(context, shard, params):
-        return np.arange(2**20 if is_large else 2**10, dtype=np.float64)
+        small = {str(i): np.arange(2) for i in range(1000)}
+        return small | {"large": np.arange(2**20, dtype=np.float64)}
+
+    return agent
+
+
+@pytest.fixture
+def gathers(monkeypatch):
+    """How clients are asked to gather; none has asked its workers before."""
 
     async def gather(self, *args, **kwargs):
         asked.append(kwargs.get("direct"))
         return await original(self, *args, **kwargs)
 
-    async def is_near(client, address):
-        is_one = address in arguments["addresses"][:n_near]
-        return is_one and await _liveness.is_near(client, address)
-
-    arguments = on(process_client, 3)
     asked, original = [], Client._gather
     monkeypatch.setattr(Client, "_gather", gather)
-    monkeypatch.setattr(_monitor, "is_near", is_near)
+    monkeypatch.setattr(_nearby, "_answers", WeakKeyDictionary())
+    monkeypatch.setattr(_nearby, "_PATIENCE", 60)
+    return asked
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+@pytest.mark.parametrize("collect", ["root", "all"])
+@pytest.mark.parametrize("n_near", [0, 1, 3])
+def test_a_large_result_does_without_the_scheduler(
+    process_client, monkeypatch, gathers, is_large, collect, n_near
+):
+    """Where all workers that have one are on this machine, and answer."""
+
+    async def are_near(client, addresses):
+        addresses = list(addresses)
+        assert addresses == arguments["addresses"][: 3 if collect == "all" else 1]
+        is_near = {*addresses} <= {*arguments["addresses"][:n_near]}
+        return is_near and await _nearby.are_near(client, addresses)
+
+    arguments = on(process_client, 3)
+    monkeypatch.setattr(_monitor, "are_near", are_near)
+    agent = large() if is_large else echo()
     found = launch(agent, [None] * 3, name="Large", collect=collect, **arguments)
-    for result in found if collect == "all" else [found]:
-        assert result[-1] == len(result) - 1
+    for rank, result in enumerate(found if collect == "all" else [found]):
+        last = result["large"][-1] if is_large else result[0]
+        assert last == (2**20 - 1 if is_large else rank)
     is_direct = is_large and n_near >= (3 if collect == "all" else 1)
-    assert asked == [True if is_direct else None]
+    assert gathers == ([] if is_direct else [None])
+
+
+@pytest.mark.parametrize("ending", ["fails", "finds nothing"])
+def test_what_does_not_come_straight_comes_by_the_scheduler(
+    process_client, monkeypatch, gathers, ending
+):
+    async def gather_from_workers(who_has, rpc):
+        if ending == "fails":
+            raise OSError("gone")
+        return {}, list(who_has), [], []
+
+    monkeypatch.setattr(_nearby, "gather_from_workers", gather_from_workers)
+    arguments = on(process_client, 3)
+    found = launch(large(), [None] * 3, name="L", collect="all", **arguments)
+    assert [result["large"][-1] for result in found] == [2**20 - 1] * 3
+    assert gathers == [None]
 
 
 @pytest.mark.parametrize("ending", ["answers", "refuses", "hangs"])
 def test_what_is_near_and_answers(monkeypatch, ending):
     """Tunnels end on this machine as well; nobody asks what is elsewhere."""
 
-    async def identity():
-        if ending == "hangs":
-            await asyncio.sleep(60)
-        if ending == "refuses":
-            raise OSError("nobody there")
+    class Pool:
+        """What there is of a client."""
 
-    monkeypatch.setattr(_liveness, "_PATIENCE", 0.01 if ending == "hangs" else 30)
-    asked = []
+        def rpc(self, address):
+            asked.append(address)
+            if len(asked) == len(here):
+                all_asked.set()
+            return self
 
-    def rpc(address):
-        asked.append(address)
-        return SimpleNamespace(identity=identity)
+        async def identity(self):
+            await all_asked.wait()  # all are asked at the same time
+            if ending == "hangs":
+                await asyncio.sleep(600)
+            if ending == "refuses":
+                raise OSError("nobody there")
 
-    client = SimpleNamespace(rpc=rpc)
-    addresses = ["tcp://127.0.0.1:1", "tcp://192.0.2.1:1", "unknown://x"]
-    found = [asyncio.run(_liveness.is_near(client, each)) for each in addresses]
-    assert found == [ending == "answers", False, False]
-    assert asked == addresses[:1]
+    async def look(client):
+        nonlocal all_asked
+        all_asked = asyncio.Event()
+        far = ["tcp://192.0.2.1:1", "unknown://x"]
+        for address in far:
+            assert not await _nearby.are_near(client, [*here, address])
+        assert not asked
+        found = [await _nearby.are_near(client, here) for _ in range(3)]
+        return [*found, await _nearby.are_near(client, here[:1])]
+
+    monkeypatch.setattr(_nearby, "_PATIENCE", 0.01 if ending == "hangs" else 60)
+    monkeypatch.setattr(_nearby, "_answers", WeakKeyDictionary())
+    here = ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]
+    asked, all_asked = [], None
+    assert asyncio.run(look(Pool())) == [ending == "answers"] * 4
+    assert sorted(asked) == here  # once
+    gc.collect()  # of errors and the frames they are from
+    assert not _nearby._answers
 
 
 def test_shards_are_replaced_by_their_data(any_client):

@@ -74,6 +74,8 @@ def test_large_matrices_are_read_by_features(monkeypatch, kind, dtype):
     monkeypatch.setattr(_outer, "_MANY_PRODUCTS", 3 * v.nnz)
     assert by_features(v, matrix) is v
     monkeypatch.setattr(_outer, "_LARGE", matrix.nbytes)
+    assert by_features(v, matrix) is v  # of few outputs
+    monkeypatch.setattr(_outer, "_FEWEST_OUTPUTS", 3)
     assert by_features(v[:-9], matrix).format == "csr"
     assert by_features(v, matrix).format == "csc"
     dense = v.toarray()

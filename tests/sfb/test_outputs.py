@@ -106,6 +106,7 @@ def test_halves_of_large_batches(monkeypatch, kind, n_ranks, is_halved):
     del posted[:]
     monkeypatch.setattr(_outer, "_MANY_PRODUCTS", 0)
     monkeypatch.setattr(_outer, "_LARGE", 0)
+    monkeypatch.setattr(_outer, "_FEWEST_OUTPUTS", 0)
     again = SFBLogisticRegression(communication="outputs", **params).fit(kind(X), y)
     assert bool(posted) == (is_halved and kind is np.asarray)
     np.testing.assert_allclose(again.coef_, halved.coef_, atol=1e-9)

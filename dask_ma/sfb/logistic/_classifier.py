@@ -57,10 +57,11 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
         stochastic dual coordinate ascent, for "l2", and for "elasticnet" with
         `l1_ratio` below 1, with `alpha` above 0; it has no step size, and each rank
         keeps a probability vector for each of its rows. The weaker the L2 part, the
-        more passes it takes. "auto": "sdca" where it is possible, unless a parameter
-        asks for "sgd": `eta0`, `learning_rate`, `n_iter_no_change` without
-        `early_stopping`, or `staleness`, `compression`, `wire_dtype` or ``relay=False``
-        of an exchange. `solver_` says which.
+        more passes it takes. "auto": "sdca" where it is possible, with "elasticnet" for
+        an `l1_ratio` below 0.99, unless a parameter asks for "sgd": `eta0`,
+        `learning_rate`, `n_iter_no_change` without `early_stopping`, or `staleness`,
+        `compression`, `wire_dtype` or ``relay=False`` of an exchange. `solver_` says
+        which.
     fit_intercept : bool, default=True
         Whether to fit intercepts. Dense rows are then centred as :meth:`fit` looks at
         them: features that are far from the origin are no harder than others.

@@ -10,6 +10,9 @@ from dask_ma.sfb.exchange._settings import COMMUNICATION, check_exact
 
 # What only steps along gradients have.
 _STEPS = ("eta0", "learning_rate", "power_t")
+# Share of the L1 part from which on so little is left of L2 that passes of dual ascent
+# do worse than those of gradient descent.
+_ABOUT_L1 = 0.99
 
 
 def check_combinations(estimator: Any) -> None:
@@ -55,7 +58,9 @@ def chosen_solver(estimator: Any) -> str:
         or is_set(estimator, "learning_rate")
         or (is_set(estimator, "n_iter_no_change") and not estimator.early_stopping)
     )
-    return "sdca" if _has_dual(estimator) and not asks_for_steps else "sgd"
+    is_slow = estimator.penalty == "elasticnet" and estimator.l1_ratio >= _ABOUT_L1
+    is_dual = _has_dual(estimator) and not is_slow and not asks_for_steps
+    return "sdca" if is_dual else "sgd"
 
 
 def _has_dual(estimator: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -284,30 +284,48 @@ class Objective:
             if penalty.trace:  # a norm of all features at once
                 parts = iter([np.vstack(list(parts))])
             return [(min(map(penalty.shrinkage, parts), default=1.0), 0.0)]
+        if not penalty.l1:
+            parts = self._mixed(gradient, mix)
+            return [(1.0, float(sum(map(penalty.conjugate, parts))))]
+        found = np.zeros(3)
+        for values in self._mixed(gradient, mix):
+            found += penalty.conjugate_along(np.abs(values), 1.0)
+        whole, rise = (found[:2] / penalty.l2).tolist()
         # The entropy is concave along the factor: it lies below its tangent at 1.
         slope = max(0.0, entropy - loss)
-        whole, factor, least = self._least_along(gradient, mix, slope)
-        gain = whole - least - slope * (1 - factor)
-        is_worth_it = gain > _WORTH * (objective - entropy + whole)
-        return [(1.0, whole), *([(factor, least)] if is_worth_it else [])]
+        wanted = _WORTH * max(0.0, objective - entropy + whole)
+        excess, nearer = rise - slope, []
+        # The rise is convex along the factor, and nothing at 0: none brings more than
+        # if it were linear, nor more than all of the conjugate.
+        if excess > 0 and min(whole, excess * (excess / rise) / 2) > wanted:
+            factor, least = self._least_along(gradient, mix, slope, found)
+            if whole - least - slope * (1 - factor) > wanted:
+                nearer = [(factor, least)]
+        return [(1.0, whole), *nearer]
 
     def _least_along(
-        self, gradient: np.ndarray, mix: FeasibleMix, slope: float
-    ) -> tuple[float, float, float]:
-        """Conjugate; a factor from which on it rises by `slope`; and that there."""
-        l2, factor, whole = self._penalty.l2, 1.0, None
+        self, gradient: np.ndarray, mix: FeasibleMix, slope: float, found: np.ndarray
+    ) -> tuple[float, float]:
+        """A factor from which on the conjugate rises by `slope`, and that there.
+
+        `found` is what :meth:`Penalty.conjugate_along` says at 1.
+        """
+        penalty, factor = self._penalty, 1.0
+        sizes: Iterable[np.ndarray] | None = None
         for _ in range(_MOST_FACTORS):
-            found = np.zeros(3)
-            for values in self._mixed(gradient, mix):
-                found += self._penalty.conjugate_along(values, factor)
-            whole = found[0] if whole is None else whole
             # Newton's method from above, on slopes that are convex: in pieces, linear.
-            beyond = found[1] - l2 * slope
+            beyond = found[1] - penalty.l2 * slope
             if not beyond > _NEAR * found[2]:  # nor where something overflows
                 break
             factor -= beyond / found[2]
-        assert whole is not None
-        return float(whole) / l2, factor, float(found[0]) / l2
+            if sizes is None:
+                sizes = map(np.abs, self._mixed(gradient, mix))
+            # What a smaller factor leaves within the L1 part stays there.
+            sizes = [part[factor * part > penalty.l1] for part in sizes]
+            found = np.zeros(3)
+            for part in sizes:
+                found += penalty.conjugate_along(part, factor)
+        return factor, float(found[0]) / penalty.l2
 
     def _mixed(self, gradient: np.ndarray, mix: FeasibleMix) -> Iterator[np.ndarray]:
         """Mean products of dual variables and rows, some features at a time."""

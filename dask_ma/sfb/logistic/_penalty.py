@@ -83,33 +83,35 @@ class Penalty(NamedTuple):
         """
         if not self.l2:
             return 0.0
-        beyond = self._beyond(values, 1.0)
+        beyond = np.abs(values)
+        beyond -= self.l1
+        np.maximum(beyond, 0, out=beyond)
         return float(np.vdot(beyond, beyond)) / (2 * self.l2)
 
-    def conjugate_along(self, values: np.ndarray, factor: float) -> np.ndarray:
+    def conjugate_along(self, sizes: np.ndarray, factor: float) -> np.ndarray:
         """How the conjugate changes as a dual point is multiplied by a factor.
 
         Parameters
         ----------
-        values : ndarray of shape (n_features, n_outputs)
+        sizes : ndarray
+            Absolute values of the dual point; those that the L1 part takes at the
+            factor may be missing.
         factor : float
+            Above 0.
 
         Returns
         -------
         parts : ndarray of shape (3,)
-            The conjugate at ``factor * values``, its first and its second derivative by
-            the factor, all times the weight of the L2 part, which may be next to
-            nothing.
+            The conjugate at ``factor`` times the point, its first and its second
+            derivative by the factor, all times the weight of the L2 part, which may be
+            next to nothing.
         """
-        beyond = self._beyond(values, factor)
-        sizes = np.abs(values[beyond > 0])
-        beyond = beyond[beyond > 0]
-        return np.array([beyond @ beyond / 2, beyond @ sizes, sizes @ sizes])
-
-    def _beyond(self, values: np.ndarray, factor: float) -> np.ndarray:
-        """By how much each exceeds what the L1 part takes."""
-        beyond = np.abs(values)
-        if factor != 1:
-            beyond *= factor
+        beyond = sizes * factor
         beyond -= self.l1
-        return np.maximum(beyond, 0, out=beyond)
+        np.maximum(beyond, 0, out=beyond)
+        square, total = float(np.vdot(beyond, beyond)), self.l1 * float(beyond.sum())
+        # Of the sizes where they are beyond: nothing is looked for.
+        sizes_square = square + 2 * total + self.l1**2 * np.count_nonzero(beyond)
+        return np.array(
+            [square / 2, (square + total) / factor, sizes_square / factor**2]
+        )
