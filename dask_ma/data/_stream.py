@@ -18,7 +18,7 @@ from distributed import as_completed, futures_of
 from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
-from dask_ma.data._inputs import InputInfo
+from dask_ma.data._inputs import InputInfo, is_dask_collection
 from dask_ma.data._usage import PART, Usage, measure_usage, usage_of
 from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__ = ["Kept", "part_of_workers", "refuse_beyond_memory"]
+__all__ = ["Kept", "may_spare", "part_of_workers", "refuse_beyond_memory"]
 
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
@@ -81,6 +81,18 @@ def is_little(info: InputInfo) -> bool:
     if info.n_rows is None or info.n_features is None:
         return False
     return _MOST_BYTES * info.n_rows * info.n_features < _LITTLE
+
+
+def may_spare(X: Any, info: InputInfo) -> bool:
+    """Whether rows that are in memory by default can be had on disks by a restart.
+
+    Parameters
+    ----------
+    X : array-like or Dask collection
+    info : InputInfo
+        Of `X`.
+    """
+    return is_dask_collection(X) and persists() is None and not is_little(info)
 
 
 def part_of_workers(n_bytes: int, part: float, info: InputInfo) -> int:
