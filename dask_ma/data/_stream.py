@@ -395,7 +395,8 @@ def _wait_for_some(
         pending = [block for block in blocks if block.status != "finished"]
         try:
             for _ in as_completed(pending, loop=client.loop, timeout=poll):
+                standstill.restart()
                 break
         except TimeoutError:
             cluster.check_workers(client, addresses)
-            standstill.check()
+            standstill.check(pending)
