@@ -41,6 +41,7 @@ from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_sha
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
 from dask_ma.data._stream import (
     Kept,
+    join_limit,
     may_spare,
     part_of_workers,
     refuse_beyond_memory,
@@ -84,6 +85,7 @@ __all__ = [
     "is_on_disk",
     "is_sparse",
     "join_groups",
+    "join_limit",
     "join_shard",
     "may_spare",
     "memory_here",
