@@ -39,7 +39,13 @@ from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
 from dask_ma.data._room import Room, RoomSettings
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
-from dask_ma.data._stream import Kept, part_of_workers, refuse_beyond_memory
+from dask_ma.data._stream import (
+    Kept,
+    join_limit,
+    may_spare,
+    part_of_workers,
+    refuse_beyond_memory,
+)
 from dask_ma.data._usage import memory_here, part_of_memory, spare_memory
 
 __all__ = [
@@ -79,7 +85,9 @@ __all__ = [
     "is_on_disk",
     "is_sparse",
     "join_groups",
+    "join_limit",
     "join_shard",
+    "may_spare",
     "memory_here",
     "memory_taken",
     "merge_labels",

@@ -8,8 +8,7 @@ Private parts of Dask used here and nowhere else in ``dask_ma.data``:
 * ``GraphNode`` of that module: ``dask.core.get_dependencies`` is for tasks in another
   format, and leaves out keys that the graph lacks.
 * ``Client.scheduler``: ``ncores`` for some addresses only, since the public
-  ``scheduler_info`` describes the whole cluster, by default a few workers of it; and
-  ``identity``, since what that returns may lose the workers again by a periodic update.
+  ``scheduler_info`` describes the whole cluster, by default a few workers of it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
-from time import monotonic
 from typing import Any
 
 import dask
@@ -30,12 +28,12 @@ from distributed import Client, Future, as_completed
 from dask_ma import _config
 from dask_ma.data._blocks import join_rows
 from dask_ma.data._placement import Segment, cut_at
+from dask_ma.data._standstill import Standstill
+from dask_ma.data._standstill import workers_of as workers_of
 from dask_ma.exceptions import CommTimeoutError, NoWorkersError, PeerLostError
 
 __all__: list[str] = []
 
-# What tasks are doing that a worker will come to the end of.
-_AT_WORK = ("executing", "long-running", "flight", "fetch")
 _UNDER_WAY = 1 << 25  # bytes of the objects that are being sent at a time
 
 _LOCAL_SCHEDULERS = {
@@ -192,10 +190,10 @@ def wait_for_blocks(
         try:
             # `distributed.wait` would take the default client.
             for _ in as_completed(pending, loop=client.loop, timeout=poll):
-                pass
+                standstill.restart()
         except TimeoutError:
             check_workers(client, addresses)
-            standstill.check()
+            standstill.check([f for f in pending if f.status in waiting])
         pending = [future for future in pending if future.status in waiting]
     for future in futures:
         if future.status == "error":
@@ -217,61 +215,6 @@ def check_workers(client: Client, addresses: Sequence[str]) -> None:
             f"Workers {', '.join(gone)} have gone while the input was being placed. "
             "Call fit again to use the workers that are left."
         )
-
-
-class Standstill:
-    """Notices that nobody works on anything, though blocks are waited for.
-
-    Paused workers start nothing, and as long as their memory is full it stays like
-    that. And where a worker has gone while the others were paused, Dask does not give
-    the tasks that it was to do to another one that joins.
-
-    Parameters
-    ----------
-    client : distributed.Client
-
-    Attributes
-    ----------
-    n_running : int
-        Workers that take tasks, when they were last looked at.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._since = self._seen = monotonic()
-        self.n_running = self._n_paused = 0
-
-    def seconds(self) -> float:
-        """For how long nobody has been seen at work; asks every few seconds."""
-        now = monotonic()
-        if now - self._seen >= _config.get_timeout("launch.heartbeat-interval"):
-            self._seen = now
-            workers = workers_of(self._client)
-            states = {a: info.get("status") for a, info in workers.items()}
-            running = [a for a, state in states.items() if state == "running"]
-            self.n_running = len(running)
-            self._n_paused = list(states.values()).count("paused")
-            if not workers or any(map(_is_at_work, workers.values())):
-                self._since = now
-            elif running and any(self._client.processing(running).values()):
-                self._since = now
-        return now - self._since
-
-    def check(self) -> None:
-        """Raise after ``dask-ma.launch.start-timeout``."""
-        if self.seconds() >= (limit := _config.get_timeout("launch.start-timeout")):
-            raise CommTimeoutError(
-                f"rows are waited for, but no worker has done anything for {limit:g} s "
-                f"(dask-ma.launch.start-timeout): {self._n_paused} are paused, as "
-                f"their memory is full, and {self.n_running} are not. Take more or "
-                "larger workers, or smaller blocks of rows"
-            )
-
-
-def _is_at_work(info: Mapping[str, Any]) -> bool:
-    """Whether a worker was doing something at its last heartbeat."""
-    counts = info.get("metrics", {}).get("task_counts", {})
-    return any(counts.get(state) for state in _AT_WORK)
 
 
 def release(futures: Sequence[Future]) -> None:
@@ -325,14 +268,6 @@ def call_now(
 
 
 # -- Places and sizes ----------------------------------------------------------------
-
-
-def workers_of(client: Client) -> dict[str, dict[str, Any]]:
-    """What the scheduler says of each worker; nothing to a client that cannot wait."""
-    if client.asynchronous:  # which a fit refuses later
-        return {}
-    identity = client.sync(client.scheduler.identity, n_workers=-1)
-    return dict(identity["workers"])
 
 
 def holders_of(client: Client, futures: Sequence[Future]) -> list[list[str]]:

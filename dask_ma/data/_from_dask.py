@@ -30,8 +30,8 @@ from dask_ma.data._placement import (
     plan_in_place,
 )
 from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
+from dask_ma.data._standstill import gone
 from dask_ma.data._stream import Kept, RowCache, exceed_memory, is_little, persists
-from dask_ma.exceptions import PeerLostError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -309,10 +309,7 @@ def _locate(
     held = cluster.holders_of(client, everything)
     for places, future in zip(held, everything, strict=True):
         if not places:
-            raise PeerLostError(
-                f"The block with key {future.key!r} is in no worker's memory any more. "
-                "Persist the input again."
-            )
+            raise gone(future.key)
     rest = iter(held)
     return [[next(rest) for _ in row] for row in blocks]
 

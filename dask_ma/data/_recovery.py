@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.client import FuturesCancelledError
 
-from dask_ma.data._collections import Standstill, rests_on_futures
+from dask_ma.data._collections import rests_on_futures
 from dask_ma.data._inputs import is_dask_collection
 from dask_ma.data._spec import Partition, ShardSpec
+from dask_ma.data._standstill import Standstill
 from dask_ma.exceptions import CommTimeoutError
 
 if TYPE_CHECKING:

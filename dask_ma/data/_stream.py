@@ -18,7 +18,7 @@ from distributed import as_completed, futures_of
 from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
-from dask_ma.data._inputs import InputInfo
+from dask_ma.data._inputs import InputInfo, is_dask_collection
 from dask_ma.data._usage import PART, Usage, measure_usage, usage_of
 from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
 
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_ma.data")
 
-__all__ = ["Kept", "part_of_workers", "refuse_beyond_memory"]
+__all__ = [
+    "Kept",
+    "join_limit",
+    "may_spare",
+    "part_of_workers",
+    "refuse_beyond_memory",
+]
 
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
@@ -83,7 +89,21 @@ def is_little(info: InputInfo) -> bool:
     return _MOST_BYTES * info.n_rows * info.n_features < _LITTLE
 
 
-def part_of_workers(n_bytes: int, part: float, info: InputInfo) -> int:
+def may_spare(X: Any, info: InputInfo) -> bool:
+    """Whether rows that are in memory by default can be had on disks by a restart.
+
+    Parameters
+    ----------
+    X : array-like or Dask collection
+    info : InputInfo
+        Of `X`.
+    """
+    return is_dask_collection(X) and persists() is None and not is_little(info)
+
+
+def part_of_workers(
+    n_bytes: int, part: float, info: InputInfo, *, is_per_thread: bool = False
+) -> int:
     """What is configured, or a part of what each worker may take if that is less.
 
     Parameters
@@ -94,6 +114,8 @@ def part_of_workers(n_bytes: int, part: float, info: InputInfo) -> int:
         Of the limit of the smallest worker of the current client.
     info : InputInfo
         Of the rows: for little ones nobody is asked.
+    is_per_thread : bool, default=False
+        Whether each thread of a worker takes so much.
 
     Returns
     -------
@@ -102,8 +124,40 @@ def part_of_workers(n_bytes: int, part: float, info: InputInfo) -> int:
     client = cluster.current_client()
     if client is None or client.status != "running" or is_little(info):
         return n_bytes
-    limits = [each["memory_limit"] for each in cluster.workers_of(client).values()]
-    return min([n_bytes, *(int(part * limit) for limit in limits if limit)])
+    limits = [
+        int(part * each["memory_limit"] / (each["nthreads"] if is_per_thread else 1))
+        for each in cluster.workers_of(client).values()
+        if each["memory_limit"]
+    ]
+    return min([n_bytes, *limits])
+
+
+def join_limit(info: InputInfo) -> int:
+    """Bytes up to which each rank joins its blocks: the same on all workers.
+
+    What steps are made from follows from it, and must not change where a rank moves.
+
+    Parameters
+    ----------
+    info : InputInfo
+        Of the rows.
+
+    Returns
+    -------
+    n_bytes : int
+        ``dask-ma.data.join-limit``, or less where workers are small.
+    """
+    configured = _config.get_bytes("data.join-limit")
+    chosen = part_of_workers(configured, PART, info, is_per_thread=True)
+    if chosen < configured:
+        logger.info(
+            "blocks are joined up to %s, not %s (dask-ma.data.join-limit), since all "
+            "threads of a worker are to take no more than %.0f %% of its memory for it",
+            format_bytes(chosen),
+            format_bytes(configured),
+            100 * PART,
+        )
+    return chosen
 
 
 @dataclass
@@ -383,7 +437,8 @@ def _wait_for_some(
         pending = [block for block in blocks if block.status != "finished"]
         try:
             for _ in as_completed(pending, loop=client.loop, timeout=poll):
+                standstill.restart()
                 break
         except TimeoutError:
             cluster.check_workers(client, addresses)
-            standstill.check()
+            standstill.check(pending)

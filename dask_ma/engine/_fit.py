@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -18,6 +18,7 @@ from dask_ma.data import (
     Partition,
     can_be_had_again,
     drop_shards,
+    may_spare,
     partition,
     recover_shards,
 )
@@ -39,8 +40,8 @@ from dask_ma.engine._liveness import (
 from dask_ma.engine._lost_workers import (
     OF_LOSSES,
     Losses,
+    MemoryLosses,
     describe_memory,
-    ended_for_memory,
     find_lost,
     reassign,
     wait_for_workers,
@@ -125,8 +126,8 @@ class _Fit:
     is_whole: bool = True  # whether no rows are lost
     lost: set[str] = field(default_factory=set)  # not to be used any more
     has_result: bool = False
-    used: set[str] = field(default_factory=set)  # all workers that there have been
-    ended: dict[str, int] = field(default_factory=dict)  # for their memory, bytes
+    memory: MemoryLosses = field(default_factory=MemoryLosses)
+    spares_memory: bool = False  # whether this attempt has its rows on disks if it can
 
     def __post_init__(self) -> None:
         self.policy = _config.get("on-worker-loss")
@@ -161,7 +162,7 @@ class _Fit:
                 self._share_out()
             except Exception as error:
                 if self._is_held_up(error):
-                    self._count_loss(error)
+                    self._count_loss(error, {})
                 else:
                     self._note_loss(error)
 
@@ -177,7 +178,7 @@ class _Fit:
             except RegroupError as error:
                 logger.info("%s: starts again on other workers", self.job.name)
                 if isinstance(error, NotStartedError):
-                    self._count_loss(error)
+                    self._count_loss(error, {})
                 self._regroup()
             except Exception as error:
                 if self.termination.is_wanted:
@@ -188,9 +189,9 @@ class _Fit:
     def explain(self, error: Exception) -> None:
         """Say which workers were ended for want of memory, if that may be it."""
         if isinstance(error, OF_LOSSES):
-            self._look_at_memory()
-            if self.ended:
-                error.add_note(f"dask_ma: {describe_memory(self.ended)}")
+            self.memory.look(self.client)
+            if self.memory.ended:
+                error.add_note(f"dask_ma: {describe_memory(self.memory.ended)}")
 
     def close(self) -> None:
         """Leave nothing on the cluster, not even after an error."""
@@ -278,7 +279,7 @@ class _Fit:
             for address in addresses
             if address in workers
         }
-        self.used.update(self.known_workers)
+        self.memory.watch({a: workers[a] for a in self.known_workers})
 
     def _find_left(self) -> set[str]:
         """Workers that the fit knows and that are still the same processes."""
@@ -297,6 +298,7 @@ class _Fit:
         """Give the ranks their rows."""
         job = self.job
         n_ranks = self.n_ranks
+        self.spares_memory = bool(self.memory.ended)
         self.shards = partition(
             *job.data,
             n_ranks=n_ranks,
@@ -310,7 +312,7 @@ class _Fit:
             copies=job.copies,
             spills=job.spills,
             needed=job.agent,
-            spares_memory=bool(self.ended),
+            spares_memory=self.spares_memory,
         )
         logger.info(
             "%s: %d rows on %d ranks; %d bytes moved between workers, %d sent",
@@ -340,20 +342,24 @@ class _Fit:
         if not lost:
             raise error
         self.lost.update(lost)
-        self._look_at_memory()
-        self._count_loss(error)
+        ended = {a: n for a, n in self.memory.look(self.client).items() if a in lost}
+        self._count_loss(error, {} if self._can_spare() else ended)
         logger.warning(
             "%s: lost %s; policy %r%s",
             self.job.name,
             ", ".join(lost),
             self.policy,
-            f"; {describe_memory(self.ended)}" if self.ended else "",
+            f"; {describe_memory(ended)}" if ended else "",
         )
 
-    def _look_at_memory(self) -> None:
-        """Note which workers were ended for want of memory."""
-        if self.client is not None and self.client.status == "running":
-            self.ended |= ended_for_memory(self.client, self.used)
+    def _can_spare(self) -> bool:
+        """Whether the next attempt, unlike this one, has its rows on disks."""
+        if self.spares_memory:
+            return False
+        if self.shards is None:
+            return may_spare(self.job.data[0], self.job.info)
+        is_to_share = self.policy == "restart" and can_be_had_again(*self.job.data)
+        return is_to_share and self.shards.can_spare
 
     def _is_held_up(self, error: Exception) -> bool:
         """Whether rows could not be sent since a worker has been paused meanwhile."""
@@ -362,13 +368,12 @@ class _Fit:
         running = running_workers(self.client, allow_none=True)
         return bool(running) and not running.keys() >= {*(self.addresses or ())}
 
-    def _count_loss(self, error: Exception) -> None:
+    def _count_loss(self, error: Exception, ended: Mapping[str, int]) -> None:
         """Give up a fit that has lost workers again and again without a new round."""
         if self.client is not None and self.addresses is not None:
             there = sorted({*self.addresses} - self.lost)
             answers = run_on(self.client, there, newest_round, self.fit_id)
             self.trail.note_round(max(answers.values(), default=0))
-        ended = {a: n for a, n in self.ended.items() if a in self.lost}
         self.losses.count(error, self.trail.newest_round, ended)
 
     def _replace(self) -> None:
@@ -401,7 +406,7 @@ class _Fit:
         if self.policy == "restart":
             can_again = can_be_had_again(*self.job.data)
             has_all_lost = len(moved) == len(self.addresses)
-            if can_again and (has_all_lost or (self.ended and shards.can_spare)):
+            if can_again and (has_all_lost or (self.memory.ended and shards.can_spare)):
                 # Tasks that are pinned to workers that have all gone are never run. And
                 # where rows have taken too much memory, they go to disks.
                 self._partition_again()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
+from typing import Any
 
 from dask.utils import format_bytes
 from distributed import Client, KilledWorker
@@ -61,7 +62,8 @@ class Losses:
         newest_round : int
             Rounds that the fit has finished.
         ended : dict of str to int
-            Bytes of those of the lost workers that were ended for want of memory.
+            Bytes of the workers that were ended for want of memory though the rows
+            were on disks by then, or could not go there.
 
         Raises
         ------
@@ -173,23 +175,45 @@ def wait_for_workers(
         sleep(_SHORT_WAIT)
 
 
-def ended_for_memory(client: Client, known: Collection[str]) -> dict[str, int]:
-    """Bytes that workers held when their nannies ended them for it, by address.
+class MemoryLosses:
+    """Workers of a fit that their nannies have ended for want of memory.
 
-    Parameters
+    Attributes
     ----------
-    client : Client
-        Client of the fit.
-    known : collection of str
-        Addresses of workers that the fit has used.
+    ended : dict of str to int
+        Bytes that they held then, by address.
     """
-    try:
-        # Nannies log it there; nobody else knows why a process has gone.
-        events = client.get_events("worker-restart-memory")
-    except Exception:  # whatever a connection that has gone may raise
-        return {}
-    found = [event for _, event in events if isinstance(event, dict)]
-    return {e["worker"]: int(e["rss"]) for e in found if e.get("worker") in known}
+
+    def __init__(self) -> None:
+        self.ended: dict[str, int] = {}
+        self._since: dict[str, float] = {}
+
+    def watch(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note what the scheduler says of workers that the fit is going to use.
+
+        What was logged of an address before its process gave a sign of life was of
+        another process, which the fit has never used. All times are the scheduler's.
+        """
+        for address, info in workers.items():
+            self._since.setdefault(address, info.get("last_seen", 0.0))
+
+    def look(self, client: Client | None) -> dict[str, int]:
+        """Bytes of those that were ended since the last look, by address."""
+        if client is None or client.status != "running":
+            return {}
+        try:
+            # Nannies log it there; nobody else knows why a process has gone.
+            events = client.get_events("worker-restart-memory")
+        except Exception:  # whatever a connection that has gone may raise
+            return {}
+        found: dict[str, int] = {}
+        for time, event in events:
+            address = event.get("worker") if isinstance(event, dict) else None
+            if address in self._since and time > self._since[address]:
+                self._since[address] = time
+                found[address] = int(event["rss"])
+        self.ended |= found
+        return found
 
 
 def describe_memory(ended: Mapping[str, int]) -> str:

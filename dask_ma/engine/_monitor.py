@@ -364,26 +364,24 @@ class RunMonitor:
 
     def _check_started(self) -> None:
         """Raise if a rank still waits for a thread of its worker."""
-        waiting = [
-            self._run.describe(rank)
-            for rank in self._not_started(set(self._run.addresses))
-        ]
-        if waiting:
+        ranks = self._not_started(set(self._run.addresses))
+        if ranks:
+            waiting = ", ".join(map(self._run.describe, ranks))
             timeout = _config.get_timeout("launch.start-timeout")
             raise CommTimeoutError(
                 f"in the fit of {self._run.name} these did not start within "
-                f"{timeout:g} s (dask-ma.launch.start-timeout): {', '.join(waiting)}; "
-                + self._why_not_started()
+                f"{timeout:g} s (dask-ma.launch.start-timeout): {waiting}; "
+                + self._why_not_started({self._run.addresses[rank] for rank in ranks})
             )
 
-    def _why_not_started(self) -> str:
+    def _why_not_started(self, addresses: set[str]) -> str:
         """What may keep ranks from starting, by what their workers are doing."""
         workers = scheduler_workers(self._client)
-        states = [workers[a].get("status") for a in {*self._run.addresses} & {*workers}]
+        states = [workers[a].get("status") for a in addresses & {*workers}]
         if n_paused := states.count("paused"):
             return (
-                f"{n_paused} of {len(states)} workers are paused, as their memory is "
-                "full: take more or larger workers, or fewer ranks (n_ranks)"
+                f"{n_paused} of their {len(states)} workers are paused, as their "
+                "memory is full: take more or larger workers, or fewer ranks (n_ranks)"
             )
         return "are their workers busy with other tasks?"
 

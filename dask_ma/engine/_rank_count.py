@@ -35,7 +35,8 @@ def choose_ranks(
     that have most of the rows already. All threads carry a rank where the user has
     asked for a number of them, nobody knows what they bring or how large the rows are,
     or the rows are larger than ``dask-ma.data.moved-rows``. Where rows would take more
-    than a quarter of the memory of the workers with ranks, there are more of these.
+    than a quarter of the memory of the workers with ranks, there are more of these, as
+    long as there are others.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def choose_ranks(
     nbytes = size.nbytes * (1 + job.copies.times)
     while n_ranks < n_threads:
         chosen = {address: workers[address] for address in order[:n_ranks]}
-        if _have_room(chosen, nbytes):
+        # More ranks on the same workers would have no more memory.
+        if len(chosen) == len(order) or _have_room(chosen, nbytes):
             return n_ranks, chosen
         n_ranks *= 2
     return None, workers

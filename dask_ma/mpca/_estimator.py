@@ -17,10 +17,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import Deal, InputInfo, is_dask_collection, refuse_unfinished
+from dask_ma.data import (
+    Deal,
+    InputInfo,
+    is_dask_collection,
+    join_limit,
+    refuse_unfinished,
+)
 from dask_ma.engine import Identity, as_text
 from dask_ma.mpca._combinations import (
     INACTIVE,
@@ -156,7 +161,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             "no_code": spec.no_code,
             "spec": spec,
             "random_state": deepcopy(check_random_state(self.random_state)),
-            "join_limit": _config.get_bytes("data.join-limit"),
+            "join_limit": join_limit(info),
         }
         return self._params_of(MPCAParams, **{**chosen, **changes})
 

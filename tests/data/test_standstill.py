@@ -1,11 +1,16 @@
 """Blocks that nobody is going to compute: waits for them come to an end."""
 
+from time import sleep
+
 import pytest
+from distributed import Event
 
 from dask_ma.data import _recovery
-from dask_ma.data._collections import Standstill
+from dask_ma.data._collections import wait_for_blocks
 from dask_ma.data._recovery import _wait
-from dask_ma.exceptions import CommTimeoutError
+from dask_ma.data._standstill import Standstill, _states_of
+from dask_ma.data._stream import _wait_for_some
+from dask_ma.exceptions import CommTimeoutError, PeerLostError
 
 
 class Clock:
@@ -31,7 +36,7 @@ class Cluster:
             name: {"status": status, "metrics": {"task_counts": counts}}
             for name, (status, counts) in workers.items()
         }
-        self.given = {}
+        self.given, self.states = {}, {}
         self.scheduler = self
 
     def identity(self, n_workers):
@@ -47,17 +52,14 @@ class Cluster:
     def who_has(self, futures):
         return {}
 
-
-class Pending:
-    """A future whose task waits."""
-
-    status, key = "pending", "block"
+    def get_task_status(self, keys):
+        return {key: self.states[key] for key in keys}
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in ("_collections", "_recovery"):
+    for module in ("_standstill", "_recovery"):
         monkeypatch.setattr(f"dask_ma.data.{module}.monotonic", clock)
     monkeypatch.setattr(_recovery, "sleep", clock.sleep)
     return clock
@@ -71,6 +73,8 @@ def clock(monkeypatch):
         ({"a": ("running", {}), "b": ("paused", {"executing": 1})}, False),
         ({"a": ("running", {"long-running": 1})}, False),
         ({"a": ("running", {"flight": 2})}, False),
+        ({"a": ("running", {"fetch": 2})}, False),
+        ({"a": ("running", {}), "b": ("paused", {"fetch": 2})}, True),  # which stay so
         ({}, False),  # of this others take care
     ],
 )
@@ -95,15 +99,99 @@ def test_tasks_that_are_under_way_to_a_worker_count(clock):
     assert standstill.seconds() == 0
 
 
+class Pending:
+    """A future whose task waits."""
+
+    def __init__(self, key="block", status="pending"):
+        self.key, self.status = key, status
+
+
 def test_a_standstill_ends_in_an_error(clock, configured):
-    standstill = Standstill(Cluster(a=("paused", {}), b=("paused", {})))
+    cluster = Cluster(a=("paused", {}), b=("paused", {}))
+    cluster.states = {"block": "waiting"}
+    standstill = Standstill(cluster)
     with configured({"dask-ma.launch.start-timeout": "10 s"}):
         clock.now += 9
-        standstill.check()
+        standstill.check([Pending()])
         clock.now += 1
-        found = "for 10 s .*start-timeout.*: 2 are paused.*memory.*, and 0 are not"
+        found = (
+            "1 tasks .* for 10 s .*start-timeout.*: 2 are paused.*memory.*, and 0 are "
+            r"not.*other tasks \(1\)"
+        )
         with pytest.raises(CommTimeoutError, match=found):
-            standstill.check()
+            standstill.check([Pending()])
+
+
+def test_a_standstill_of_workers_that_run_says_what_is_waited_for(clock, configured):
+    cluster = Cluster(a=("running", {}), b=("running", {}))
+    cluster.states = {0: "no-worker", 1: "waiting", 2: "no-worker", 3: "sleepy"}
+    standstill = Standstill(cluster)
+    with configured({"dask-ma.launch.start-timeout": "10 s"}):
+        clock.now += 10
+        with pytest.raises(CommTimeoutError) as caught:
+            standstill.check([Pending(key) for key in cluster.states])
+    text = str(caught.value)
+    assert "4 tasks" in text and "none is paused, 2 take tasks" in text
+    assert "restricted to (2), other tasks (1), something in the state 'sleepy'" in text
+    assert "memory" not in text and "launch.start-timeout" in text
+
+
+def test_blocks_that_are_finished_are_work(clock, configured):
+    standstill = Standstill(Cluster(a=("running", {})))
+    clock.now += 10
+    assert standstill.seconds() == 10
+    standstill.restart()
+    assert standstill.seconds() == 0
+
+
+@pytest.mark.parametrize("state", [None, "released", "waiting"])
+def test_lost_blocks_that_nobody_makes_again(clock, state):
+    cluster = Cluster(a=("running", {}))
+    cluster.states = {"block": state, "other": None}
+    standstill = Standstill(cluster)
+    blocks = [Pending(status="lost"), Pending("other")]  # which may be on its way
+    if state == "waiting":
+        standstill.check(blocks)
+        clock.now += 1000  # by then it is not
+        with pytest.raises(PeerLostError, match="'other' is in no worker's memory any"):
+            standstill.check(blocks)
+        return
+    with pytest.raises(PeerLostError, match="'block' is in no worker's memory any"):
+        standstill.check(blocks)
+
+
+def test_states_are_those_of_the_scheduler(cluster):
+    """Of a task that waits for a resource, one that waits for it, and none at all."""
+    first = cluster.submit(int, resources={"none-such": 1}, pure=False)
+    second = cluster.submit(abs, first, pure=False)
+    blocks = [first, second, Pending(("block", 0))]
+    while (states := _states_of(cluster, blocks)).get(second.key) is None:
+        sleep(0.01)  # until the scheduler knows them
+    assert [*states.values()] == ["no-worker", "waiting", None]
+
+
+@pytest.mark.parametrize("wait", ["wait_for_blocks", "_wait_for_some"])
+def test_waits_for_blocks_begin_anew_with_each(wait, cluster, monkeypatch, configured):
+    """And say which ones are left when nobody works."""
+    name, restarts, left = f"gate of {wait}", [], []
+
+    class Seen(Standstill):
+        def restart(self):
+            restarts.append(self)
+
+        def check(self, blocks):
+            left.append([block.key for block in blocks])
+            Event(name, cluster).set()
+
+    monkeypatch.setattr("dask_ma.data._collections.Standstill", Seen)
+    first = cluster.submit(int, pure=False)
+    second = cluster.submit(lambda: Event(name).wait(), pure=False)
+    with configured({"dask-ma.launch.poll-interval": "50 ms"}):
+        if wait == "wait_for_blocks":
+            wait_for_blocks(cluster, [first, second], [])
+        else:
+            assert len(_wait_for_some(cluster, [first, second], 2, [])) == 2
+    assert restarts and left[-1] == [second.key]
 
 
 @pytest.mark.parametrize("allow_pending", [True, False])

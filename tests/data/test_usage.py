@@ -13,6 +13,7 @@ from dask_ma.data import (
     Kept,
     Shard,
     describe,
+    join_limit,
     memory_here,
     part_of_memory,
     part_of_workers,
@@ -231,6 +232,27 @@ def test_a_part_of_the_smallest_worker(client, configured, monkeypatch):
     monkeypatch.setattr("dask_ma.data._collections.current_client", others.pop)
     assert part_of_workers(1 << 60, 0.25, many) == 1 << 60
     assert part_of_workers(1 << 60, 0.25, many) == 1 << 60
+
+
+def test_blocks_are_joined_up_to_the_same_size_on_all_workers(
+    client, monkeypatch, caplog, configured
+):
+    """That of the worker with the least memory for a thread."""
+    many = describe(da.zeros((10**6, 1000), chunks=(10**5, 1000)))
+    memory = [(4000 * MB, 2), (1000 * MB, 4), (0, 16), (300 * MB, 1)]
+    known = {
+        f"tcp://{number}": {"memory_limit": limit, "nthreads": n_threads}
+        for number, (limit, n_threads) in enumerate(memory)
+    }
+    monkeypatch.setattr("dask_ma.data._collections.workers_of", lambda client: known)
+    with client.as_current(), caplog.at_level("INFO", "dask_ma.data"):
+        with configured({"dask-ma.data.join-limit": 25 * MB}):
+            assert join_limit(many) == 25 * MB
+        assert not caplog.text
+        with configured({"dask-ma.data.join-limit": "30 MiB"}):
+            assert join_limit(many) == 25 * MB
+    assert "up to 23.84 MiB, not 30.00 MiB (dask-ma.data.join-limit)" in caplog.text
+    assert "10 % of its memory" in caplog.text
 
 
 @pytest.mark.parametrize(("n_here", "expected"), [(1, False), (2, True)])

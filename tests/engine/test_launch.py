@@ -369,6 +369,30 @@ def test_a_rank_that_does_not_start_in_time(busy_client, configured, assert_clea
     assert busy_client.processing()[where["addresses"][2]]
 
 
+@pytest.mark.parametrize(
+    ("paused", "reason"),
+    [(0, "are their workers busy"), (2, "1 of their 1 workers are paused")],
+)
+def test_why_a_rank_does_not_start(
+    paused, reason, busy_client, configured, monkeypatch
+):
+    """That workers of other ranks are paused by now has nothing to do with it."""
+    where = on(busy_client, 3)
+    find_workers = _monitor.scheduler_workers
+
+    def find_paused(client):
+        workers = find_workers(client)
+        workers[where["addresses"][paused]]["status"] = "paused"
+        return workers
+
+    def agent(context, shard, params):
+        context.group.recv(2, "a message of the rank that does not start")
+
+    monkeypatch.setattr(_monitor, "scheduler_workers", find_paused)
+    with configured(SHORT_START), pytest.raises(CommTimeoutError, match=reason):
+        launch(agent, [None] * 3, name="Late", **where)
+
+
 def test_a_peer_of_a_rank_that_does_not_start(busy_client, configured):
     def agent(context, shard, params):
         context.group.send("hello", 2)

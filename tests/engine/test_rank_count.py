@@ -87,6 +87,23 @@ def test_rows_do_not_fill_few_workers(
     assert (n_ranks, len(left)) == (expected, expected or 4)
 
 
+@pytest.mark.parametrize(
+    ("n_workers", "worthwhile", "expected"),
+    [(1, 1, 1), (1, 4, 4), (3, 1, 4), (3, 8, 8)],
+)
+def test_ranks_beyond_the_workers_bring_no_memory(
+    n_workers, worthwhile, expected, inproc_client, configured
+):
+    job = job_of(np.zeros((40, 3)), worthwhile=worthwhile)
+    known = known_workers(inproc_client)
+    workers = {address: known[address] for address in [*known][:n_workers]}
+    for info in workers.values():
+        info |= {"memory_limit": 100, "nthreads": 8}
+    with configured({LIMIT: "1 MiB"}):
+        n_ranks, left = choose_ranks(inproc_client, job, workers)
+    assert (n_ranks, len(left)) == (expected, n_workers)
+
+
 def test_rows_stay_with_the_worker_that_has_most(inproc_client, configured):
     workers = sorted(inproc_client.nthreads())
     lengths = {workers[1]: 10, workers[3]: 30}

@@ -163,6 +163,22 @@ def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
     assert 2 * 4 <= len(calls) <= 2 * 8
 
 
+def test_blocks_are_joined_whatever_memory_a_rank_has(text, monkeypatch):
+    """Its client has chosen up to what size: the passes are the same everywhere."""
+    calls = []
+    partial_fit = SGDClassifier.partial_fit
+
+    def counted(self, X, *args, **kwargs):
+        calls.append(X.shape[0])
+        return partial_fit(self, X, *args, **kwargs)
+
+    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+    monkeypatch.setattr("dask_ma.data._usage.memory_here", lambda: 10_000)
+    params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 1}
+    MASGDClassifier(local_epochs=1, **params).fit(*in_blocks(*text, 50))
+    assert calls == [N_ROWS] * 2
+
+
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
 def test_rows_that_were_dealt_out_are_joined_in_small_groups(container, monkeypatch):
     """Where they are not all joined, a sixteenth is copied at a time."""

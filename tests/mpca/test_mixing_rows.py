@@ -91,6 +91,16 @@ def test_blocks_make_no_difference_to_one_rank(images):
     assert abs(apart.coefs_[0] - whole.coefs_[0]).max() > 1e-3
 
 
+def test_blocks_are_joined_whatever_memory_a_rank_has(images, monkeypatch):
+    """Its client has chosen up to what size: the steps are the same everywhere."""
+    X, y = images
+    params = {**PARAMS, "n_ranks": 1, "max_iter": 3}
+    whole = MPCAClassifier((20,), **params).fit(X, y)
+    monkeypatch.setattr("dask_ma.data._usage.memory_here", lambda: 10_000)
+    cut = MPCAClassifier((20,), **params).fit(*blocks_of(X, y))
+    np.testing.assert_array_equal(cut.coefs_[0], whole.coefs_[0])
+
+
 def test_constant_targets_are_even(regression):
     """What rounding leaves of their variance says nothing."""
     X, _ = regression

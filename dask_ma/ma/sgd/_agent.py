@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group, weighted_mean
-from dask_ma.data import Shard, join_shard, part_of_memory
+from dask_ma.data import Shard, join_shard
 from dask_ma.engine import (
     Model,
     RankContext,
@@ -76,8 +76,6 @@ def train(context: RankContext, arguments: Any, params: FitParams) -> FitResult:
         rank 0 has.
     """
     state, params = restore_state(context, params)
-    joined = part_of_memory(params.join_limit, is_per_thread=True)
-    params = replace(params, join_limit=joined)
     problem = agree_on_problem(
         context.group,
         arguments,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
-from dask_ma.data import Deal, InputInfo, InputSize
+from dask_ma.data import Deal, InputInfo, InputSize, join_limit
 from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.sgd._agent import train
@@ -81,7 +81,7 @@ class LinearMA(LinearEstimator):
         chosen = {
             "n_iter_no_change": PATIENCE if is_hasty else self.n_iter_no_change,
             "is_hasty": is_hasty,
-            "join_limit": _config.get_bytes("data.join-limit"),
+            "join_limit": join_limit(info),
             "link_bandwidth": _config.get_bytes("comm.link-bandwidth"),
             **as_named(self.loss, self.epsilon),
         }

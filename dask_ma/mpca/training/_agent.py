@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_ma._settings import Settings
 from dask_ma.comm import Group, barrier
-from dask_ma.data import Shard, join_shard, part_of_memory
+from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
@@ -73,8 +73,7 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
         classes = problem.classes if params.has_classes else None
         validation = shard_of(context.group, params.validation, classes, problem.shard)
     # A batch is to have rows from everywhere, also where blocks come sorted.
-    limit = part_of_memory(params.join_limit, is_per_thread=True)
-    problem = replace(problem, shard=join_shard(problem.shard, limit))
+    problem = replace(problem, shard=join_shard(problem.shard, params.join_limit))
     # What overflows, here or on the way, is found by the check of the loss.
     with np.errstate(over="ignore", invalid="ignore"):
         trainer = Trainer(context, problem, validation, params, kept)
