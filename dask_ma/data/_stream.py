@@ -38,6 +38,7 @@ __all__ = ["Kept", "part_of_workers", "refuse_beyond_memory"]
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
 _MOST_BYTES = 16  # of an element: a CSR's, with its index
+_INDEX_BYTES = 4  # of an element of sparse rows, beside its value
 # Of the limits, what workers may have in memory: Dask pauses one at 80 %.
 _MOST = 0.8
 # Bytes of a block from which the first one of each worker tells enough.
@@ -52,7 +53,7 @@ class Kept(NamedTuple):
     Attributes
     ----------
     times : float
-        Bytes for each byte of the rows.
+        Bytes for each byte of the rows, in the type that they have on the ranks.
     what : str
         What that is, for messages.
     remedy : str
@@ -142,12 +143,16 @@ class RowCache:
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
     is_used: bool = False
 
-    def growth(self, dtype: np.dtype) -> float:
-        """Bytes that rows in memory take, for each byte of them as they come."""
+    def growth(self, dtype: np.dtype, beside: int = 0) -> float:
+        """Bytes that rows in memory take, for each byte of them as they come.
+
+        `beside` are those of an index, which each value has beside it.
+        """
         allowed = [np.dtype(each) for each in self.dtypes]
         if dtype in allowed or not dtype.itemsize:
             return 1.0
-        return 1.0 + allowed[0].itemsize / dtype.itemsize  # both are there
+        # Both are there.
+        return 1.0 + (allowed[0].itemsize + beside) / (dtype.itemsize + beside)
 
     def store_here(self, X: Any) -> Any:
         """A dask.array as delayed blocks on the disk."""
@@ -286,9 +291,10 @@ def exceed_memory(
         known = measure_usage(client, addresses, cache.needed)
     if not known:
         return False
+    growth = cache.growth(dtype, _index_bytes(blocks))
+    demand = _Demand(n_bytes, max(sizes), growth, cache.copies)
     if cache.copies.times and not cache.spills:
-        _refuse_beyond(n_bytes, cache.copies, known)
-    demand = _Demand(n_bytes, max(sizes), cache.growth(dtype), cache.copies)
+        _refuse_beyond(int(demand.cast), cache.copies, known)
     unmade = Counter(
         pin
         for block, pin in zip(blocks, pins or (), strict=pins is not None)
@@ -313,6 +319,11 @@ class _Demand(NamedTuple):
     growth: float  # bytes that they take, for each of them
     copies: Kept
 
+    @property
+    def cast(self) -> float:
+        """Bytes of all rows in the type that they have on the ranks."""
+        return (self.growth - 1.0 or 1.0) * self.n_bytes
+
     def excess(
         self,
         known: Mapping[str, Usage],
@@ -323,7 +334,7 @@ class _Demand(NamedTuple):
 
         `ranks` and `unmade` are the ranks, and the blocks to be made, of each worker.
         """
-        whole = (self.growth + self.copies.times) * self.n_bytes
+        whole = self.growth * self.n_bytes + self.copies.times * self.cast
         limits = sum(usage.limit for usage in known.values())
         fraction = float(_config.get("data.memory-fraction"))
         if whole > fraction * limits:
@@ -418,7 +429,7 @@ def _refuse_beyond(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> No
     # What they work with grows with their limits at most; what they take does not.
     enough = limit * (taken + needed) / max(most * limit - beside, 1)
     raise InsufficientMemoryError(
-        f"X has about {format_bytes(n_bytes)}, of which the fit keeps "
+        f"X has about {format_bytes(n_bytes)} in the type of the fit, which keeps "
         f"{copies.times:g} times as much in memory ({copies.what}): "
         f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
         f"take themselves and {format_bytes(beside)} to work with, but the workers "
@@ -426,6 +437,13 @@ def _refuse_beyond(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> No
         f"more or larger workers (these {len(known)} would need "
         f"{format_bytes(math.ceil(enough / len(known)))} each), or {copies.remedy}"
     )
+
+
+def _index_bytes(blocks: Sequence[Future]) -> int:
+    """Bytes of an index beside each value, as far as blocks are known to be sparse."""
+    kinds = {block.type for block in blocks if block.status == "finished"}
+    modules = [getattr(kind, "__module__", "").split(".") for kind in kinds]
+    return _INDEX_BYTES * any("sparse" in names for names in modules)
 
 
 def _sizes_of_some(

@@ -11,7 +11,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.utils import parse_bytes
-from distributed import Client, Event, LocalCluster, futures_of, get_worker
+from distributed import Client, Event, LocalCluster, futures_of, get_worker, wait
+from scipy import sparse
 
 from dask_ma.data import (
     Block,
@@ -27,6 +28,7 @@ from dask_ma.data import (
 from dask_ma.data import _collections as cluster
 from dask_ma.data import _stream as stream
 from dask_ma.data import _usage as usage_module
+from dask_ma.data._blocks import n_bytes
 from dask_ma.data._collections import workers_of
 from dask_ma.data._stream import RowCache, _Demand
 from dask_ma.data._usage import (
@@ -239,6 +241,54 @@ def test_copies_are_refused_by_what_is_measured(client, monkeypatch):
 )
 def test_rows_grow_where_they_are_cast(dtype, allowed, expected):
     assert RowCache(allowed, Kept()).growth(np.dtype(dtype)) == expected
+
+
+def test_indices_of_sparse_rows_do_not_grow(client):
+    X = sparse.random(2000, 500, density=0.1, format="csr", rng=0).astype(np.int8)
+    futures = client.map(lambda _: X, range(2), pure=False)
+    wait(futures)
+    beside = stream._index_bytes(futures)
+    growth = RowCache((np.float64,), Kept()).growth(X.dtype, beside)
+    taken = n_bytes(X) + n_bytes(X.astype(np.float64))
+    assert growth * n_bytes(X) == pytest.approx(taken, rel=0.05)
+    assert stream._index_bytes(client.map(np.ones, [3])) == 0
+    cluster.release(futures)
+
+
+def test_copies_are_those_of_rows_that_are_cast():
+    """Eight bytes of each of integers that take one: rows, numbers and a copy."""
+    rows = demand(10 * MB, growth=9.0, times=0.5)
+    assert rows.cast == 80 * MB
+    words = rows._replace(n_bytes=100 * MB).excess(SMALL, Counter("ab"), Counter())
+    assert "which take 1.21 GiB" in words  # 100, 800 and 400 MB
+    assert demand(10 * MB, times=0.5).cast == 10 * MB
+
+
+def test_blocks_still_to_be_made_are_counted(client, workers, monkeypatch):
+    """Those that are there are among the rows alone."""
+    monkeypatch.setattr(stream, "_LITTLE", 0)
+    seen, rest = [], Event("rest-to-make", client)
+
+    def make(number):
+        if number == 11:
+            Event("rest-to-make").wait()
+        return np.ones(100)
+
+    def excess(self, known, ranks, unmade):
+        seen.append(dict(unmade))
+        return ""
+
+    monkeypatch.setattr(_Demand, "excess", excess)
+    cache = RowCache((np.float64,), Kept())
+    blocks = client.map(make, range(12), pure=False)
+    wait(blocks[:11])
+    arguments = client, blocks, np.dtype(float), workers, cache
+    assert not stream.exceed_memory(*arguments, workers * 3, measure_usage(client))
+    assert seen == [{workers[3]: 1}]
+    rest.set()
+    assert not stream.exceed_memory(*arguments)
+    assert seen[1:] == [{}]
+    cluster.release(blocks)
 
 
 # What processes have -----------------------------------------------------------------
@@ -482,6 +532,24 @@ def test_usage_of_workers_of_one_process(client, workers):
     pids = client.run(os.getpid)
     assert len(by_process(found)) == len(set(pids.values()))
     assert set(usage_of_workers(client)) == set(client.nthreads())
+
+
+def test_processes_are_told_apart_by_themselves():
+    """Where the address of a worker does not tell."""
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp",
+            memory_limit="8 GiB",
+            dashboard_address=":0",
+        ) as two,
+        Client(two, set_as_default=False) as client,
+    ):
+        assert len(by_process(usage_of_workers(client))) == 2
+        [both] = by_process(measure_usage(client)).values()
+    assert both.limit == 2**34
 
 
 def test_busy_threads_are_not_waited_for(client, workers):
