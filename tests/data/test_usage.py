@@ -283,9 +283,11 @@ def test_blocks_still_to_be_made_are_counted(client, workers, monkeypatch):
     blocks = client.map(make, range(12), pure=False)
     wait(blocks[:11])
     arguments = client, blocks, np.dtype(float), workers, cache
-    assert not stream.exceed_memory(*arguments, workers * 3, measure_usage(client))
+    try:
+        assert not stream.exceed_memory(*arguments, workers * 3, measure_usage(client))
+    finally:
+        rest.set()
     assert seen == [{workers[3]: 1}]
-    rest.set()
     assert not stream.exceed_memory(*arguments)
     assert seen[1:] == [{}]
     cluster.release(blocks)
