@@ -243,12 +243,16 @@ def test_rows_grow_where_they_are_cast(dtype, allowed, expected):
     assert RowCache(allowed, Kept()).growth(np.dtype(dtype)) == expected
 
 
-def test_indices_of_sparse_rows_do_not_grow(client):
+def test_indices_of_sparse_rows_do_not_grow(client, workers, monkeypatch):
     X = sparse.random(2000, 500, density=0.1, format="csr", rng=0).astype(np.int8)
     futures = client.map(lambda _: X, range(2), pure=False)
     wait(futures)
-    beside = stream._index_bytes(futures)
-    growth = RowCache((np.float64,), Kept()).growth(X.dtype, beside)
+    found = []
+    monkeypatch.setattr(stream, "_LITTLE", 0)
+    monkeypatch.setattr(_Demand, "excess", lambda self, *args: found.append(self) or "")
+    cache = RowCache((np.float64,), Kept())
+    stream.exceed_memory(client, futures, X.dtype, workers, cache)
+    [growth] = [each.growth for each in found]
     taken = n_bytes(X) + n_bytes(X.astype(np.float64))
     assert growth * n_bytes(X) == pytest.approx(taken, rel=0.05)
     assert stream._index_bytes(client.map(np.ones, [3])) == 0
@@ -581,7 +585,8 @@ def test_a_worker_that_does_not_answer_is_known_by_its_heartbeat(
     client, workers, configured, monkeypatch
 ):
     async def never(needed, dask_worker):
-        await asyncio.sleep(3600)
+        await asyncio.sleep(60)
+        return Usage(10**9, 1, 0.7, 0.8)
 
     original = usage_of
 
