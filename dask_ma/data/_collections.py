@@ -231,7 +231,6 @@ def release(futures: Sequence[Future]) -> None:
 def call_now(
     client: Client,
     calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]],
-    priority: int = 0,
 ) -> list[Any]:
     """Results of small calls on some workers, which nothing is left of.
 
@@ -240,8 +239,6 @@ def call_now(
     client : distributed.Client
     calls : sequence of (callable, tuple, str)
         Function, arguments and worker.
-    priority : int, default=0
-        Those of more are run first.
 
     Raises
     ------
@@ -249,7 +246,7 @@ def call_now(
         If one of the workers has gone.
     """
     # A paused worker would never take a call that is for it alone.
-    tasks = run_together(client, calls, strict=False, priority=priority)
+    tasks = run_together(client, calls, strict=False)
     timeout = _config.get_timeout("launch.abort-timeout")
 
     async def fetch() -> list[Any]:
@@ -281,7 +278,6 @@ def run_together(
     calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]],
     *,
     strict: bool = True,
-    priority: int = 0,
 ) -> list[Future]:
     """Submit calls, each pinned to a worker, without looking at their data.
 
@@ -293,7 +289,6 @@ def run_together(
             *args,
             workers=[worker],
             allow_other_workers=not strict,
-            priority=priority,
             pure=False,
         )
         for function, args, worker in calls

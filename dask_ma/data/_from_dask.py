@@ -31,7 +31,14 @@ from dask_ma.data._placement import (
 )
 from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
 from dask_ma.data._standstill import gone
-from dask_ma.data._stream import Kept, RowCache, exceed_memory, is_little, persists
+from dask_ma.data._stream import (
+    Kept,
+    RowCache,
+    exceed_memory,
+    is_little,
+    persists,
+    usage_before,
+)
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -207,14 +214,15 @@ def _place_blocks(
 ) -> Partition:
     """Compute what is not computed, plan, move; `owned` gets all new futures."""
     in_place = cluster.rests_on_futures(X)
-    pins = None
+    pins = known = None
     if not in_place:
+        known = usage_before(client, addresses, cache)
         pins = [addresses[rank] for rank in _planned_ranks(X, len(addresses))]
     blocks = cluster.start_blocks(client, [X, *columns.lazy], pins, owned)
     could_spare = cache is not None
     if cache is not None:
         if cache.is_certain or exceed_memory(
-            client, blocks[0], info.dtype, addresses, cache
+            client, blocks[0], info.dtype, addresses, cache, pins, known
         ):
             blocks[0] = _to_disks(client, cache, blocks[0], pins, addresses, owned)
         else:

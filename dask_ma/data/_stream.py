@@ -19,7 +19,13 @@ from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
 from dask_ma.data._inputs import InputInfo, is_dask_collection
-from dask_ma.data._usage import PART, Usage, measure_usage, usage_of
+from dask_ma.data._usage import (
+    PART,
+    Usage,
+    by_process,
+    measure_usage,
+    usage_of_workers,
+)
 from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
 
 if TYPE_CHECKING:
@@ -38,12 +44,11 @@ __all__ = [
 # Less needs no look at the workers.
 _LITTLE = 64 * 2**20
 _MOST_BYTES = 16  # of an element: a CSR's, with its index
+_INDEX_BYTES = 4  # of an element of sparse rows, beside its value
 # Of the limits, what workers may have in memory: Dask pauses one at 80 %.
 _MOST = 0.8
 # Bytes of a block from which the first one of each worker tells enough.
 _LARGE = 2**24
-# Blocks that a thread has at a time: one that is made, of another one.
-_AT_ONCE = 2
 # Before tasks that make more blocks: one that is written frees its memory.
 _PRIORITY = 1000
 
@@ -54,7 +59,7 @@ class Kept(NamedTuple):
     Attributes
     ----------
     times : float
-        Bytes for each byte of the rows.
+        Bytes for each byte of the rows, in the type that they have on the ranks.
     what : str
         What that is, for messages.
     remedy : str
@@ -192,12 +197,16 @@ class RowCache:
     base: str | None = field(default_factory=lambda: _config.get("data.cache"))
     is_used: bool = False
 
-    def growth(self, dtype: np.dtype) -> float:
-        """Bytes that rows in memory take, for each byte of them as they come."""
+    def growth(self, dtype: np.dtype, beside: int = 0) -> float:
+        """Bytes that rows in memory take, for each byte of them as they come.
+
+        `beside` are those of an index, which each value has beside it.
+        """
         allowed = [np.dtype(each) for each in self.dtypes]
         if dtype in allowed or not dtype.itemsize:
             return 1.0
-        return 1.0 + allowed[0].itemsize / dtype.itemsize  # both are there
+        # Both are there.
+        return 1.0 + (allowed[0].itemsize + beside) / (dtype.itemsize + beside)
 
     def store_here(self, X: Any) -> Any:
         """A dask.array as delayed blocks on the disk."""
@@ -268,12 +277,37 @@ class RowCache:
             logger.warning("files of rows could not be removed: %s", error)
 
 
+def usage_before(
+    client: Client, addresses: Sequence[str], cache: RowCache | None
+) -> dict[str, Usage]:
+    """Usage of workers before they make blocks, which would count twice later.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    addresses : sequence of str
+        Worker of each rank.
+    cache : RowCache or None
+        Where rows may go.
+
+    Returns
+    -------
+    usage : dict of str to Usage
+        Nothing where rows go to one place whatever workers have.
+    """
+    if cache is None or cache.is_certain:
+        return {}
+    return measure_usage(client, addresses, cache.needed)
+
+
 def exceed_memory(
     client: Client,
     blocks: Sequence[Future],
     dtype: np.dtype,
     addresses: Sequence[str],
     cache: RowCache,
+    pins: Sequence[str] | None = None,
+    known: Mapping[str, Usage] | None = None,
 ) -> bool:
     """Whether blocks under way are going to take too much of the workers' memory.
 
@@ -290,39 +324,45 @@ def exceed_memory(
         Worker of each rank.
     cache : RowCache
         Where the rows would go.
+    pins : sequence of str, optional
+        Worker that makes each block; by default they are not the fit's, which waits for
+        all of them: what they take meanwhile is not its choice.
+    known : dict of str to Usage, optional
+        Of the workers, before they began to make the blocks. By default it is measured.
 
     Raises
     ------
     InsufficientMemoryError
         If what the fit keeps in memory is too much, whatever becomes of the rows.
     """
+    if pins is None:
+        cluster.wait_for_blocks(client, blocks, addresses)
     sizes = _sizes_of_some(client, blocks, addresses)
     n_bytes = int(np.mean(sizes)) * len(blocks) if sizes else 0
     if n_bytes < _LITTLE:
         return False
-    known = _usage_of_workers(client, addresses)
+    if known is None:
+        known = measure_usage(client, addresses, cache.needed)
     if not known:
         return False
-    demand = _Demand(n_bytes, max(sizes), cache.growth(dtype), cache.copies)
-    ranks = Counter(addresses)
-    is_beyond = demand.is_beyond(known, ranks)
-    keeps = cache.copies.times and not cache.spills
-    if keeps or not is_beyond:
-        measured = measure_usage(client, addresses, cache.needed)
-        known = {address: measured.get(address, known[address]) for address in known}
-        is_beyond |= demand.is_beyond(known, ranks)
-    if keeps:
-        _refuse_beyond(n_bytes, cache.copies, known.values())
-    if is_beyond:
+    growth = cache.growth(dtype, _index_bytes(blocks))
+    demand = _Demand(n_bytes, max(sizes), growth, cache.copies)
+    if cache.copies.times and not cache.spills:
+        _refuse_beyond(int(demand.cast), cache.copies, known)
+    unmade = Counter(
+        pin
+        for block, pin in zip(blocks, pins or (), strict=pins is not None)
+        if block.status != "finished"
+    )
+    reason = demand.excess(known, Counter(addresses), unmade)
+    if reason:
         logger.info(
-            "about %s of rows for workers with %s of memory, of which they take %s "
-            "themselves: they go to local disks (dask-ma.data.persist, "
+            "about %s of rows, %s: they go to local disks (dask-ma.data.persist, "
             "dask-ma.data.memory-fraction)",
             format_bytes(n_bytes),
-            format_bytes(sum(usage.limit for usage in known.values())),
-            format_bytes(sum(usage.taken for usage in known.values())),
+            reason,
         )
-    return is_beyond
+    return bool(reason)
 
 
 class _Demand(NamedTuple):
@@ -333,26 +373,64 @@ class _Demand(NamedTuple):
     growth: float  # bytes that they take, for each of them
     copies: Kept
 
-    def is_beyond(self, known: Mapping[str, Usage], ranks: Mapping[str, int]) -> bool:
-        """Whether they are too much for all workers, or for one with its ranks."""
-        whole = (self.growth + self.copies.times) * self.n_bytes
+    @property
+    def cast(self) -> float:
+        """Bytes of all rows in the type that they have on the ranks."""
+        return (self.growth - 1.0 or 1.0) * self.n_bytes
+
+    def excess(
+        self,
+        known: Mapping[str, Usage],
+        ranks: Mapping[str, int],
+        unmade: Mapping[str, int],
+    ) -> str:
+        """For which workers they are too much, in words; empty if for none.
+
+        `ranks` and `unmade` are the ranks, and the blocks to be made, of each worker.
+        """
+        whole = self.growth * self.n_bytes + self.copies.times * self.cast
         limits = sum(usage.limit for usage in known.values())
-        if whole > float(_config.get("data.memory-fraction")) * limits:
-            return True
-        each = whole / sum(ranks.values())
-        return any(
-            usage.taken + each * ranks[address] + _beside(usage, self.block)
-            > usage.quiet * usage.limit
-            for address, usage in known.items()
+        fraction = float(_config.get("data.memory-fraction"))
+        if whole > fraction * limits:
+            return (
+                f"which take {format_bytes(int(whole))}, more than {fraction:.0%} of "
+                f"the {format_bytes(limits)} of the workers"
+            )
+        found = [
+            self._need(places, usage, whole, ranks, unmade)
+            for places, usage in by_process(known).items()
+        ]
+        excess, words = max(found)
+        return words if excess > 0 else ""
+
+    def _need(
+        self,
+        places: Sequence[str],
+        usage: Usage,
+        whole: float,
+        ranks: Mapping[str, int],
+        unmade: Mapping[str, int],
+    ) -> tuple[float, str]:
+        """Part of its limit that a process lacks, and what it needs, in words."""
+        share = whole * sum(ranks[a] for a in places) / sum(ranks.values())
+        # Each is made of another one; the blocks themselves are among its share.
+        n_made = min(sum(unmade.get(a, 0) for a in places), usage.n_threads)
+        beside = max(_beside(usage), self.block * n_made)
+        room = usage.quiet * usage.limit
+        words = (
+            f"{format_bytes(int(share))} of them on {', '.join(places)}, beside "
+            f"{format_bytes(usage.taken)} that it takes itself and "
+            f"{format_bytes(beside)} to work with, more than the "
+            f"{format_bytes(int(room))} up to which Dask leaves it alone"
         )
+        return (usage.taken + share + beside - room) / usage.limit, words
 
 
-def _beside(usage: Usage, block: int = 0) -> int:
-    """Bytes that a worker has beside its rows while it makes them, or works."""
+def _beside(usage: Usage) -> int:
+    """Bytes that a worker has beside its rows while it works."""
     freed = _config.get_bytes("memory.keep-freed")
     joined = usage.n_threads * _config.get_bytes("data.join-limit")
-    work = sum(min(each, int(PART * usage.limit)) for each in (freed, joined))
-    return max(work, _AT_ONCE * block * usage.n_threads)
+    return sum(min(each, int(PART * usage.limit)) for each in (freed, joined))
 
 
 def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
@@ -373,41 +451,53 @@ def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
     client = cluster.current_client()
     if client is None or persists() is not None or n_bytes < _LITTLE:
         return
-    _refuse_beyond(n_bytes, copies, _usage_of_workers(client).values())
+    if _lacks(n_bytes, copies, usage_of_workers(client)):
+        # What a heartbeat says may be out of date.
+        _refuse_beyond(n_bytes, copies, measure_usage(client))
 
 
-def _usage_of_workers(
-    client: Client, addresses: Iterable[str] | None = None
-) -> dict[str, Usage]:
-    """Usage of all workers, or some, by address; none where one has no limit."""
-    workers = cluster.workers_of(client)
-    chosen = set(workers if addresses is None else addresses)
-    known = {a: usage_of(workers[a]) for a in chosen if a in workers}
-    return known if all(usage.limit for usage in known.values()) else {}
-
-
-def _refuse_beyond(n_bytes: int, copies: Kept, known: Iterable[Usage]) -> None:
-    """Refuse rows whose copies are too much for some workers."""
-    known = list(known)
+def _lacks(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> bool:
+    """Whether copies of rows are too much for some workers; never for none."""
     if not known:
+        return False
+    processes = by_process(known).values()
+    limit = sum(usage.limit for usage in processes)
+    whole = sum(usage.taken + _beside(usage) for usage in processes)
+    return whole + int(copies.times * n_bytes) > _most(known) * limit
+
+
+def _most(known: Mapping[str, Usage]) -> float:
+    """Part of their limits that workers may have in memory."""
+    return min([_MOST, *(usage.most for usage in known.values())])
+
+
+def _refuse_beyond(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> None:
+    """Refuse rows whose copies are too much for some workers."""
+    if not _lacks(n_bytes, copies, known):
         return
-    limit = sum(usage.limit for usage in known)
-    taken = sum(usage.taken for usage in known)
-    beside = sum(map(_beside, known))
-    most = min([_MOST, *(usage.most for usage in known)])
+    processes = by_process(known).values()
+    limit = sum(usage.limit for usage in processes)
+    taken = sum(usage.taken for usage in processes)
+    beside, most = sum(map(_beside, processes)), _most(known)
     needed = int(copies.times * n_bytes)
-    if taken + beside + needed <= most * limit:
-        return
+    # What they work with grows with their limits at most; what they take does not.
     enough = limit * (taken + needed) / max(most * limit - beside, 1)
     raise InsufficientMemoryError(
-        f"X has about {format_bytes(n_bytes)}, of which the fit keeps "
+        f"X has about {format_bytes(n_bytes)} in the type of the fit, which keeps "
         f"{copies.times:g} times as much in memory ({copies.what}): "
         f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
         f"take themselves and {format_bytes(beside)} to work with, but the workers "
         f"have {format_bytes(limit)} together, of which all may take {most:.0%}; take "
-        f"more or larger workers, with {format_bytes(math.ceil(enough))} together, or "
-        f"{copies.remedy}"
+        f"more or larger workers (these {len(known)} would need "
+        f"{format_bytes(math.ceil(enough / len(known)))} each), or {copies.remedy}"
     )
+
+
+def _index_bytes(blocks: Sequence[Future]) -> int:
+    """Bytes of an index beside each value, as far as blocks are known to be sparse."""
+    kinds = {block.type for block in blocks if block.status == "finished"}
+    modules = [getattr(kind, "__module__", "").split(".") for kind in kinds]
+    return _INDEX_BYTES * any("sparse" in names for names in modules)
 
 
 def _sizes_of_some(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import os
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 import psutil
 from distributed import get_worker
+from distributed.protocol import pickle
 from distributed.system import MEMORY_LIMIT
 
+from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._allocator import memory_taken
 
@@ -18,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["memory_here", "part_of_memory", "spare_memory"]
 
-# Before all else that waits on a worker: rows go on being computed meanwhile.
-_PRIORITY = 10_000
 _MEMORY = "distributed.worker.memory."
 #: Of the limit, what a process may take for each of several purposes: freed memory that
 #: it keeps, mapped files, copies of joined blocks.
@@ -61,7 +66,7 @@ def part_of_memory(n_bytes: int, *, is_per_thread: bool = False) -> int:
 
 
 class Usage(NamedTuple):
-    """Memory of a worker process.
+    """Memory of a worker, or of all workers of a process.
 
     Attributes
     ----------
@@ -77,6 +82,10 @@ class Usage(NamedTuple):
         Part of the limit up to which it works: beyond, Dask has it pause or ends it.
     n_threads : int, default=1
         Tasks that it runs side by side.
+    held : int, default=0
+        Bytes of Dask's data that it has in memory.
+    process : str, default=""
+        What tells its process from all others.
     """
 
     limit: int
@@ -84,6 +93,8 @@ class Usage(NamedTuple):
     quiet: float
     most: float
     n_threads: int = 1
+    held: int = 0
+    process: str = ""
 
 
 def spare_memory(n_bytes: int) -> int:
@@ -105,64 +116,154 @@ def spare_memory(n_bytes: int) -> int:
     return min(part_of_memory(n_bytes), max(left, _LEAST))
 
 
-def usage_of(info: Mapping[str, Any]) -> Usage:
-    """Usage of a worker by its last heartbeat, as its scheduler knows it.
+def usage_of_workers(
+    client: Client, addresses: Iterable[str] | None = None
+) -> dict[str, Usage]:
+    """Usage of workers by their last heartbeats.
 
-    It may lack modules by then that a fit is going to load.
+    They may lack modules by then that a fit is going to load, and have memory that the
+    allocator only has to give back.
 
     Parameters
     ----------
+    client : distributed.Client
+    addresses : iterable of str, optional
+        By default all workers.
+
+    Returns
+    -------
+    usage : dict of str to Usage
+        By address; nothing where one of them has no limit.
+    """
+    workers = cluster.workers_of(client)
+    chosen = dict.fromkeys(workers if addresses is None else addresses)
+    known = {a: usage_of(a, workers[a]) for a in chosen if a in workers}
+    return known if all(usage.limit for usage in known.values()) else {}
+
+
+def usage_of(address: str, info: Mapping[str, Any]) -> Usage:
+    """Usage of a worker by its last heartbeat, as its scheduler knows it.
+
+    Parameters
+    ----------
+    address : str
     info : dict
         What the scheduler says of the worker.
     """
     metrics = info.get("metrics", {})
     spilled = metrics.get("spilled_bytes", {}).get("memory", 0)
-    held = metrics.get("managed_bytes", 0) - spilled
+    held = max(metrics.get("managed_bytes", 0) - spilled, 0)
     taken = max(metrics.get("memory", 0) - held, 0)
     spill, pause = (dask.config.get(f"{_MEMORY}{name}") for name in ("spill", "pause"))
     limit = int(info["memory_limit"] or 0)
-    return Usage(limit, taken, *_parts(spill, pause), info["nthreads"])
+    parts = _parts(spill, pause)
+    return Usage(limit, taken, *parts, info["nthreads"], held, _process_at(address))
 
 
 def measure_usage(
-    client: Client, addresses: Sequence[str], needed: Any
+    client: Client, addresses: Iterable[str] | None = None, needed: Any = None
 ) -> dict[str, Usage]:
     """Usage of workers, by address, once they have loaded what a fit needs.
+
+    Threads of the workers may all be busy meanwhile.
 
     Parameters
     ----------
     client : distributed.Client
-    addresses : sequence of str
-        Workers.
-    needed : object
+    addresses : iterable of str, optional
+        By default all workers.
+    needed : object, default=None
         Is sent to them, which loads the modules that it comes from.
 
     Returns
     -------
     usage : dict of str to Usage
-        Without workers that are paused, for which others have answered.
-
-    Raises
-    ------
-    PeerLostError
-        If one of the workers has gone.
+        By its last heartbeat for a worker that has not answered within
+        ``dask-ma.launch.worker-timeout``; nothing where one of them has no limit.
     """
-    calls = [(usage_here, (needed,), address) for address in dict.fromkeys(addresses)]
-    return dict(cluster.call_now(client, calls, priority=_PRIORITY))
+    known = usage_of_workers(client, addresses)
+    timeout = _config.get_timeout("launch.worker-timeout")
+    sent = pickle.dumps(needed)
+
+    async def ask(address: str) -> Any:
+        call = client.run(usage_here, sent, workers=[address])
+        return (await asyncio.wait_for(call, timeout))[address]
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*map(ask, known), return_exceptions=True)
+
+    answers = zip(known, client.sync(ask_all) if known else [], strict=True)
+    return known | {a: found for a, found in answers if isinstance(found, Usage)}
 
 
-def usage_here(needed: Any) -> tuple[str, Usage]:
-    """Address and usage of the worker that this runs on."""
-    worker = get_worker()
-    manager = worker.memory_manager
-    data = worker.data
+async def usage_here(needed: bytes, dask_worker: Any) -> Usage:
+    """Usage of the worker that this runs on."""
+    rss = await asyncio.to_thread(_taken_with, needed)  # others are answered meanwhile
+    manager, data = dask_worker.memory_manager, dask_worker.data
     # What is spilled takes no memory.
     fast = getattr(data, "fast", None)
-    held = worker.state.nbytes if fast is None else fast.total_weight
+    held = int(dask_worker.state.nbytes if fast is None else fast.total_weight)
     parts = _parts(manager.memory_spill_fraction, manager.memory_pause_fraction)
-    limit = int(manager.memory_limit or 0)
-    taken = max(memory_taken() - int(held), 0)
-    return worker.address, Usage(limit, taken, *parts, worker.state.nthreads)
+    limit, n_threads = int(manager.memory_limit or 0), dask_worker.state.nthreads
+    process = _process_at(dask_worker.address, _process_with(os.getpid()))
+    return Usage(limit, max(rss - held, 0), *parts, n_threads, held, process)
+
+
+def usage_of_process(workers: Sequence[Usage]) -> Usage:
+    """Usage of all workers of a process together.
+
+    Dask leaves them alone as long as the whole process is small to each of them.
+
+    Parameters
+    ----------
+    workers : sequence of Usage
+        At least one.
+    """
+    limit, held = sum(w.limit for w in workers), sum(w.held for w in workers)
+    return Usage(
+        limit,
+        max(max(w.taken + w.held for w in workers) - held, 0),
+        min(w.quiet * w.limit for w in workers) / limit,
+        min(w.most for w in workers),
+        sum(w.n_threads for w in workers),
+        held,
+        workers[0].process,
+    )
+
+
+def by_process(known: Mapping[str, Usage]) -> dict[tuple[str, ...], Usage]:
+    """Usage of each process, by the addresses of its workers.
+
+    Parameters
+    ----------
+    known : dict of str to Usage
+        Of workers, by address.
+    """
+    together: defaultdict[str, list[str]] = defaultdict(list)
+    for address, usage in known.items():
+        together[usage.process or address].append(address)
+    return {
+        tuple(places): usage_of_process([known[address] for address in places])
+        for places in together.values()
+    }
+
+
+def _taken_with(needed: bytes) -> int:
+    """Bytes in memory once an object has been loaded."""
+    pickle.loads(needed)
+    return memory_taken()
+
+
+def _process_at(address: str, name: str = "") -> str:
+    """Process of a worker; an address of a process itself tells which."""
+    is_inside = address.startswith("inproc://")
+    return address.rpartition("/")[0] if is_inside else name or address
+
+
+@cache
+def _process_with(number: int) -> str:
+    """Name of this process, which has that number; those on other hosts may, too."""
+    return f"{number}-{uuid.uuid4().hex}"
 
 
 def _parts(spill: Any, pause: Any) -> tuple[float, float]:

@@ -369,7 +369,7 @@ def test_much_goes_to_disks_by_itself(
         with configured({"dask-ma.data.memory-fraction": 1e-9}):
             fitted(ESTIMATORS[0], X, y)
     assert len(written) == N_BLOCKS
-    assert "of rows for workers with" in caplog.text
+    assert "of rows, which take" in caplog.text
     assert "they go to local disks" in caplog.text
 
 
@@ -408,7 +408,7 @@ def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch)
     monkeypatch.setattr(_stream, "_MOST", 1e-9)
     wanted = (
         r"X has about .* keeps 3 times as much.*\(ratings as columns.*workers have .* "
-        r"\d+%; take more or larger workers, with .* together, or .*partial_fit"
+        r"\d+%; take more or larger workers \(these 4 would .* each\), or .*partial_fit"
     )
     with pytest.raises(InsufficientMemoryError, match=wanted):
         SchMPMatrixFactorization(2).fit(X[:, :2].astype(int), y)
