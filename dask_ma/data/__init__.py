@@ -11,6 +11,7 @@ from dask_ma.data._allocator import allocator, memory_taken
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
 from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
+from dask_ma.data._demand import Kept
 from dask_ma.data._fingerprint import (
     ShardDigest,
     combine_digests,
@@ -40,7 +41,6 @@ from dask_ma.data._room import Room, RoomSettings
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
 from dask_ma.data._stream import (
-    Kept,
     join_limit,
     may_spare,
     part_of_workers,

@@ -79,7 +79,10 @@ def store_rows(X: Any, run: str, base: str | None, dtypes: Sequence[Any]) -> Any
         remove_rows(run, base)
         return given
     checksums = {name: checksum(array) for name, array in arrays.items()}
-    return CachedRows(str(folder), X.shape, dtype, is_sparse(X), nbytes, checksums)
+    like = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    return CachedRows(
+        str(folder), X.shape, dtype, is_sparse(X), nbytes, checksums, like
+    )
 
 
 def store_source(

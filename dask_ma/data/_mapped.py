@@ -35,10 +35,8 @@ _AHEAD = 64 * 2**20  # bytes that the system reads before they are looked at
 # Bytes that it is asked for at a time. Of more Linux reads only as much as it is set to
 # read ahead of files, which is seldom less than this.
 _ASKED = 128 * 2**10
-# CPython 3.11 counts for all threads together how deep what they parse is nested, and
-# may raise SystemError where two of them read the header of a file.
-_header = threading.Lock()
 Item = TypeVar("Item")
+Like = tuple[tuple[int, ...], np.dtype]
 
 
 def checksum(array: np.ndarray) -> int:
@@ -62,6 +60,8 @@ class CachedRows:
         Of all arrays.
     checksums : dict of str to int
         CRC-32 of the bytes of each array.
+    arrays : dict of str to tuple
+        Shape and type of each array.
     """
 
     folder: str
@@ -70,6 +70,7 @@ class CachedRows:
     is_csr: bool
     nbytes: int
     checksums: dict[str, int]
+    arrays: dict[str, Like]
 
     @property
     def ndim(self) -> int:
@@ -96,7 +97,7 @@ class CachedRows:
     def _map(self, name: str) -> np.ndarray:
         path = Path(self.folder, f"{name}.npy")
         try:
-            array, pages = _mapped(path)
+            array, pages = _mapped(path, self.arrays[name])
         except (OSError, ValueError) as error:
             raise OSError(
                 f"the cached rows {path} cannot be read: {error}; files of the cache "
@@ -115,21 +116,21 @@ class Pages(mmap.mmap):
     """A map of a file of ours; what others have mapped may hold changes of theirs."""
 
 
-def _mapped(path: Path) -> tuple[np.ndarray, Pages | None]:
-    """The array in a ``.npy`` file, and the map that it lies in."""
+def _mapped(path: Path, like: Like) -> tuple[np.ndarray, Pages | None]:
+    """The array in a ``.npy`` file, and the map that it lies in.
+
+    Its header is not read: NumPy has Python parse it, which several threads must not do
+    at a time where CPython is 3.11 (SystemError: AST constructor recursion depth).
+    """
+    shape, dtype = like
+    size = int(np.prod(shape))
+    if not size:
+        return np.empty(shape, dtype), None
     with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        with _header:
-            shape, _, dtype = read(file)
-        size = int(np.prod(shape))
-        if not size:
-            return np.empty(shape, dtype), None
         pages = Pages(file.fileno(), 0, access=mmap.ACCESS_READ)
-        start = file.tell()
+    start = len(pages) - size * dtype.itemsize
+    if start < 0:
+        raise ValueError(f"it has {len(pages)} bytes, too few for {size} of {dtype}")
     residency.add(pages, path)
     return np.frombuffer(pages, dtype, size, start).reshape(shape), pages
 

@@ -23,6 +23,7 @@ from dask_ma.data._aligned import in_one_place
 from dask_ma.data._blocks import is_frame, n_bytes, take_rows
 from dask_ma.data._checks import RawBlock
 from dask_ma.data._collections import check_client, scatter_each
+from dask_ma.data._demand import NOTHING_KEPT, Kept
 from dask_ma.data._from_dask import from_dask
 from dask_ma.data._inputs import (
     InputInfo,
@@ -34,7 +35,6 @@ from dask_ma.data._inputs import (
 )
 from dask_ma.data._placement import Plan, Segment, plan_contiguous, plan_dealt
 from dask_ma.data._spec import Partition, Piece, ShardSpec, make_partition
-from dask_ma.data._stream import NOTHING_KEPT, Kept
 
 if TYPE_CHECKING:
     from distributed import Client, Future

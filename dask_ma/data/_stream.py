@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import dask
 import numpy as np
@@ -18,15 +18,15 @@ from distributed import as_completed, futures_of
 from dask_ma import _config
 from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
+from dask_ma.data._demand import Demand, Kept, lacks, refuse_beyond
 from dask_ma.data._inputs import InputInfo, is_dask_collection
 from dask_ma.data._usage import (
     PART,
     Usage,
-    by_process,
     measure_usage,
     usage_of_workers,
 )
-from dask_ma.exceptions import FitFailedError, InsufficientMemoryError
+from dask_ma.exceptions import FitFailedError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -45,33 +45,10 @@ __all__ = [
 _LITTLE = 64 * 2**20
 _MOST_BYTES = 16  # of an element: a CSR's, with its index
 _INDEX_BYTES = 4  # of an element of sparse rows, beside its value
-# Of the limits, what workers may have in memory: Dask pauses one at 80 %.
-_MOST = 0.8
 # Bytes of a block from which the first one of each worker tells enough.
 _LARGE = 2**24
 # Before tasks that make more blocks: one that is written frees its memory.
 _PRIORITY = 1000
-
-
-class Kept(NamedTuple):
-    """What a fit keeps in memory, whatever becomes of its rows.
-
-    Attributes
-    ----------
-    times : float
-        Bytes for each byte of the rows, in the type that they have on the ranks.
-    what : str
-        What that is, for messages.
-    remedy : str
-        What takes less, for messages: how ``take larger workers, or ...`` goes on.
-    """
-
-    times: float = 0.0
-    what: str = ""
-    remedy: str = ""
-
-
-NOTHING_KEPT = Kept()
 
 
 def persists() -> bool | None:
@@ -346,9 +323,9 @@ def exceed_memory(
     if not known:
         return False
     growth = cache.growth(dtype, _index_bytes(blocks))
-    demand = _Demand(n_bytes, max(sizes), growth, cache.copies)
+    demand = Demand(n_bytes, max(sizes), growth, cache.copies)
     if cache.copies.times and not cache.spills:
-        _refuse_beyond(int(demand.cast), cache.copies, known)
+        refuse_beyond(int(demand.cast), cache.copies, known)
     unmade = Counter(
         pin
         for block, pin in zip(blocks, pins or (), strict=pins is not None)
@@ -363,74 +340,6 @@ def exceed_memory(
             reason,
         )
     return bool(reason)
-
-
-class _Demand(NamedTuple):
-    """What rows of a fit take in memory."""
-
-    n_bytes: int  # of all rows
-    block: int  # bytes of their largest block
-    growth: float  # bytes that they take, for each of them
-    copies: Kept
-
-    @property
-    def cast(self) -> float:
-        """Bytes of all rows in the type that they have on the ranks."""
-        return (self.growth - 1.0 or 1.0) * self.n_bytes
-
-    def excess(
-        self,
-        known: Mapping[str, Usage],
-        ranks: Mapping[str, int],
-        unmade: Mapping[str, int],
-    ) -> str:
-        """For which workers they are too much, in words; empty if for none.
-
-        `ranks` and `unmade` are the ranks, and the blocks to be made, of each worker.
-        """
-        whole = self.growth * self.n_bytes + self.copies.times * self.cast
-        limits = sum(usage.limit for usage in known.values())
-        fraction = float(_config.get("data.memory-fraction"))
-        if whole > fraction * limits:
-            return (
-                f"which take {format_bytes(int(whole))}, more than {fraction:.0%} of "
-                f"the {format_bytes(limits)} of the workers"
-            )
-        found = [
-            self._need(places, usage, whole, ranks, unmade)
-            for places, usage in by_process(known).items()
-        ]
-        excess, words = max(found)
-        return words if excess > 0 else ""
-
-    def _need(
-        self,
-        places: Sequence[str],
-        usage: Usage,
-        whole: float,
-        ranks: Mapping[str, int],
-        unmade: Mapping[str, int],
-    ) -> tuple[float, str]:
-        """Part of its limit that a process lacks, and what it needs, in words."""
-        share = whole * sum(ranks[a] for a in places) / sum(ranks.values())
-        # Each is made of another one; the blocks themselves are among its share.
-        n_made = min(sum(unmade.get(a, 0) for a in places), usage.n_threads)
-        beside = max(_beside(usage), self.block * n_made)
-        room = usage.quiet * usage.limit
-        words = (
-            f"{format_bytes(int(share))} of them on {', '.join(places)}, beside "
-            f"{format_bytes(usage.taken)} that it takes itself and "
-            f"{format_bytes(beside)} to work with, more than the "
-            f"{format_bytes(int(room))} up to which Dask leaves it alone"
-        )
-        return (usage.taken + share + beside - room) / usage.limit, words
-
-
-def _beside(usage: Usage) -> int:
-    """Bytes that a worker has beside its rows while it works."""
-    freed = _config.get_bytes("memory.keep-freed")
-    joined = usage.n_threads * _config.get_bytes("data.join-limit")
-    return sum(min(each, int(PART * usage.limit)) for each in (freed, joined))
 
 
 def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
@@ -451,46 +360,9 @@ def refuse_beyond_memory(n_bytes: int, copies: Kept) -> None:
     client = cluster.current_client()
     if client is None or persists() is not None or n_bytes < _LITTLE:
         return
-    if _lacks(n_bytes, copies, usage_of_workers(client)):
+    if lacks(n_bytes, copies, usage_of_workers(client)):
         # What a heartbeat says may be out of date.
-        _refuse_beyond(n_bytes, copies, measure_usage(client))
-
-
-def _lacks(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> bool:
-    """Whether copies of rows are too much for some workers; never for none."""
-    if not known:
-        return False
-    processes = by_process(known).values()
-    limit = sum(usage.limit for usage in processes)
-    whole = sum(usage.taken + _beside(usage) for usage in processes)
-    return whole + int(copies.times * n_bytes) > _most(known) * limit
-
-
-def _most(known: Mapping[str, Usage]) -> float:
-    """Part of their limits that workers may have in memory."""
-    return min([_MOST, *(usage.most for usage in known.values())])
-
-
-def _refuse_beyond(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> None:
-    """Refuse rows whose copies are too much for some workers."""
-    if not _lacks(n_bytes, copies, known):
-        return
-    processes = by_process(known).values()
-    limit = sum(usage.limit for usage in processes)
-    taken = sum(usage.taken for usage in processes)
-    beside, most = sum(map(_beside, processes)), _most(known)
-    needed = int(copies.times * n_bytes)
-    # What they work with grows with their limits at most; what they take does not.
-    enough = limit * (taken + needed) / max(most * limit - beside, 1)
-    raise InsufficientMemoryError(
-        f"X has about {format_bytes(n_bytes)} in the type of the fit, which keeps "
-        f"{copies.times:g} times as much in memory ({copies.what}): "
-        f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
-        f"take themselves and {format_bytes(beside)} to work with, but the workers "
-        f"have {format_bytes(limit)} together, of which all may take {most:.0%}; take "
-        f"more or larger workers (these {len(known)} would need "
-        f"{format_bytes(math.ceil(enough / len(known)))} each), or {copies.remedy}"
-    )
+        refuse_beyond(n_bytes, copies, measure_usage(client))
 
 
 def _index_bytes(blocks: Sequence[Future]) -> int:
@@ -504,12 +376,29 @@ def _sizes_of_some(
     client: Client, blocks: Sequence[Future], addresses: Sequence[str]
 ) -> list[int]:
     """Bytes of the first blocks to be finished, fewer of large ones."""
-    n_workers, sizes = len(set(addresses)), {0: 0}
+    n_workers, sizes = len(set(addresses)), [0]
     for wanted in (n_workers, 2 * n_workers):
-        if max(sizes.values(), default=_LARGE) < _LARGE:
+        if max(sizes, default=_LARGE) < _LARGE:
             first = _wait_for_some(client, blocks, wanted, addresses)
-            sizes = client.nbytes([block.key for block in first], summary=False)
-    return list(sizes.values())
+            sizes = _sizes(client, first)
+    return sizes
+
+
+def _sizes(client: Client, blocks: Sequence[Future]) -> list[int]:
+    """Bytes of finished blocks, or none if they have gone again.
+
+    Where a fit has just given up the same blocks, news of them may still be under way:
+    the scheduler does not know them yet, or any more.
+    """
+    keys = [block.key for block in blocks]
+    deadline = time.monotonic() + _config.get_timeout("launch.start-timeout")
+    while True:
+        try:
+            return list(client.nbytes(keys, summary=False).values())
+        except KeyError:
+            if time.monotonic() > deadline:
+                return []
+        time.sleep(_config.get_timeout("launch.poll-interval"))
 
 
 def _wait_for_some(

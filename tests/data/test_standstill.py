@@ -1,7 +1,9 @@
 """Blocks that nobody is going to compute: waits for them come to an end."""
 
 from time import sleep
+from types import SimpleNamespace
 
+import dask
 import pytest
 from distributed import Event
 
@@ -9,7 +11,7 @@ from dask_ma.data import _recovery
 from dask_ma.data._collections import wait_for_blocks
 from dask_ma.data._recovery import _wait
 from dask_ma.data._standstill import Standstill, _states_of
-from dask_ma.data._stream import _wait_for_some
+from dask_ma.data._stream import _sizes, _wait_for_some
 from dask_ma.exceptions import CommTimeoutError, PeerLostError
 
 
@@ -204,3 +206,22 @@ def test_blocks_that_no_worker_makes(clock, status, allow_pending):
     assert found == (set(), {"block"})
     is_early = allow_pending and status == "running"
     assert clock.now - start == pytest.approx(6 if is_early else 300, abs=1.5)
+
+
+def test_sizes_of_blocks_that_the_scheduler_does_not_know_yet():
+    """After a fit that gave them up, news of them may still be under way."""
+    answers = [KeyError("block"), KeyError("block"), {"block": 8}]
+
+    class Slow:
+        def nbytes(self, keys, summary):
+            assert (keys, summary) == (["block"], False)
+            if isinstance(answer := answers.pop(0), Exception):
+                raise answer
+            return answer
+
+    block = SimpleNamespace(key="block")
+    with dask.config.set({"dask-ma.launch.poll-interval": "1ms"}):
+        assert _sizes(Slow(), [block]) == [8]
+    answers = [KeyError("block")]
+    with dask.config.set({"dask-ma.launch.start-timeout": "0s"}):
+        assert _sizes(Slow(), [block]) == []

@@ -29,7 +29,7 @@ from dask_ma import (
     SFBLogisticRegression,
     SFBMetricLearner,
 )
-from dask_ma.data import _stream, partition
+from dask_ma.data import _demand, _stream, partition
 from dask_ma.data._cache import remove_rows, store_rows
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.layouts import _read_columns, _row_design
@@ -382,7 +382,7 @@ def test_little_is_not_looked_at(rows, cluster, configured, written, fitted):
 def test_copies_of_an_estimator_count(rows, cluster, small_workers, monkeypatch):
     """Columns are kept in memory: what they take is asked for first."""
     X, y = lazy(*rows)
-    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    monkeypatch.setattr(_demand, "_MOST", 1e-9)
     MASGDClassifier(max_iter=2, tol=None, refine=None).fit(X, y)
     found = r"X has about .* 1.5 times as much in memory \({}\): .* larger workers.*{}"
     of_schedule = found.format("its columns", "set schedule=None")
@@ -405,7 +405,7 @@ def test_copies_of_an_estimator_count(rows, cluster, small_workers, monkeypatch)
 def test_what_must_be_held_is_refused(rows, cluster, small_workers, monkeypatch):
     """Ratings, before there is a rank; tokens could be on disks."""
     X, y = lazy(*rows)
-    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    monkeypatch.setattr(_demand, "_MOST", 1e-9)
     wanted = (
         r"X has about .* keeps 3 times as much.*\(ratings as columns.*workers have .* "
         r"\d+%; take more or larger workers \(these 4 would .* each\), or .*partial_fit"
@@ -431,7 +431,7 @@ def test_ratings_are_refused_before_they_are_made(
     blocks = [
         da.from_delayed(dask.delayed(make)(), (50, 2), dtype=float) for _ in range(4)
     ]
-    monkeypatch.setattr(_stream, "_MOST", 1e-9)
+    monkeypatch.setattr(_demand, "_MOST", 1e-9)
     with pytest.raises(InsufficientMemoryError, match="X has about 2.34 kiB"):
         SchMPMatrixFactorization(2).fit(da.concatenate(blocks), da.ones(200, chunks=50))
     assert not made.exists()

@@ -436,8 +436,9 @@ def test_rows_on_disk_are_read_once(run_ranks, tmp_path):
     X, _ = make_rows("sparse")
     arrays = []
     for name in ("data", "indices", "indptr"):
-        np.save(tmp_path / name, getattr(X, name))
-        arrays.append(_mapped(tmp_path / f"{name}.npy")[0])
+        np.save(tmp_path / name, array := getattr(X, name))
+        like = array.shape, array.dtype
+        arrays.append(_mapped(tmp_path / f"{name}.npy", like)[0])
     on_disk = sparse.csr_array(tuple(arrays), X.shape)
     assert is_on_disk(on_disk) and not is_on_disk(X)
     shard = Shard([Block(on_disk, np.zeros(N_ROWS), None, 0, 0)], N_COLUMNS, X.dtype)

@@ -1,0 +1,142 @@
+"""What rows and what a fit keeps of them take, against the memory of workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dask.utils import format_bytes
+
+from dask_ma import _config
+from dask_ma.data._usage import PART, Usage, by_process
+from dask_ma.exceptions import InsufficientMemoryError
+
+# Of the limits, what workers may have in memory: Dask pauses one at 80 %.
+_MOST = 0.8
+
+
+class Kept(NamedTuple):
+    """What a fit keeps in memory, whatever becomes of its rows.
+
+    Attributes
+    ----------
+    times : float
+        Bytes for each byte of the rows, in the type that they have on the ranks.
+    what : str
+        What that is, for messages.
+    remedy : str
+        What takes less, for messages: how ``take larger workers, or ...`` goes on.
+    """
+
+    times: float = 0.0
+    what: str = ""
+    remedy: str = ""
+
+
+NOTHING_KEPT = Kept()
+
+
+class Demand(NamedTuple):
+    """What rows of a fit take in memory."""
+
+    n_bytes: int  # of all rows
+    block: int  # bytes of their largest block
+    growth: float  # bytes that they take, for each of them
+    copies: Kept
+
+    @property
+    def cast(self) -> float:
+        """Bytes of all rows in the type that they have on the ranks."""
+        return (self.growth - 1.0 or 1.0) * self.n_bytes
+
+    def excess(
+        self,
+        known: Mapping[str, Usage],
+        ranks: Mapping[str, int],
+        unmade: Mapping[str, int],
+    ) -> str:
+        """For which workers they are too much, in words; empty if for none.
+
+        `ranks` and `unmade` are the ranks, and the blocks to be made, of each worker.
+        """
+        whole = self.growth * self.n_bytes + self.copies.times * self.cast
+        limits = sum(usage.limit for usage in known.values())
+        fraction = float(_config.get("data.memory-fraction"))
+        if whole > fraction * limits:
+            return (
+                f"which take {format_bytes(int(whole))}, more than {fraction:.0%} of "
+                f"the {format_bytes(limits)} of the workers"
+            )
+        found = [
+            self._need(places, usage, whole, ranks, unmade)
+            for places, usage in by_process(known).items()
+        ]
+        excess, words = max(found)
+        return words if excess > 0 else ""
+
+    def _need(
+        self,
+        places: Sequence[str],
+        usage: Usage,
+        whole: float,
+        ranks: Mapping[str, int],
+        unmade: Mapping[str, int],
+    ) -> tuple[float, str]:
+        """Part of its limit that a process lacks, and what it needs, in words."""
+        share = whole * sum(ranks[a] for a in places) / sum(ranks.values())
+        # Each is made of another one; the blocks themselves are among its share.
+        n_made = min(sum(unmade.get(a, 0) for a in places), usage.n_threads)
+        beside = max(_beside(usage), self.block * n_made)
+        room = usage.quiet * usage.limit
+        words = (
+            f"{format_bytes(int(share))} of them on {', '.join(places)}, beside "
+            f"{format_bytes(usage.taken)} that it takes itself and "
+            f"{format_bytes(beside)} to work with, more than the "
+            f"{format_bytes(int(room))} up to which Dask leaves it alone"
+        )
+        return (usage.taken + share + beside - room) / usage.limit, words
+
+
+def _beside(usage: Usage) -> int:
+    """Bytes that a worker has beside its rows while it works."""
+    freed = _config.get_bytes("memory.keep-freed")
+    joined = usage.n_threads * _config.get_bytes("data.join-limit")
+    return sum(min(each, int(PART * usage.limit)) for each in (freed, joined))
+
+
+def lacks(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> bool:
+    """Whether copies of rows are too much for some workers; never for none."""
+    if not known:
+        return False
+    processes = by_process(known).values()
+    limit = sum(usage.limit for usage in processes)
+    whole = sum(usage.taken + _beside(usage) for usage in processes)
+    return whole + int(copies.times * n_bytes) > _most(known) * limit
+
+
+def _most(known: Mapping[str, Usage]) -> float:
+    """Part of their limits that workers may have in memory."""
+    return min([_MOST, *(usage.most for usage in known.values())])
+
+
+def refuse_beyond(n_bytes: int, copies: Kept, known: Mapping[str, Usage]) -> None:
+    """Refuse rows whose copies are too much for some workers."""
+    if not lacks(n_bytes, copies, known):
+        return
+    processes = by_process(known).values()
+    limit = sum(usage.limit for usage in processes)
+    taken = sum(usage.taken for usage in processes)
+    beside, most = sum(map(_beside, processes)), _most(known)
+    needed = int(copies.times * n_bytes)
+    # What they work with grows with their limits at most; what they take does not.
+    enough = limit * (taken + needed) / max(most * limit - beside, 1)
+    raise InsufficientMemoryError(
+        f"X has about {format_bytes(n_bytes)} in the type of the fit, which keeps "
+        f"{copies.times:g} times as much in memory ({copies.what}): "
+        f"{format_bytes(needed)} beside the {format_bytes(taken)} that the workers "
+        f"take themselves and {format_bytes(beside)} to work with, but the workers "
+        f"have {format_bytes(limit)} together, of which all may take {most:.0%}; take "
+        f"more or larger workers (these {len(known)} would need "
+        f"{format_bytes(math.ceil(enough / len(known)))} each), or {copies.remedy}"
+    )
