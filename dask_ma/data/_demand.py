@@ -1,4 +1,4 @@
-"""What rows and what a fit keeps of them take, against the memory of workers."""
+"""Memory of workers that rows take, and that which a fit keeps of them."""
 
 from __future__ import annotations
 

@@ -117,11 +117,9 @@ class Pages(mmap.mmap):
 
 
 def _mapped(path: Path, like: Like) -> tuple[np.ndarray, Pages | None]:
-    """The array in a ``.npy`` file, and the map that it lies in.
-
-    Its header is not read: NumPy has Python parse it, which several threads must not do
-    at a time where CPython is 3.11 (SystemError: AST constructor recursion depth).
-    """
+    """The array in a ``.npy`` file, and the map that it lies in."""
+    # The header is not read: NumPy has Python parse it, which several threads must not
+    # do at a time where CPython is 3.11 (SystemError: AST constructor recursion depth).
     shape, dtype = like
     size = int(np.prod(shape))
     if not size:

@@ -385,11 +385,9 @@ def _sizes_of_some(
 
 
 def _sizes(client: Client, blocks: Sequence[Future]) -> list[int]:
-    """Bytes of finished blocks, or none if they have gone again.
-
-    Where a fit has just given up the same blocks, news of them may still be under way:
-    the scheduler does not know them yet, or any more.
-    """
+    """Bytes of finished blocks, or none if they have gone again."""
+    # Where a fit has just given up the same blocks, news of them may still be under
+    # way: the scheduler does not know them yet, or any more.
     keys = [block.key for block in blocks]
     deadline = time.monotonic() + _config.get_timeout("launch.start-timeout")
     while True:

@@ -201,18 +201,10 @@ def descent_sums(
 
 
 class _Products:
-    """Adds up the products of a block's columns and slopes, of many rows at a time.
+    """Adds up the products of a block's columns and slopes, of many rows at a time."""
 
-    A product is as large as the model. Where there are so many problems that a chunk
-    has few rows, products of all chunks would take longer than the rest.
-
-    Parameters
-    ----------
-    X : ndarray, csr_matrix or csr_array of shape (n_samples, n_features)
-        The block.
-    total : ndarray of float64, shape (n_features,) or (n_features, n_problems)
-        What they are added to.
-    """
+    # A product is as large as the model. Where there are so many problems that a chunk
+    # has few rows, products of all chunks would take longer than the rest.
 
     def __init__(self, X: Any, total: np.ndarray) -> None:
         self._X = X

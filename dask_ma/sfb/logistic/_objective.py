@@ -250,10 +250,8 @@ class Objective:
         slopes: np.ndarray,
         values: tuple[float, float, float],
     ) -> float:
-        """What the dual point of the slopes says; a collective call.
-
-        `values` are the objective, the mean loss and the mean entropy of that point.
-        """
+        """What the dual point of the slopes says; a collective call."""
+        # `values` are the objective, the mean loss and the mean entropy of that point.
         if self._class_sums is None:
             place = self._problem, self._group, self._totals.centre
             self._class_sums = add_up_classes(*place, to_root=True)
@@ -306,10 +304,8 @@ class Objective:
     def _least_along(
         self, gradient: np.ndarray, mix: FeasibleMix, slope: float, found: np.ndarray
     ) -> tuple[float, float]:
-        """A factor from which on the conjugate rises by `slope`, and that there.
-
-        `found` is what :meth:`Penalty.conjugate_along` says at 1.
-        """
+        """A factor from which on the conjugate rises by `slope`, and that there."""
+        # `found` is what `Penalty.conjugate_along` says at 1.
         penalty, factor = self._penalty, 1.0
         sizes: Iterable[np.ndarray] | None = None
         for _ in range(_MOST_FACTORS):
