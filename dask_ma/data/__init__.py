@@ -47,6 +47,7 @@ from dask_ma.data._stream import (
     refuse_beyond_memory,
 )
 from dask_ma.data._usage import memory_here, part_of_memory, spare_memory
+from dask_ma.data._workers import scheduler_workers
 
 __all__ = [
     "Block",
@@ -102,6 +103,7 @@ __all__ = [
     "row_blocks",
     "rows_like",
     "rows_of",
+    "scheduler_workers",
     "size_of_input",
     "spare_memory",
     "to_csr",

@@ -1,6 +1,7 @@
 """Everything that talks to Dask about collections: blocks, places, lengths.
 
-Private parts of Dask used here and nowhere else in ``dask_ma.data``:
+Private parts of Dask used here; ``_standstill``, ``_usage`` and ``_workers`` say which
+they use, and no other module of ``dask_ma.data`` does:
 
 * ``dask._task_spec.Alias`` and ``DataNode``: a persisted DataFrame refers to its
   futures through aliases, and a locally persisted collection wraps its blocks; no
@@ -29,7 +30,6 @@ from dask_ma import _config
 from dask_ma.data._blocks import join_rows
 from dask_ma.data._placement import Segment, cut_at
 from dask_ma.data._standstill import Standstill
-from dask_ma.data._standstill import workers_of as workers_of
 from dask_ma.exceptions import CommTimeoutError, NoWorkersError, PeerLostError
 
 __all__: list[str] = []
@@ -229,8 +229,7 @@ def release(futures: Sequence[Future]) -> None:
 
 
 def call_now(
-    client: Client,
-    calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]],
+    client: Client, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...], str]]
 ) -> list[Any]:
     """Results of small calls on some workers, which nothing is left of.
 

@@ -48,6 +48,7 @@ class Demand(NamedTuple):
     @property
     def cast(self) -> float:
         """Bytes of all rows in the type that they have on the ranks."""
+        # Those of another type are there twice, as they came and as they are used.
         return (self.growth - 1.0 or 1.0) * self.n_bytes
 
     def excess(

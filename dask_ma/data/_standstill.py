@@ -1,8 +1,7 @@
 """Blocks that are waited for in vain: nobody works on them, or they are gone.
 
-``Client.scheduler`` is used for ``identity`` and ``get_task_status``: the public
-``scheduler_info`` may lose the workers again by a periodic update, and nothing public
-tells the state of a task.
+``Client.scheduler`` is used for ``get_task_status``: nothing public tells the state of
+a task.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dask_ma import _config
+from dask_ma.data._workers import workers_of
 from dask_ma.exceptions import CommTimeoutError, PeerLostError
 
 __all__: list[str] = []
@@ -33,14 +33,6 @@ _WAITS_FOR = {
 }
 # States of tasks whose data nobody makes again.
 _GONE = (None, "released", "forgotten")
-
-
-def workers_of(client: Client) -> dict[str, dict[str, Any]]:
-    """What the scheduler says of each worker; nothing to a client that cannot wait."""
-    if client.asynchronous:  # which a fit refuses later
-        return {}
-    identity = client.sync(client.scheduler.identity, n_workers=-1)
-    return dict(identity["workers"])
 
 
 def refuse_lost(client: Client, blocks: Sequence[Future]) -> None:

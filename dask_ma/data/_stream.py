@@ -20,12 +20,14 @@ from dask_ma.data import _collections as cluster
 from dask_ma.data._cache import remove_rows, store_rows, store_source
 from dask_ma.data._demand import Demand, Kept, lacks, refuse_beyond
 from dask_ma.data._inputs import InputInfo, is_dask_collection
+from dask_ma.data._standstill import Standstill
 from dask_ma.data._usage import (
     PART,
     Usage,
     measure_usage,
     usage_of_workers,
 )
+from dask_ma.data._workers import workers_of
 from dask_ma.exceptions import FitFailedError
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ def part_of_workers(
         return n_bytes
     limits = [
         int(part * each["memory_limit"] / (each["nthreads"] if is_per_thread else 1))
-        for each in cluster.workers_of(client).values()
+        for each in workers_of(client).values()
         if each["memory_limit"]
     ]
     return min([n_bytes, *limits])
@@ -404,7 +406,7 @@ def _wait_for_some(
 ) -> list[Future]:
     """The first blocks to be finished; none once something has gone wrong."""
     poll = _config.get_timeout("launch.poll-interval")
-    standstill = cluster.Standstill(client)
+    standstill = Standstill(client)
     while True:
         if any(block.status in ("error", "cancelled") for block in blocks):
             return []

@@ -1,4 +1,9 @@
-"""Memory of worker processes: what they may take, and what they have taken."""
+"""Memory of worker processes: what they may take, and what they have taken.
+
+Of a Dask worker, ``memory_manager`` is used for its limit and fractions, ``data.fast``
+for the bytes that are not spilled, and ``state`` for its threads, and for bytes where
+nothing is spilled: heartbeats, which have them too, may be old.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,8 @@ from distributed.protocol import pickle
 from distributed.system import MEMORY_LIMIT
 
 from dask_ma import _config
-from dask_ma.data import _collections as cluster
 from dask_ma.data._allocator import memory_taken
+from dask_ma.data._workers import workers_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -42,27 +47,19 @@ def memory_here() -> int:
     return int(limit or MEMORY_LIMIT)
 
 
-def part_of_memory(n_bytes: int, *, is_per_thread: bool = False) -> int:
+def part_of_memory(n_bytes: int) -> int:
     """What is configured, or a tenth of what this process may take if that is less.
 
     Parameters
     ----------
     n_bytes : int
         What is configured.
-    is_per_thread : bool, default=False
-        Whether each thread of the worker takes so much.
 
     Returns
     -------
     n_bytes : int
     """
-    n_threads = 1
-    if is_per_thread:
-        try:
-            n_threads = get_worker().state.nthreads
-        except ValueError:  # no worker
-            pass
-    return min(n_bytes, int(PART * memory_here() / n_threads))
+    return min(n_bytes, int(PART * memory_here()))
 
 
 class Usage(NamedTuple):
@@ -135,7 +132,7 @@ def usage_of_workers(
     usage : dict of str to Usage
         By address; nothing where one of them has no limit.
     """
-    workers = cluster.workers_of(client)
+    workers = workers_of(client)
     chosen = dict.fromkeys(workers if addresses is None else addresses)
     known = {a: usage_of(a, workers[a]) for a in chosen if a in workers}
     return known if all(usage.limit for usage in known.values()) else {}

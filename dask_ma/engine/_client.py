@@ -12,8 +12,8 @@ from typing import Any
 from distributed import Client, get_client, get_worker, worker_client
 
 from dask_ma import _config
-from dask_ma.data import current_client
-from dask_ma.engine._liveness import is_running, scheduler_workers
+from dask_ma.data import current_client, scheduler_workers
+from dask_ma.engine._liveness import is_running
 from dask_ma.exceptions import FitFailedError, NoWorkersError
 
 _thread = threading.local()

@@ -21,6 +21,7 @@ from dask_ma.data import (
     may_spare,
     partition,
     recover_shards,
+    scheduler_workers,
 )
 from dask_ma.engine._client import (
     await_workers,
@@ -34,7 +35,6 @@ from dask_ma.engine._launch import launch
 from dask_ma.engine._liveness import (
     process_of,
     run_on,
-    scheduler_workers,
     settle,
 )
 from dask_ma.engine._lost_workers import (

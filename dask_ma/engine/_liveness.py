@@ -12,35 +12,8 @@ from uuid import uuid4
 from distributed import Client
 
 from dask_ma import _config
-from dask_ma.exceptions import FitFailedError
 
 logger = logging.getLogger("dask_ma.engine")
-
-
-def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
-    """What the scheduler says of each of its workers.
-
-    Raises
-    ------
-    FitFailedError
-        If the scheduler does not answer.
-    """
-    timeout = _config.get_timeout("launch.worker-timeout")
-
-    async def ask() -> Any:
-        # Not `scheduler_info`: it returns an attribute of the client, from which a
-        # periodic update may have removed the workers again.
-        return await asyncio.wait_for(client.scheduler.identity(n_workers=-1), timeout)
-
-    try:
-        identity = client.sync(ask)
-    except Exception as error:  # whatever a connection that has gone may raise
-        raise FitFailedError(
-            f"the scheduler at {_address(client)} cannot be reached: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    workers: dict[str, dict[str, Any]] = identity["workers"]
-    return workers
 
 
 def is_running(info: dict[str, Any]) -> bool:
@@ -162,8 +135,3 @@ def remove_silent(client: Client, addresses: Sequence[str]) -> None:
         client.run_on_scheduler(remove)
     except Exception as error:  # a scheduler need not run functions of its clients
         logger.warning("could not give up %s: %s", ", ".join(addresses), error)
-
-
-def _address(client: Client) -> str:
-    scheduler = getattr(client, "scheduler", None)
-    return str(getattr(scheduler, "address", "an address that is not known any more"))

@@ -11,12 +11,12 @@ from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
 
 from dask_ma import _config
+from dask_ma.data import scheduler_workers
 from dask_ma.engine._client import running_workers
 from dask_ma.engine._liveness import (
     Liveness,
     process_of,
     remove_silent,
-    scheduler_workers,
 )
 from dask_ma.exceptions import (
     CommTimeoutError,

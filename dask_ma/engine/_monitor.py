@@ -16,6 +16,7 @@ from distributed.comm import CommClosedError
 
 from dask_ma import _config
 from dask_ma.comm import close_run, is_heeding, open_ranks
+from dask_ma.data import scheduler_workers
 from dask_ma.engine._context import Listener, Model, Record, tell
 from dask_ma.engine._events import answer, fetch_model, subscriptions
 from dask_ma.engine._liveness import (
@@ -23,7 +24,6 @@ from dask_ma.engine._liveness import (
     has_retired,
     is_running,
     run_on,
-    scheduler_workers,
 )
 from dask_ma.engine._nearby import are_near, fetch_near
 from dask_ma.engine._run import LargeOutcome, Outcome, Run

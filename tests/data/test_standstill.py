@@ -1,5 +1,6 @@
 """Blocks that nobody is going to compute: waits for them come to an end."""
 
+import asyncio
 from time import sleep
 from types import SimpleNamespace
 
@@ -41,12 +42,13 @@ class Cluster:
         self.given, self.states = {}, {}
         self.scheduler = self
 
-    def identity(self, n_workers):
+    async def identity(self, n_workers):
         assert n_workers == -1
         return {"workers": self.workers}
 
     def sync(self, function, **arguments):
-        return function(**arguments)
+        found = function(**arguments)
+        return asyncio.run(found) if asyncio.iscoroutine(found) else found
 
     def processing(self, workers):
         return {worker: self.given.get(worker, ()) for worker in workers}
@@ -185,7 +187,8 @@ def test_waits_for_blocks_begin_anew_with_each(wait, cluster, monkeypatch, confi
             left.append([block.key for block in blocks])
             Event(name, cluster).set()
 
-    monkeypatch.setattr("dask_ma.data._collections.Standstill", Seen)
+    for module in ("_collections", "_stream"):
+        monkeypatch.setattr(f"dask_ma.data.{module}.Standstill", Seen)
     first = cluster.submit(int, pure=False)
     second = cluster.submit(lambda: Event(name).wait(), pure=False)
     with configured({"dask-ma.launch.poll-interval": "50 ms"}):

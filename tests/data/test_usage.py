@@ -30,7 +30,6 @@ from dask_ma.data import _collections as cluster
 from dask_ma.data import _stream as stream
 from dask_ma.data import _usage as usage_module
 from dask_ma.data._blocks import n_bytes
-from dask_ma.data._collections import workers_of
 from dask_ma.data._demand import Demand, refuse_beyond
 from dask_ma.data._stream import RowCache
 from dask_ma.data._usage import (
@@ -40,6 +39,7 @@ from dask_ma.data._usage import (
     usage_of,
     usage_of_workers,
 )
+from dask_ma.data._workers import workers_of
 from dask_ma.engine._liveness import settle
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.layouts import _read_columns
@@ -364,12 +364,11 @@ def test_parts_of_the_memory_of_a_worker(client):
         manager = get_worker().memory_manager
         before, manager.memory_limit = manager.memory_limit, 800
         try:
-            each = part_of_memory(1 << 60, is_per_thread=True)
-            return memory_here(), part_of_memory(1 << 60), part_of_memory(7), each
+            return memory_here(), part_of_memory(1 << 60), part_of_memory(7)
         finally:
             manager.memory_limit = before
 
-    assert client.submit(look).result() == (800, 80, 7, 80)
+    assert client.submit(look).result() == (800, 80, 7)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +418,7 @@ def test_blocks_are_joined_up_to_the_same_size_on_all_workers(
         f"tcp://{number}": {"memory_limit": limit, "nthreads": n_threads}
         for number, (limit, n_threads) in enumerate(memory)
     }
-    monkeypatch.setattr("dask_ma.data._collections.workers_of", lambda client: known)
+    monkeypatch.setattr("dask_ma.data._stream.workers_of", lambda client: known)
     with client.as_current(), caplog.at_level("INFO", "dask_ma.data"):
         with configured({"dask-ma.data.join-limit": 25 * MB}):
             assert join_limit(many) == 25 * MB

@@ -7,9 +7,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_ma import MASGDClassifier, run_spmd
+from dask_ma.data import scheduler_workers
 from dask_ma.engine import _client, _fit, fit_client, place_ranks
 from dask_ma.engine._client import one_per_worker, spread_ranks
-from dask_ma.engine._liveness import scheduler_workers
 from dask_ma.exceptions import NoWorkersError
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_ma.data import Partition, describe
+from dask_ma.data import Partition, describe, scheduler_workers
 from dask_ma.engine._fit import _Fit
 from dask_ma.engine._job import Job
-from dask_ma.engine._liveness import scheduler_workers
 from dask_ma.engine._lost_workers import (
     Losses,
     MemoryLosses,

@@ -38,6 +38,27 @@ def nannied() -> Callable[[int], AbstractContextManager[Client]]:
     return _nannied
 
 
+@pytest.fixture(scope="module")
+def nannied_client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Client of `N_WORKERS` of the module, processes that are started again."""
+    with _nannied(request.module.N_WORKERS) as client:
+        yield client
+
+
+@pytest.fixture
+def current_client(
+    request: pytest.FixtureRequest,
+    nannied_client: Client,
+    assert_usable: Callable[..., None],
+) -> Iterator[Client]:
+    """The same as the current one, with all workers before the test and after it."""
+    n_workers = request.module.N_WORKERS
+    assert_usable(nannied_client, n_workers)
+    with nannied_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
+        yield nannied_client
+    assert_usable(nannied_client, n_workers)
+
+
 @contextmanager
 def _nannied(n_workers: int) -> Iterator[Client]:
     """A cluster whose nannies start workers again, and which gives up none.

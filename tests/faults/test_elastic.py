@@ -13,7 +13,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_ma
-from dask_ma.engine._liveness import is_running, scheduler_workers
+from dask_ma.data import scheduler_workers
+from dask_ma.engine._liveness import is_running
 from dask_ma.mpca import strategies
 from dask_ma.schmp import schedules
 from dask_ma.sfb import Exchange

@@ -19,19 +19,12 @@ pytestmark = pytest.mark.slow
 N_WORKERS = 3
 
 
-@pytest.fixture(scope="module")
-def cluster_client(nannied):
-    """Client of three worker processes, which their nannies start again."""
-    with nannied(N_WORKERS) as client:
-        yield client
-
-
 @pytest.fixture
-def client(cluster_client, assert_usable):
+def client(nannied_client, assert_usable):
     """The client with all workers there, before the test and after it."""
-    assert_usable(cluster_client, N_WORKERS)
-    yield cluster_client
-    assert_usable(cluster_client, N_WORKERS)
+    assert_usable(nannied_client, N_WORKERS)
+    yield nannied_client
+    assert_usable(nannied_client, N_WORKERS)
 
 
 def dies():

@@ -14,9 +14,9 @@ import pytest
 from distributed import Client, LocalCluster, wait
 
 from dask_ma import ButterflySGDClassifier, MASGDClassifier, run_spmd
+from dask_ma.data import scheduler_workers
 from dask_ma.engine._client import place_ranks
 from dask_ma.engine._launch import launch
-from dask_ma.engine._liveness import scheduler_workers
 from dask_ma.exceptions import FitFailedError, PeerLostError, RowsLostWarning
 
 pytestmark = pytest.mark.slow
@@ -33,20 +33,10 @@ PARAMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster_client(nannied):
-    """Client of four worker processes, which their nannies start again."""
-    with nannied(N_WORKERS) as client:
-        yield client
-
-
 @pytest.fixture
-def client(cluster_client, assert_usable):
-    """The current client, with all workers there before the test and after it."""
-    assert_usable(cluster_client, N_WORKERS)
-    with cluster_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
-        yield cluster_client
-    assert_usable(cluster_client, N_WORKERS)
+def client(current_client):
+    """The current client of worker processes that their nannies start again."""
+    return current_client
 
 
 @pytest.fixture(scope="module")

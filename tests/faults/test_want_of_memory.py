@@ -28,20 +28,10 @@ PARAMS = {
 # Workers that are said to have been ended for want of memory -------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster_client(nannied):
-    """Client of two worker processes, which their nannies start again."""
-    with nannied(N_WORKERS) as client:
-        yield client
-
-
 @pytest.fixture
-def client(cluster_client, assert_usable):
-    """The current client, with all workers there before the test and after it."""
-    assert_usable(cluster_client, N_WORKERS)
-    with cluster_client.as_current(), dask.config.set({"dask-ma.recovery.wait": 20}):
-        yield cluster_client
-    assert_usable(cluster_client, N_WORKERS)
+def client(current_client):
+    """The current client of worker processes that their nannies start again."""
+    return current_client
 
 
 @pytest.fixture

@@ -128,9 +128,9 @@ def test_threshold_waits_for_a_whole_pass(text):
     np.testing.assert_allclose(last, 3.0 - far * np.arange(1, 5), rtol=1e-12)
 
 
-@pytest.mark.parametrize("penalty", ["l2", "l1"])
-def test_small_blocks_cost_no_calls(text, penalty, monkeypatch):
-    """A call of scikit-learn's SGD looks at all columns, however few rows it has."""
+@pytest.fixture
+def calls(monkeypatch):
+    """Rows of each call of scikit-learn's SGD."""
     calls = []
     partial_fit = SGDClassifier.partial_fit
 
@@ -139,21 +139,19 @@ def test_small_blocks_cost_no_calls(text, penalty, monkeypatch):
         return partial_fit(self, X, *args, **kwargs)
 
     monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+    return calls
+
+
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+def test_small_blocks_cost_no_calls(text, penalty, calls):
+    """A call of scikit-learn's SGD looks at all columns, however few rows it has."""
     params = {"learning_rate": "optimal", "tol": None, "max_iter": 3, "n_ranks": 1}
     classifier = MASGDClassifier(penalty=penalty, local_epochs=1, **params)
     classifier.fit(*in_blocks(*text, 50))
     assert calls == [N_ROWS] * 3
 
 
-def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
-    calls = []
-    partial_fit = SGDClassifier.partial_fit
-
-    def counted(self, X, *args, **kwargs):
-        calls.append(X.shape[0])
-        return partial_fit(self, X, *args, **kwargs)
-
-    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
+def test_blocks_beyond_the_limit_are_joined_in_groups(text, calls):
     X, y = in_blocks(*text, 50)
     nbytes = text[0].data.nbytes + text[0].indices.nbytes
     params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 1}
@@ -163,16 +161,8 @@ def test_blocks_beyond_the_limit_are_joined_in_groups(text, monkeypatch):
     assert 2 * 4 <= len(calls) <= 2 * 8
 
 
-def test_blocks_are_joined_whatever_memory_a_rank_has(text, monkeypatch):
+def test_blocks_are_joined_whatever_memory_a_rank_has(text, calls, monkeypatch):
     """Its client has chosen up to what size: the passes are the same everywhere."""
-    calls = []
-    partial_fit = SGDClassifier.partial_fit
-
-    def counted(self, X, *args, **kwargs):
-        calls.append(X.shape[0])
-        return partial_fit(self, X, *args, **kwargs)
-
-    monkeypatch.setattr(SGDClassifier, "partial_fit", counted)
     monkeypatch.setattr("dask_ma.data._usage.memory_here", lambda: 10_000)
     params = {"learning_rate": "optimal", "tol": None, "max_iter": 2, "n_ranks": 1}
     MASGDClassifier(local_epochs=1, **params).fit(*in_blocks(*text, 50))

@@ -19,6 +19,7 @@ from dask_ma.linear import (
     has_optimum,
     loss_name,
 )
+from dask_ma.linear.refine import Penalty
 from dask_ma.linear.refine import unrefined_by as _unrefined_by
 from dask_ma.ma._paradigm import PARADIGM, Gradients, Models, by_gradients, is_gradient
 
@@ -310,8 +311,6 @@ INACTIVE = (
 )
 
 
-def penalty_weights(params: FitParams) -> tuple[float, float]:
+def penalty_weights(params: FitParams) -> Penalty:
     """Weights of ``||w||^2 / 2`` and of ``||w||_1``."""
-    l1_ratio = {"l1": 1.0, "elasticnet": params.l1_ratio}.get(params.penalty or "", 0.0)
-    alpha = params.alpha if params.penalty else 0.0
-    return alpha * (1 - l1_ratio), alpha * l1_ratio
+    return Penalty.of(params.penalty, params.alpha, params.l1_ratio)
