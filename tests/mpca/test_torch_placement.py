@@ -191,6 +191,29 @@ def test_parameters_without_a_part_in_the_loss_have_a_gradient_of_zeros(images):
     np.testing.assert_allclose(decayed, 0.95 * before, rtol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", ["auto", "SGD", "Adam"])
+def test_gradients_of_an_embedding_may_be_sparse(optimizer):
+    class Words(nn.Module):
+        def __init__(self, sparse):
+            super().__init__()
+            self.embedding = nn.EmbeddingBag(20, 4, sparse=sparse)
+            self.last = nn.Linear(4, 3)
+
+        def forward(self, X):
+            return self.last(self.embedding(X))
+
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(20, size=(40, 5)), rng.integers(3, size=40)
+    found = []
+    for sparse in (False, True):
+        network = Torch(
+            Words, module_params={"sparse": sparse}, device="cpu", optimizer=optimizer
+        )
+        params = {"max_iter": 3, "tol": None, "random_state": 0, "n_ranks": 1}
+        found.append(MPCAClassifier(module=network, **params).fit(X, y).vector_)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-7)
+
+
 def taken(network):
     """Places of a network's values."""
     runs = network._values._placement.between(0, network.n_values)

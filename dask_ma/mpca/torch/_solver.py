@@ -290,7 +290,7 @@ class TorchNetwork(Network):
             loss = loss if len(parts) == 1 else share * loss
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             total += loss.detach()
-        self._values.fill_gradient()
+        self._values.complete_gradient()
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer.optimizer)
         if flat and not is_part:

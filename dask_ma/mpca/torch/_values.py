@@ -142,11 +142,13 @@ class Values:
         for tensor, part in zip(self.trained, self._parts, strict=True):
             tensor.grad = part
 
-    def fill_gradient(self) -> None:
-        """Give parameters that had no part in the loss a gradient of zeros."""
+    def complete_gradient(self) -> None:
+        """Have a dense gradient of each parameter, of zeros if it had no part."""
         for tensor in self.trained:
             if tensor.grad is None:
                 tensor.grad = torch.zeros_like(tensor)
+            elif tensor.grad.is_sparse:  # which few optimisers take
+                tensor.grad = tensor.grad.to_dense()
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Copy of the values from `start` to `stop`."""
