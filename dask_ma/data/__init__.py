@@ -37,7 +37,7 @@ from dask_ma.data._memory import (
 )
 from dask_ma.data._partition import Deal, partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
-from dask_ma.data._room import Room, RoomSettings
+from dask_ma.data._room import Room, RoomSettings, Shelf
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
 from dask_ma.data._stream import (
@@ -63,6 +63,7 @@ __all__ = [
     "Shard",
     "ShardDigest",
     "ShardSpec",
+    "Shelf",
     "allocator",
     "apply_blockwise",
     "as_arrays",

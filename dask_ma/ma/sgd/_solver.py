@@ -13,11 +13,10 @@ so only that of many steps puts to 0 what has no part in the model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from sklearn import config_context
-from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
@@ -190,8 +189,7 @@ class LocalSGD:
     def _go_over(self, n_rows: int) -> float:
         """Take SGD's steps for the next rows; return the threshold that is due."""
         done, due = 0, 0.0
-        # The blocks have been checked; the setting is this thread's own.
-        with config_context(assume_finite=True, skip_parameter_validation=True):
+        with _unchecked(self._estimator):
             for block in self._take(n_rows):
                 self._take_steps(block, self._t + done)
                 if self._l1:
@@ -268,6 +266,9 @@ def _make_estimator(params: FitParams) -> Any:
             fit_intercept=params.fit_intercept,
             shuffle=bool(params.shuffle),
         )
+    # What makes no such steps, as sums of gradients, would take 140 MB to load it.
+    from sklearn.linear_model import SGDClassifier, SGDRegressor
+
     kind = SGDClassifier if params.is_classifier else SGDRegressor
     split = l1 > 0
     sgd = kind(
@@ -283,6 +284,18 @@ def _make_estimator(params: FitParams) -> Any:
         # For scikit-learn to look at the classes takes longer than steps over few rows.
         sgd.classes_ = np.arange(2)
     return sgd
+
+
+def _unchecked(sgd: Any) -> AbstractContextManager[None]:
+    """Have scikit-learn look no more at blocks that have been checked."""
+    if isinstance(sgd, LossSGD):
+        return nullcontext()
+    from sklearn import config_context  # loaded with the estimator
+
+    found: AbstractContextManager[None] = config_context(
+        assume_finite=True, skip_parameter_validation=True
+    )  # the setting is this thread's own
+    return found
 
 
 def soft_threshold(coef: np.ndarray, threshold: float) -> None:

@@ -19,6 +19,7 @@ from dask_ma.engine import (
 from dask_ma.schmp.runtime._block_states import join_parts
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._run import Rounds, RunParams
+from dask_ma.schmp.topics._documents import COUNT_DTYPES
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._program import GibbsTopics
 
@@ -64,6 +65,7 @@ class TopicRounds(Rounds):
             n_schedulers=1,
             report_every=1,
             has_targets=False,
+            row_dtypes=COUNT_DTYPES,
         )
         super().__init__(context, GibbsTopics(params), arguments, run)
         self._since, self._cost = perf_counter(), 0.0

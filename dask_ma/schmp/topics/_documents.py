@@ -14,9 +14,13 @@ from dask_ma.comm import Group, allgather, allreduce, gather
 from dask_ma.data import Block, Room, Shard, hand_back
 from dask_ma.engine import State
 from dask_ma.kernels import document_stages
+from dask_ma.schmp.topics._cells import CountRows, ranges, rows_in_order
 
 _PART = 2**16  # tokens that are read together
+_LARGEST = np.iinfo(np.uint16).max
 _MOST_TOKENS = np.iinfo(np.int32).max  # of a rank
+#: Types that rows of counts may have.
+COUNT_DTYPES = np.float64, np.float32, np.uint8, np.uint16
 #: Names of what is kept of all documents of a rank.
 KEYS, STARTS = "tokens/keys", "tokens/starts"
 
@@ -47,7 +51,10 @@ class Documents:
         Where the tokens of each begin.
     words : ndarray of unsigned int of shape (n_tokens,) or (0,)
         Word of each token, in increasing order within a document; empty before they
-        are read, and once they are laid out for the blocks.
+        are read, where `rows` are read in their place, and once they are laid out for
+        the blocks.
+    rows : CountRows or None
+        Rows in memory from which tokens are laid out; None where `words` has them.
     n_total, n_all_tokens : int
         Documents, and tokens, of all ranks.
     """
@@ -57,6 +64,7 @@ class Documents:
     words: np.ndarray
     n_total: int = 0
     n_all_tokens: int = 0
+    rows: CountRows | None = None
 
     @classmethod
     def of_shard(cls, shard: Shard, group: Group, *, fractions: str) -> Documents:
@@ -169,7 +177,7 @@ class Documents:
         return int(np.argmax(allgather(group, bool(n_tokens))))
 
     def read(self, shard: Shard, room: Room, *, fractions: str) -> None:
-        """Fetch the words of the tokens.
+        """Fetch the words of the tokens, unless they can be read from the rows.
 
         Parameters
         ----------
@@ -180,8 +188,15 @@ class Documents:
         fractions : {"raise", "round"}
             What becomes of counts that are no whole numbers.
         """
-        self.words = room.empty(self.n_tokens, smallest(shard.n_features))
         order = np.argsort(self.keys)
+        blocks = None if room.on_disk else rows_in_order(shard)
+        if blocks is not None:
+            keys = [_keys(block, block.X.shape[0]) for block in shard.blocks]
+            # Where the key of each document is among those of the rows.
+            places = np.argsort(np.concatenate(keys))[np.argsort(order)]
+            self.rows = CountRows(blocks, places, self.starts)
+            return
+        self.words = room.empty(self.n_tokens, smallest(shard.n_features))
         for block in shard.read():
             X = _counts(block, fractions)
             keys = _keys(block, X.shape[0])
@@ -193,6 +208,10 @@ class Documents:
                 tokens = ranges(starts[part], lengths[part])
                 self.words[tokens] = np.repeat(X.indices[cells], counts)
             hand_back(block.X)
+
+    def forget_words(self) -> None:
+        """Keep nothing from which tokens could be laid out once more."""
+        self.words, self.rows = np.empty(0, dtype=np.uint8), None
 
     def load(self, group: Group, state: State, into: dict[str, np.ndarray]) -> None:
         """Take over what ranks have kept of their tokens; a collective call.
@@ -309,8 +328,9 @@ def _keys(block: Block, n_rows: int) -> np.ndarray:
 
 def _counts(block: Block, fractions: str) -> Any:
     """Rows as CSR of whole numbers, the words of each in increasing order."""
-    X = sparse.csr_array(block.X, copy=fractions == "round")
-    if fractions == "round":
+    is_rounded = fractions == "round" and block.X.dtype.kind == "f"
+    X = sparse.csr_array(block.X, copy=is_rounded)
+    if is_rounded:
         X.data = np.rint(X.data)
     if not X.has_canonical_format:
         X = X.copy()
@@ -326,7 +346,8 @@ def _check(X: Any, block: Block, fractions: str) -> None:
             "Negative values in data passed to SchMPLDA: counts must be 0 or more, but "
             + _where(X, place, block)
         )
-    place = _first(X.data != np.rint(X.data))
+    has_fractions = X.data.dtype.kind == "f"
+    place = _first(X.data != np.rint(X.data)) if has_fractions else None
     if place is not None:
         raise ValueError(
             f"fractions='raise' is set, but {_where(X, place, block)}; each token has "
@@ -338,6 +359,34 @@ def _check(X: Any, block: Block, fractions: str) -> None:
             f"the counts in X add up to {total:.3g} tokens in block {block.index}, "
             f"each of which has a topic; a rank can have {_MOST_TOKENS} at most"
         )
+
+
+def as_small_counts(X: Any) -> Any:
+    """Counts as whole numbers of one or two bytes, if these hold all of them.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n, n_features), or any other kind of rows
+
+    Returns
+    -------
+    counts : ndarray or CSR
+        `X` itself where it has others, or is of another kind. float32 stays what it is:
+        checkpoints tell by the type of the rows whether they are the same.
+    """
+    is_rows = sparse.issparse(X) and X.format == "csr"
+    if not is_rows and type(X) is not np.ndarray:
+        return X
+    data = X.data if is_rows else X
+    if data.dtype.itemsize <= 1 or data.dtype == np.float32 or not data.size:
+        return X
+    largest = data.max()
+    if data.dtype.kind not in "iuf" or not (data.min() >= 0 and largest <= _LARGEST):
+        return X
+    counts = data.astype(np.min_scalar_type(int(largest)))
+    if not np.array_equal(counts, data):
+        return X
+    return type(X)((counts, X.indices, X.indptr), shape=X.shape) if is_rows else counts
 
 
 def _first(wrong: np.ndarray) -> int | None:
@@ -368,19 +417,3 @@ def smallest(n: int) -> np.dtype:
         Of unsigned integers.
     """
     return np.min_scalar_type(max(0, n - 1))
-
-
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, so many of each.
-
-    Parameters
-    ----------
-    starts, lengths : ndarray of int of shape (n,)
-
-    Returns
-    -------
-    numbers : ndarray of int64
-    """
-    ends = np.cumsum(lengths)
-    offsets = np.repeat(starts - (ends - lengths), lengths)
-    return offsets + np.arange(len(offsets))

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group
-from dask_ma.data import Room
+from dask_ma.data import Room, Shelf
 from dask_ma.engine import State
 from dask_ma.kernels import (
     Tile,
@@ -29,6 +29,7 @@ from dask_ma.schmp.topics._rows import opened
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
 _COUNTS = 2**15  # elements of a table of counts at a time
+_COLUMNS = "documents", "words", "repeats"  # arrays of a tile
 _SPARSE_FROM = 1000  # topics, of which most words have a few
 
 
@@ -62,6 +63,10 @@ class ExactMoves(Moves):
         self._bounds = document_groups(
             documents.lengths, self._size, self._stages, n_blocks
         )
+        self._shelves = {
+            name: Shelf(room, documents.n_tokens)
+            for name in ("offsets", "topics", *_COLUMNS)
+        }
         self._tiles: dict[int, list[Tile]] = {}
         self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
         self._counts: np.ndarray | None = None  # of documents, plus their prior
@@ -72,14 +77,17 @@ class ExactMoves(Moves):
         tiles, order = cut_tiles(block.owners, block.words, self._bounds, self._size)
         first = [order[tile.tokens][: len(tile.words)] for tile in tiles]
         offsets = block.offsets.take(_joined(first, np.int32))
-        [self._offsets[number]] = self._room.pack([offsets], offsets.dtype)
-        self.topics[number] = self._room.empty(len(order), self._dtype)
+        shelves = self._shelves
+        [self._offsets[number]] = shelves["offsets"].pack([offsets], offsets.dtype)
+        self.topics[number] = shelves["topics"].empty(len(order), self._dtype)
         self._next[number] = 0 if self.n_stages else 1
+        if not tiles:
+            self._tiles[number] = []
+            return
         columns = {}
-        for name in ("documents", "words", "repeats"):
+        for name in _COLUMNS:
             arrays = [getattr(tile, name) for tile in tiles]
-            dtype = arrays[0].dtype if arrays else np.int32
-            columns[name] = self._room.pack(arrays, dtype)
+            columns[name] = shelves[name].pack(arrays, arrays[0].dtype)
         self._tiles[number] = [
             tile._replace(**dict(zip(columns, arrays, strict=True)))
             for tile, *arrays in zip(tiles, *columns.values(), strict=True)

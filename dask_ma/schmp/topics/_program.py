@@ -153,6 +153,8 @@ class GibbsTopics(RotationProgram):
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
         n_features = self.params.n_features
+        if local.documents.rows is not None:
+            return local.documents.rows.count(n_features)
         weights = np.zeros(n_features, dtype=np.int64)
         # As each is made an int64.
         for _, words in chunks(local.documents.words, n_features):
@@ -173,7 +175,7 @@ class GibbsTopics(RotationProgram):
         for number, block in enumerate(tokens):
             local.moves.add_block(number, block)
             del block  # before there is the next
-        local.documents.words = np.empty(0, dtype=np.uint8)  # the blocks have them
+        local.documents.forget_words()  # the blocks have them
         return local
 
     def initial_block(
