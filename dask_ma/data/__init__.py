@@ -7,7 +7,7 @@ them ready for the kernels. X never passes through the client.
 from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
-from dask_ma.data._allocator import allocator, memory_taken
+from dask_ma.data._allocator import allocator, give_back_freed, memory_taken
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
 from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
@@ -81,6 +81,7 @@ __all__ = [
     "digest_shard",
     "drop_shards",
     "encode_labels",
+    "give_back_freed",
     "hand_back",
     "is_dask_collection",
     "is_foreign_sparse",

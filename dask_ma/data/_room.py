@@ -123,15 +123,16 @@ class Room:
 class Shelf:
     """Room for arrays of one dimension and type that come one after the other.
 
-    In memory they lie behind one another. Had each a place of its own, what is needed
-    for a while beside each of them would leave gaps between them.
+    In memory they lie behind one another. Had each a place of its own, as those have
+    that come when there is no more room, what is needed for a while beside each of them
+    would leave gaps between them.
 
     Parameters
     ----------
     room : Room
         Where they lie.
     most : int
-        Elements of all arrays, or more: memory is taken where these are written.
+        About the elements of all arrays: memory is taken where these are written.
     """
 
     def __init__(self, room: Room, most: int) -> None:
@@ -156,7 +157,7 @@ class Shelf:
         if self._whole is None:
             self._whole = self._room.empty(self._most, dtype)
         if self._end + n > self._most or self._whole.dtype != dtype:
-            raise ValueError("the arrays are more, or others, than there is room for")
+            return self._room.empty(n, dtype)
         self._end += n
         return self._whole[self._end - n : self._end]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -53,6 +53,8 @@ class Documents:
         Word of each token, in increasing order within a document; empty before they
         are read, where `rows` are read in their place, and once they are laid out for
         the blocks.
+    n_cells : int or None
+        Pairs of a document and a word that are in it; None where nobody has counted.
     rows : CountRows or None
         Rows in memory from which tokens are laid out; None where `words` has them.
     n_total, n_all_tokens : int
@@ -64,6 +66,7 @@ class Documents:
     words: np.ndarray
     n_total: int = 0
     n_all_tokens: int = 0
+    n_cells: int | None = None
     rows: CountRows | None = None
 
     @classmethod
@@ -290,11 +293,12 @@ class Documents:
 
 def _measure(shard: Shard, fractions: str) -> Documents:
     """Documents of rows of counts, without words."""
-    keys, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    keys, lengths, n_cells = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     for block in shard.read():
         X = _counts(block, fractions)
         _check(X, block, fractions)
         keys.append(_keys(block, X.shape[0]))
+        n_cells += int(np.count_nonzero(X.data))
         lengths.append(np.asarray(X.sum(axis=1)).astype(np.int64))
         hand_back(block.X)
     places = np.concatenate(keys)
@@ -307,7 +311,7 @@ def _measure(shard: Shard, fractions: str) -> Documents:
             f"has a topic; a rank can have {_MOST_TOKENS} at most: take more ranks"
         )
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Documents(places[order], starts, np.empty(0, np.int32))
+    return Documents(places[order], starts, np.empty(0, np.int32), n_cells=n_cells)
 
 
 def _parts(lengths: np.ndarray) -> Iterator[slice]:
@@ -340,14 +344,15 @@ def _counts(block: Block, fractions: str) -> Any:
 
 def _check(X: Any, block: Block, fractions: str) -> None:
     """Refuse counts of which there are no tokens."""
-    place = _first(X.data < 0)
+    place = _first(X.data, lambda data: data < 0)
     if place is not None:
         raise ValueError(
             "Negative values in data passed to SchMPLDA: counts must be 0 or more, but "
             + _where(X, place, block)
         )
-    has_fractions = X.data.dtype.kind == "f"
-    place = _first(X.data != np.rint(X.data)) if has_fractions else None
+    place = None
+    if X.data.dtype.kind == "f":
+        place = _first(X.data, lambda data: data != np.rint(data))
     if place is not None:
         raise ValueError(
             f"fractions='raise' is set, but {_where(X, place, block)}; each token has "
@@ -389,9 +394,15 @@ def as_small_counts(X: Any) -> Any:
     return type(X)((counts, X.indices, X.indptr), shape=X.shape) if is_rows else counts
 
 
-def _first(wrong: np.ndarray) -> int | None:
-    """Place of the first element that is wrong."""
-    return int(np.argmax(wrong)) if wrong.any() else None
+def _first(
+    data: np.ndarray, are_wrong: Callable[[np.ndarray], np.ndarray]
+) -> int | None:
+    """Place of the first element that is wrong, by a look at some at a time."""
+    for start in range(0, len(data), _PART):
+        wrong = are_wrong(data[start : start + _PART])
+        if wrong.any():
+            return start + int(np.argmax(wrong))
+    return None
 
 
 def _where(X: Any, place: int, block: Block) -> str:

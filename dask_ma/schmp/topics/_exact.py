@@ -63,10 +63,7 @@ class ExactMoves(Moves):
         self._bounds = document_groups(
             documents.lengths, self._size, self._stages, n_blocks
         )
-        self._shelves = {
-            name: Shelf(room, documents.n_tokens)
-            for name in ("offsets", "topics", *_COLUMNS)
-        }
+        self._shelves = _shelves(documents, room, self._size)
         self._tiles: dict[int, list[Tile]] = {}
         self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
         self._counts: np.ndarray | None = None  # of documents, plus their prior
@@ -263,6 +260,19 @@ class ExactMoves(Moves):
         """Whether counts of documents are lost in single precision beside the prior."""
         most = self._documents.lengths.max(initial=0) + self._prior.max()
         return bool(most > _MOST_COUNTED)
+
+
+def _shelves(documents: Documents, room: Room, size: int) -> dict[str, Shelf]:
+    """Room for what there is of tokens, and of cells, of tiles of a size."""
+    n_tokens, n_cells = documents.n_tokens, documents.n_cells
+    if n_cells is None:
+        sizes = dict.fromkeys(("topics", "offsets", *_COLUMNS), n_tokens)
+    else:
+        # A cell has a part in each of the tiles into which its tokens are cut.
+        n_parts = min(n_tokens, n_cells + 2 * n_tokens // size)
+        sizes = dict.fromkeys(("offsets", *_COLUMNS), n_parts)
+        sizes |= {"topics": n_tokens, "repeats": n_tokens - n_cells}
+    return {name: Shelf(room, n) for name, n in sizes.items()}
 
 
 def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:

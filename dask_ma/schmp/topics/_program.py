@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group
-from dask_ma.data import Room, Shard
+from dask_ma.data import Room, Shard, give_back_freed
 from dask_ma.kernels import TileSampler, document_stages, polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
@@ -176,6 +176,7 @@ class GibbsTopics(RotationProgram):
             local.moves.add_block(number, block)
             del block  # before there is the next
         local.documents.forget_words()  # the blocks have them
+        give_back_freed()  # what tokens took while they were laid out
         return local
 
     def initial_block(
