@@ -63,7 +63,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     )
     _inactive: ClassVar[tuple[Inactive, ...]] = ()  # when parameters cannot act
     _join: ClassVar[Callable[..., Any] | None] = None  # what all ranks return
-    _sent_as: ClassVar[Callable[[Any], Any] | None] = None  # to the ranks, X in memory
+    _sent_as: ClassVar[Callable[..., Any] | None] = None  # to the ranks, X in memory
 
     def _fit(
         self,

@@ -218,11 +218,14 @@ def _scatter(
 ) -> Partition:
     """Send each rank its rows, once."""
     ranks = [rank for rank, segments in enumerate(plan) if segments]
+    sizes: dict[int, int] = {}
 
     def rows_of(rank: int) -> RawBlock:
         own = (part if part is None else _take(part, plan[rank]) for part in data)
         X, *columns = own
-        return in_one_place(RawBlock(X if sent_as is None else sent_as(X), *columns))
+        block = RawBlock(X if sent_as is None else sent_as(X), *columns)
+        sizes[rank] = n_bytes(block)
+        return in_one_place(block)
 
     def pieces_of(rank: int, future: Future) -> list[Piece]:
         stops = np.cumsum([s.stop - s.start for s in plan[rank]]).tolist()
@@ -240,18 +243,17 @@ def _scatter(
         [future] = scatter_each(client, lambda _: rows_of(rank), [address])
         return replace(spec, pieces=pieces_of(rank, future)), [future]
 
-    nbytes = n_bytes(data)
     futures = scatter_each(
         client,
         lambda place: rows_of(ranks[place]),
         [addresses[rank] for rank in ranks],
-        nbytes=nbytes,
+        nbytes=n_bytes(data),
     )
     pieces: list[list[Piece]] = [[] for _ in addresses]
     for rank, future in zip(ranks, futures, strict=True):
         pieces[rank] = pieces_of(rank, future)
     result = make_partition(info, n_rows, pieces)
-    result.bytes_scattered = nbytes
+    result.bytes_scattered = sum(sizes.values())
     result.owned += futures
     result.resend, result.is_resendable = resend, True
     return result

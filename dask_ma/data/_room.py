@@ -181,7 +181,7 @@ def _packed(
     dtype: Any,
     empty: Callable[[int, Any], np.ndarray],
 ) -> list[np.ndarray]:
-    """Copies of arrays that lie behind one another in an array that is made for them."""
+    """Copies of arrays that lie behind one another in one that is made for them."""
     ends = np.cumsum([0, *map(len, arrays)]).tolist()
     whole = empty(ends[-1], dtype)
     if arrays:

@@ -111,9 +111,7 @@ def rows_in_order(shard: Shard) -> list[Any] | None:
     return blocks if all(X.has_canonical_format for X in blocks) else None
 
 
-def _rows_of(
-    X: Any, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rows_of(X: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lengths of some rows, and their columns and values one after the other."""
     begins, ends = X.indptr.take(rows), X.indptr.take(rows + 1)
     lengths = ends - begins

@@ -194,9 +194,9 @@ class Documents:
         order = np.argsort(self.keys)
         blocks = None if room.on_disk else rows_in_order(shard)
         if blocks is not None:
-            keys = [_keys(block, block.X.shape[0]) for block in shard.blocks]
+            own = [_keys(block, block.X.shape[0]) for block in shard.blocks]
             # Where the key of each document is among those of the rows.
-            places = np.argsort(np.concatenate(keys))[np.argsort(order)]
+            places = np.argsort(np.concatenate(own))[np.argsort(order)]
             self.rows = CountRows(blocks, places, self.starts)
             return
         self.words = room.empty(self.n_tokens, smallest(shard.n_features))
