@@ -9,11 +9,10 @@ from dask_ma import SchMPLDA
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Room, Shard
 from dask_ma.kernels import document_stages
-from dask_ma.schmp.topics import _agent, _cells, _documents
+from dask_ma.schmp.topics import _cells, _documents
 from dask_ma.schmp.topics._cells import rows_in_order
 from dask_ma.schmp.topics._documents import Documents, as_small_counts
 from dask_ma.schmp.topics._layout import tokens_of_blocks
-from dask_ma.schmp.topics._moves import Moves
 
 N_WORDS = 30
 
@@ -140,17 +139,3 @@ def test_ranks_get_small_counts_and_find_the_same_topics(inproc_client, monkeypa
             seen.clear()
             np.testing.assert_array_equal(model.fit(rows).components_, expected)
             assert seen == [np.uint16 if rows is lazy else np.uint8] * 2
-
-
-@pytest.mark.parametrize("max_iter", [1, 3])
-def test_no_state_is_kept_of_the_last_rotation(inproc_client, monkeypatch, max_iter):
-    """Nothing goes on from it, and it would take memory, and time, at the end."""
-    monkeypatch.setattr(_agent, "_PERIOD", 0)  # of all others
-    rotations, state_dict = [], Moves.state_dict
-    monkeypatch.setattr(
-        Moves, "state_dict", lambda self: rotations.append(1) or state_dict(self)
-    )
-    model = SchMPLDA(3, max_iter=max_iter, n_ranks=1, init="random", random_state=0)
-    with inproc_client.as_current():
-        model.fit(counts(60))
-    assert len(rotations) == max_iter  # with that in which tokens get topics
