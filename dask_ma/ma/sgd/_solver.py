@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class LocalSGD:
         self._shard = shard
         self._seed = seed
         self._shuffle = bool(params.shuffle)
-        self._estimator = _make_estimator(params)
+        self._params = params
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
@@ -90,6 +91,11 @@ class LocalSGD:
         self._rotate = False
         self._segments: Iterator[Block] | None = None
         self._rest: Block | None = None
+
+    @cached_property
+    def _estimator(self) -> Any:
+        """What makes the steps; made for the first of them."""
+        return _make_estimator(self._params)
 
     @property
     def t(self) -> float:
@@ -266,7 +272,7 @@ def _make_estimator(params: FitParams) -> Any:
             fit_intercept=params.fit_intercept,
             shuffle=bool(params.shuffle),
         )
-    # What makes no such steps, as sums of gradients, would take 140 MB to load it.
+    # Ranks that make no such steps, as with sums of gradients, do without its 140 MB.
     from sklearn.linear_model import SGDClassifier, SGDRegressor
 
     kind = SGDClassifier if params.is_classifier else SGDRegressor
