@@ -3,8 +3,8 @@
 Processor time and memory of fresh processes: of imports, each beside what it rests on,
 and of the first fit of each estimator on new workers beside workers that have loaded
 NumPy, and what scikit-learn by itself costs such workers: ranks of MASGDClassifier need
-it for steps of SGD, of SchMPLasso rank 0. All modules have been compiled before. Run ``python
-first_fit.py --help``; it takes some seconds of the processor. For Linux.
+it for steps of SGD, of SchMPLasso rank 0. All modules have been compiled before. Run
+``python first_fit.py --help``; it takes some seconds of the processor. For Linux.
 """
 
 from __future__ import annotations
