@@ -114,6 +114,8 @@ def test_what_are_no_small_counts_stays(value):
 
 
 def test_rows_of_other_kinds_stay():
+    twice = sparse.csr_matrix(([200.0, 100.0], [3, 3], [0, 2]), shape=(1, N_WORDS))
+    assert as_small_counts(twice) is twice
     for X in (counts(9, np.float32), counts(9).tocsc(), counts(9, np.int8)):
         assert as_small_counts(X) is X
     empty = sparse.csr_matrix((0, 3))

@@ -376,8 +376,9 @@ def as_small_counts(X: Any) -> Any:
     Returns
     -------
     counts : ndarray or CSR
-        `X` itself where it has others, or is of another kind. float32 stays what it is:
-        checkpoints tell by the type of the rows whether they are the same.
+        `X` itself where it has others, is of another kind, or names a word of a row
+        twice, of which the sum may be larger. float32 stays what it is: checkpoints
+        tell by the type of the rows whether they are the same.
     """
     is_rows = sparse.issparse(X) and X.format == "csr"
     if not is_rows and type(X) is not np.ndarray:
@@ -391,7 +392,10 @@ def as_small_counts(X: Any) -> Any:
     counts = data.astype(np.min_scalar_type(int(largest)))
     if not np.array_equal(counts, data):
         return X
-    return type(X)((counts, X.indices, X.indptr), shape=X.shape) if is_rows else counts
+    if not is_rows:
+        return counts
+    rows = type(X)((counts, X.indices, X.indptr), shape=X.shape)
+    return rows if rows.has_canonical_format else X
 
 
 def _first(
