@@ -50,7 +50,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "MPCAClassifier": {"max_iter": 1, "random_state": 0},
     "MALDA": {"max_iter": 1, "random_state": 0},
     "SchMPLasso": {"alpha": 0.1},
-    "SchMPLDA": {"max_iter": 1, "random_state": 0},
+    "SchMPLDA": {"max_iter": 1, "fractions": "round", "random_state": 0},
 }
 _REPORT = """
 import sys, time
