@@ -13,11 +13,11 @@ so only that of many steps puts to 0 what has no part in the model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from sklearn import config_context
-from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
@@ -71,7 +71,7 @@ class LocalSGD:
         self._shard = shard
         self._seed = seed
         self._shuffle = bool(params.shuffle)
-        self._estimator = _make_estimator(params)
+        self._params = params
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
@@ -91,6 +91,11 @@ class LocalSGD:
         self._rotate = False
         self._segments: Iterator[Block] | None = None
         self._rest: Block | None = None
+
+    @cached_property
+    def _estimator(self) -> Any:
+        """What makes the steps; made for the first of them."""
+        return _make_estimator(self._params)
 
     @property
     def t(self) -> float:
@@ -190,8 +195,7 @@ class LocalSGD:
     def _go_over(self, n_rows: int) -> float:
         """Take SGD's steps for the next rows; return the threshold that is due."""
         done, due = 0, 0.0
-        # The blocks have been checked; the setting is this thread's own.
-        with config_context(assume_finite=True, skip_parameter_validation=True):
+        with _unchecked(self._estimator):
             for block in self._take(n_rows):
                 self._take_steps(block, self._t + done)
                 if self._l1:
@@ -268,6 +272,9 @@ def _make_estimator(params: FitParams) -> Any:
             fit_intercept=params.fit_intercept,
             shuffle=bool(params.shuffle),
         )
+    # Ranks that make no such steps, as with sums of gradients, do without its 140 MB.
+    from sklearn.linear_model import SGDClassifier, SGDRegressor
+
     kind = SGDClassifier if params.is_classifier else SGDRegressor
     split = l1 > 0
     sgd = kind(
@@ -283,6 +290,18 @@ def _make_estimator(params: FitParams) -> Any:
         # For scikit-learn to look at the classes takes longer than steps over few rows.
         sgd.classes_ = np.arange(2)
     return sgd
+
+
+def _unchecked(sgd: Any) -> AbstractContextManager[None]:
+    """Have scikit-learn look no more at blocks that have been checked."""
+    if isinstance(sgd, LossSGD):
+        return nullcontext()
+    from sklearn import config_context  # loaded with the estimator
+
+    found: AbstractContextManager[None] = config_context(
+        assume_finite=True, skip_parameter_validation=True
+    )  # the setting is this thread's own
+    return found
 
 
 def soft_threshold(coef: np.ndarray, threshold: float) -> None:
