@@ -22,6 +22,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
+from dask_ma.ma.sgd._joint_sgd import JointSGD, goes_jointly
 from dask_ma.ma.sgd._loss_sgd import LossSGD
 from dask_ma.ma.sgd._params import FitParams, penalty_weights
 from dask_ma.ma.sgd._steps import Steps, steps_of
@@ -41,7 +42,8 @@ class LocalSGD:
     scikit-learn's estimator does the work through ``partial_fit``: its loop is
     compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
     all coefficients besides, so small blocks are joined for it. For a loss that it does
-    not have, :class:`LossSGD` takes its place.
+    not have, :class:`LossSGD` takes its place, and for many classes of sparse rows
+    :class:`JointSGD`.
 
     Parameters
     ----------
@@ -71,6 +73,11 @@ class LocalSGD:
         self._shard = shard
         self._seed = seed
         self._shuffle = bool(params.shuffle)
+        self._joint: JointSGD | None = None
+        if goes_jointly(shard, n_problems, params):
+            self._joint = JointSGD(
+                shard.n_features, n_problems, params, positive_weight
+            )
         self._estimator = _make_estimator(params)
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
@@ -149,6 +156,8 @@ class LocalSGD:
         pending = self._go_over(n_rows)
         self._n_runs += 1
         self._n_rows += n_rows
+        if self._joint is not None:
+            self._coef, self._intercept = self._joint.release()
         return (
             LinearModel(
                 self._coef.astype(model.coef.dtype, copy=False),
@@ -163,11 +172,17 @@ class LocalSGD:
         generator = np.random.MT19937(self._seed_of(_SGD, self._n_runs))
         self._random_state = np.random.RandomState(generator)
         dtype = self._shard.dtype
+        if self._joint is not None:
+            self._joint.load(model, dtype)
+            return
         self._coef = np.array(model.coef, dtype=dtype, order="C")
         self._intercept = np.array(model.intercept, dtype=dtype)
 
     def _take_steps(self, block: Block, t: float) -> None:
         """Go over a block once for each problem; the first step has the number `t`."""
+        if self._joint is not None:
+            self._joint.go_over(block, self._steps, t, self._random_state)
+            return
         n_problems, sgd = len(self._coef), self._estimator
         seeds: Any = [self._random_state]
         if n_problems > 1:
