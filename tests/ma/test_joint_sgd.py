@@ -83,10 +83,10 @@ def test_steps_of_some_rows(loss, fit_intercept, shuffle, container, alpha):
     )
     before = LinearModel(*(array.copy() for array in start))
     steps, t = Steps(0.5, 10.0, 0.5), 7.0
-    sgd = JointSGD(N_FEATURES, N_CLASSES, params, positive_weight)
-    sgd.load(start, X.dtype)
+    sgd = JointSGD(N_FEATURES, N_CLASSES, params, positive_weight, X.dtype)
+    sgd.load(start)
     sgd.go_over(Block(X, y, weight, 0, 0), steps, t, np.random.RandomState(3))
-    found = sgd.release()
+    found = sgd.copy()
     order = np.arange(len(y))
     if shuffle:
         order = np.random.RandomState(3).permutation(len(y))
@@ -152,10 +152,9 @@ def test_which_rows_go_jointly():
 
 def test_steps_that_are_too_long_are_told():
     X, y, weight = make_rows(64)
-    sgd = JointSGD(N_FEATURES, N_CLASSES, make_params(loss="squared_hinge"), None)
-    sgd.load(
-        LinearModel(np.zeros((N_CLASSES, N_FEATURES)), np.zeros(N_CLASSES)), X.dtype
-    )
+    params = make_params(loss="squared_hinge")
+    sgd = JointSGD(N_FEATURES, N_CLASSES, params, None, X.dtype)
+    sgd.load(LinearModel(np.zeros((N_CLASSES, N_FEATURES)), np.zeros(N_CLASSES)))
     with pytest.raises(ValueError, match="scale the features, or set learning_rate"):
         sgd.go_over(
             Block(X, y, weight, 0, 0), Steps(1e200), 1.0, np.random.RandomState(0)

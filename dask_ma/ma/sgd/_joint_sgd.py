@@ -56,6 +56,8 @@ class JointSGD:
         Parameters of the fit.
     positive_weight : ndarray of shape (n_problems,) or None
         Weights of each class in its own problem.
+    dtype : dtype
+        Of the weights.
     """
 
     def __init__(
@@ -64,24 +66,25 @@ class JointSGD:
         n_problems: int,
         params: FitParams,
         positive_weight: np.ndarray | None,
+        dtype: Any,
     ) -> None:
         self._n_problems = n_problems
         self._params = params
         self._l2 = penalty_weights(params)[0]
         self._positive_weight = positive_weight
         self._places = RowPlaces(n_features)
+        self._weights = np.empty((n_features, n_problems), dtype)
+        self._intercept = np.empty(n_problems, dtype)
 
-    def load(self, model: LinearModel, dtype: np.dtype) -> None:
-        """Copy a model, to go on from it in some dtype."""
-        coef = model.coef.astype(dtype, copy=False)
-        self._weights = transposed_copy(coef)
-        self._intercept = np.array(model.intercept, dtype=dtype)
+    def load(self, model: LinearModel) -> None:
+        """Copy a model, to go on from it."""
+        # Fresh memory for a large model would take longer than the copy.
+        transposed_copy(model.coef, self._weights)
+        self._intercept[:] = model.intercept
 
-    def release(self) -> LinearModel:
-        """The model that the steps have led to, which is forgotten here."""
-        model = LinearModel(transposed_copy(self._weights), self._intercept)
-        del self._weights, self._intercept
-        return model
+    def copy(self) -> LinearModel:
+        """The model that the steps have led to."""
+        return LinearModel(transposed_copy(self._weights), self._intercept.copy())
 
     def go_over(self, block: Block, steps: Steps, t: float, random: Any) -> None:
         """Go over some rows once.

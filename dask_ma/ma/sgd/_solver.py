@@ -76,7 +76,7 @@ class LocalSGD:
         self._joint: JointSGD | None = None
         if goes_jointly(shard, n_problems, params):
             self._joint = JointSGD(
-                shard.n_features, n_problems, params, positive_weight
+                shard.n_features, n_problems, params, positive_weight, shard.dtype
             )
         self._estimator = _make_estimator(params)
         self._positive_weight = positive_weight
@@ -157,7 +157,7 @@ class LocalSGD:
         self._n_runs += 1
         self._n_rows += n_rows
         if self._joint is not None:
-            self._coef, self._intercept = self._joint.release()
+            self._coef, self._intercept = self._joint.copy()
         return (
             LinearModel(
                 self._coef.astype(model.coef.dtype, copy=False),
@@ -173,7 +173,7 @@ class LocalSGD:
         self._random_state = np.random.RandomState(generator)
         dtype = self._shard.dtype
         if self._joint is not None:
-            self._joint.load(model, dtype)
+            self._joint.load(model)
             return
         self._coef = np.array(model.coef, dtype=dtype, order="C")
         self._intercept = np.array(model.intercept, dtype=dtype)
