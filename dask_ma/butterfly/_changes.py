@@ -17,6 +17,7 @@ from dask_ma.comm import (
     broadcast,
     butterfly_depth,
 )
+from dask_ma.kernels import RowPlaces, wide
 
 
 class Changes(NamedTuple):
@@ -38,34 +39,8 @@ class Changes(NamedTuple):
         return Changes(self.rows, self.values * factors(self.rows))
 
 
-class Places:
-    """Finds numbers of rows in lists of them, in time that follows the lists.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows that there are.
-    """
-
-    def __init__(self, n_rows: int) -> None:
-        self._places = np.zeros(n_rows, dtype=np.int32)
-
-    def distinct(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of a list, each once, in an order that the list decides."""
-        places = np.arange(len(rows), dtype=np.int32)
-        self._places[wide(rows)] = places
-        return rows[self._places.take(rows) == places]
-
-    def named(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of a list, each once as in :meth:`distinct`, and places of all there."""
-        # What is far away is looked at twice here, and four times by two calls.
-        places = np.arange(len(rows), dtype=np.int32)
-        self._places[wide(rows)] = places
-        last = self._places.take(rows)
-        is_last = last == places
-        numbers = np.cumsum(is_last, dtype=np.int32)
-        numbers -= 1
-        return rows[is_last], numbers.take(last)
+class Places(RowPlaces):
+    """Finds rows of changes, and adds changes up."""
 
     def find(
         self, within: np.ndarray, rows: np.ndarray
@@ -104,11 +79,6 @@ def scale_rows(array: np.ndarray, rows: np.ndarray, factors: np.ndarray) -> None
     values = array.take(rows, axis=0)
     values *= factors
     put_rows(array, rows, values)
-
-
-def wide(rows: np.ndarray) -> np.ndarray:
-    """Numbers of rows in the type that elements are set by in half of the time."""
-    return rows.astype(np.intp, copy=False)
 
 
 def put_rows(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:

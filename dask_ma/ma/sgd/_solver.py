@@ -22,6 +22,7 @@ import numpy as np
 from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
+from dask_ma.ma.sgd._joint_sgd import JointSGD, goes_jointly
 from dask_ma.ma.sgd._loss_sgd import LossSGD
 from dask_ma.ma.sgd._params import FitParams, penalty_weights
 from dask_ma.ma.sgd._steps import Steps, steps_of
@@ -41,7 +42,8 @@ class LocalSGD:
     scikit-learn's estimator does the work through ``partial_fit``: its loop is
     compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
     all coefficients besides, so small blocks are joined for it. For a loss that it does
-    not have, :class:`LossSGD` takes its place.
+    not have, :class:`LossSGD` takes its place, and for many classes of sparse rows
+    :class:`JointSGD`.
 
     Parameters
     ----------
@@ -72,6 +74,11 @@ class LocalSGD:
         self._seed = seed
         self._shuffle = bool(params.shuffle)
         self._params = params
+        self._joint: JointSGD | None = None
+        if goes_jointly(shard, n_problems, params):
+            self._joint = JointSGD(
+                shard.n_features, n_problems, params, positive_weight, shard.dtype
+            )
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
@@ -154,6 +161,8 @@ class LocalSGD:
         pending = self._go_over(n_rows)
         self._n_runs += 1
         self._n_rows += n_rows
+        if self._joint is not None:
+            self._coef, self._intercept = self._joint.copy()
         return (
             LinearModel(
                 self._coef.astype(model.coef.dtype, copy=False),
@@ -168,11 +177,17 @@ class LocalSGD:
         generator = np.random.MT19937(self._seed_of(_SGD, self._n_runs))
         self._random_state = np.random.RandomState(generator)
         dtype = self._shard.dtype
+        if self._joint is not None:
+            self._joint.load(model)
+            return
         self._coef = np.array(model.coef, dtype=dtype, order="C")
         self._intercept = np.array(model.intercept, dtype=dtype)
 
     def _take_steps(self, block: Block, t: float) -> None:
         """Go over a block once for each problem; the first step has the number `t`."""
+        if self._joint is not None:
+            self._joint.go_over(block, self._steps, t, self._random_state)
+            return
         n_problems, sgd = len(self._coef), self._estimator
         seeds: Any = [self._random_state]
         if n_problems > 1:
@@ -195,7 +210,9 @@ class LocalSGD:
     def _go_over(self, n_rows: int) -> float:
         """Take SGD's steps for the next rows; return the threshold that is due."""
         done, due = 0, 0.0
-        with _unchecked(self._estimator):
+        # Joint steps need no estimator, which would load scikit-learn.
+        is_joint = self._joint is not None
+        with nullcontext() if is_joint else _unchecked(self._estimator):
             for block in self._take(n_rows):
                 self._take_steps(block, self._t + done)
                 if self._l1:
