@@ -162,26 +162,10 @@ class JointSGD:
 
 
 class _Batch:
-    """Some rows on the features alone that they have, one batch after the other.
+    """Some rows on the features alone that they have, one batch after the other."""
 
-    To make matrices of SciPy for each batch would take longer than its step.
-
-    Parameters
-    ----------
-    X : csr_matrix or csr_array
-        Rows of which batches are taken.
-    n_rows : int
-        Rows of a batch.
-    n_problems : int
-        Columns of the weights.
-
-    Attributes
-    ----------
-    n_rows : int
-        The same.
-    weights : ndarray of shape (n_places + 1, n_problems)
-        Weights of the features that were read, and room for intercepts in the last row.
-    """
+    # To make matrices of SciPy for each batch would take longer than its step. In the
+    # last row of `weights` there is room for intercepts.
 
     def __init__(self, X: Any, n_rows: int, n_problems: int) -> None:
         self.n_rows = n_rows
