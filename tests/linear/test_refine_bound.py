@@ -4,11 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Ridge
 
 from dask_ma import MASGDClassifier
 from dask_ma.linear.refine._coordinates import Coordinates, Found, Penalty
+from dask_ma.linear.refine._floor import Floor, intercept_rest
 from dask_ma.linear.refine._lbfgs import LBFGS
 from dask_ma.linear.refine._search import Track
 from dask_ma.linear.refine._share import Share
@@ -51,9 +53,9 @@ def test_no_model_is_further_above(rows, l1_ratio, distance):
         # Intercepts are taken to be off by their size at most.
         point = best * (1 + distance * rng.uniform(-0.5, 0.5, len(best)))
         gradient = columns.T @ (columns @ point - y) / N_ROWS + coordinates.l2 * point
-        bound = coordinates.bound(
-            *coordinates.bound_parts(point, gradient), objective(point)
-        )
+        paid, slope, end, most = coordinates.bound_parts(point, gradient)
+        bound = coordinates.bound(paid, most, objective(point))
+        bound += intercept_rest(slope, end)
         excess = objective(point) - objective(best)
         assert bound >= excess - 1e-12
         if distance < 1:
@@ -64,10 +66,8 @@ def test_nothing_is_known_without_a_penalty():
     coordinates = Coordinates(
         np.zeros(2), np.ones(2), Penalty(0.0, 0.0), np.zeros(1), fit_intercept=True
     )
-    assert (
-        coordinates.bound(*coordinates.bound_parts(np.zeros(3), np.zeros(3)), 1.0)
-        == np.inf
-    )
+    paid, _, _, most = coordinates.bound_parts(np.zeros(3), np.zeros(3))
+    assert coordinates.bound(paid, most, 1.0) == np.inf
 
 
 def test_the_best_bound_so_far_holds():
@@ -86,6 +86,49 @@ def test_the_best_bound_so_far_holds():
         # What the smoothness costs, and next to nothing for the first slope.
         assert track.excess == pytest.approx(0.05, rel=2e-3)
     assert track.objective == 1.0
+
+
+def test_a_floor_goes_by_the_intercept_that_is_known_now():
+    """What a step far from the intercept of the optimum tells holds no more there."""
+    floor = Floor()
+    # The logistic loss of 20 times as many rows of one class, at an intercept of 0.
+    assert floor.raised(0.693, 0.45, 0.0) == pytest.approx(0.693 - 0.45)
+    optimum = 0.19
+    for intercept, lowest, slope in ((-2.0, 0.25, 0.07), (-3.0, optimum, 0.0)):
+        assert floor.raised(lowest, slope, intercept) <= optimum
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "modified_huber"])
+def test_intercepts_far_from_zero(loss):
+    """Rare classes, from zero: the first steps of L-BFGS are not the last ones."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((800, 600), density=0.02, format="csr", rng=rng)
+    y = rng.permutation(np.arange(800) % 20)
+    params = {"loss": loss, "alpha": 0.01, "random_state": 0}
+    ends = []
+    for changes in ({"max_iter": 0, "refine": "lbfgs"}, {}):
+        model = MASGDClassifier(**params, **changes).fit(X, y)
+        ends.append(model.history_[-1]["objective"])
+    assert ends[0] == pytest.approx(ends[1], rel=2e-3)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "modified_huber"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rows_far_out(loss, seed):
+    """SGD leaves large weights there, from which L-BFGS only crawls."""
+    rng = np.random.default_rng(seed)
+    X = np.hstack([rng.poisson(0.3, (500, 40)), rng.poisson(0.01, (500, 600))]).astype(
+        float
+    )
+    y = (X[:, :5].sum(axis=1) + rng.normal(size=500) > 1.5).astype(int)
+    X[7, :3] *= 1000
+    X[8, 5:8] = 1000
+    X = sparse.csr_array(X)
+    params = {"loss": loss, "alpha": 1e-3, "random_state": 0, "refine_max_iter": 1000}
+    model = MASGDClassifier(**params).fit(X, y)
+    other = MASGDClassifier(**params, max_iter=0, refine="lbfgs").fit(X, y)
+    ours, best = (each.history_[-1]["objective"] for each in (model, other))
+    assert ours <= 1.003 * best
 
 
 @pytest.mark.parametrize(

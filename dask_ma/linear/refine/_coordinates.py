@@ -204,7 +204,7 @@ class Coordinates:
 
     def bound_parts(
         self, point: np.ndarray, gradient: np.ndarray
-    ) -> tuple[float, float, float]:
+    ) -> tuple[float, float, float, float]:
         """What :meth:`bound` needs to know of a point, or of a rank's part of it.
 
         Parameters
@@ -216,8 +216,10 @@ class Coordinates:
 
         Returns
         -------
-        paid, rest : float
-            What columns and the intercept may cost; to be summed over parts.
+        paid : float
+            What columns may cost; to be summed over parts.
+        slope, intercept : float
+            Derivative by the value at the columns' centre, and that; to be summed, too.
         most : float
             Largest pull beyond L1; the largest of all parts counts.
         """
@@ -229,22 +231,24 @@ class Coordinates:
         beyond = np.maximum(np.abs(slopes) - l1, 0.0)
         if l2:
             paid += 0.5 * beyond @ beyond / l2
-        rest = abs(gradient[-1]) * (1 + abs(point[-1])) if self._fit_intercept else 0.0
-        return float(paid), float(rest), float(beyond.max(initial=0.0))
+        slope, intercept = 0.0, 0.0
+        if self._fit_intercept:
+            slope, intercept = float(gradient[-1]), float(point[-1])
+        return float(paid), slope, intercept, float(beyond.max(initial=0.0))
 
-    def bound(self, paid: float, rest: float, most: float, objective: float) -> float:
+    def bound(self, paid: float, most: float, objective: float) -> float:
         """How far a problem's objective is above its optimum at most.
 
         By Fenchel's inequality for the penalty: the gradient `g` of the loss bounds the
         objective from below, by minus the conjugate of the penalty at `-g`. That of L2
         is a parabola. That of L1 alone is infinite where a part of `g` is larger than
         the weight of L1; weights that could gain by it sum up to what the objective
-        pays for, though, if no loss is negative. An intercept is taken to be off by no
-        more than its own size and 1.
+        pays for, though, if no loss is negative. What the intercept may cost comes
+        besides.
 
         Parameters
         ----------
-        paid, rest, most : float
+        paid, most : float
             What :meth:`bound_parts` gives.
         objective : float
             The objective there; infinite where the loss may be negative, so that L1 may
@@ -260,7 +264,7 @@ class Coordinates:
             return np.inf
         if not l2:
             paid += most / l1 * objective if most else 0.0
-        return float(paid + rest)
+        return float(paid)
 
 
 def count_active(point: np.ndarray, slopes: np.ndarray, n_features: int) -> int:

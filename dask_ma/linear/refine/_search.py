@@ -18,6 +18,7 @@ from dask_ma.linear.refine._coordinates import (
     least_subgradient,
 )
 from dask_ma.linear.refine._evaluation import Request
+from dask_ma.linear.refine._floor import Floor, intercept_rest
 from dask_ma.linear.refine._lbfgs import LBFGS, SharedLBFGS
 from dask_ma.linear.refine._newton import Newton
 from dask_ma.linear.refine._share import Share, Slice
@@ -43,9 +44,13 @@ _MOST_REFUSED = 30
 _ROUNDING = 8 * np.finfo(np.float64).eps
 _NARROWER, _LEAST_NARROWER = 0.1, 0.5  # how a width shrinks
 _SHARE = 0.4  # of the tolerance, that a width may cost
-# What a bound has at least of what is left, where kinks make the gradient jump: L-BFGS
-# crawls over many of them, and takes that for the end.
+# What a bound has at least of what is left. L-BFGS crawls over kinks, where gradients
+# jump, and from large weights of rows far out, whose loss has no curvature there but a
+# lot near the optimum; it takes that for the end.
 _LOOSENESS = 1 / 30
+# A search that is at its end but for this, or that so many steps have left more than a
+# part of the objective of, begins again from zero, where no weight is too large.
+_CRAWLING, _FAR = 200, 0.25
 
 
 class Track:
@@ -70,6 +75,8 @@ class Track:
         Where it is the loss itself; 0 if it never is.
     is_positive : bool, default=True
         Whether the loss is nowhere negative.
+    is_warm : bool, default=False
+        Whether the start is not zero.
 
     Attributes
     ----------
@@ -97,11 +104,14 @@ class Track:
         least_width: float,
         *,
         is_positive: bool = True,
+        is_warm: bool = False,
     ) -> None:
         self.trial = self.best = start
-        self.width = width
+        self.width = self._first_width = width
         self.objective = self.excess = np.inf
-        self._floor = -np.inf  # what no model is below
+        self._floor = Floor()
+        self._may_begin_anew, self._is_anew = is_warm, False
+        self._n_steps = 0
         self.is_stuck = False
         self._rule = rule
         self._coordinates = coordinates
@@ -190,38 +200,59 @@ class Track:
         self._point, self._at, self._gradient = self.trial, found, found.gradient
         slopes = least_subgradient(self._point, found.gradient, self._coordinates.l1)
         along = self._rule.direction(self._point, found, slopes)
-        columns, rest, most = self._coordinates.bound_parts(self._point, found.gradient)
+        columns, slope, end, most = self._coordinates.bound_parts(
+            self._point, found.gradient
+        )
         # All that has to be summed over ranks, in one message.
         change = self._change_to(self._rule.move(self._point, 1.0))
-        sums = self._share.sums(along, columns, rest, change)
-        along, columns, rest, self._predicted = sums
+        sums = self._share.sums(along, columns, slope, end, change)
+        along, columns, slope, end, self._predicted = sums
         penalty = self._coordinates.penalty
         if penalty.l1 and not penalty.l2:
             most = self._share.largest(most)
-        left = self._rule.left(along)
         paid = found.objective if self._is_positive else np.inf
-        bound = self._coordinates.bound(columns, rest, most, paid)
+        own = self._coordinates.bound(columns, most, paid)
+        bound = own + intercept_rest(slope, end)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
-        if gap and not self._rule.knows_curvature and np.isfinite(bound):
-            left = max(left, _LOOSENESS * bound)
-        left = min(left, bound, paid)
+        guess = self._rule.left(along)
+        left = min(max(guess, self._least_left(bound, gap)), bound, paid)
         self._n_refused, self._length = 0, 1.0
+        self._n_steps += 1
         cannot_fall = self._predicted >= -rounding
         if cannot_fall:
             left, self.is_stuck = 0.0, not gap
         over = found.objective - self.objective
-        # Before the search of a rounder loss has come back to the best model, it knows
-        # little of what that one could gain.
-        certain = bound if 0 < gap < over else left
-        # Bounds rise and fall from step to step; the best one so far holds for all.
-        self._floor = max(self._floor, found.objective - gap - bound)
-        excess = min(certain + gap - over, self.objective - self._floor)
+        # Before a search that began with a rounder loss, or from zero, has come back to
+        # the best model, it knows little of what that one could gain.
+        knows_little = gap < over and (gap > 0 or self._is_anew)
+        certain = bound if knows_little else left
+        floor = self._floor.raised(found.objective - found.gap - own, slope, end)
+        excess = min(certain + gap - over, self.objective - floor)
         self.excess = max(0.0, excess)
-        if gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
+        is_doubtful = guess <= tolerance < self.excess and not gap
+        crawls = self._n_steps >= _CRAWLING and bound > _FAR * self.objective
+        if self._may_begin_anew and (is_doubtful or (crawls and np.isfinite(bound))):
+            self._begin_anew()
+        elif gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
             self._narrow(gap, tolerance)
         elif cannot_fall and self.excess > tolerance:
             self._give_up()
+
+    def _least_left(self, bound: float, gap: float) -> float:
+        """What is left at least, by a bound of it."""
+        is_rough = gap > 0 or self._coordinates.penalty.l2 > 0
+        if self._rule.knows_curvature or not (is_rough and np.isfinite(bound)):
+            return 0.0
+        return _LOOSENESS * bound
+
+    def _begin_anew(self) -> None:
+        """Begin from zero, once."""
+        self._may_begin_anew, self._is_anew = False, True
+        self._rule.restart()
+        self.trial, self._at = np.zeros_like(self._point), None
+        self.width, self._n_refused = self._first_width, 0
+        self.is_stuck = False
 
     def _narrow(self, gap: float, tolerance: float) -> None:
         """Make the loss less smooth for what comes next."""
@@ -419,6 +450,7 @@ class Search:
                 least,
                 # Nobody says so of a loss that has no name.
                 is_positive=isinstance(params.loss, str),
+                is_warm=is_warm,
             )
             for point in points
         ]

@@ -1,0 +1,42 @@
+"""Bounds of an optimum from below, and what intercepts may cost besides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def intercept_rest(slope: float, intercept: float) -> float:
+    """What an intercept may cost that is off by no more than its own size and 1."""
+    return abs(slope) * (1 + abs(intercept))
+
+
+class Floor:
+    """What no model is below, by the best of the bounds so far.
+
+    A bound goes by the intercept where it was found; how far that was from the optimum
+    is known better later on.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: list[tuple[float, float]] = []
+
+    def raised(self, lowest: float, slope: float, intercept: float) -> float:
+        """The floor, with a bound more.
+
+        Parameters
+        ----------
+        lowest : float
+            What no model with the present intercept is below.
+        slope : float
+            Derivative by the intercept there.
+        intercept : float
+            The present one.
+
+        Returns
+        -------
+        floor : float
+        """
+        self._bounds.append((lowest - slope * intercept, slope))
+        bases, slopes = np.array(self._bounds).T
+        rests = np.abs(slopes) * (1 + abs(intercept))
+        return float((bases + slopes * intercept - rests).max())
