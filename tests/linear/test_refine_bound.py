@@ -112,9 +112,8 @@ def test_intercepts_far_from_zero(loss):
     assert ends[0] == pytest.approx(ends[1], rel=2e-3)
 
 
-@pytest.mark.parametrize("loss", ["log_loss", "modified_huber"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_rows_far_out(loss, seed):
+def test_rows_far_out(seed):
     """SGD leaves large weights there, from which L-BFGS only crawls."""
     rng = np.random.default_rng(seed)
     X = np.hstack([rng.poisson(0.3, (500, 40)), rng.poisson(0.01, (500, 600))]).astype(
@@ -124,7 +123,7 @@ def test_rows_far_out(loss, seed):
     X[7, :3] *= 1000
     X[8, 5:8] = 1000
     X = sparse.csr_array(X)
-    params = {"loss": loss, "alpha": 1e-3, "random_state": 0, "refine_max_iter": 1000}
+    params = {"loss": "log_loss", "alpha": 1e-3, "random_state": 0}
     model = MASGDClassifier(**params).fit(X, y)
     other = MASGDClassifier(**params, max_iter=0, refine="lbfgs").fit(X, y)
     ours, best = (each.history_[-1]["objective"] for each in (model, other))
