@@ -510,12 +510,49 @@ def test_ids_that_cannot_be_compared():
         X = pd.DataFrame({"user": ["a", 1], "item": [1, 2]})
         SchMPMatrixFactorization(2).fit(X, [1, 2])
     model = SchMPMatrixFactorization(2).fit(PAIRS, RATINGS)
-    with pytest.raises(TypeError, match="users are of type <U1, but those of the fit"):
+    with pytest.raises(TypeError, match="users holds 'a' of type str, but the ids of"):
         model.predict(
             pd.DataFrame({"user": np.array(["a"]).astype("<U1"), "item": [1]}).to_numpy(
                 "<U1"
             )
         )
+
+
+ID_TYPES = [(int, str, "'1' of type str", "int"), (str, int, "1 of type int", "str")]
+
+
+@pytest.mark.parametrize("make", [np.asarray, pd.DataFrame])
+@pytest.mark.parametrize(("fitted", "asked", "found", "cure"), ID_TYPES)
+def test_ids_of_another_type_than_those_of_the_fit(make, fitted, asked, found, cure):
+    X = pd.DataFrame({"user": [1, 2, 1], "item": [1, 1, 2]})
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(X.astype(fitted), [1, 2, 3])
+    match = rf"s holds {found}, but .*fit are of type {cure}.*astype\({cure}\)"
+    other = make(X.astype(asked))
+    if make is pd.DataFrame:
+        other.columns = X.columns
+    with pytest.raises(TypeError, match=match):
+        model.predict(other)
+    with pytest.raises(TypeError, match=match):
+        model.partial_fit(other, [1, 2, 3])
+    with pytest.raises(TypeError, match=match):
+        model.recommend(X["user"].astype(asked), 1)
+    converted = model.predict(other.astype(fitted))
+    np.testing.assert_array_equal(converted, model.predict(X.astype(fitted)))
+
+
+def test_the_id_that_cannot_be_compared_is_named():
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(PAIRS, RATINGS)
+    with pytest.raises(TypeError, match="users holds 'ann' of type str, but the ids"):
+        model.recommend([0, 1, "ann", "bob"], 1)
+
+
+def test_a_single_id_is_no_column():
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(PAIRS, RATINGS)
+    for method in (model.recommend, model.similar_users):
+        with pytest.raises(ValueError, match=r"got the single id 1; pass \[1\]"):
+            method(1, 3)
+    with pytest.raises(ValueError, match=r"users must be one column, .* \['ann'\]"):
+        model.recommend("ann")
 
 
 def test_a_matrix_has_no_weights():
