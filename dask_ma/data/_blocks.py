@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,19 @@ import scipy.sparse
 __all__: list[str] = []
 
 _LARGEST_INT32 = np.iinfo(np.int32).max
+# How numbers are made of a column of another kind.
+_WAYS = {
+    "O": "of words or categories with pandas.get_dummies(X), a column for each",
+    "M": "of times with {0}.dt.year or {0}.dt.day_of_week, or with "
+    "{0}.astype('int64'), which should then be scaled",
+    "m": "of time spans with {0}.dt.total_seconds()",
+}
+# Texts of numbers in memory are read as such.
+_WAYS_LAZY = {
+    **_WAYS,
+    "O": "of words or categories with dask.dataframe.get_dummies(X.categorize()), a "
+    "column for each; of texts of numbers, such as '1.5', with {0}.astype(float)",
+}
 
 
 def is_foreign_sparse(block: Any) -> bool:
@@ -60,11 +73,49 @@ def features_to_array(frame: Any, index: int) -> np.ndarray:
 
 def words_in_block(frame: Any, index: int) -> ValueError:
     """Error of a block of X with columns that hold no numbers."""
-    refused = {str(n): str(d) for n, d in frame.dtypes.items() if not holds_numbers(d)}
+    refused = {name: d for name, d in frame.dtypes.items() if not holds_numbers(d)}
+    return no_numbers(refused, f"Block {index} of X", is_lazy=True)
+
+
+def no_numbers(
+    refused: Mapping[Any, Any], where: str = "X", *, is_lazy: bool
+) -> ValueError:
+    """Error of a frame with columns that hold no numbers, and how to make some.
+
+    Parameters
+    ----------
+    refused : mapping of str to dtype
+        Columns that hold none.
+    where : str
+        What has them.
+    is_lazy : bool
+        Whether X is a dask.dataframe.
+
+    Returns
+    -------
+    error : ValueError
+    """
+    named = ", ".join(f"{str(name)!r} ({dtype})" for name, dtype in refused.items())
+    of_kind: dict[str, str] = {}  # one column of each kind
+    for name, dtype in refused.items():
+        of_kind.setdefault(_kind(dtype), f"X[{name!r}]")
+    ways = [
+        way.format(of_kind[kind])
+        for kind, way in (_WAYS_LAZY if is_lazy else _WAYS).items()
+        if kind in of_kind
+    ]
+    cure = f", or make numbers of them: {'; '.join(ways)}" if ways else ""
     return ValueError(
-        f"Block {index} of X has columns that hold no numbers: {refused}. Drop or "
-        "encode them first."
+        f"{where} has columns that hold no numbers: {named}. Drop them{cure}."
     )
+
+
+def _kind(dtype: Any) -> str:
+    """Kind of a dtype that holds no numbers: a key of the ways, or another letter."""
+    if type(dtype).__name__ == "PeriodDtype":
+        return "M"
+    kind = getattr(dtype, "kind", "O")
+    return kind if kind in "cmMV" else "O"
 
 
 def _numbers_of(column: Any, dtype: np.dtype) -> np.ndarray:

@@ -30,7 +30,7 @@ from dask_ma.data._placement import (
     plan_in_place,
 )
 from dask_ma.data._spec import Partition, Piece, Resend, ShardSpec, make_partition
-from dask_ma.data._standstill import gone
+from dask_ma.data._standstill import out_of_reach
 from dask_ma.data._stream import (
     Kept,
     RowCache,
@@ -317,7 +317,7 @@ def _locate(
     held = cluster.holders_of(client, everything)
     for places, future in zip(held, everything, strict=True):
         if not places:
-            raise gone(future.key)
+            raise out_of_reach(future, client)
     rest = iter(held)
     return [[next(rest) for _ in row] for row in blocks]
 

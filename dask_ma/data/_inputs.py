@@ -11,7 +11,7 @@ import dask
 import numpy as np
 import scipy.sparse
 
-from dask_ma.data._blocks import common_dtype
+from dask_ma.data._blocks import common_dtype, no_numbers
 
 __all__ = ["InputInfo", "describe", "is_dask_collection", "rows_like"]
 
@@ -164,17 +164,12 @@ def check_features(X: Any, info: InputInfo, allow_no_rows: bool = False) -> Any:
 def _check_frame(X: Any) -> None:
     """Check the columns of a dask.dataframe."""
     refused = {
-        str(name): str(dtype)
+        name: dtype
         for name, dtype in zip(X.columns, _column_dtypes(X).values(), strict=True)
         if common_dtype([dtype]) == object
     }
     if refused:
-        named = ", ".join(f"{name!r} ({dtype})" for name, dtype in refused.items())
-        raise ValueError(
-            f"X has columns that hold no numbers: {named}. Drop them, or give X as "
-            "dask.dataframe.get_dummies(X.categorize()), which has a column for each "
-            "word or category."
-        )
+        raise no_numbers(refused, is_lazy=True)
     if not len(X._meta.columns):
         raise ValueError("X has no columns, expected at least 1 feature.")
 

@@ -15,6 +15,7 @@ from dask_ma.data._blocks import (
     is_foreign_sparse,
     is_frame,
     is_sparse,
+    no_numbers,
     to_csr,
 )
 from dask_ma.data._checks import check_sparse, refuse_masked
@@ -244,13 +245,9 @@ def _check_frame(frame: Any) -> None:
                 raise TypeError(dtype)
             column.to_numpy(dtype=np.float64, na_value=np.nan)
         except (TypeError, ValueError):
-            refused[str(name)] = str(dtype)
+            refused[name] = dtype
     if refused:
-        named = ", ".join(f"{name!r} ({dtype})" for name, dtype in refused.items())
-        raise ValueError(
-            f"X has columns that hold no numbers: {named}. Drop or encode them, for "
-            "example with pandas.get_dummies."
-        )
+        raise no_numbers(refused, is_lazy=False)
 
 
 def _check_array(X: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dask_ma import _config
-from dask_ma.data._workers import workers_of
+from dask_ma.data._workers import address_of, workers_of
 from dask_ma.exceptions import CommTimeoutError, PeerLostError
 
 __all__: list[str] = []
@@ -48,6 +48,19 @@ def gone(key: Any) -> PeerLostError:
     return PeerLostError(
         f"The block with key {key!r} is in no worker's memory any more. Persist the "
         "input again."
+    )
+
+
+def out_of_reach(block: Future, client: Client) -> PeerLostError:
+    """Error of a block that no worker of a client has: is it on another cluster?"""
+    here, there = address_of(client), address_of(block.client)
+    if here == there:
+        return gone(block.key)
+    return PeerLostError(
+        f"The block with key {block.key!r} is in no worker's memory on the cluster of "
+        f"the current client, at {here}: it was persisted with the client of another "
+        f"cluster, at {there}. Fit within `with client.as_current():` of that client, "
+        "or persist the input again with the current one."
     )
 
 

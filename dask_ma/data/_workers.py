@@ -34,7 +34,7 @@ def scheduler_workers(client: Client) -> dict[str, dict[str, Any]]:
         identity = client.sync(ask)
     except Exception as error:  # whatever a connection that has gone may raise
         raise FitFailedError(
-            f"the scheduler at {_address(client)} cannot be reached: "
+            f"the scheduler at {address_of(client)} cannot be reached: "
             f"{type(error).__name__}: {error}"
         ) from error
     workers: dict[str, dict[str, Any]] = identity["workers"]
@@ -47,6 +47,7 @@ def workers_of(client: Client) -> dict[str, dict[str, Any]]:
     return {} if client.asynchronous else scheduler_workers(client)
 
 
-def _address(client: Client) -> str:
+def address_of(client: Client) -> str:
+    """Address of the scheduler of a client, for messages."""
     scheduler = getattr(client, "scheduler", None)
     return str(getattr(scheduler, "address", "an address that is not known any more"))

@@ -14,6 +14,7 @@ import pytest
 from dask_ma._config import partitions_kept
 from dask_ma.data import build_shard, partition
 from dask_ma.data._frames import as_arrays
+from dask_ma.data._memory import checked_rows
 
 pytestmark = [
     # Dask uses what the newest pandas advises against.
@@ -303,7 +304,7 @@ def test_categories_that_only_the_blocks_know():
     words = dd.from_pandas(pd.DataFrame({"column": ["a", "b"] * 2}), 2)
     words["column"] = words["column"].astype("category").cat.as_unknown()
     with pytest.raises(
-        ValueError, match=r"Block \d of X .* hold no numbers: {'column'"
+        ValueError, match=r"Block \d of X .* hold no numbers: 'column' \("
     ):
         rows_of(words)
 
@@ -318,21 +319,86 @@ def test_missing_values_are_named(kind):
             rows_of(X)
 
 
-@pytest.mark.parametrize("dtype", ["string[pyarrow]", "category", "datetime64[ns]"])
-def test_columns_without_numbers(dtype):
-    column = pd.Series(["2020-01-01"] * 4).astype(dtype)
+WORDS = {"O": r"dask\.dataframe\.get_dummies.*X\['column'\]\.astype\(float\)"}
+TIMES = {
+    "M": r"X\['column'\]\.dt\.day_of_week, or with X\['column'\]\.astype\('int64'\)",
+    "m": r"X\['column'\]\.dt\.total_seconds\(\)",
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "advice"),
+    [
+        ("string[pyarrow]", WORDS["O"]),
+        ("category", WORDS["O"]),
+        ("datetime64[ns]", TIMES["M"]),
+        ("datetime64[ns, UTC]", TIMES["M"]),
+        ("period[D]", TIMES["M"]),
+        ("timedelta64[ns]", TIMES["m"]),
+    ],
+)
+def test_columns_without_numbers(dtype, advice):
+    text = "1h" if dtype.startswith("timedelta") else "2020-01-01"
+    column = pd.Series([text] * 4).astype(dtype)
     frame = dd.from_pandas(pd.DataFrame({"column": column, "real": 1.0}), 2)
-    with pytest.raises(ValueError, match="hold no numbers: 'column'.*get_dummies"):
+    with pytest.raises(ValueError, match=f"hold no numbers: 'column'.*{advice}") as e:
         rows_of(frame)
+    assert ("get_dummies" in str(e.value)) == (advice == WORDS["O"])
 
 
-def test_advice_for_words():
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_advice_for_times_and_texts_of_numbers(is_lazy):
+    frame = pd.DataFrame(
+        {
+            "when": pd.date_range("2020-01-01", periods=4, unit="s"),
+            "zone": pd.date_range("2020-01-01", periods=4, tz="UTC"),
+            "span": pd.to_timedelta([0, 1, 2, 3], "h"),
+            "day": pd.period_range("2020-01-01", periods=4, freq="D"),
+        }
+    )
+    X = dd.from_pandas(frame, 2) if is_lazy else frame
+    with pytest.raises(ValueError, match=r"times with X\['when'\]\.dt\.year .*span"):
+        rows_of(as_checked(X))
+    numbers = X.assign(
+        when=X["when"].astype("int64"),
+        zone=X["zone"].dt.day_of_week,
+        span=X["span"].dt.total_seconds(),
+        day=X["day"].dt.year,
+    )
+    start = 1577836800
+    expected = [[start + 86400 * n, (2 + n) % 7, 3600 * n, 2020] for n in range(4)]
+    assert rows_of(as_checked(numbers)).tolist() == expected
+
+
+def as_checked(X):
+    """X after the checks of an estimator."""
+    return X if isinstance(X, dd.DataFrame) else checked_rows(X)
+
+
+def test_advice_for_texts_of_numbers():
+    frame = pd.DataFrame({"text": ["1", "2.5", "3", "4"], "real": [0.5, 1, 2, 3]})
+    X = dd.from_pandas(frame, 2)
+    with pytest.raises(ValueError, match=r"with X\['text'\]\.astype\(float\)"):
+        rows_of(X)
+    assert rows_of(X.assign(text=X["text"].astype(float)))[:, 0].tolist() == [
+        1,
+        2.5,
+        3,
+        4,
+    ]
+    assert rows_of(checked_rows(frame.astype({"text": float})))[1, 0] == 2.5
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_advice_for_words(in_blocks):
     frame = pd.DataFrame({"word": ["a", "b", "a", "c"], "real": [0.5, 1, 2, 3]})
-    with pytest.raises(ValueError) as caught:
-        rows_of(dd.from_pandas(frame, 2))
+    X = dd.from_pandas(frame, 2)
+    if in_blocks:  # which alone know that the categories are words
+        X["word"] = X["word"].astype("category").cat.as_unknown()
+    with pytest.raises(ValueError, match="hold no numbers: 'word'") as caught:
+        rows_of(X)
     assert "dask.dataframe.get_dummies(X.categorize())" in str(caught.value)
-    encoded = dd.get_dummies(dd.from_pandas(frame, 2).categorize())
-    assert rows_of(encoded).tolist() == [
+    assert sorted(rows_of(dd.get_dummies(X.categorize())).tolist()) == [
         [0.5, 1, 0, 0],
         [1, 0, 1, 0],
         [2, 1, 0, 0],

@@ -24,7 +24,7 @@ from dask_ma.data import (
     partition,
 )
 from dask_ma.data._spec import pack_pieces, pieces_in
-from dask_ma.exceptions import NoWorkersError
+from dask_ma.exceptions import NoWorkersError, PeerLostError
 
 N, D = 103, 4
 
@@ -347,6 +347,24 @@ def test_dataframe_with_a_column_of_words(client, workers):
     table = frame("word")
     with pytest.raises(ValueError, match="hold no numbers: 'word'"):
         partition(table, np.zeros(30), n_ranks=1, addresses=workers[:1], client=client)
+
+
+def test_input_persisted_on_another_cluster(client, workers):
+    lazy = da.ones((30, 2), chunks=(10, 2)), np.zeros(30)
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with (
+        LocalCluster(**options, processes=False) as second,
+        Client(second, set_as_default=False) as other,
+    ):
+        X = other.persist(lazy[0])
+        wait(X)
+        with pytest.raises(PeerLostError, match="in no worker's memory on") as caught:
+            partition(X, lazy[1], n_ranks=1, addresses=workers[:1], client=client)
+        text = str(caught.value)
+        assert f"at {second.scheduler_address}. Fit within `with client.as_cu" in text
+        assert f"current client, at {client.scheduler.address}:" in text
+        addresses = list(other.nthreads())
+        partition(X, lazy[1], n_ranks=1, addresses=addresses, client=other).release()
 
 
 @pytest.mark.parametrize("chunks", [10, (6, 6, 6, 5, 7)])

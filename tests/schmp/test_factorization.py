@@ -1,6 +1,8 @@
 """Matrix factorization against formulas, and what its users may do with it."""
 
 import pickle
+import re
+import warnings
 from functools import partial
 
 import dask
@@ -421,6 +423,75 @@ def test_a_frame_of_users_items_and_ratings(is_lazy):
     assert 99 in found.partial_fit(new).user_ids_
 
 
+def of_a_file(is_lazy):
+    """Ratings as a file has them, with a column more than a fit takes."""
+    frame = pd.DataFrame(
+        {"timestamp": 1, "userId": USERS, "movieId": ITEMS, "rating": RATINGS}
+    )
+    if not is_lazy:
+        return frame
+    return pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=3)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_a_file_with_more_columns(is_lazy):
+    X = of_a_file(is_lazy)
+    model = SchMPMatrixFactorization(**EXACT, max_iter=1)
+    match = (
+        "got 4: 'timestamp', 'userId', 'movieId', 'rating'. Take the three of user, "
+        "item and rating without y, for example X[['userId', 'movieId', 'rating']], or "
+        "the two of user and item, X[['userId', 'movieId']]"
+    )
+    for y in (None, X["rating"]):
+        with pytest.raises(ValueError, match=re.escape(match)):
+            model.fit(X, y)
+    found = model.fit(X[["userId", "movieId", "rating"]])
+    assert len(found.user_ids_) == len(np.unique(USERS))
+    with pytest.raises(ValueError, match=re.escape(match)):
+        found.score(X)
+
+
+def test_other_columns_of_a_frame():
+    model = SchMPMatrixFactorization(**EXACT, max_iter=1)
+    with pytest.raises(ValueError, match="got 1: 'u'; a matrix of users x items"):
+        model.fit(pd.DataFrame({"u": USERS}), RATINGS)
+    X = pd.DataFrame(TRUTH)
+    with pytest.raises(ValueError, match="got 20: 0, .*, 5 and 14 more; a mat"):
+        model.fit(X)
+    with pytest.raises(ValueError, match=r"got 4: 0, .* example X\[\[0, 1, 2"):
+        model.fit(X.iloc[:, :4])
+    with pytest.raises(ValueError, match=r"got 3; pass X\[:, :2\], with the ratings"):
+        model.fit(np.column_stack([PAIRS, RATINGS]), RATINGS)
+
+
+@pytest.mark.parametrize(
+    ("names", "cure"),
+    [
+        (["user", "item", "rating"], None),
+        (["rating", "user", "item"], "here X[['user', 'item', 'rating']]"),
+        (["movieId", "userId", "rating"], "here X[['userId', 'movieId', 'rating']]"),
+        (["user_ids", "Rating", "isbn"], "rename them"),
+        (["a", "b", "c"], None),
+        (["item", "user"], "here X[['user', 'item']]"),
+        (["user", "user_id"], None),
+        (["User-ID", "stars"], "rename them"),
+        (["movie", "film", 3], None),
+    ],
+)
+def test_names_that_mean_another_order(names, cure):
+    columns = [USERS, ITEMS, RATINGS][: len(names)]
+    X = pd.DataFrame(dict(zip(names, columns, strict=True)))
+    model = SchMPMatrixFactorization(**EXACT, max_iter=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, RATINGS if len(names) == 2 else None)
+    found = [str(each.message) for each in caught if each.category is UserWarning]
+    assert len(found) == (cure is not None)
+    if cure is not None:
+        assert cure in found[0]
+        assert f"{names[0]!r} for users, {names[1]!r} for items" in found[0]
+
+
 @pytest.mark.parametrize("is_lazy", [False, True])
 def test_matrices_of_another_package(is_lazy):
     foreign = pytest.importorskip("sparse")
@@ -510,12 +581,49 @@ def test_ids_that_cannot_be_compared():
         X = pd.DataFrame({"user": ["a", 1], "item": [1, 2]})
         SchMPMatrixFactorization(2).fit(X, [1, 2])
     model = SchMPMatrixFactorization(2).fit(PAIRS, RATINGS)
-    with pytest.raises(TypeError, match="users are of type <U1, but those of the fit"):
+    with pytest.raises(TypeError, match="users holds 'a' of type str, but the ids of"):
         model.predict(
             pd.DataFrame({"user": np.array(["a"]).astype("<U1"), "item": [1]}).to_numpy(
                 "<U1"
             )
         )
+
+
+ID_TYPES = [(int, str, "'1' of type str", "int"), (str, int, "1 of type int", "str")]
+
+
+@pytest.mark.parametrize("make", [np.asarray, pd.DataFrame])
+@pytest.mark.parametrize(("fitted", "asked", "found", "cure"), ID_TYPES)
+def test_ids_of_another_type_than_those_of_the_fit(make, fitted, asked, found, cure):
+    X = pd.DataFrame({"user": [1, 2, 1], "item": [1, 1, 2]})
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(X.astype(fitted), [1, 2, 3])
+    match = rf"s holds {found}, but .*fit are of type {cure}.*astype\({cure}\)"
+    other = make(X.astype(asked))
+    if make is pd.DataFrame:
+        other.columns = X.columns
+    with pytest.raises(TypeError, match=match):
+        model.predict(other)
+    with pytest.raises(TypeError, match=match):
+        model.partial_fit(other, [1, 2, 3])
+    with pytest.raises(TypeError, match=match):
+        model.recommend(X["user"].astype(asked), 1)
+    converted = model.predict(other.astype(fitted))
+    np.testing.assert_array_equal(converted, model.predict(X.astype(fitted)))
+
+
+def test_the_id_that_cannot_be_compared_is_named():
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(PAIRS, RATINGS)
+    with pytest.raises(TypeError, match="users holds 'ann' of type str, but the ids"):
+        model.recommend([0, 1, "ann", "bob"], 1)
+
+
+def test_a_single_id_is_no_column():
+    model = SchMPMatrixFactorization(2, max_iter=2).fit(PAIRS, RATINGS)
+    for method in (model.recommend, model.similar_users):
+        with pytest.raises(ValueError, match=r"got the single id 1; pass \[1\]"):
+            method(1, 3)
+    with pytest.raises(ValueError, match=r"users must be one column, .* \['ann'\]"):
+        model.recommend("ann")
 
 
 def test_a_matrix_has_no_weights():

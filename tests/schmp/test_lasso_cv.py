@@ -273,3 +273,10 @@ def test_folds_that_do_not_converge_are_told(wide):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SchMPLassoCV(**params).fit(X, y)
+
+
+def test_too_few_rows_for_the_default_folds(wide):
+    with pytest.raises(ValueError, match="n_samples=3, got cv=None, which means 5$"):
+        SchMPLassoCV().fit(wide["X"][:3], wide["number"][:3])
+    with pytest.raises(ValueError, match="n_samples=3, got cv=4$"):
+        SchMPLassoCV(cv=4).fit(wide["X"][:3], wide["number"][:3])

@@ -333,6 +333,28 @@ def test_no_steps_are_advised_for_which_there_is_no_memory(monkeypatch):
         assert ("leave refine at 'auto'" in text) == (limit == 10**9)
 
 
+@pytest.mark.parametrize("refine", ["auto", True, False])
+def test_steps_are_advised_only_where_they_are_off(refine):
+    data, params = spread_out()
+    params.update(refine=refine, tol=1e-6, max_iter=2, solver="sdca")
+    with pytest.warns(ConvergenceWarning, match="duality gap") as caught:
+        fit(*data, **params)
+    [text] = [str(each.message) for each in caught]
+    advised = "Raise max_iter or tol, scale the features, or leave refine at 'auto'"
+    if refine is False:
+        assert text.endswith(advised)
+    else:
+        assert text.endswith("Raise max_iter or tol, or scale the features")
+
+
+def test_no_more_passes_are_advised_where_they_change_nothing():
+    data, params = spread_out()
+    with pytest.warns(ConvergenceWarning, match="no longer lowered") as caught:
+        fit(*data, **params, refine=False)
+    [text] = [str(each.message) for each in caught]
+    assert "Raise tol, scale the features, or leave" in text
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("refine", ["auto", True])
 @pytest.mark.parametrize("first", [3, 5])

@@ -23,6 +23,7 @@ from dask_ma.data import (
     refuse_unfinished,
 )
 from dask_ma.schmp.factorization._agent import FactorizationResult, join, train
+from dask_ma.schmp.factorization._columns import columns_of, warn_of_order
 from dask_ma.schmp.factorization._cost import ranks_for_factors
 from dask_ma.schmp.factorization._fitted import (
     FittedFactorization,
@@ -301,6 +302,8 @@ class SchMPMatrixFactorization(FittedFactorization):
             of any size. Or all ratings as a matrix, whose rows are users and whose
             columns are items, numbered from 0: stored zeros are ratings, what is not
             stored is missing. Or a frame of users, items and ratings, without `y`.
+            Columns are taken by their places, in this order; a warning tells where
+            names such as "userId", "item" or "rating" say otherwise.
         y : array-like or Dask column of shape (n,), default=None
             Ratings of the pairs; None for a matrix, for a frame with a column of
             ratings, and for pairs that have happened once. A pair that is rated twice
@@ -380,7 +383,10 @@ class SchMPMatrixFactorization(FittedFactorization):
     def _validate_rows(
         self, X: Any, y: Any, *, reset: bool
     ) -> tuple[Any, Any, InputInfo]:
+        columns = columns_of(X)
         X, y = pairs_and_ratings(X, y)
+        if columns is not None:
+            warn_of_order(columns)
         holds_matrix = is_matrix(X, y)
         if y is None and not holds_matrix and self.feedback == "explicit":
             if not is_dask_collection(X):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,11 @@ def as_ids(values: Any, name: str) -> np.ndarray:
         If they are no column, or an id is missing.
     """
     ids = as_column(values)
+    if ids.ndim == 0:
+        raise ValueError(
+            f"{name} must be one column, got the single id {values!r}; pass "
+            f"[{values!r}]"
+        )
     if ids.ndim != 1:
         raise ValueError(f"{name} must be one column, got shape {ids.shape}")
     missing = np.zeros(len(ids), dtype=bool)
@@ -114,16 +120,18 @@ def find_ids(known: np.ndarray, values: Any, name: str) -> np.ndarray:
     Returns
     -------
     numbers : ndarray of int64 of shape (n,)
+
+    Raises
+    ------
+    TypeError
+        If they cannot be compared with those that are known.
     """
     ids = as_ids(values, name)
     if not len(known) or not len(ids):
         return np.full(len(ids), -1, dtype=np.int64)
     is_text = known.dtype.kind in "US", ids.dtype.kind in "US"
     if is_text[0] != is_text[1] and "O" not in (known.dtype.kind, ids.dtype.kind):
-        raise TypeError(
-            f"{name} are of type {ids.dtype}, but those of the fit of type "
-            f"{known.dtype}; convert them"
-        )
+        raise _of_another_type(known, ids, name)
     if known.dtype.kind in "iuf" and ids.dtype.kind in "iuf":
         known, ids = _comparable(known, ids)
     if known.dtype == ids.dtype and (span := _span(known, len(ids))) is not None:
@@ -132,9 +140,48 @@ def find_ids(known: np.ndarray, values: Any, name: str) -> np.ndarray:
         number[known - low] = np.arange(len(known))
         inside = (ids >= low) & (ids <= known[-1])
         return np.where(inside, number[np.where(inside, ids - low, 0)], -1)
-    places = np.searchsorted(known, ids)
+    try:
+        places = np.searchsorted(known, ids)
+    except TypeError as error:
+        raise _of_another_type(known, ids, name) from error
     places[places == len(known)] = 0
     return np.where(known[places] == ids, places, -1).astype(np.int64)
+
+
+def _of_another_type(known: np.ndarray, ids: np.ndarray, name: str) -> TypeError:
+    """Error of ids that cannot be compared with those of the fit."""
+    strange = ids[np.argmin([_are_ordered(known[0], each) for each in ids])]
+    kinds = [_type_name(each) for each in (strange, known[0])]
+    cure = ""
+    if kinds[1] in ("int", "float", "str") and kinds[0] != kinds[1]:
+        cure = f", for example with astype({kinds[1]})"
+    return TypeError(
+        f"{name} holds {_plain(strange)!r} of type {kinds[0]}, but the ids of the fit "
+        f"are of type {kinds[1]}, such as {_plain(known[0])!r}; convert them to the "
+        f"type of the fit{cure}"
+    )
+
+
+def _are_ordered(a: Any, b: Any) -> bool:
+    """Whether one of two ids can be told to be the lesser one."""
+    if isinstance(a, str | bytes) != isinstance(b, str | bytes):
+        return False  # NumPy may make texts of numbers
+    try:
+        operator.lt(a, b)
+    except TypeError:
+        return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """A number or text of NumPy as one of Python."""
+    is_plain = isinstance(value, np.number | np.bool_ | np.str_ | np.bytes_)
+    return value.item() if is_plain else value
+
+
+def _type_name(value: Any) -> str:
+    """Name of the type of an id, in the words of Python."""
+    return type(_plain(value)).__name__
 
 
 class KnownVectors(NamedTuple):

@@ -19,6 +19,7 @@ from dask_ma.data import (
     row_blocks,
     to_csr,
 )
+from dask_ma.schmp.factorization._columns import columns_of, wrong_number
 from dask_ma.schmp.factorization._ids import (
     as_column,
     find_ids,
@@ -126,11 +127,19 @@ def is_matrix(X: Any, y: Any) -> bool:
 
 
 def pairs_and_ratings(X: Any, y: Any) -> tuple[Any, Any]:
-    """Pairs and ratings, which are the third column of a frame with three of them."""
-    columns = getattr(X, "columns", None)
-    if y is not None or columns is None or len(columns) != 3:
+    """Pairs and ratings, which are the third column of a frame with three of them.
+
+    Raises
+    ------
+    ValueError
+        If it is a frame of other columns.
+    """
+    columns = columns_of(X)
+    if columns is None or len(columns) == 2:
         return X, y
-    return X[list(columns[:2])], X[columns[2]]
+    if y is not None or len(columns) != 3:
+        raise wrong_number(columns)
+    return X[columns[:2]], X[columns[2]]
 
 
 def triples_of(X: Any, y: Any) -> Triples:
@@ -172,6 +181,8 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
         n_columns = X.shape[1] if X.ndim == 2 else 1
         if n_columns == 2:
             return X.iloc[:, 0].to_numpy(), X.iloc[:, 1].to_numpy()
+        if X.ndim == 2:
+            raise wrong_number(columns_of(X) or [])
     elif isinstance(X, list | tuple):
         lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in X}
         n_columns = lengths.pop() if len(lengths) == 1 else 0
@@ -182,9 +193,11 @@ def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
         n_columns = X.shape[1] if X.ndim == 2 else 0
         if n_columns == 2:
             return X[:, 0], X[:, 1]
+    cure = " pass X[:, :2], with the ratings as y;" if n_columns in (3, 4) else ""
     raise ValueError(
-        f"X must have two columns, user and item, got {n_columns}; a matrix of users x "
-        "items must be sparse, so that its zeros can be told from missing ratings"
+        f"X must have two columns, user and item, got {n_columns};{cure} a matrix "
+        "of users x items must be sparse, so that its zeros can be told from missing "
+        "ratings"
     )
 
 

@@ -304,8 +304,7 @@ def _splits(cv: Any, n_rows: int | None) -> Any:
         if n_folds < 2 or (n_rows is not None and n_folds > n_rows):
             raise ValueError(
                 "cv must be at least 2 and at most the number of rows, "
-                f"n_samples={n_rows}, got "
-                f"cv={cv}"
+                f"n_samples={n_rows}, got cv={cv}{', which means 5' * (cv is None)}"
             )
         return n_folds
     if n_rows is None:

@@ -160,15 +160,21 @@ class SFBEstimator(LinearEstimator):
             if result.converged
             else f"the maximum of {self.max_iter} passes was reached"
         )
-        cure = _cure(result)
-        if not cure and result.fitted.get("has_room", True) and self.penalty != "trace":
-            cure = "leave refine at 'auto'"
-        means = ["raise max_iter or tol", "scale the features", *filter(None, [cure])]
+        # More passes change nothing where they had come to their end.
+        means = ["raise tol" if result.converged else "raise max_iter or tol"]
+        means += ["scale the features", *filter(None, [self._better(result)])]
         return (
             f"{ended} with a duality gap of {gap:.3e}, {gap / objective:.2%} of the "
             f"objective; asked was {allowed:.2%} (tol={self.tol}). "
             f"{', '.join(means[:-1]).capitalize()}, or {means[-1]}"
         )
+
+    def _better(self, result: FitResult) -> str:
+        """What else ends nearer to the optimum; empty if it was done."""
+        cure, has_room = _cure(result), result.fitted.get("has_room", True)
+        if cure or self.refine is not False or self.penalty == "trace" or not has_room:
+            return cure
+        return "leave refine at 'auto'"
 
     def _unknown(self, result: FitResult) -> str | None:
         """The same where there is no duality gap."""

@@ -34,7 +34,7 @@ def not_numbers(memory: str, array: str | None = None) -> Callable[[Box], Any]:
     return refused(
         numpy=memory,
         array=f"X is a dask.array of dtype {array}.*{_NUMBERS}",
-        frame="X has columns that hold no numbers: 'a' .*Drop them, or give X as",
+        frame="X has columns that hold no numbers: 'a' .*Drop them, or make numbers",
     )
 
 
@@ -79,7 +79,7 @@ def given(X: Any) -> Callable[[Box], Call]:
 
 
 FRAMES = ("numpy", "frame")
-_COLUMN = "X has columns that hold no numbers: 'b' \\({}.*Drop (or encode )?them"
+_COLUMN = "X has columns that hold no numbers: 'b' \\({}.*Drop them"
 _TEXT = "X holds text .*expected rows of numbers; count the words with .*vectorize_text"
 
 NOT_FINITE = [
