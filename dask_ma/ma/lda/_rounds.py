@@ -110,7 +110,10 @@ class Rounds(ABC):
     def _expect(self, batch: Batch) -> np.ndarray:
         """Expected number of times that each word was drawn from each topic."""
         settings = self._params.inference
-        weights = self.topics.weights(batch.words, settings.threshold).weights
+        if self._params.word_weights == "mean":
+            weights = self.topics.mean_weights(batch.words).weights
+        else:
+            weights = self.topics.weights(batch.words, settings.threshold).weights
         found = infer_documents(batch.X, weights, self.prior, settings)
         if self._params.learn_prior:
             self._note_documents(found.gamma)
