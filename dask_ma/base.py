@@ -63,6 +63,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
     )
     _inactive: ClassVar[tuple[Inactive, ...]] = ()  # when parameters cannot act
     _join: ClassVar[Callable[..., Any] | None] = None  # what all ranks return
+    _sent_as: ClassVar[Callable[..., Any] | None] = None  # to the ranks, X in memory
 
     def _fit(
         self,
@@ -192,6 +193,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             is_multi_output=tags.multi_output,
             deal=self._deal,
             row_dtypes=self._row_dtypes,
+            sent_as=self._sent_as,
             copies=self._copies,
             spills=self._spills,
             join=None if self._join is None else partial(self._join, params=params),

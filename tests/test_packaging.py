@@ -75,8 +75,6 @@ def test_a_rank_loads_what_its_fit_needs(agent):
     method, _, part = agent.partition("._agent")[0].partition(".")
     others = [f"dask_ma.{method}.{name}" for name in parts if name != part]
     unused = ["dask.array", "dask_ma.base", "pandas", "scipy.optimize", "sklearn"]
-    if part == "sgd":  # whose steps are scikit-learn's
-        unused[2:] = ["sklearn.decomposition", "sklearn.neural_network"]
     not_needed = (*others, *unused)
     assert not {name for name in loaded if name.startswith(not_needed)}
 

@@ -3,8 +3,8 @@
 Processor time and memory of fresh processes: of imports, each beside what it rests on,
 and of the first fit of each estimator on new workers beside workers that have loaded
 NumPy, and what scikit-learn by itself costs such workers: ranks of MASGDClassifier need
-it, of SchMPLasso rank 0. All modules have been compiled before. Run ``python
-first_fit.py --help``; it takes some seconds of the processor. For Linux.
+it for steps of SGD, of SchMPLasso rank 0. All modules have been compiled before. Run
+``python first_fit.py --help``; it takes some seconds of the processor. For Linux.
 """
 
 from __future__ import annotations
@@ -39,12 +39,18 @@ IMPORTS = {
 #: Short fits to 2,000 x 10 numbers.
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "MASGDClassifier": {"max_iter": 1, "tol": None, "random_state": 0},
+    "MASGDClassifier, gradients": {
+        "paradigm": "gradient",
+        "max_iter": 1,
+        "tol": None,
+        "random_state": 0,
+    },
     "ButterflySGDClassifier": {"max_iter": 1, "tol": None, "random_state": 0},
     "SFBLogisticRegression": {"max_iter": 1, "refine": False, "random_state": 0},
     "MPCAClassifier": {"max_iter": 1, "random_state": 0},
     "MALDA": {"max_iter": 1, "random_state": 0},
     "SchMPLasso": {"alpha": 0.1},
-    "SchMPLDA": {"max_iter": 1, "random_state": 0},
+    "SchMPLDA": {"max_iter": 1, "fractions": "round", "random_state": 0},
 }
 _REPORT = """
 import sys, time
@@ -101,7 +107,8 @@ def fit(name: str) -> None:
     X, y = rng.random((2000, 10)), np.arange(2000) % 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        getattr(dask_ma, name)(**ESTIMATORS[name]).fit(X, y)
+        kind = getattr(dask_ma, name.split(",")[0])
+        kind(**ESTIMATORS[name]).fit(X, y)
 
 
 def measure_fits(name: str, n_workers: int) -> None:

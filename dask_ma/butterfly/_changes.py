@@ -17,6 +17,7 @@ from dask_ma.comm import (
     broadcast,
     butterfly_depth,
 )
+from dask_ma.kernels import RowPlaces, wide
 
 
 class Changes(NamedTuple):
@@ -38,34 +39,8 @@ class Changes(NamedTuple):
         return Changes(self.rows, self.values * factors(self.rows))
 
 
-class Places:
-    """Finds numbers of rows in lists of them, in time that follows the lists.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows that there are.
-    """
-
-    def __init__(self, n_rows: int) -> None:
-        self._places = np.zeros(n_rows, dtype=np.int32)
-
-    def distinct(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of a list, each once, in an order that the list decides."""
-        places = np.arange(len(rows), dtype=np.int32)
-        self._places[rows] = places
-        return rows[self._places.take(rows) == places]
-
-    def named(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of a list, each once as in :meth:`distinct`, and places of all there."""
-        # What is far away is looked at twice here, and four times by two calls.
-        places = np.arange(len(rows), dtype=np.int32)
-        self._places[rows] = places
-        last = self._places.take(rows)
-        is_last = last == places
-        numbers = np.cumsum(is_last, dtype=np.int32)
-        numbers -= 1
-        return rows[is_last], numbers.take(last)
+class Places(RowPlaces):
+    """Finds rows of changes, and adds changes up."""
 
     def find(
         self, within: np.ndarray, rows: np.ndarray
@@ -73,7 +48,7 @@ class Places:
         """Places of rows in a list of distinct ones, and which of them are there."""
         if not len(within):
             return np.zeros(len(rows), np.int32), np.zeros(len(rows), bool)
-        self._places[within] = np.arange(len(within), dtype=np.int32)
+        self._places[wide(within)] = np.arange(len(within), dtype=np.int32)
         # A row that is not in the list has the place of an earlier one, or 0.
         places = np.minimum(self._places.take(rows), np.int32(len(within) - 1))
         return places, within[places] == rows
@@ -82,9 +57,10 @@ class Places:
         """Sum of two changes; the order of the two makes no difference to a bit."""
         places, is_known = self.find(first.rows, second.rows)
         is_new = ~is_known
-        values = np.concatenate([first.values, second.values[is_new]])
-        values[places[is_known]] += second.values[is_known]
-        return Changes(np.concatenate([first.rows, second.rows[is_new]]), values)
+        new, known = np.flatnonzero(is_new), np.flatnonzero(is_known)
+        values = np.concatenate([first.values, second.values.take(new, axis=0)])
+        values[places.take(known)] += second.values.take(known, axis=0)
+        return Changes(np.concatenate([first.rows, second.rows.take(new)]), values)
 
     def add_up(self, parts: Sequence[Changes]) -> Changes:
         """Sum of one or more changes, in their order; rows may come again in each."""
@@ -102,7 +78,15 @@ def scale_rows(array: np.ndarray, rows: np.ndarray, factors: np.ndarray) -> None
     # To pick rows by `take` is several times as fast as by an index.
     values = array.take(rows, axis=0)
     values *= factors
-    array[rows] = values
+    put_rows(array, rows, values)
+
+
+def put_rows(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    """Set some rows."""
+    if array.shape[1] == 1:  # elements take less time than rows of one
+        array[:, 0][wide(rows)] = values[:, 0]
+    else:
+        array[wide(rows)] = values
 
 
 def no_changes(weights: np.ndarray) -> Changes:
@@ -295,7 +279,7 @@ class ButterflyMixer(Mixer):
             known = self._layers.pop(step)
             values = self.common.take(known.rows, axis=0)
             values += known.values
-            self.common[known.rows] = values
+            put_rows(self.common, known.rows, values)
             self._common = values
         self.step += 1
         return touched
@@ -303,9 +287,9 @@ class ButterflyMixer(Mixer):
     def settle(self, rows: np.ndarray) -> None:
         # Anew from the common ones, so that ranks that know the same have equal bits.
         if not self._layers and self._common is not None:
-            self.weights[rows] = self._common  # all that was exchanged
+            put_rows(self.weights, rows, self._common)  # all that was exchanged
             return
-        self.weights[rows] = self.common.take(rows, axis=0)
+        put_rows(self.weights, rows, self.common.take(rows, axis=0))
         for layer in self._layers.values():
             self.weights[layer.rows] += layer.values
 
@@ -349,7 +333,7 @@ class MeanMixer(Mixer):
         return rows
 
     def settle(self, rows: np.ndarray) -> None:
-        self.weights[rows] = self.common.take(rows, axis=0)
+        put_rows(self.weights, rows, self.common.take(rows, axis=0))
 
     def rescale(
         self, rows: np.ndarray | None, factors: Callable[[np.ndarray], np.ndarray]

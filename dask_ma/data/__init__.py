@@ -7,7 +7,7 @@ them ready for the kernels. X never passes through the client.
 from __future__ import annotations
 
 from dask_ma.data import _aligned as _aligned  # tells Dask how rows are sent
-from dask_ma.data._allocator import allocator, memory_taken
+from dask_ma.data._allocator import allocator, give_back_freed, memory_taken
 from dask_ma.data._blocks import is_foreign_sparse, is_sparse, n_bytes, to_csr
 from dask_ma.data._checks import check_size
 from dask_ma.data._collections import current_client
@@ -37,7 +37,7 @@ from dask_ma.data._memory import (
 )
 from dask_ma.data._partition import Deal, partition
 from dask_ma.data._recovery import can_be_had_again, drop_shards, recover_shards
-from dask_ma.data._room import Room, RoomSettings
+from dask_ma.data._room import Room, RoomSettings, Shelf
 from dask_ma.data._shard import Block, Shard, build_shard, join_groups, join_shard
 from dask_ma.data._spec import Partition, Piece, ShardSpec, rows_of
 from dask_ma.data._stream import (
@@ -63,6 +63,7 @@ __all__ = [
     "Shard",
     "ShardDigest",
     "ShardSpec",
+    "Shelf",
     "allocator",
     "apply_blockwise",
     "as_arrays",
@@ -80,6 +81,7 @@ __all__ = [
     "digest_shard",
     "drop_shards",
     "encode_labels",
+    "give_back_freed",
     "hand_back",
     "is_dask_collection",
     "is_foreign_sparse",

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["allocator", "memory_taken"]
+__all__ = ["allocator", "give_back_freed", "memory_taken"]
 
 
 @cache
@@ -27,6 +27,13 @@ def allocator() -> Any:
         return None
 
 
+def give_back_freed() -> None:
+    """Give what this process has freed back to the system, as far as possible."""
+    library = allocator()
+    if library is not None:
+        library.malloc_trim(0)
+
+
 def memory_taken() -> int:
     """Bytes that this process has in memory, as Dask counts them.
 
@@ -36,7 +43,5 @@ def memory_taken() -> int:
     -------
     n_bytes : int
     """
-    library = allocator()
-    if library is not None:
-        library.malloc_trim(0)
+    give_back_freed()
     return int(psutil.Process().memory_info().rss)

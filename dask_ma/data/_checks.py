@@ -152,7 +152,8 @@ def without_duplicates(X: Any) -> Any:
     head = csr_of((X.data, X.indices, X.indptr), X.shape, type(X))
     if head.has_canonical_format:
         return X
-    head = head.copy()
+    # Sums of whole numbers may be beyond those of few bytes.
+    head = head.astype(np.float64) if head.dtype.kind in "iu" else head.copy()
     head.sum_duplicates()
     return head
 

@@ -57,6 +57,7 @@ def partition(
     deal: Deal = "never",
     info: InputInfo | None = None,
     dtypes: Sequence[Any] = (np.float64, np.float32),
+    sent_as: Callable[[Any], Any] | None = None,
     copies: Kept = NOTHING_KEPT,
     spills: bool = False,
     needed: Any = None,
@@ -87,6 +88,9 @@ def partition(
         What X is; None looks at it.
     dtypes : sequence of dtypes, default=(float64, float32)
         Types that rows may have where they go to disks; any other becomes the first.
+    sent_as : callable, optional
+        Makes of rows of X, in memory, what is sent to their worker; None sends them as
+        they are.
     copies : Kept, optional
         What the fit is going to keep in memory; by default nothing.
     spills : bool, default=False
@@ -153,6 +157,7 @@ def partition(
         client,
         multi_output=multi_output,
         plan_rows=plan_contiguous if deal == "never" else plan_dealt,
+        sent_as=sent_as,
     )
 
 
@@ -170,6 +175,7 @@ def _from_memory(
     *,
     multi_output: bool,
     plan_rows: Callable[[Sequence[int], int], Plan],
+    sent_as: Callable[[Any], Any] | None,
 ) -> Partition:
     """Equal shares of the rows, as slices of one block."""
     for name, column in (("y", y), ("sample_weight", sample_weight)):
@@ -198,7 +204,7 @@ def _from_memory(
             for segments in plan
         ]
         return make_partition(info, info.n_rows, pieces)
-    return _scatter(info, info.n_rows, data, plan, addresses, client)
+    return _scatter(info, info.n_rows, data, plan, addresses, client, sent_as)
 
 
 def _scatter(
@@ -208,13 +214,18 @@ def _scatter(
     plan: Plan,
     addresses: Sequence[str],
     client: Client,
+    sent_as: Callable[[Any], Any] | None,
 ) -> Partition:
     """Send each rank its rows, once."""
     ranks = [rank for rank, segments in enumerate(plan) if segments]
+    sizes: dict[int, int] = {}
 
     def rows_of(rank: int) -> RawBlock:
         own = (part if part is None else _take(part, plan[rank]) for part in data)
-        return in_one_place(RawBlock(*own))
+        X, *columns = own
+        block = RawBlock(X if sent_as is None else sent_as(X), *columns)
+        sizes[rank] = n_bytes(block)
+        return in_one_place(block)
 
     def pieces_of(rank: int, future: Future) -> list[Piece]:
         stops = np.cumsum([s.stop - s.start for s in plan[rank]]).tolist()
@@ -232,18 +243,17 @@ def _scatter(
         [future] = scatter_each(client, lambda _: rows_of(rank), [address])
         return replace(spec, pieces=pieces_of(rank, future)), [future]
 
-    nbytes = n_bytes(data)
     futures = scatter_each(
         client,
         lambda place: rows_of(ranks[place]),
         [addresses[rank] for rank in ranks],
-        nbytes=nbytes,
+        nbytes=n_bytes(data),
     )
     pieces: list[list[Piece]] = [[] for _ in addresses]
     for rank, future in zip(ranks, futures, strict=True):
         pieces[rank] = pieces_of(rank, future)
     result = make_partition(info, n_rows, pieces)
-    result.bytes_scattered = nbytes
+    result.bytes_scattered = sum(sizes.values())
     result.owned += futures
     result.resend, result.is_resendable = resend, True
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dask_ma import _config
 from dask_ma.data._mapped import Pages, mapped_room, residency
 from dask_ma.data._stream import persists
 
-__all__ = ["Room", "RoomSettings"]
+__all__ = ["Room", "RoomSettings", "Shelf"]
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,7 @@ class Room:
         -------
         copies : list of ndarray of shape (n,)
         """
-        ends = np.cumsum([0, *map(len, arrays)]).tolist()
-        whole = self.empty(ends[-1], dtype)
-        if arrays:
-            np.concatenate(arrays, out=whole, casting="same_kind")
-        return [whole[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return _packed(arrays, dtype, self.empty)
 
     def _place(self) -> Path:
         """Folder of the files."""
@@ -122,3 +118,72 @@ class Room:
             return Path(get_worker().local_directory)
         except ValueError:  # no worker
             return Path(tempfile.gettempdir())
+
+
+class Shelf:
+    """Room for arrays of one dimension and type that come one after the other.
+
+    In memory they lie behind one another. Had each a place of its own, as those have
+    that come when there is no more room, what is needed for a while beside each of them
+    would leave gaps between them.
+
+    Parameters
+    ----------
+    room : Room
+        Where they lie.
+    most : int
+        About the elements of all arrays: memory is taken where these are written.
+    """
+
+    def __init__(self, room: Room, most: int) -> None:
+        self._room, self._most = room, most
+        self._whole: np.ndarray | None = None
+        self._end = 0
+
+    def empty(self, n: int, dtype: Any) -> np.ndarray:
+        """An array of `n` elements of any content.
+
+        Parameters
+        ----------
+        n : int
+        dtype : dtype
+
+        Returns
+        -------
+        array : ndarray of shape (n,)
+        """
+        if self._room.on_disk:
+            return self._room.empty(n, dtype)
+        if self._whole is None:
+            self._whole = self._room.empty(self._most, dtype)
+        if self._end + n > self._most or self._whole.dtype != dtype:
+            return self._room.empty(n, dtype)
+        self._end += n
+        return self._whole[self._end - n : self._end]
+
+    def pack(self, arrays: Sequence[np.ndarray], dtype: Any) -> list[np.ndarray]:
+        """Copies of arrays, as :meth:`Room.pack` makes them.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray of shape (n,)
+        dtype : dtype
+
+        Returns
+        -------
+        copies : list of ndarray of shape (n,)
+        """
+        return _packed(arrays, dtype, self.empty)
+
+
+def _packed(
+    arrays: Sequence[np.ndarray],
+    dtype: Any,
+    empty: Callable[[int, Any], np.ndarray],
+) -> list[np.ndarray]:
+    """Copies of arrays that lie behind one another in one that is made for them."""
+    ends = np.cumsum([0, *map(len, arrays)]).tolist()
+    whole = empty(ends[-1], dtype)
+    if arrays:
+        np.concatenate(arrays, out=whole, casting="same_kind")
+    return [whole[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]

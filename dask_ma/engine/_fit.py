@@ -309,6 +309,7 @@ class _Fit:
             deal=job.deal,
             info=job.info,
             dtypes=job.row_dtypes,
+            sent_as=job.sent_as,
             copies=job.copies,
             spills=job.spills,
             needed=job.agent,

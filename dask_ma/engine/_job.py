@@ -46,6 +46,8 @@ class Job:
         Which rows are dealt out to the ranks in short runs.
     row_dtypes : sequence of dtypes
         Types that the agent takes rows in.
+    sent_as : callable or None
+        Makes of X, in memory, what is sent to the ranks.
     copies : Kept
         What it keeps in memory beside the rows.
     spills : bool
@@ -68,6 +70,7 @@ class Job:
     is_multi_output: bool = False
     deal: Deal = "never"
     row_dtypes: Sequence[Any] = (np.float64, np.float32)
+    sent_as: Callable[[Any], Any] | None = None
     copies: Kept = Kept()
     spills: bool = False
     join: Callable[[list[Any]], Any] | None = None

@@ -144,6 +144,7 @@ from dask_ma.kernels._outer import (
     subtract_scaled,
     used_columns,
 )
+from dask_ma.kernels._places import RowPlaces, wide
 from dask_ma.kernels._row_solvers import (
     RowDescent,
     add_products,
@@ -157,6 +158,7 @@ from dask_ma.kernels._row_solvers import (
 from dask_ma.kernels._rows import (
     chunked_predictions,
     row_slice,
+    transposed,
     transposed_copy,
 )
 from dask_ma.kernels._second_order import (
@@ -219,6 +221,7 @@ __all__ = [
     "ROUNDED_LOSSES",
     "RowBatch",
     "RowDescent",
+    "RowPlaces",
     "SGD",
     "SMOOTHED_LOSSES",
     "Side",
@@ -343,9 +346,11 @@ __all__ = [
     "tokens_of_tile",
     "topics_bound",
     "topics_bound_of_totals",
+    "transposed",
     "transposed_copy",
     "triplet_losses",
     "used_columns",
+    "wide",
     "word_statistics",
     "word_weights",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dask_ma.comm import Group
+from dask_ma.comm import Group, allgather
 from dask_ma.data import (
     Shard,
     hand_back,
@@ -26,18 +26,25 @@ _MOST = 0.7
 def is_read(group: Group, shard: Shard) -> bool:
     """Whether rows lie on a disk, and their columns are too many for the memory.
 
+    A collective call, before any rank has columns: those of another rank of the process
+    are to come, and not there already.
+
     Parameters
     ----------
     group : Group
         This rank.
     shard : Shard
-        Its rows; the other ranks of the process are taken to have as many.
+        Its rows.
     """
-    if not shard.blocks or not is_on_disk(shard.blocks[0].X):
-        return False
-    n_here = len(group.local_ranks)
-    needed = memory_taken() + COPIES * shard.nbytes * n_here
-    return bool(needed > _MOST * memory_here())
+    is_there = bool(shard.blocks) and is_on_disk(shard.blocks[0].X)
+    known = [(memory_taken(), shard.nbytes if is_there else 0)]
+    if group.layout.n_nodes < group.size:
+        found: list[tuple[int, int]] = allgather(group, known[0])
+        known = [found[rank] for rank in group.local_ranks]
+    # At one time, a rank may have seen a little more of the process than another one.
+    taken = max(taken for taken, _ in known)
+    needed = taken + COPIES * sum(nbytes for _, nbytes in known)
+    return is_there and bool(needed > _MOST * memory_here())
 
 
 class ReadColumns:

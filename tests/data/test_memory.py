@@ -114,6 +114,16 @@ def test_duplicates_are_added_up_in_a_copy(kind):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_sums_of_duplicates_are_not_cut_off(dtype):
+    large = np.iinfo(dtype).max
+    X = sparse.csr_array(
+        (np.full(3, large), np.array([1, 1, 2]), np.array([0, 3])), dtype=dtype
+    )
+    single = without_duplicates(X)
+    assert single.toarray().tolist() == [[0, 2 * int(large), int(large)]]
+
+
 def test_a_fit_leaves_the_users_matrix_alone():
     rng = np.random.default_rng(0)
     X = halves(sparse.csr_matrix((rng.random((40, 5)) < 0.5).astype(float)))

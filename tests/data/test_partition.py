@@ -484,6 +484,34 @@ def test_memory_is_scattered_once(client, workers, clean, build, stack, Xy, conv
     assert result.bytes_scattered >= N * D * 8 + N * 16
 
 
+def test_rows_in_memory_are_sent_as_the_fit_wants_them(client, workers, clean, Xy):
+    """Also those that are sent once more, in place of rows that were lost."""
+    X, y = sp.csr_matrix(np.rint(Xy[0])), Xy[1]
+    result = partition(
+        X,
+        y,
+        n_ranks=4,
+        addresses=workers,
+        client=client,
+        sent_as=lambda rows: rows.astype(np.int16),
+    )
+    spec, futures = result.resend(1, result.shards[1], workers[0])
+    for found in (*result.shards, spec):
+        [piece] = found.pieces
+        block = piece.source.result()
+        assert block.X.dtype == np.int16
+        assert block.y.dtype == y.dtype
+        stop = piece.first + piece.stop - piece.start
+        assert not (block.X != X[piece.first : stop]).nnz
+    assert result.bytes_scattered < X.nnz * 8 + N * 8
+    result.owned += futures
+    result.release()
+    here = partition(
+        X, y, n_ranks=2, addresses=None, client=None, sent_as=lambda rows: 1 / 0
+    )
+    assert here.shards[0].pieces[0].source[0] is X  # nothing is sent
+
+
 def test_fewer_rows_in_memory_than_ranks(client, workers, clean, build):
     X = np.ones((2, 3))
     result = partition(X, [0, 1], n_ranks=4, addresses=workers, client=client)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dask_ma.data import Room, RoomSettings, is_on_disk, memory_here
+from dask_ma.data import Room, RoomSettings, Shelf, is_on_disk, memory_here
 from dask_ma.data._mapped import Pages, _drop, residency
 
 
@@ -52,6 +52,28 @@ def test_packed_arrays_lie_behind_one_another(tmp_path, on_disk):
     assert packed[0].base is packed[2].base
     assert is_on_disk(packed[0]) == on_disk
     assert room.pack([], np.int32) == []
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_arrays_of_a_shelf_lie_behind_one_another(tmp_path, on_disk):
+    """Those that come when there is no more room lie elsewhere."""
+    shelf = Shelf(Room(str(tmp_path), on_disk=on_disk), 6)
+    first, none = shelf.pack([np.arange(3), np.empty(0, np.int64)], np.int64)
+    second = shelf.empty(2, np.int64)
+    second[:] = 8, 9
+    last = shelf.pack([np.arange(4)], np.int64)[0]
+    other = shelf.empty(1, np.float32)
+    assert [a.tolist() for a in (first, none, second, last)] == [
+        [0, 1, 2],
+        [],
+        [8, 9],
+        [0, 1, 2, 3],
+    ]
+    assert other.dtype == np.float32
+    assert [is_on_disk(a) for a in (first, second, last, other)] == [on_disk] * 4
+    if not on_disk:
+        assert second.ctypes.data == first.ctypes.data + first.nbytes
+        assert last.base is not first.base
 
 
 @pytest.mark.skipif(

@@ -430,18 +430,42 @@ def test_blocks_are_joined_up_to_the_same_size_on_all_workers(
 
 
 @pytest.mark.parametrize(("n_here", "expected"), [(1, False), (2, True)])
-def test_columns_are_read_where_a_process_is_full(monkeypatch, n_here, expected):
+def test_columns_are_read_where_a_process_is_full(
+    monkeypatch, run_ranks, n_here, expected
+):
     """A copy of them would not fit beside what it has already."""
     monkeypatch.setattr(_read_columns, "memory_here", lambda: 1000)
     monkeypatch.setattr(_read_columns, "is_on_disk", lambda X: True)
     shard = Shard([Block(np.ones((5, 5)), None, None, 0, 0)], 5, np.dtype(float))
-    group = SimpleNamespace(local_ranks=range(n_here))  # 300 bytes for each
+
+    def found():  # 300 bytes of columns for each rank
+        return run_ranks(lambda group: _read_columns.is_read(group, shard), n_here)
+
     monkeypatch.setattr(_read_columns, "memory_taken", lambda: 0)
-    assert not _read_columns.is_read(group, shard)
+    assert not any(found())
     monkeypatch.setattr(_read_columns, "memory_taken", lambda: 390)
-    assert _read_columns.is_read(group, shard) == expected
+    assert found() == [expected] * n_here
     monkeypatch.setattr(_read_columns, "memory_taken", lambda: 410)
-    assert _read_columns.is_read(group, shard)
+    assert all(found())
+
+
+def test_columns_of_a_neighbour_do_not_count_twice(monkeypatch, run_ranks):
+    """A rank that has its own by now has looked at the memory after the others."""
+    monkeypatch.setattr(_read_columns, "memory_here", lambda: 1000)
+    monkeypatch.setattr(_read_columns, "is_on_disk", lambda X: True)
+    shard = Shard([Block(np.ones((5, 5)), None, None, 0, 0)], 5, np.dtype(float))
+    nothing = Shard([], 5, np.dtype(float))
+    taken = [90]
+    monkeypatch.setattr(_read_columns, "memory_taken", lambda: taken[0])
+
+    def on_rank(group):
+        found = _read_columns.is_read(group, nothing if group.rank == 2 else shard)
+        taken[0] += 300  # its columns
+        return found
+
+    assert run_ranks(on_rank, 3) == [False, False, False]
+    taken[0] = 110
+    assert run_ranks(on_rank, 3) == [True, True, False]
 
 
 # What becomes of rows ---------------------------------------------------------------

@@ -15,6 +15,7 @@ from dask_ma import (
     ButterflySGDClassifier,
     ButterflySGDRegressor,
     MASGDClassifier,
+    MASGDRegressor,
     MPCAClassifier,
     SchMPLDA,
     SchMPMatrixFactorization,
@@ -227,6 +228,19 @@ def test_classes_are_work():
     model = ButterflySGDRegressor()
     params = model._make_params(describe(np.ones((2, 2))))
     assert model._worthwhile_ranks(params, size._replace(n_classes=300), 8) == 1
+
+
+def test_classes_are_work_of_averaged_models():
+    size = size_of(100_000, 2_000, 20)
+    model = MASGDClassifier()
+    params = model._make_params(describe(np.ones((2, 2))))
+    found = [
+        model._worthwhile_ranks(params, size._replace(n_classes=n), 4) for n in (2, 10)
+    ]
+    assert found == [2, 4]
+    model = MASGDRegressor()
+    params = model._make_params(describe(np.ones((2, 2))))
+    assert model._worthwhile_ranks(params, size._replace(n_classes=10), 4) == 2
 
 
 def test_classes_reach_the_choice(inproc_client, configured):

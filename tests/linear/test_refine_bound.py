@@ -8,7 +8,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Ridge
 
 from dask_ma import MASGDClassifier
-from dask_ma.linear.refine._coordinates import Coordinates, Penalty
+from dask_ma.linear.refine._coordinates import Coordinates, Found, Penalty
+from dask_ma.linear.refine._lbfgs import LBFGS
+from dask_ma.linear.refine._search import Track
+from dask_ma.linear.refine._share import Share
 
 ALPHA, N_ROWS, N_FEATURES = 0.1, 60, 8
 
@@ -65,6 +68,24 @@ def test_nothing_is_known_without_a_penalty():
         coordinates.bound(*coordinates.bound_parts(np.zeros(3), np.zeros(3)), 1.0)
         == np.inf
     )
+
+
+def test_the_best_bound_so_far_holds():
+    """A later step whose gradient is steep says nothing that is not known better."""
+    coordinates = Coordinates(
+        np.zeros(1), np.ones(1), Penalty(1.0, 0.0), np.zeros(1), fit_intercept=False
+    )
+    share = Share(1)
+    track = Track(
+        np.zeros(1), LBFGS(coordinates.l1, share), coordinates, share, 1.0, 0.1
+    )
+    for objective, value, slope in ((1.0, 0.9, 0.01), (1.2, 0.8, 5.0)):
+        found = Found(objective, value, 0.05, np.array([slope]), None, None)
+        track.note(found)
+        track.update(found, 1e-3)
+        # What the smoothness costs, and next to nothing for the first slope.
+        assert track.excess == pytest.approx(0.05, rel=2e-3)
+    assert track.objective == 1.0
 
 
 @pytest.mark.parametrize(

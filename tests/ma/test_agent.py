@@ -1,5 +1,8 @@
 """Model averaging against scikit-learn's SGD, run by hand on each rank."""
 
+import sys
+import warnings
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -342,3 +345,25 @@ def test_diverged_model_is_refused(regression):
     with pytest.raises(ValueError, match="not finite after round 1.*lower eta0"):
         still.fit(X, y, coef_init=np.full(6, 1e200))
     assert not hasattr(still, "coef_")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"paradigm": "gradient", "max_iter": 2, "tol": None},
+        {"max_iter": 0, "refine": "lbfgs", "loss": "log_loss"},
+    ],
+    ids=["gradients", "no rounds"],
+)
+def test_what_makes_no_steps_of_scikit_learn_loads_none(params, monkeypatch):
+    """It takes several times the memory of all else that a new worker loads."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), np.arange(40) % 2
+    model = MASGDClassifier(random_state=0, **params)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = model.fit(X, y).coef_
+        monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+        np.testing.assert_array_equal(model.fit(X, y).coef_, expected)
+    with pytest.raises(ImportError):
+        MASGDClassifier(random_state=0).fit(X, y)

@@ -21,7 +21,6 @@ from dask_ma.mpca import Torch  # noqa: E402
 from dask_ma.mpca.networks._network import ProximalTerm  # noqa: E402
 from dask_ma.mpca.torch._module import make_module, pack_module  # noqa: E402
 from dask_ma.mpca.torch._spec import TorchSpec  # noqa: E402
-from dask_ma.mpca.torch._values import Values, host_copy  # noqa: E402
 
 RATE = 0.01
 N_ROWS, N_FEATURES, N_CLASSES = 40, 6, 3
@@ -390,20 +389,6 @@ def test_building_leaves_random_numbers_of_others_alone():
     assert torch.equal(torch.rand(3), expected)
     np.testing.assert_array_equal(first, second)
     assert (first != other).any()
-
-
-def test_values_come_and_go_through_memory_of_the_host():
-    """The way to a GPU and back, with nothing but the processor."""
-    values = Values(Perceptron(), torch.device("cpu"))
-    assert host_copy(values.flat) is None
-    expected = values.read(0, 20)
-    values._host = torch.empty_like(values.flat)
-    np.testing.assert_array_equal(values.read(0, 20), expected)
-    part = values.read(3, 6)
-    values.write(3, np.array([1, 2, 3]))
-    assert values.read(2, 7)[1:4].tolist() == [1, 2, 3]
-    np.testing.assert_array_equal(part, expected[3:6])
-    assert values.flat[3:6].tolist() == [1, 2, 3]
 
 
 # Criteria and weights

@@ -45,7 +45,7 @@ def linear(n_outputs=3):
 
 def fitted(X, y=None, cls=MPCAClassifier, module=linear, **params):
     """A model of a module; what a rank does is the same each time."""
-    network = Torch(module, device="cpu", **params.pop("torch", {}))
+    network = Torch(module, **{"device": "cpu", **params.pop("torch", {})})
     weight = params.pop("weight", None)
     return cls(module=network, **{**EVEN, **params}).fit(X, y, weight)
 

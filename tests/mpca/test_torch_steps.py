@@ -633,7 +633,8 @@ class NotingEpochs(Noting):
 
 @pytest.mark.parametrize("strategy", ["mpca", "synchronous", "parameter_server"])
 def test_callbacks_on_each_rank(multi, strategy, tmp_path):
-    network = Torch(Perceptron, callbacks=[NotingEpochs(tmp_path), object()])
+    callbacks = [NotingEpochs(tmp_path), object()]
+    network = Torch(Perceptron, device="cpu", callbacks=callbacks)
     model = MPCAClassifier(
         module=network, n_ranks=2, max_iter=3, strategy=strategy, **QUICK
     ).fit(*multi)

@@ -15,7 +15,7 @@ from dask_ma.data import _room as rooms
 from dask_ma.data import memory_taken
 from dask_ma.exceptions import InsufficientMemoryError
 from dask_ma.kernels import TileSampler, _gibbs_proposals
-from dask_ma.schmp.topics import _documents, _layout, _program
+from dask_ma.schmp.topics import _cells, _documents, _layout, _program
 from dask_ma.schmp.topics import _room as topic_rooms
 from dask_ma.schmp.topics._documents import Documents
 from dask_ma.schmp.topics._exact import ExactMoves
@@ -106,6 +106,7 @@ def test_memory_of_a_token(
     monkeypatch.setattr(_program, "_MOST_TOKENS", 4_000)
     monkeypatch.setattr(_documents, "_PART", 1_000)
     monkeypatch.setattr(_layout, "_CHUNK", 1_000)
+    monkeypatch.setattr(_cells, "_CHUNK", 1_000)
     monkeypatch.setattr(_gibbs_proposals, "_RUN_TOKENS", 1_000)
     rng = np.random.default_rng(1)
     many = sparse.csr_array(rng.poisson(1.5, size=(800, 120)).astype(float))
@@ -341,7 +342,7 @@ def test_weights_of_words_take_little(monkeypatch):
     """Beside the words, which may be on a disk."""
     monkeypatch.setattr(_layout, "_CHUNK", 1000)
     words = np.arange(2_000_000, dtype=np.int32) % 60
-    local = SimpleNamespace(documents=SimpleNamespace(words=words))
+    local = SimpleNamespace(documents=SimpleNamespace(words=words, rows=None))
     program = GibbsTopics(SimpleNamespace(n_features=60, synchronize="rotation"))
     with traced() as memory:
         weights = program.weights(local)

@@ -179,10 +179,10 @@ class Refinement(Method):
         best, before, verdict = self._best, self._before, Verdict()
         assert best is not None
         found = self._find(sums)
-        best.update(self._request, found)
         if self._search is not None:
             verdict = self._search.tell(found)
         verdict = self._agree(verdict)
+        best.update(self._request, found)  # others wait for what is asked next
         record["objective"] = float(best.objectives.mean())
         record["excess"] = verdict.excess
         self._is_done = verdict.is_done

@@ -101,6 +101,7 @@ class Track:
         self.trial = self.best = start
         self.width = width
         self.objective = self.excess = np.inf
+        self._floor = -np.inf  # what no model is below
         self.is_stuck = False
         self._rule = rule
         self._coordinates = coordinates
@@ -213,7 +214,10 @@ class Track:
         # Before the search of a rounder loss has come back to the best model, it knows
         # little of what that one could gain.
         certain = bound if 0 < gap < over else left
-        self.excess = max(0.0, certain + gap - over)
+        # Bounds rise and fall from step to step; the best one so far holds for all.
+        self._floor = max(self._floor, found.objective - gap - bound)
+        excess = min(certain + gap - over, self.objective - self._floor)
+        self.excess = max(0.0, excess)
         if gap > _SHARE * tolerance and left <= max(gap, 0.5 * tolerance):
             self._narrow(gap, tolerance)
         elif cannot_fall and self.excess > tolerance:

@@ -84,7 +84,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
             "pa2"}, default="auto"
         Step size of each rank's SGD. "auto" tries some on a sample of the rows, takes
         the best, and halves it whenever passes cease to improve the objective; with
-        ``paradigm="gradient"`` it is "optimal". The others are as in SGDClassifier:
+        ``paradigm="gradient"`` it is "optimal". Sparse rows with 32 classes or more
+        make steps of 16 rows then. The others are as in SGDClassifier:
         "adaptive" divides `eta0` by 5 whenever the rounds stop to improve the
         objective. "pa1" and "pa2" need ``loss="hinge"``.
     eta0 : float, default=0.01

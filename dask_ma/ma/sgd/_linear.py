@@ -97,11 +97,12 @@ class LinearMA(LinearEstimator):
         """As many as gain more than they lose by working alone and by messages."""
         if is_gradient(params.paradigm):
             return n_threads
+        has_many = params.is_classifier and size.n_classes > 2
         sizes = Sizes(
             n_ranks=1,
             n_rows=size.n_rows,
             n_stored=size.n_stored,
-            n_problems=1,  # nobody knows the classes yet
+            n_problems=size.n_classes if has_many else 1,
             n_features=size.n_features,
             link_bandwidth=_config.get_bytes("comm.link-bandwidth"),
         )

@@ -210,9 +210,11 @@ class SendModel(Paradigm):
             # The L1 penalty of a pass, or of a longer round, is due at the mean: only
             # there are zeros that all ranks agree on.
             share = self._problem.weight / self._problem.total_weight
-            parts = [*own, np.array(threshold)] if self._has_l1 else list(own)
-            shares = [array * share for array in parts]
-        merged = aggregate(self._group, shares, self._aggregation)
+            merged = [*own, np.array(threshold)] if self._has_l1 else list(own)
+            if self._group.size > 1:
+                merged = [array * share for array in merged]
+        if self._group.size > 1:
+            merged = aggregate(self._group, merged, self._aggregation)
         if self._has_l1:
             threshold = self.due.threshold + float(merged.pop())
             self.due = Due(threshold, self.due.epochs + self.epochs)

@@ -13,15 +13,16 @@ so only that of many steps puts to 0 what has no part in the model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from sklearn import config_context
-from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dask_ma.data import Block, Shard, join_groups, read_ahead
 from dask_ma.kernels import Loss, row_slice
 from dask_ma.linear import LinearModel
+from dask_ma.ma.sgd._joint_sgd import JointSGD, goes_jointly
 from dask_ma.ma.sgd._loss_sgd import LossSGD
 from dask_ma.ma.sgd._params import FitParams, penalty_weights
 from dask_ma.ma.sgd._steps import Steps, steps_of
@@ -41,7 +42,8 @@ class LocalSGD:
     scikit-learn's estimator does the work through ``partial_fit``: its loop is
     compiled, costs each row its non-zeros, and releases the GIL. A call costs a look at
     all coefficients besides, so small blocks are joined for it. For a loss that it does
-    not have, :class:`LossSGD` takes its place.
+    not have, :class:`LossSGD` takes its place, and for many classes of sparse rows
+    :class:`JointSGD`.
 
     Parameters
     ----------
@@ -71,7 +73,12 @@ class LocalSGD:
         self._shard = shard
         self._seed = seed
         self._shuffle = bool(params.shuffle)
-        self._estimator = _make_estimator(params)
+        self._params = params
+        self._joint: JointSGD | None = None
+        if goes_jointly(shard, n_problems, params):
+            self._joint = JointSGD(
+                shard.n_features, n_problems, params, positive_weight, shard.dtype
+            )
         self._positive_weight = positive_weight
         self._steps = steps_of(params)
         self._l1 = penalty_weights(params)[1]
@@ -91,6 +98,11 @@ class LocalSGD:
         self._rotate = False
         self._segments: Iterator[Block] | None = None
         self._rest: Block | None = None
+
+    @cached_property
+    def _estimator(self) -> Any:
+        """What makes the steps; made for the first of them."""
+        return _make_estimator(self._params)
 
     @property
     def t(self) -> float:
@@ -149,6 +161,8 @@ class LocalSGD:
         pending = self._go_over(n_rows)
         self._n_runs += 1
         self._n_rows += n_rows
+        if self._joint is not None:
+            self._coef, self._intercept = self._joint.copy()
         return (
             LinearModel(
                 self._coef.astype(model.coef.dtype, copy=False),
@@ -163,11 +177,17 @@ class LocalSGD:
         generator = np.random.MT19937(self._seed_of(_SGD, self._n_runs))
         self._random_state = np.random.RandomState(generator)
         dtype = self._shard.dtype
+        if self._joint is not None:
+            self._joint.load(model)
+            return
         self._coef = np.array(model.coef, dtype=dtype, order="C")
         self._intercept = np.array(model.intercept, dtype=dtype)
 
     def _take_steps(self, block: Block, t: float) -> None:
         """Go over a block once for each problem; the first step has the number `t`."""
+        if self._joint is not None:
+            self._joint.go_over(block, self._steps, t, self._random_state)
+            return
         n_problems, sgd = len(self._coef), self._estimator
         seeds: Any = [self._random_state]
         if n_problems > 1:
@@ -190,8 +210,9 @@ class LocalSGD:
     def _go_over(self, n_rows: int) -> float:
         """Take SGD's steps for the next rows; return the threshold that is due."""
         done, due = 0, 0.0
-        # The blocks have been checked; the setting is this thread's own.
-        with config_context(assume_finite=True, skip_parameter_validation=True):
+        # Joint steps need no estimator, which would load scikit-learn.
+        is_joint = self._joint is not None
+        with nullcontext() if is_joint else _unchecked(self._estimator):
             for block in self._take(n_rows):
                 self._take_steps(block, self._t + done)
                 if self._l1:
@@ -268,6 +289,9 @@ def _make_estimator(params: FitParams) -> Any:
             fit_intercept=params.fit_intercept,
             shuffle=bool(params.shuffle),
         )
+    # Ranks that make no such steps, as with sums of gradients, do without its 140 MB.
+    from sklearn.linear_model import SGDClassifier, SGDRegressor
+
     kind = SGDClassifier if params.is_classifier else SGDRegressor
     split = l1 > 0
     sgd = kind(
@@ -283,6 +307,18 @@ def _make_estimator(params: FitParams) -> Any:
         # For scikit-learn to look at the classes takes longer than steps over few rows.
         sgd.classes_ = np.arange(2)
     return sgd
+
+
+def _unchecked(sgd: Any) -> AbstractContextManager[None]:
+    """Have scikit-learn look no more at blocks that have been checked."""
+    if isinstance(sgd, LossSGD):
+        return nullcontext()
+    from sklearn import config_context  # loaded with the estimator
+
+    found: AbstractContextManager[None] = config_context(
+        assume_finite=True, skip_parameter_validation=True
+    )  # the setting is this thread's own
+    return found
 
 
 def soft_threshold(coef: np.ndarray, threshold: float) -> None:

@@ -191,7 +191,8 @@ def _try(
         own, _, threshold = solver.run(model, 1.0)
     except ValueError:  # scikit-learn's, of numbers that are not finite
         return np.array([np.inf, weight])
-    soft_threshold(own.coef, threshold)
+    if threshold:
+        soft_threshold(own.coef, threshold)
     losses = loss_sums(
         block.X,
         block.y,

@@ -47,6 +47,11 @@ class StepOptions:
         ends = [n_rows * part // n_parts for part in range(n_parts + 1)]
         return [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
 
+    @property
+    def clips(self) -> bool:
+        """Whether gradients have a limit."""
+        return self.clip_value is not None or self.clip_norm is not None
+
     def clip(self, gradient: torch.Tensor) -> None:
         """Shorten a gradient in place.
 

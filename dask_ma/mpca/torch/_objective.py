@@ -97,7 +97,7 @@ class Objective:
         target = self._target(output, y)
         if sample_weight is None:
             return self._criterion(output, target).mean()
-        weight = torch.tensor(sample_weight, dtype=torch.float32, device=self._device)
+        weight = self._send(sample_weight, torch.float32)
         return self._weighted(output, target, weight)
 
     def shares(
@@ -222,12 +222,19 @@ class Objective:
     def _target(self, output: torch.Tensor, y: np.ndarray) -> torch.Tensor:
         is_float = self._n_classes is None or not self._has_codes
         if is_float or self._has_one_unit:
-            target = torch.tensor(y, dtype=torch.float32, device=self._device)
-            return target.reshape(output.shape)
-        codes = torch.tensor(y, dtype=torch.int64, device=self._device)
+            return self._send(y, torch.float32).reshape(output.shape)
+        codes = self._send(y, torch.int64)
         if self._n_codes is None:
             return codes
         return codes.reshape(len(output), *output.shape[2:])
+
+    def _send(self, values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        """A copy of an array on the device."""
+        sent = torch.tensor(values, dtype=dtype)
+        if self._device.type == "cuda":
+            # From other memory, a copy begins only once all kernels before it are done.
+            sent = sent.pin_memory()
+        return sent.to(self._device, non_blocking=True)
 
     def _weighted(
         self, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor

@@ -109,8 +109,8 @@ class TorchNetwork(Network):
         self._optimizer = PacedOptimizer(
             build_optimizer(self._values.trained), learning_rate_init
         )
-        self.n_values = len(self._values.flat)
-        self.n_parameters = len(self._values.gradient)
+        self.n_values = self._values.n_values
+        self.n_parameters = self._values.n_parameters
         self.dtype = np.dtype(np.float32)
         self._state = TrainingState(module, self._optimizer.optimizer, 0, 1)
 
@@ -169,7 +169,9 @@ class TorchNetwork(Network):
                 self._shift(term)
         elif form != "loss":
             raise ValueError(f"form must be 'shift' or 'loss', got {form!r}")
-        loss = self._differentiate(X, y, sample_weight)
+        has_terms = form == "loss" and len(proximal_terms) > 0
+        flat = has_terms or self._options.clips
+        loss = self._differentiate(X, y, sample_weight, flat=flat)
         if form == "loss":
             for term in proximal_terms:
                 self._tilt(term)
@@ -196,7 +198,8 @@ class TorchNetwork(Network):
 
     def descend(self, gradient: np.ndarray, learning_rate: float) -> None:
         """Make a step with the gradient of all ranks, cut to its limits."""
-        self._values.gradient.copy_(torch.from_numpy(gradient))
+        self._values.take_gradient()
+        self._values.from_numpy(self._values.gradient, 0, gradient)
         self._options.clip(self._values.gradient)
         self._make_step(learning_rate)
         self._note_step(self._state.loss)
@@ -268,10 +271,12 @@ class TorchNetwork(Network):
         sample_weight: np.ndarray | None,
         *,
         is_part: bool = False,
+        flat: bool = True,
     ) -> float:
-        """Compute the gradient in place; returns the loss."""
-        self._module.train()
-        self._values.gradient.zero_()
+        """Compute the gradient, end to end or not; returns the loss."""
+        if not self._module.training:  # to set it takes as long as some kernels
+            self._module.train()
+        self._values.begin_gradient(flat=flat)
         loaded = X if isinstance(X, Loaded) else self.prepare(X)
         y = y if loaded.target is None else loaded.target
         parts = self._options.parts(len(y))
@@ -285,9 +290,10 @@ class TorchNetwork(Network):
             loss = loss if len(parts) == 1 else share * loss
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             total += loss.detach()
+        self._values.complete_gradient()
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer.optimizer)
-        if not is_part:
+        if flat and not is_part:
             self._options.clip(self._values.gradient)
         self._values.take_in_buffers()
         return float(total)

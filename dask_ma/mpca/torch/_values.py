@@ -6,6 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from dask_ma.mpca.torch._placement import Placement
+
+# Values in 16 bytes: what a GPU reads at once. Kernels for tensors that begin anywhere
+# else are slower, and those of cuDNN fail.
+_ALIGNMENT = 4
+
 
 def value_tensors(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors of a module that make up its vector, in order.
@@ -68,34 +74,81 @@ class Values:
         On its device; in float32. Its tensors become views.
     device : torch.device
         Where the module is.
+    alignment : int or None, default=None
+        The module's tensors begin at multiples of it in the flat one; None for 1 on a
+        processor and what a device can read at once elsewhere.
 
     Attributes
     ----------
     trained : list of Tensor
         Parameters with `requires_grad`.
-    flat : Tensor of shape (n_values,)
-        All values, the trained ones first.
-    gradient : Tensor of shape (n_parameters,)
-        Gradients of the trained parameters, whose `grad` are views of it.
+    n_values : int
+        Length of the vector: all values, the trained ones first.
+    n_parameters : int
+        How many of them are trained.
+    flat : Tensor of shape (>= n_values,)
+        The vector; between tensors there may be gaps, of zeros.
+    gradient : Tensor of shape (>= n_parameters,)
+        Gradients of the trained parameters, with the same gaps, after
+        :meth:`begin_gradient`.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, alignment: int | None = None
+    ) -> None:
+        if alignment is None:
+            alignment = 1 if device.type == "cpu" else _ALIGNMENT
         self.trained, kept = value_tensors(module)
         tensors = self.trained + kept
         sizes = [tensor.numel() for tensor in tensors]
-        self.flat = torch.empty(sum(sizes), dtype=torch.float32, device=device)
-        for tensor, part in zip(tensors, self.flat.split(sizes), strict=True):
-            view = part.view(tensor.shape)
+        n_trained = len(self.trained)
+        self._placement = placement = Placement(sizes, alignment)
+        self.n_values, self.n_parameters = sum(sizes), sum(sizes[:n_trained])
+        self.flat = torch.zeros(placement.length, dtype=torch.float32, device=device)
+        places = list(zip(tensors, placement.starts, strict=True))
+        for tensor, start in places:
+            view = self.flat[start : start + tensor.numel()].view(tensor.shape)
             view.copy_(tensor.detach())
             tensor.data = view
-        self.gradient = torch.zeros(
-            sum(sizes[: len(self.trained)]), dtype=torch.float32, device=device
-        )
-        parts = self.gradient.split(sizes[: len(self.trained)])
-        for tensor, part in zip(self.trained, parts, strict=True):
-            tensor.grad = part.view(tensor.shape)
+        self.gradient = torch.zeros_like(self.flat[self.around(0, self.n_parameters)])
+        self._parts = [
+            self.gradient[start : start + tensor.numel()].view(tensor.shape)
+            for tensor, start in places[:n_trained]
+        ]
         self._buffers = _buffers(module)
-        self._host = host_copy(self.flat)
+        self._host = None
+        if device.type != "cpu" or alignment > 1:
+            self._host = host_memory(self.n_values, device)
+
+    def begin_gradient(self, *, flat: bool) -> None:
+        """Forget the last gradient.
+
+        Parameters
+        ----------
+        flat : bool
+            Whether the next one is to come to :attr:`gradient`, whose views become the
+            `grad` of the parameters. Else these have none, and take what comes instead
+            of adding it up, a kernel less for each.
+        """
+        if flat:
+            self.gradient.zero_()
+            self.take_gradient()
+            return
+        for tensor in self.trained:
+            tensor.grad = None
+
+    def take_gradient(self) -> None:
+        """Make the values of :attr:`gradient` the `grad` of the parameters."""
+        for tensor, part in zip(self.trained, self._parts, strict=True):
+            tensor.grad = part
+
+    def complete_gradient(self) -> None:
+        """Have a dense gradient of each parameter, of zeros if it had no part."""
+        for tensor in self.trained:
+            if tensor.grad is None:
+                tensor.grad = torch.zeros_like(tensor)
+            elif tensor.grad.is_sparse:  # which few optimisers take
+                tensor.grad = tensor.grad.to_dense()
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Copy of the values from `start` to `stop`."""
@@ -105,22 +158,46 @@ class Values:
         """Replace the values from `start` on."""
         self.from_numpy(self.flat, start, values)
 
+    def around(self, start: int, stop: int) -> slice:
+        """Where the values from `start` to `stop` lie in `flat`, with gaps between."""
+        return self._placement.around(start, stop)
+
     def to_numpy(self, tensor: torch.Tensor, start: int, stop: int) -> np.ndarray:
-        """Part of a tensor no longer than `flat`, as it is until the next call."""
+        """Values in a tensor like `flat` or `gradient`, as it is until the next call.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            With the gaps of `flat`, as far as it goes.
+        start, stop : int
+            Part of the vector.
+
+        Returns
+        -------
+        values : ndarray of shape (stop - start,)
+            Memory of the tensor, or memory that the next call writes to.
+        """
         if self._host is None:
             return tensor[start:stop].numpy()
         part = self._host[start:stop]
-        part.copy_(tensor[start:stop])
+        runs = [tensor[run.tensor] for run in self._placement.between(start, stop)]
+        if runs:  # brought together on the device: a copy from there takes its time
+            part.copy_(runs[0] if len(runs) == 1 else torch.cat(runs))
         return part.numpy()
 
     def from_numpy(self, tensor: torch.Tensor, start: int, values: np.ndarray) -> None:
-        """Replace part of a tensor no longer than `flat`."""
+        """Replace values in a tensor like `flat` or `gradient`, from `start` on."""
         stop = start + len(values)
         if self._host is None:
             tensor.numpy()[start:stop] = values
             return
         self._host.numpy()[start:stop] = values
-        tensor[start:stop].copy_(self._host[start:stop])
+        runs = self._placement.between(start, stop)
+        staged = self._host[start:stop]
+        if len(runs) > 1:
+            staged = staged.to(tensor.device)
+        for run in runs:
+            tensor[run.tensor].copy_(staged[run.vector])
 
     @torch.no_grad()
     def take_in_buffers(self) -> None:
@@ -132,13 +209,11 @@ class Values:
                 setattr(owner, name, home)
 
 
-def host_copy(flat: torch.Tensor) -> torch.Tensor | None:
-    """Memory through which values come and go; None where NumPy can see them."""
-    if flat.device.type == "cpu":
-        return None
+def host_memory(n_values: int, device: torch.device) -> torch.Tensor:
+    """Memory of the processor through which values come from a device and go there."""
     # Pinned: a GPU copies to and from such memory without help of the processor.
-    pinned = flat.device.type == "cuda"
-    return torch.empty(flat.shape, dtype=flat.dtype, pin_memory=pinned)
+    pinned = device.type == "cuda"
+    return torch.empty(n_values, dtype=torch.float32, pin_memory=pinned)
 
 
 def _buffers(module: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
@@ -183,10 +258,11 @@ class JointModel:
         Returns
         -------
         values : list of (slice, Tensor)
+            Where they lie in `flat` and in `gradient`, gaps of zeros included.
         """
-        stop = min(stop, len(self._values.gradient))
+        stop = min(stop, self._values.n_parameters)
         parts = [(max(a, start), min(b, stop)) for a, b in self._known]
-        drawn = [slice(a, b) for a, b in parts if a < b]
+        drawn = [self._values.around(a, b) for a, b in parts if a < b]
         if self._joint is None:
             return []
         return [(part, self._joint[part]) for part in drawn]

@@ -106,6 +106,8 @@ class RunParams:
         As in :func:`run`.
     has_targets : bool
         Whether the rows have targets.
+    row_dtypes : tuple of dtypes
+        Types that the program takes rows in; any other becomes the first.
     """
 
     program: bytes
@@ -114,6 +116,7 @@ class RunParams:
     n_schedulers: int
     report_every: int
     has_targets: bool
+    row_dtypes: tuple[Any, ...] = (np.float64, np.float32)
 
 
 def run(
@@ -363,7 +366,11 @@ class Rounds(Method):
     def _make_engine(self, state: State | None) -> None:
         """Let the program see the rows; a collective call."""
         params, program = self._params, self._program
-        shard = build_shard(self._arguments, require_labels=params.has_targets)
+        shard = build_shard(
+            self._arguments,
+            dtype=params.row_dtypes,
+            require_labels=params.has_targets,
+        )
         if isinstance(program, RotationProgram):
             self.engine = RotationEngine(
                 self.context, program, shard, log=self.log, state=state

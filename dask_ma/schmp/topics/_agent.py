@@ -19,6 +19,7 @@ from dask_ma.engine import (
 from dask_ma.schmp.runtime._block_states import join_parts
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._run import Rounds, RunParams
+from dask_ma.schmp.topics._documents import COUNT_DTYPES
 from dask_ma.schmp.topics._params import GibbsParams
 from dask_ma.schmp.topics._program import GibbsTopics
 
@@ -64,6 +65,7 @@ class TopicRounds(Rounds):
             n_schedulers=1,
             report_every=1,
             has_targets=False,
+            row_dtypes=COUNT_DTYPES,
         )
         super().__init__(context, GibbsTopics(params), arguments, run)
         self._since, self._cost = perf_counter(), 0.0
@@ -95,12 +97,12 @@ class TopicRounds(Rounds):
     def state_dict(self) -> Snapshot | None:
         """Blocks, and the tokens of this rank; None where they are not kept.
 
-        That is until all tokens have topics, and soon after the last state, unless
-        somebody asks for states.
+        That is until all tokens have topics, soon after the last state, and at the end,
+        from which nothing goes on, unless somebody asks for states.
         """
         local, context = self.engine.local, self.context
         is_asked_for = context.is_checkpointed or context.is_followed
-        is_due = self._is_due or is_asked_for or self.is_complete
+        is_due = is_asked_for or (self._is_due and not self.is_complete)
         if self.engine.iteration <= local.moves.n_stages or not is_due:
             return None
         self._since, self._is_keeping = perf_counter(), True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,9 +14,13 @@ from dask_ma.comm import Group, allgather, allreduce, gather
 from dask_ma.data import Block, Room, Shard, hand_back
 from dask_ma.engine import State
 from dask_ma.kernels import document_stages
+from dask_ma.schmp.topics._cells import CountRows, ranges, rows_in_order
 
 _PART = 2**16  # tokens that are read together
+_LARGEST = np.iinfo(np.uint16).max
 _MOST_TOKENS = np.iinfo(np.int32).max  # of a rank
+#: Types that rows of counts may have.
+COUNT_DTYPES = np.float64, np.float32, np.uint8, np.uint16
 #: Names of what is kept of all documents of a rank.
 KEYS, STARTS = "tokens/keys", "tokens/starts"
 
@@ -47,7 +51,12 @@ class Documents:
         Where the tokens of each begin.
     words : ndarray of unsigned int of shape (n_tokens,) or (0,)
         Word of each token, in increasing order within a document; empty before they
-        are read, and once they are laid out for the blocks.
+        are read, where `rows` are read in their place, and once they are laid out for
+        the blocks.
+    n_cells : int or None
+        Pairs of a document and a word that are in it; None where nobody has counted.
+    rows : CountRows or None
+        Rows in memory from which tokens are laid out; None where `words` has them.
     n_total, n_all_tokens : int
         Documents, and tokens, of all ranks.
     """
@@ -57,6 +66,8 @@ class Documents:
     words: np.ndarray
     n_total: int = 0
     n_all_tokens: int = 0
+    n_cells: int | None = None
+    rows: CountRows | None = None
 
     @classmethod
     def of_shard(cls, shard: Shard, group: Group, *, fractions: str) -> Documents:
@@ -169,7 +180,7 @@ class Documents:
         return int(np.argmax(allgather(group, bool(n_tokens))))
 
     def read(self, shard: Shard, room: Room, *, fractions: str) -> None:
-        """Fetch the words of the tokens.
+        """Fetch the words of the tokens, unless they can be read from the rows.
 
         Parameters
         ----------
@@ -180,8 +191,15 @@ class Documents:
         fractions : {"raise", "round"}
             What becomes of counts that are no whole numbers.
         """
-        self.words = room.empty(self.n_tokens, smallest(shard.n_features))
         order = np.argsort(self.keys)
+        blocks = None if room.on_disk else rows_in_order(shard)
+        if blocks is not None:
+            own = [_keys(block, block.X.shape[0]) for block in shard.blocks]
+            # Where the key of each document is among those of the rows.
+            places = np.argsort(np.concatenate(own))[np.argsort(order)]
+            self.rows = CountRows(blocks, places, self.starts)
+            return
+        self.words = room.empty(self.n_tokens, smallest(shard.n_features))
         for block in shard.read():
             X = _counts(block, fractions)
             keys = _keys(block, X.shape[0])
@@ -193,6 +211,10 @@ class Documents:
                 tokens = ranges(starts[part], lengths[part])
                 self.words[tokens] = np.repeat(X.indices[cells], counts)
             hand_back(block.X)
+
+    def forget_words(self) -> None:
+        """Keep nothing from which tokens could be laid out once more."""
+        self.words, self.rows = np.empty(0, dtype=np.uint8), None
 
     def load(self, group: Group, state: State, into: dict[str, np.ndarray]) -> None:
         """Take over what ranks have kept of their tokens; a collective call.
@@ -271,11 +293,12 @@ class Documents:
 
 def _measure(shard: Shard, fractions: str) -> Documents:
     """Documents of rows of counts, without words."""
-    keys, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    keys, lengths, n_cells = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     for block in shard.read():
         X = _counts(block, fractions)
         _check(X, block, fractions)
         keys.append(_keys(block, X.shape[0]))
+        n_cells += int(np.count_nonzero(X.data))
         lengths.append(np.asarray(X.sum(axis=1)).astype(np.int64))
         hand_back(block.X)
     places = np.concatenate(keys)
@@ -288,7 +311,7 @@ def _measure(shard: Shard, fractions: str) -> Documents:
             f"has a topic; a rank can have {_MOST_TOKENS} at most: take more ranks"
         )
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Documents(places[order], starts, np.empty(0, np.int32))
+    return Documents(places[order], starts, np.empty(0, np.int32), n_cells=n_cells)
 
 
 def _parts(lengths: np.ndarray) -> Iterator[slice]:
@@ -309,8 +332,9 @@ def _keys(block: Block, n_rows: int) -> np.ndarray:
 
 def _counts(block: Block, fractions: str) -> Any:
     """Rows as CSR of whole numbers, the words of each in increasing order."""
-    X = sparse.csr_array(block.X, copy=fractions == "round")
-    if fractions == "round":
+    is_rounded = fractions == "round" and block.X.dtype.kind == "f"
+    X = sparse.csr_array(block.X, copy=is_rounded)
+    if is_rounded:
         X.data = np.rint(X.data)
     if not X.has_canonical_format:
         X = X.copy()
@@ -320,13 +344,15 @@ def _counts(block: Block, fractions: str) -> Any:
 
 def _check(X: Any, block: Block, fractions: str) -> None:
     """Refuse counts of which there are no tokens."""
-    place = _first(X.data < 0)
+    place = _first(X.data, lambda data: data < 0)
     if place is not None:
         raise ValueError(
             "Negative values in data passed to SchMPLDA: counts must be 0 or more, but "
             + _where(X, place, block)
         )
-    place = _first(X.data != np.rint(X.data))
+    place = None
+    if X.data.dtype.kind == "f":
+        place = _first(X.data, lambda data: data != np.rint(data))
     if place is not None:
         raise ValueError(
             f"fractions='raise' is set, but {_where(X, place, block)}; each token has "
@@ -340,9 +366,47 @@ def _check(X: Any, block: Block, fractions: str) -> None:
         )
 
 
-def _first(wrong: np.ndarray) -> int | None:
-    """Place of the first element that is wrong."""
-    return int(np.argmax(wrong)) if wrong.any() else None
+def as_small_counts(X: Any) -> Any:
+    """Counts as whole numbers of one or two bytes, if these hold all of them.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n, n_features), or any other kind of rows
+
+    Returns
+    -------
+    counts : ndarray or CSR
+        `X` itself where it has others, is of another kind, or names a word of a row
+        twice, of which the sum may be larger. float32 stays what it is: checkpoints
+        tell by the type of the rows whether they are the same.
+    """
+    is_rows = sparse.issparse(X) and X.format == "csr"
+    if not is_rows and type(X) is not np.ndarray:
+        return X
+    data = X.data if is_rows else X
+    if data.dtype.itemsize <= 1 or data.dtype == np.float32 or not data.size:
+        return X
+    largest = data.max()
+    if data.dtype.kind not in "iuf" or not (data.min() >= 0 and largest <= _LARGEST):
+        return X
+    counts = data.astype(np.min_scalar_type(int(largest)))
+    if not np.array_equal(counts, data):
+        return X
+    if not is_rows:
+        return counts
+    rows = type(X)((counts, X.indices, X.indptr), shape=X.shape)
+    return rows if rows.has_canonical_format else X
+
+
+def _first(
+    data: np.ndarray, are_wrong: Callable[[np.ndarray], np.ndarray]
+) -> int | None:
+    """Place of the first element that is wrong, by a look at some at a time."""
+    for start in range(0, len(data), _PART):
+        wrong = are_wrong(data[start : start + _PART])
+        if wrong.any():
+            return start + int(np.argmax(wrong))
+    return None
 
 
 def _where(X: Any, place: int, block: Block) -> str:
@@ -368,19 +432,3 @@ def smallest(n: int) -> np.dtype:
         Of unsigned integers.
     """
     return np.min_scalar_type(max(0, n - 1))
-
-
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, so many of each.
-
-    Parameters
-    ----------
-    starts, lengths : ndarray of int of shape (n,)
-
-    Returns
-    -------
-    numbers : ndarray of int64
-    """
-    ends = np.cumsum(lengths)
-    offsets = np.repeat(starts - (ends - lengths), lengths)
-    return offsets + np.arange(len(offsets))

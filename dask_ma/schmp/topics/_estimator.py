@@ -15,6 +15,7 @@ from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import InputInfo, Kept, RoomSettings
 from dask_ma.schmp.topics._agent import join_results, train
 from dask_ma.schmp.topics._cost import ranks_for_topics
+from dask_ma.schmp.topics._documents import as_small_counts
 from dask_ma.schmp.topics._fitted import FittedGibbs
 from dask_ma.schmp.topics._moves import topic_dtype
 from dask_ma.schmp.topics._params import GibbsParams
@@ -340,6 +341,7 @@ class SchMPLDA(FittedGibbs):
         return self._fit(X, is_partial=True)
 
     _join = staticmethod(join_results)
+    _sent_as = staticmethod(as_small_counts)
 
     _worthwhile_ranks = staticmethod(ranks_for_topics)
 

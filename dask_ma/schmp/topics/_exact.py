@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group
-from dask_ma.data import Room
+from dask_ma.data import Room, Shelf
 from dask_ma.engine import State
 from dask_ma.kernels import (
     Tile,
@@ -29,6 +29,7 @@ from dask_ma.schmp.topics._rows import opened
 # Up to here a float32 is less than a quarter from the number that ones are added to.
 _MOST_COUNTED = 2**21
 _COUNTS = 2**15  # elements of a table of counts at a time
+_COLUMNS = "documents", "words", "repeats"  # arrays of a tile
 _SPARSE_FROM = 1000  # topics, of which most words have a few
 
 
@@ -62,6 +63,7 @@ class ExactMoves(Moves):
         self._bounds = document_groups(
             documents.lengths, self._size, self._stages, n_blocks
         )
+        self._shelves = _shelves(documents, room, self._size)
         self._tiles: dict[int, list[Tile]] = {}
         self._offsets: dict[int, np.ndarray] = {}  # of cells, in their documents
         self._counts: np.ndarray | None = None  # of documents, plus their prior
@@ -72,14 +74,17 @@ class ExactMoves(Moves):
         tiles, order = cut_tiles(block.owners, block.words, self._bounds, self._size)
         first = [order[tile.tokens][: len(tile.words)] for tile in tiles]
         offsets = block.offsets.take(_joined(first, np.int32))
-        [self._offsets[number]] = self._room.pack([offsets], offsets.dtype)
-        self.topics[number] = self._room.empty(len(order), self._dtype)
+        shelves = self._shelves
+        [self._offsets[number]] = shelves["offsets"].pack([offsets], offsets.dtype)
+        self.topics[number] = shelves["topics"].empty(len(order), self._dtype)
         self._next[number] = 0 if self.n_stages else 1
+        if not tiles:
+            self._tiles[number] = []
+            return
         columns = {}
-        for name in ("documents", "words", "repeats"):
+        for name in _COLUMNS:
             arrays = [getattr(tile, name) for tile in tiles]
-            dtype = arrays[0].dtype if arrays else np.int32
-            columns[name] = self._room.pack(arrays, dtype)
+            columns[name] = shelves[name].pack(arrays, arrays[0].dtype)
         self._tiles[number] = [
             tile._replace(**dict(zip(columns, arrays, strict=True)))
             for tile, *arrays in zip(tiles, *columns.values(), strict=True)
@@ -255,6 +260,19 @@ class ExactMoves(Moves):
         """Whether counts of documents are lost in single precision beside the prior."""
         most = self._documents.lengths.max(initial=0) + self._prior.max()
         return bool(most > _MOST_COUNTED)
+
+
+def _shelves(documents: Documents, room: Room, size: int) -> dict[str, Shelf]:
+    """Room for what there is of tokens, and of cells, of tiles of a size."""
+    n_tokens, n_cells = documents.n_tokens, documents.n_cells
+    if n_cells is None:
+        sizes = dict.fromkeys(("topics", "offsets", *_COLUMNS), n_tokens)
+    else:
+        # A cell has a part in each of the tiles into which its tokens are cut.
+        n_parts = min(n_tokens, n_cells + 2 * n_tokens // size)
+        sizes = dict.fromkeys(("offsets", *_COLUMNS), n_parts)
+        sizes |= {"topics": n_tokens, "repeats": n_tokens - n_cells}
+    return {name: Shelf(room, n) for name, n in sizes.items()}
 
 
 def _joined(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.data import Room
+from dask_ma.schmp.topics._cells import Cells, ranges
 from dask_ma.schmp.topics._documents import Documents, smallest
 
 _CHUNK = 2**17  # tokens that are looked at together
@@ -65,8 +66,8 @@ def tokens_of_blocks(
     Parameters
     ----------
     documents : Documents
-        With their words, which are gone through once for each block; twice for all if
-        they are on a disk.
+        With their words, or rows, which are gone through once for each block; twice for
+        all if words are on a disk.
     blocks : list of ndarray of int
         Words of each; together all, each once.
     n_features : int
@@ -83,7 +84,9 @@ def tokens_of_blocks(
     for number, own in enumerate(blocks):
         block_of[own] = number
         place_of[own] = np.arange(len(own), dtype=place_of.dtype)
-    if room is not None and room.on_disk:
+    if documents.rows is not None:
+        parts = _from_rows(documents, block_of, place_of, len(blocks))
+    elif room is not None and room.on_disk:
         parts = _on_disk(documents, block_of, place_of, len(blocks), room)
     else:
         parts = _in_memory(documents, block_of, place_of, len(blocks))
@@ -109,12 +112,43 @@ def _in_memory(
         for first, here in chunks(documents.words):
             chosen = np.flatnonzero(block_of.take(here) == number)
             found.append(_columns(documents, first, here, place_of, chosen))
-        columns = list(zip(*found, strict=True))
-        found.clear()
-        # One after the other, so that there are never two of all.
-        words, offsets, owners = (np.concatenate(columns.pop()) for _ in range(3))
-        yield owners, offsets, words
-        del owners, offsets, words
+        yield _joined(found)
+
+
+def _from_rows(
+    documents: Documents, block_of: np.ndarray, place_of: np.ndarray, n_blocks: int
+) -> Iterator[_Columns]:
+    """The same from rows of counts, of which some documents are looked at together."""
+    rows = documents.rows
+    if rows is None:
+        raise RuntimeError("the documents have no rows")
+    for number in range(n_blocks):
+        found = [_columns(documents, 0, documents.words[:0], place_of)]
+        for cells in rows.read():
+            chosen = np.flatnonzero(block_of.take(cells.words) == number)
+            found.append(_tokens_of(cells, chosen, documents, place_of))
+        yield _joined(found)
+
+
+def _tokens_of(
+    cells: Cells, chosen: np.ndarray, documents: Documents, place_of: np.ndarray
+) -> _Columns:
+    """Owners, offsets, and words within the block, of the tokens of some cells."""
+    owners, counts = cells.owners.take(chosen), cells.counts.take(chosen)
+    starts = documents.starts.take(owners) - documents.starts[cells.first]
+    begins = np.cumsum(cells.counts).take(chosen) - counts - starts
+    offsets = ranges(begins, counts).astype(documents.offset_dtype)
+    words = place_of.take(cells.words.take(chosen))
+    return np.repeat(owners, counts), offsets, np.repeat(words, counts)
+
+
+def _joined(found: list[_Columns]) -> _Columns:
+    """Columns of some parts one after the other; the parts are lost."""
+    columns = list(zip(*found, strict=True))
+    found.clear()
+    # One after the other, so that there are never two of all.
+    words, offsets, owners = (np.concatenate(columns.pop()) for _ in range(3))
+    return owners, offsets, words
 
 
 def _on_disk(

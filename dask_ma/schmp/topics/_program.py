@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dask_ma.comm import Group
-from dask_ma.data import Room, Shard
+from dask_ma.data import Room, Shard, give_back_freed
 from dask_ma.kernels import TileSampler, document_stages, polya_slopes, polya_sum
 from dask_ma.schmp.runtime._ring import ParameterBlock
 from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
@@ -153,6 +153,8 @@ class GibbsTopics(RotationProgram):
     def weights(self, local: LocalTopics) -> np.ndarray:
         """Tokens of each word."""
         n_features = self.params.n_features
+        if local.documents.rows is not None:
+            return local.documents.rows.count(n_features)
         weights = np.zeros(n_features, dtype=np.int64)
         # As each is made an int64.
         for _, words in chunks(local.documents.words, n_features):
@@ -173,7 +175,8 @@ class GibbsTopics(RotationProgram):
         for number, block in enumerate(tokens):
             local.moves.add_block(number, block)
             del block  # before there is the next
-        local.documents.words = np.empty(0, dtype=np.uint8)  # the blocks have them
+        local.documents.forget_words()  # the blocks have them
+        give_back_freed()  # what tokens took while they were laid out
         return local
 
     def initial_block(

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.kernels import FilledCells, KeptArrays
-from dask_ma.schmp.topics._documents import ranges
+from dask_ma.schmp.topics._cells import ranges
 
 
 class OpenRows:
