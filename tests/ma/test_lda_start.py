@@ -5,6 +5,8 @@ import pytest
 from scipy import sparse
 
 from dask_ma import MALDA
+from dask_ma.ma.lda import _agent
+from dask_ma.ma.lda._start import weight_of_documents
 
 K, V, N_COMMON = 20, 600, 40
 
@@ -48,7 +50,7 @@ def test_first_topics_are_of_documents(X):
     drawn, first = begin(X, learning_method="batch"), begin(X)
     added = first - drawn
     assert added.min() > -1e-12
-    np.testing.assert_allclose(added.sum(axis=1), 2 * V)
+    np.testing.assert_allclose(added.sum(axis=1), 2 * 0.05 * X.sum() / K)
     common = added.min(axis=0)  # words that some topic has none of in its documents
     seen = common > 0
     assert N_COMMON < seen.sum() < V
@@ -61,7 +63,55 @@ def test_few_words_weigh_no_more_than_there_are(X):
     few, wide = X[:50], sparse.csr_array(X[:50])
     wide.resize((50, 100 * V))
     added = begin(wide) - begin(wide, learning_method="batch")
-    np.testing.assert_allclose(added.sum(axis=1), 2 * 4 * few.sum() / K)
+    np.testing.assert_allclose(added.sum(axis=1), 2 * 0.05 * few.sum() / K)
+
+
+def test_documents_weigh_what_the_updates_to_come_get_over():
+    assert weight_of_documents(0.0) == weight_of_documents(0.01) == 4
+    assert weight_of_documents(0.5) == 0.1
+    assert weight_of_documents(1.0) == 0.05
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("paradigm", ["model", "gradient"])
+@pytest.mark.parametrize("n_passes", [1, 3])
+def test_what_the_updates_leave_of_the_first_topics(
+    X, monkeypatch, n_passes, paradigm, n_ranks
+):
+    """It is foreseen from passes, rounds and the updates of a rank in a round."""
+    foreseen = []
+
+    def add(*arguments):
+        foreseen.append(arguments[-1])
+
+    monkeypatch.setattr(_agent, "add_documents", add)
+    sizes = {"batch_size": 700, "paradigm": paradigm}
+    if paradigm == "model":
+        sizes["local_batch_size"] = 150
+    model = MALDA(K, max_iter=n_passes, n_ranks=n_ranks, random_state=0, **sizes)
+    t = np.arange(1, model.fit(X).n_batch_iter_)
+    assert len(t) > 3 * n_passes
+    left = np.prod(1 - (model.learning_offset + t) ** -model.learning_decay)
+    np.testing.assert_allclose(foreseen, [left] * n_ranks)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_few_updates_get_over_the_first_topics(n_ranks):
+    """Documents that are no more alike than others say nothing about topics."""
+    rng = np.random.default_rng(5)
+    words = 1 / np.arange(5, 10_005)
+    counts = rng.multinomial(60, words / words.sum(), 2500)
+    X, X_test = (sparse.csr_array(part) for part in np.split(counts, [2000]))
+    params = {"batch_size": 400, "local_batch_size": 400 // n_ranks, "max_iter": 1}
+    params |= {"random_state": 0, "n_ranks": n_ranks}
+    alike = begin(X[:1000], 50, learning_method="batch")
+    ours, theirs = (
+        MALDA(50, components_init=start, **params)
+        .fit(X)
+        .perplexity(X_test, method="completion")
+        for start in (None, alike)
+    )
+    assert ours < 1.05 * theirs
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -80,7 +130,7 @@ def test_fewer_documents_than_topics(X):
     documents = np.vstack([X[:3].toarray(), np.zeros((2, V))])
     added = begin(documents, n_ranks=2) - begin(documents, learning_method="batch")
     sums = added.sum(axis=1)
-    assert (sums > sums.min() + 1).sum() == 3
+    assert (sums > 1.9 * sums.min()).sum() == 3
     model = MALDA(K, learning_method="online", random_state=0).fit(documents)
     assert np.isfinite(model.components_).all()
 

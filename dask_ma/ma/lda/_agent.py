@@ -79,13 +79,14 @@ def make_rounds(
 ) -> Rounds:
     """Where a fit stands before its first round, or before it goes on from another."""
     excess = random_excess(context, corpus, params, attempt)
-    is_drawn = params.components is None and params.learning_method == "online"
-    if begins and is_drawn:
-        add_documents(excess, context, corpus, params)
     topics = Topics(excess, params.topic_word_prior)
     sends_sums = is_gradient(params.paradigm) or params.learning_method == "batch"
     kind = SendGradient if sends_sums else SendModel
     rounds = kind(context.group, corpus, topics, params)
+    is_drawn = params.components is None and params.learning_method == "online"
+    if begins and is_drawn:
+        add_documents(excess, context, corpus, params, rounds.remains(params.max_iter))
+        topics.reset(excess)
     rounds.is_kept = context.keeps_states  # in case the fit has to go on
     return rounds
 

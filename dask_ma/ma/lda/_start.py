@@ -13,6 +13,7 @@ from dask_ma.topics._corpus import Corpus
 _SHAPE = 100.0  # of the gamma distribution that first topics are drawn from, of mean 1
 _PER_TOPIC = 3  # documents that a first topic is made of
 _AT_MOST = 4.0  # times the words that there are for a topic: of its documents, at first
+_IN_THE_END = 0.05  # of these words: what the updates leave of those of its documents
 
 
 def random_excess(
@@ -38,7 +39,11 @@ def random_excess(
 
 
 def add_documents(
-    excess: np.ndarray, context: RankContext, corpus: Corpus, params: TopicParams
+    excess: np.ndarray,
+    context: RankContext,
+    corpus: Corpus,
+    params: TopicParams,
+    remains: float,
 ) -> None:
     """Add to each topic the words of some documents, and to all of them all of these.
 
@@ -57,6 +62,8 @@ def add_documents(
         The documents.
     params : TopicParams
         Parameters of the fit.
+    remains : float
+        Part of the first topics that the updates to come leave, from 0 to 1.
     """
     parts = allgather(context.group, _some_documents(context, corpus, params))
     X = sparse.csr_array(sparse.vstack(parts))
@@ -66,10 +73,8 @@ def add_documents(
         shape=(params.n_components, len(topics)),
     )
     words = sparse.csr_array(each @ X)
-    # As many as random topics have, but no more than some passes get over.
-    n_words = min(
-        corpus.n_features, _AT_MOST * corpus.total_words / params.n_components
-    )
+    per_topic = corpus.total_words / params.n_components
+    n_words = min(corpus.n_features, per_topic * weight_of_documents(remains))
     common = words.sum(axis=0, dtype=np.float64)
     common *= n_words / max(1e-30, common.sum())
     excess += common.astype(excess.dtype)[:, np.newaxis]
@@ -78,6 +83,22 @@ def add_documents(
         part = slice(*words.indptr[topic : topic + 2])
         share = words.data[part] * (n_words / totals[topic])
         excess[words.indices[part], topic] += share.astype(excess.dtype)
+
+
+def weight_of_documents(remains: float) -> float:
+    """Words of a first topic's documents, at most, for a word that there is for it.
+
+    Parameters
+    ----------
+    remains : float
+        Part of the first topics that the updates to come leave, from 0 to 1.
+
+    Returns
+    -------
+    weight : float
+        Four, as some passes get over; fewer where more than a twentieth would be left.
+    """
+    return _IN_THE_END / max(remains, _IN_THE_END / _AT_MOST)
 
 
 def _some_documents(
