@@ -50,7 +50,7 @@ def test_first_topics_are_of_documents(X):
     drawn, first = begin(X, learning_method="batch"), begin(X)
     added = first - drawn
     assert added.min() > -1e-12
-    np.testing.assert_allclose(added.sum(axis=1), 2 * 0.05 * X.sum() / K)
+    np.testing.assert_allclose(added.sum(axis=1), 2 * V)
     common = added.min(axis=0)  # words that some topic has none of in its documents
     seen = common > 0
     assert N_COMMON < seen.sum() < V
@@ -63,13 +63,13 @@ def test_few_words_weigh_no_more_than_there_are(X):
     few, wide = X[:50], sparse.csr_array(X[:50])
     wide.resize((50, 100 * V))
     added = begin(wide) - begin(wide, learning_method="batch")
-    np.testing.assert_allclose(added.sum(axis=1), 2 * 0.05 * few.sum() / K)
+    np.testing.assert_allclose(added.sum(axis=1), 2 * 0.1 * few.sum() / K)
 
 
 def test_documents_weigh_what_the_updates_to_come_get_over():
     assert weight_of_documents(0.0) == weight_of_documents(0.01) == 4
-    assert weight_of_documents(0.5) == 0.1
-    assert weight_of_documents(1.0) == 0.05
+    assert weight_of_documents(0.5) == 0.2
+    assert weight_of_documents(1.0) == 0.1
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])

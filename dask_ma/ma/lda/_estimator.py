@@ -123,7 +123,8 @@ class MALDA(TopicEstimator):
     components_init : array-like of shape (n_components, n_features), default=None
         Parameters of the topics to start from, above 0. None draws them at random;
         where the topics are updated by parts of the documents, each gets the words of
-        three documents besides, and as many again of all these documents.
+        three documents besides, and as many again of all these documents; the fewer
+        updates are to come, the fewer words.
     verbose : int, default=0
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per round.

@@ -13,7 +13,7 @@ from dask_ma.topics._corpus import Corpus
 _SHAPE = 100.0  # of the gamma distribution that first topics are drawn from, of mean 1
 _PER_TOPIC = 3  # documents that a first topic is made of
 _AT_MOST = 4.0  # times the words that there are for a topic: of its documents, at first
-_IN_THE_END = 0.05  # of these words: what the updates leave of those of its documents
+_IN_THE_END = 0.1  # of these words: what the updates leave of those of its documents
 
 
 def random_excess(
@@ -96,7 +96,7 @@ def weight_of_documents(remains: float) -> float:
     Returns
     -------
     weight : float
-        Four, as some passes get over; fewer where more than a twentieth would be left.
+        Four, as some passes get over; fewer where more than a tenth would be left.
     """
     return _IN_THE_END / max(remains, _IN_THE_END / _AT_MOST)
 
