@@ -36,6 +36,7 @@ from dask_ma.kernels._documents import (
     WordWeights,
     document_bounds,
     infer_documents,
+    mean_word_weights,
     word_statistics,
     word_weights,
 )
@@ -290,6 +291,7 @@ __all__ = [
     "losses_of_descent",
     "losses_of_rows",
     "make_loss",
+    "mean_word_weights",
     "mixed_entropy_sum",
     "mixed_values",
     "mlp_initial_values",

@@ -75,7 +75,7 @@ class InferenceSettings(NamedTuple):
 
 
 class WordWeights(NamedTuple):
-    """``exp(E[log beta])``, each word's row divided by its largest element.
+    """``exp(E[log beta])`` or ``E[beta]``, each word's row divided by its largest.
 
     The documents' topics do not depend on the divisor, and without it the weights of
     rare words would underflow in single precision.
@@ -143,6 +143,25 @@ def word_weights(
     shift = logs.max(axis=1, initial=-np.inf)
     logs -= shift[:, np.newaxis]
     return WordWeights(exp_above(logs), shift)
+
+
+def mean_word_weights(concentration: np.ndarray, totals: np.ndarray) -> WordWeights:
+    """The same from the probabilities of words in topics, ``E[beta]``.
+
+    Parameters
+    ----------
+    concentration, totals
+        As in :func:`word_weights`.
+
+    Returns
+    -------
+    weights : WordWeights
+        In the dtype of `concentration`.
+    """
+    weights = concentration / totals.astype(concentration.dtype)
+    largest = weights.max(axis=1, initial=0)
+    weights /= largest[:, np.newaxis]
+    return WordWeights(weights, np.log(largest))
 
 
 def infer_documents(

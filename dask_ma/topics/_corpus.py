@@ -105,6 +105,13 @@ class Corpus:
         sizes = self._sizes // n_rounds + (n_round < self._sizes % n_rounds)
         return int(sizes.sum())
 
+    def part_of(self, rank: int, n_documents: int) -> int:
+        """How many of some documents come from a rank, in proportion to what it has."""
+        before = int(self._sizes[:rank].sum())
+        bounds = before, before + int(self._sizes[rank])
+        first, last = (n_documents * n // self.total_documents for n in bounds)
+        return last - first
+
     def documents_at_once(self, bytes_per_document: int, most: int) -> int:
         """Documents of a batch that takes about so many bytes, or 64.
 

@@ -14,6 +14,7 @@ from dask_ma.kernels import (
     WordWeights,
     document_bounds,
     infer_documents,
+    mean_word_weights,
     row_slice,
     sums_of_prior,
     topics_bound,
@@ -211,19 +212,11 @@ def _work_out(model: TopicModel, X: Any, words: np.ndarray) -> _Part:
     totals = model.components.sum(axis=1, dtype=np.float64)
     parameters = np.ascontiguousarray(model.components[:, words].T)
     if model.is_known:
-        weights = _expected_weights(parameters, totals)
+        weights = mean_word_weights(parameters, totals)
     else:
         weights = word_weights(parameters, totals, model.inference.threshold)
     found = infer_documents(X, weights.weights, model.doc_topic_prior, model.inference)
     return _Part(X, found, weights, words)
-
-
-def _expected_weights(parameters: np.ndarray, totals: np.ndarray) -> WordWeights:
-    """Probabilities of words in topics, each word's divided by the largest."""
-    weights = parameters / totals.astype(parameters.dtype)
-    largest = weights.max(axis=1, initial=0)
-    weights /= largest[:, np.newaxis]
-    return WordWeights(weights, np.log(largest))
 
 
 def _likelihoods(model: TopicModel, part: _Part, X: Any) -> np.ndarray:

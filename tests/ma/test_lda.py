@@ -91,12 +91,11 @@ def test_batch_steps_are_those_of_scikit_learn(X, components, n_ranks, n_passes)
 @pytest.mark.parametrize("paradigm", ["model", "gradient"])
 def test_online_steps_are_those_of_scikit_learn(X, components, paradigm):
     rates = {"learning_decay": 0.6, "learning_offset": 3.0}
+    ours = {**ONE_ROUND, "paradigm": paradigm, "word_weights": "variational"}
     twin = scikit_learn(X, components, total_samples=len(X), **rates, **LONG)
     for _ in range(3):
         twin.partial_fit(X)
-    model = malda(
-        components, paradigm=paradigm, max_iter=3, **ONE_ROUND, **rates, **LONG
-    ).fit(X)
+    model = malda(components, max_iter=3, **ours, **rates, **LONG).fit(X)
     np.testing.assert_allclose(model.components_, twin.components_, rtol=1e-6)
     assert model.n_batch_iter_ == twin.n_batch_iter_ == 4
 
@@ -104,7 +103,8 @@ def test_online_steps_are_those_of_scikit_learn(X, components, paradigm):
 @pytest.mark.parametrize("paradigm", ["model", "gradient"])
 def test_partial_fit_is_that_of_scikit_learn(X, components, paradigm):
     twin = scikit_learn(X, components, total_samples=500, **LONG)
-    model = malda(components, paradigm=paradigm, total_samples=500, **LONG)
+    ours = {"paradigm": paradigm, "word_weights": "variational"}
+    model = malda(components, total_samples=500, **ours, **LONG)
     for part in (X[:20], X[20:25], X[25:]):
         twin.partial_fit(part)
         model.partial_fit(part)
@@ -425,6 +425,7 @@ def test_the_prior_of_the_words_is_learned(learning_method, eta):
     params = {
         "components_init": 1e4 * topics + 0.01,
         "learning_method": learning_method,
+        "word_weights": "variational",
     }
     fits = [
         MALDA(K, topic_word_prior=prior, n_ranks=2, random_state=0, **params).fit(X)

@@ -315,7 +315,9 @@ def test_names_of_topics(X):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_to_sklearn(X, dtype):
     frame = pd.DataFrame(X, columns=WORDS)
-    model = fit(frame, dtype=dtype, n_ranks=2, local_batch_size=7, learning_decay=0.6)
+    params = {"local_batch_size": 7, "learning_decay": 0.6}
+    ends = {"mean_change_tol": 1e-6, "max_doc_update_iter": 2000}
+    model = fit(frame, dtype=dtype, n_ranks=2, **params, **ends)
     twin = model.to_sklearn()
     assert type(twin) is LatentDirichletAllocation
     assert twin.get_feature_names_out().shape == (K,)

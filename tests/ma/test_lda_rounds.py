@@ -49,10 +49,13 @@ def components():
 # A slow reference ---------------------------------------------------------------------
 
 
-def documents(X, components, prior):
+def documents(X, components, prior, word_weights="mean"):
     """Topics of documents, and how often each topic has drawn each word."""
     totals = components.sum(axis=1, keepdims=True)
-    weights = np.exp(special.psi(components) - special.psi(totals))
+    if word_weights == "mean":
+        weights = components / totals
+    else:
+        weights = np.exp(special.psi(components) - special.psi(totals))
     gammas, drawn = [], np.zeros_like(components)
     for counts in X:
         words = np.flatnonzero(counts)
@@ -117,7 +120,10 @@ class Simulation:
         for number, rows in enumerate(batches, start=self.n_updates + 1):
             if not len(rows):
                 continue
-            gammas, drawn = documents(self.X[rows], self.components[rank], self.prior)
+            kind = self.params.get("word_weights", "mean")
+            gammas, drawn = documents(
+                self.X[rows], self.components[rank], self.prior, kind
+            )
             self.logs.extend(expected_logs(gammas))
             rate = (2.0 + number) ** -self.params["learning_decay"]
             shown = self.params["eta"] + len(self.X) / len(rows) * drawn
@@ -183,12 +189,13 @@ def averaged(request, monkeypatch):
 @pytest.mark.parametrize(
     ("batch_size", "local_batch_size"), [(9, 2), (4096, 3), (1, 1), (7, 100)]
 )
+@pytest.mark.parametrize("word_weights", ["mean", "variational"])
 @pytest.mark.usefixtures("averaged")
 def test_models_are_averaged(
-    X, components, mixing, n_ranks, batch_size, local_batch_size
+    X, components, mixing, n_ranks, batch_size, local_batch_size, word_weights
 ):
     params = {"batch_size": batch_size, "local_batch_size": local_batch_size}
-    params["mixing"] = mixing
+    params |= {"mixing": mixing, "word_weights": word_weights}
     model = MALDA(K, components_init=components, n_ranks=n_ranks, **BASE, **params).fit(
         X
     )
@@ -317,7 +324,8 @@ def test_the_learned_prior_is_that_of_highest_likelihood(
             **{**BASE, "max_iter": 1},
         ),
     ).fit(X)
-    gammas, _ = documents(X, components, np.full(K, 1 / K))
+    kind = "variational" if learning_method == "batch" else "mean"
+    gammas, _ = documents(X, components, np.full(K, 1 / K), kind)
     logs = expected_logs(gammas)
     rate = 1.0 if learning_method == "batch" else 3**-0.7
     best = (model.doc_topic_prior_ - (1 - rate) / K) / rate

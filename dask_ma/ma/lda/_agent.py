@@ -24,11 +24,11 @@ from dask_ma.ma.lda._evaluation import Due, TopicEvaluator
 from dask_ma.ma.lda._params import TopicParams, TopicResult
 from dask_ma.ma.lda._rounds import Rounds, SendGradient, SendModel
 from dask_ma.ma.lda._sizes import is_few
+from dask_ma.ma.lda._start import add_documents, random_excess
 from dask_ma.ma.lda._topics import Topics
 from dask_ma.topics._corpus import Corpus, agree_on_corpus
 
 _N_ATTEMPTS, _TRIAL_PASSES = 4, 5  # to begin with where documents are few
-_SHAPE = 100.0  # of the gamma distribution that first topics are drawn from, of mean 1
 
 
 def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicResult:
@@ -58,7 +58,11 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
         tries = is_few(corpus.total_documents)
         method = "batch" if tries else "online"
         params = replace(params, learning_method=method)
-    fit = TopicFit(context, corpus, params, tries=tries)
+    if params.word_weights == "auto":
+        is_batch = params.learning_method == "batch"
+        weights = "variational" if is_batch else "mean"
+        params = replace(params, word_weights=weights)
+    fit = TopicFit(context, corpus, params, tries=tries, begins=state is None)
     fit_rounds(context, fit, state)
     if params.with_bound and not fit.is_evaluated:
         fit.evaluate()
@@ -66,38 +70,25 @@ def train(context: RankContext, arguments: Any, params: TopicParams) -> TopicRes
 
 
 def make_rounds(
-    context: RankContext, corpus: Corpus, params: TopicParams, attempt: int = 0
+    context: RankContext,
+    corpus: Corpus,
+    params: TopicParams,
+    attempt: int = 0,
+    *,
+    begins: bool = True,
 ) -> Rounds:
-    """Where a fit stands before its first round."""
-    excess = first_excess(context, corpus, params, attempt)
+    """Where a fit stands before its first round, or before it goes on from another."""
+    excess = random_excess(context, corpus, params, attempt)
     topics = Topics(excess, params.topic_word_prior)
     sends_sums = is_gradient(params.paradigm) or params.learning_method == "batch"
     kind = SendGradient if sends_sums else SendModel
     rounds = kind(context.group, corpus, topics, params)
+    is_drawn = params.components is None and params.learning_method == "online"
+    if begins and is_drawn:
+        add_documents(excess, context, corpus, params, rounds.remains(params.max_iter))
+        topics.reset(excess)
     rounds.is_kept = context.keeps_states  # in case the fit has to go on
     return rounds
-
-
-def first_excess(
-    context: RankContext, corpus: Corpus, params: TopicParams, attempt: int = 0
-) -> np.ndarray:
-    """Parameters of the topics to begin with, without the prior.
-
-    Drawn ones are the same on every rank, which draws them for itself. They have the
-    mean 1, plus what the topic's prior of the word is above the least of all topics: a
-    topic that begins elsewhere is hardly led to the words of its prior any more.
-    """
-    prior = params.topic_word_prior.astype(params.dtype, copy=False)
-    if params.components is not None:
-        return np.asarray(params.components.T.astype(params.dtype) - prior, order="C")
-    key = (attempt, 0, 0, 0) if attempt else ()  # no rank, pass or split has such a one
-    seed = np.random.SeedSequence(context.seed.entropy, spawn_key=key)
-    rng = np.random.default_rng(seed)
-    shape = corpus.n_features, params.n_components
-    excess = rng.standard_gamma(_SHAPE, shape, dtype=params.dtype)
-    excess /= params.dtype.type(_SHAPE)
-    excess -= prior.min(axis=1, keepdims=True)
-    return np.asarray(excess)
 
 
 class TopicFit(Method):
@@ -113,6 +104,8 @@ class TopicFit(Method):
         Parameters of the fit.
     tries : bool
         Whether the fit begins with the best of some attempts.
+    begins : bool
+        Whether it does not go on from a state.
 
     Attributes
     ----------
@@ -123,7 +116,13 @@ class TopicFit(Method):
     """
 
     def __init__(
-        self, context: RankContext, corpus: Corpus, params: TopicParams, *, tries: bool
+        self,
+        context: RankContext,
+        corpus: Corpus,
+        params: TopicParams,
+        *,
+        tries: bool,
+        begins: bool,
     ) -> None:
         super().__init__(context)
         self.n_iter = 0
@@ -131,7 +130,7 @@ class TopicFit(Method):
         self._corpus = corpus
         self._params = params
         self._tries = tries
-        self._rounds = make_rounds(context, corpus, params)
+        self._rounds = make_rounds(context, corpus, params, begins=begins)
         self._evaluator = TopicEvaluator(context, corpus, params, self.log)
         self._next = 0  # round of the pass
         self._order: np.ndarray | None = None  # documents of the pass

@@ -55,6 +55,13 @@ class MALDA(TopicEstimator):
         parameter of "online" is not its default, it is "online". Those are
         `learning_decay`, `learning_offset`, `batch_size`, `local_batch_size`,
         `paradigm` and `mixing`.
+    word_weights : {"auto", "mean", "variational"}, default="auto"
+        Weights of words in topics by which a fit works out the topics of documents:
+        the expected probabilities of the words, or, as in variational Bayes, ``exp`` of
+        the expected logarithms. By these a topic with few words loses them to others,
+        and many end empty. "auto" is "mean", but "variational" where the topics are
+        updated by all documents at once. What a fitted model says of documents always
+        goes by "variational".
     learning_decay : float, default=0.7
         How fast the updates get smaller: update `t` moves the topics by
         ``(learning_offset + t) ** -learning_decay``. From 0.5, not included, to 1 the
@@ -114,7 +121,10 @@ class MALDA(TopicEstimator):
         Type of the topics and of the documents' proportions. Sums are kept in float64
         in both.
     components_init : array-like of shape (n_components, n_features), default=None
-        Parameters of the topics to start from, above 0. None draws them at random.
+        Parameters of the topics to start from, above 0. None draws them at random;
+        where the topics are updated by parts of the documents, each gets the words of
+        three documents besides, and as many again of all these documents; the fewer
+        updates are to come, the fewer words.
     verbose : int, default=0
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per round.
@@ -206,6 +216,7 @@ class MALDA(TopicEstimator):
             None,
         ],
         "learning_method": [StrOptions({"auto", "online", "batch"})],
+        "word_weights": [StrOptions({"auto", "mean", "variational"})],
         "learning_decay": [Interval(Real, 0, 1, closed="both")],
         "learning_offset": [Interval(Real, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -233,6 +244,7 @@ class MALDA(TopicEstimator):
         doc_topic_prior: Any = None,
         topic_word_prior: Any = None,
         learning_method: str = "auto",
+        word_weights: str = "auto",
         learning_decay: float = 0.7,
         learning_offset: float = 10.0,
         max_iter: int = 10,
@@ -256,6 +268,7 @@ class MALDA(TopicEstimator):
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.learning_method = learning_method
+        self.word_weights = word_weights
         self.learning_decay = learning_decay
         self.learning_offset = learning_offset
         self.max_iter = max_iter

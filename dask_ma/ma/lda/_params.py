@@ -30,6 +30,8 @@ class TopicParams:
         Whether it is learned; it has one element then.
     learning_method : {"auto", "online", "batch"}
         "auto" is settled by the ranks.
+    word_weights : {"auto", "mean", "variational"}
+        "auto" is settled by the ranks, too.
     batch_size, local_batch_size : int or None
         None chooses them by the sizes of the corpus.
     total_samples : float or None
@@ -52,6 +54,7 @@ class TopicParams:
     topic_word_prior: np.ndarray = field(repr=False)
     learn_topic_prior: bool
     learning_method: str
+    word_weights: str
     learning_decay: float
     learning_offset: float
     max_iter: int

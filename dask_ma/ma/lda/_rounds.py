@@ -65,6 +65,7 @@ class Rounds(ABC):
     """
 
     n_rounds: int
+    _n_local = 1  # updates of a rank in a round
 
     def __init__(
         self, group: Group, corpus: Corpus, topics: Topics, params: TopicParams
@@ -103,6 +104,27 @@ class Rounds(ABC):
         start = n_round * size + min(n_round, n_larger)
         return order[start : start + size + (n_round < n_larger)]
 
+    def remains(self, n_passes: int) -> float:
+        """Part of the present topics that so many passes leave of them.
+
+        Averages change nothing of it where all ranks have the same topics now: each
+        makes the same number of updates.
+
+        Parameters
+        ----------
+        n_passes : int
+            Whole passes to come.
+
+        Returns
+        -------
+        part : float
+            From 0 to 1.
+        """
+        n_updates = n_passes * self.n_rounds * self._n_local
+        first = self.n_updates + 1
+        rates = map(self._rate, range(first, first + n_updates))
+        return prod(1 - rate for rate in rates)
+
     def _rate(self, n: int) -> float:
         """How far the n-th update moves, n from 1; in the literature, this is `rho`."""
         return float((self._params.learning_offset + n) ** -self._params.learning_decay)
@@ -110,7 +132,10 @@ class Rounds(ABC):
     def _expect(self, batch: Batch) -> np.ndarray:
         """Expected number of times that each word was drawn from each topic."""
         settings = self._params.inference
-        weights = self.topics.weights(batch.words, settings.threshold).weights
+        if self._params.word_weights == "mean":
+            weights = self.topics.mean_weights(batch.words).weights
+        else:
+            weights = self.topics.weights(batch.words, settings.threshold).weights
         found = infer_documents(batch.X, weights, self.prior, settings)
         if self._params.learn_prior:
             self._note_documents(found.gamma)

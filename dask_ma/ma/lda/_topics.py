@@ -10,6 +10,7 @@ import numpy as np
 
 from dask_ma.kernels import (
     WordWeights,
+    mean_word_weights,
     sum_of_expected_logs,
     sums_of_prior,
     topics_bound,
@@ -83,6 +84,10 @@ class Topics:
     def weights(self, words: np.ndarray, threshold: float | None) -> WordWeights:
         """Weights of some words, for the inference of documents."""
         return word_weights(self.parameters(words), self.totals, threshold)
+
+    def mean_weights(self, words: np.ndarray) -> WordWeights:
+        """The same, from the means of the topics."""
+        return mean_word_weights(self.parameters(words), self.totals)
 
     def update(
         self,

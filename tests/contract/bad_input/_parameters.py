@@ -57,6 +57,7 @@ CASES = [
     *(wrong("shuffle", value) for value in ("yes",)),
     *(wrong("early_stopping", value) for value in ("yes",)),
     *(wrong("n_components", value) for value in (0, 2.5)),
+    wrong("word_weights", "sampled"),
     *(wrong("learning_decay", value) for value in (-0.1, 1.5)),
     *(wrong("strategy", value) for value in ("gossip",)),
     *(wrong("mixing", value) for value in ("gossip",)),

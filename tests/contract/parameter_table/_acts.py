@@ -212,6 +212,7 @@ _MALDA = {
     "doc_topic_prior": acts(0.9),
     "topic_word_prior": acts(0.9),
     "learning_method": acts("batch", batch_size="auto", local_batch_size="auto"),
+    "word_weights": acts("variational"),
     "learning_decay": acts(0.6),
     "learning_offset": acts(2.0),
     "max_iter": acts(4),
