@@ -395,6 +395,10 @@ class DistributedClassifierMixin(ClassifierMixin):
         check_classification_targets(y)
         return X, y
 
+    def _warm_changes(self) -> dict[str, Any]:
+        start = super()._warm_changes()
+        return start and {**start, "warm_classes": getattr(self, "classes_", None)}
+
     def _make_params(self, info: InputInfo, **changes: Any) -> Any:
         if "classes" in changes:
             changes["classes"] = self._check_classes(changes["classes"])
