@@ -412,11 +412,9 @@ class DistributedClassifierMixin(ClassifierMixin):
                 "not know how frequent the classes will be; pass a dict"
             )
         known = getattr(self, "classes_", None)
+        if classes is None and known is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
         if classes is None:
-            if known is None:
-                raise ValueError(
-                    "classes must be passed on the first call to partial_fit."
-                )
             return known
         classes = unique_labels(classes)
         if known is not None and not np.array_equal(classes, known):
