@@ -1,4 +1,4 @@
-"""What the user is told of a fit that has not settled, or has learned little."""
+"""Words for the user on fits that have not settled, or have learned little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank tells the others about its rows."""
+"""A rank's account of its rows for the others."""
 
 from __future__ import annotations
 
