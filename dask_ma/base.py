@@ -395,6 +395,10 @@ class DistributedClassifierMixin(ClassifierMixin):
         check_classification_targets(y)
         return X, y
 
+    def _warm_changes(self) -> dict[str, Any]:
+        start = super()._warm_changes()
+        return start and {**start, "warm_classes": getattr(self, "classes_", None)}
+
     def _make_params(self, info: InputInfo, **changes: Any) -> Any:
         if "classes" in changes:
             changes["classes"] = self._check_classes(changes["classes"])
@@ -408,11 +412,9 @@ class DistributedClassifierMixin(ClassifierMixin):
                 "not know how frequent the classes will be; pass a dict"
             )
         known = getattr(self, "classes_", None)
+        if classes is None and known is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
         if classes is None:
-            if known is None:
-                raise ValueError(
-                    "classes must be passed on the first call to partial_fit."
-                )
             return known
         classes = unique_labels(classes)
         if known is not None and not np.array_equal(classes, known):

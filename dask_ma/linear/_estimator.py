@@ -125,7 +125,8 @@ class LinearEstimator(DistributedEstimator):
         return {"coef": coef, "intercept": np.atleast_1d(self.intercept_)}
 
     def _warm_changes(self) -> dict[str, Any]:
-        return self._warm_model() if getattr(self, "warm_start", False) else {}
+        model = self._warm_model() if getattr(self, "warm_start", False) else {}
+        return {**model, "is_warm": True} if model else {}
 
     def _warnings(
         self, result: FitResult, *, is_partial: bool
@@ -158,7 +159,10 @@ class LinearEstimator(DistributedEstimator):
 def given_model(coef_init: Any, intercept_init: Any) -> dict[str, Any]:
     """The model that the user wants `fit` to start from, in parameters of the agent."""
     given = {"coef": coef_init, "intercept": intercept_init}
-    return {k: np.asarray(v) for k, v in given.items() if v is not None}
+    changes = {k: np.asarray(v) for k, v in given.items() if v is not None}
+    # The fitted model, if any, has no say then.
+    cold = {"is_warm": False, "warm_classes": None} if "coef" in changes else {}
+    return {**changes, **cold}
 
 
 def _dense(coef: Any) -> np.ndarray:

@@ -95,6 +95,11 @@ def initial_model(problem: Problem, params: LinearParams) -> LinearModel:
     shape = problem.n_problems, problem.shard.n_features
     coef, intercept = np.zeros(shape), np.zeros(shape[0])
     if params.coef is not None:
+        if params.is_warm and params.coef.shape != shape:
+            raise ValueError(
+                f"the fitted model has coefficients of shape {params.coef.shape}, but "
+                f"these data ask for the shape {shape}; set warm_start=False"
+            )
         coef = _shaped(params.coef, shape, "coef_init")
     if params.intercept is not None:
         intercept = _shaped(params.intercept, shape[:1], "intercept_init")

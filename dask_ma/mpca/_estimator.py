@@ -35,6 +35,7 @@ from dask_ma.mpca._combinations import (
     check_rate,
     check_server,
 )
+from dask_ma.mpca._convergence import unconverged
 from dask_ma.mpca._module import ModuleMixin, has_no_module
 from dask_ma.mpca.inputs._rows import flat_rows, n_targets_of
 from dask_ma.mpca.inputs._sources import (
@@ -49,7 +50,7 @@ from dask_ma.mpca.strategies._parameters import STRATEGY
 from dask_ma.mpca.torch._parameter import as_torch
 from dask_ma.mpca.training._agent import train
 from dask_ma.mpca.training._cost import ranks_for_network
-from dask_ma.mpca.training._params import LITTLE_EXPLAINED, MPCAParams, MPCAResult
+from dask_ma.mpca.training._params import MPCAParams, MPCAResult
 from dask_ma.mpca.training._validation import ValidationRows
 
 
@@ -174,7 +175,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     ) -> Iterator[tuple[str, type[Warning]]]:
         for note in result.notes:
             yield note, ConvergenceWarning
-        message = None if is_partial else self._unconverged(result)
+        message = None if is_partial else unconverged(self, result)
         if message is not None:
             yield message, ConvergenceWarning
 
@@ -274,7 +275,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     def _warm_changes(self) -> dict[str, Any]:
         """The model that `fit` starts from."""
         is_warm = self.warm_start and hasattr(self, "n_iter_")
-        return {"vector": self._vector()} if is_warm else {}
+        return {"vector": self._vector(), "is_warm": True} if is_warm else {}
 
     def _to_attributes(self, fitted: dict[str, Any]) -> dict[str, Any]:
         curve = np.asarray(fitted["loss_curve"]).tolist()
@@ -295,34 +296,6 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         return attributes | self._make_spec().attributes(
             fitted["vector"], fitted["n_features"], n_classes
         )
-
-    def _unconverged(self, result: MPCAResult) -> str | None:
-        """What scikit-learn warns of if `tol` was not reached, or if it says little."""
-        if self.tol is None:
-            return None
-        explained = self._explained(result)
-        if result.fitted["n_iter"] >= self.max_iter and not result.converged:
-            return (
-                f"the maximum of {self.max_iter} epochs was reached before the loss "
-                "settled; raise max_iter, or set tol=None if this is wanted"
-            )
-        if explained is not None and explained < LITTLE_EXPLAINED:
-            return (
-                "the loss does not fall any more, but the network explains only "
-                f"{max(0.0, explained):.1%} of the variance of the training targets; "
-                "if there is more to learn, scale the features and y, raise "
-                "learning_rate_init, or set a smaller tol"
-            )
-        return None
-
-    def _explained(self, result: MPCAResult) -> float | None:
-        """Part of the variance of a regression's targets that the last losses tell."""
-        if is_classifier(self) or self.module is not None:
-            return None
-        if not result.half_variance > 0:
-            return None
-        recent = result.fitted["loss_curve"][-self.n_iter_no_change :]
-        return 1 - float(np.mean(recent)) / result.half_variance
 
     # The model ------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,10 @@ class ProblemParams:
         None if they do not.
     no_code : int
         What columns hold where no class counts, then.
+    is_warm : bool
+        Whether the model to start from is the fitted one, by `warm_start`.
+    warm_classes : ndarray or None
+        The labels which y must have then; None for any.
     """
 
     is_classifier: bool
@@ -36,6 +40,8 @@ class ProblemParams:
     n_targets: int | None = None
     n_codes: int | None = None
     no_code: int = -100
+    is_warm: bool = False
+    warm_classes: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def has_classes(self) -> bool:

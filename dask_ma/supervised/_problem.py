@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,31 +16,20 @@ from dask_ma.data import (
     build_shard,
     check_size,
     encode_labels,
-    merge_labels,
     unique_labels_of,
 )
 from dask_ma.engine import RankContext, ReplicaOf, State
+from dask_ma.supervised._classes import (
+    agree_on_classes,
+    class_factors,
+    class_weighted,
+    shares_of,
+    uneven_classes,
+)
 from dask_ma.supervised._params import ProblemParams
+from dask_ma.supervised._summary import Summary
 
-_UNEVEN = 0.2  # part of a rank's rows that would have to be of other classes
-_UNLIKELY = 1.5  # times what is to be expected of a random draw
 _SPARSE_WORDS = {True: "sparse", False: "dense"}
-
-
-class Summary(NamedTuple):
-    """What a rank tells the others about its shard."""
-
-    error: Exception | None = None
-    n_rows: int = 0
-    n_stored: int = 0
-    dtype: np.dtype = np.dtype(np.float32)
-    is_sparse: bool = False
-    has_weights: bool = False
-    labels: Any = None  # ndarray, or None for a regressor
-    label_weights: Any = None
-    weight: float = 0.0
-    n_weightless: int = 0
-    measured: Any = None  # ndarray, or None where nothing was
 
 
 @dataclass(frozen=True)
@@ -75,6 +63,8 @@ class Problem:
         rest; None if they are not.
     measured : ndarray of float64, or None
         Sums over all ranks of what the method has measured on the rows.
+    shares : ndarray of float64, shape (n_classes,), or None
+        Of each class in the sum of the weights of all ranks.
     """
 
     shard: Shard
@@ -88,6 +78,7 @@ class Problem:
     uneven: str | None = None
     positive_weight: np.ndarray | None = None
     measured: np.ndarray | None = None
+    shares: np.ndarray | None = None
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -184,8 +175,8 @@ def agree_on_problem(
     if shard is None:
         raise RuntimeError("a rank without an error has no shard")
     _check_kinds(summaries)
-    classes = _agree_on_classes(summaries, params)
-    factors = _class_factors(summaries, classes, params)
+    classes = agree_on_classes(summaries, params)
+    factors = class_factors(summaries, classes, params)
     positive = None
     if one_vs_rest and factors is not None and len(factors) > 2:
         _check_some(factors.sum())
@@ -334,72 +325,6 @@ def _check_kinds(summaries: list[Summary]) -> None:
             )
 
 
-def _agree_on_classes(
-    summaries: list[Summary], params: ProblemParams
-) -> np.ndarray | None:
-    """Sorted labels of all ranks, None for a regressor."""
-    if not params.has_classes:
-        return None
-    found = merge_labels(
-        [s.labels for s in summaries if s.labels is not None and len(s.labels)]
-    )
-    if params.classes is not None:
-        encode_labels(found, params.classes)  # refuses labels that are not among them
-        found = params.classes
-    if len(found) < 2:
-        n_weightless = sum(s.n_weightless for s in summaries)
-        reason = ""
-        if n_weightless:
-            reason = (
-                f", for {n_weightless} rows have the weight 0 in sample_weight and do "
-                "not count; give rows of another class a positive weight"
-            )
-        raise ValueError(
-            "The number of classes has to be greater than one; got 1 class: "
-            f"{found.tolist()[0]!r}{reason}"
-        )
-    return found
-
-
-def _class_factors(
-    summaries: list[Summary], classes: np.ndarray | None, params: ProblemParams
-) -> np.ndarray | None:
-    """Weight of each class, None if all are 1."""
-    if classes is None or params.class_weight is None:
-        return None
-    sums = np.zeros(len(classes))
-    for summary in summaries:
-        if summary.labels is not None and len(summary.labels):
-            np.add.at(
-                sums, encode_labels(summary.labels, classes), summary.label_weights
-            )
-    if params.class_weight == "balanced":
-        present = sums > 0
-        factors = np.ones(len(classes))
-        factors[present] = sums.sum() / (present.sum() * sums[present])
-        return factors
-    known = classes.tolist()
-    unknown = [label for label in params.class_weight if label not in known]
-    if unknown:
-        raise ValueError(
-            f"class_weight names the labels {unknown}, which are not among the classes "
-            f"{known}"
-        )
-    return np.array([_class_weight(params.class_weight, label) for label in known])
-
-
-def _class_weight(weights: dict[Any, Any], label: Any) -> float:
-    """Weight of a class, which must be a finite number, not negative."""
-    weight = weights.get(label, 1.0)
-    if isinstance(weight, Real) and 0 <= float(weight) < np.inf:
-        return float(weight)
-    raise ValueError(
-        f"class_weight must not be negative, NaN, infinite or no number, but that of "
-        f"the label {label!r} is {weight!r}; use 0 for a class that is not to be "
-        "predicted"
-    )
-
-
 def _check_some(total: float) -> None:
     """Refuse class weights that leave nothing but zeros."""
     if not total > 0:
@@ -419,7 +344,7 @@ def _scale(
     """Encode the labels and scale the weights to mean 1 over all ranks."""
     total_rows = sum(s.n_rows for s in summaries)
     weighted = factors is not None or any(s.has_weights for s in summaries)
-    total = sum(_class_weighted(s, classes, factors) for s in summaries)
+    total = sum(class_weighted(s, classes, factors) for s in summaries)
     _check_some(total)
     scale = total_rows / total
     dtype = np.dtype(np.result_type(*[s.dtype for s in summaries if s.n_rows]))
@@ -441,47 +366,11 @@ def _scale(
         shard=replace(shard, blocks=blocks),
         classes=classes,
         n_problems=1 if classes is None or len(classes) == 2 else len(classes),
-        weight=scale * _class_weighted(own, classes, factors),
+        weight=scale * class_weighted(own, classes, factors),
         total_weight=float(total_rows),
         total_rows=total_rows,
         total_stored=sum(s.n_stored for s in summaries),
         dtype=dtype,
-        uneven=_uneven_classes(summaries, classes),
+        uneven=uneven_classes(summaries, classes),
+        shares=shares_of(summaries, classes, factors),
     )
-
-
-def _uneven_classes(summaries: list[Summary], classes: np.ndarray | None) -> str | None:
-    """Say so if the classes of some rank are not a random draw from those of all."""
-    filled = [(rank, s) for rank, s in enumerate(summaries) if s.n_rows]
-    if classes is None or len(filled) < 2:
-        return None
-    sums = np.zeros((len(filled), len(classes)))
-    for row, (_, summary) in zip(sums, filled, strict=True):
-        row[encode_labels(summary.labels, classes)] = summary.label_weights
-    shares = sums / np.maximum(sums.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-    common = sums.sum(axis=0) / sums.sum()
-    # Total variation, which grows with the root of classes per row by chance alone.
-    distance = np.abs(shares - common).sum(axis=1) / 2
-    chance = np.sqrt([len(classes) / summary.n_rows for _, summary in filled])
-    excess = distance - np.maximum(_UNEVEN, _UNLIKELY * chance)
-    worst = int(excess.argmax())
-    if excess[worst] <= 0:
-        return None
-    k = int((shares[worst] - common).argmax())
-    return (
-        f"the ranks have rows of different classes: of those of rank "
-        f"{filled[worst][0]} {shares[worst, k]:.0%} are of class "
-        f"{classes.tolist()[k]!r}, of all rows {common[k]:.0%}"
-    )
-
-
-def _class_weighted(
-    summary: Summary, classes: np.ndarray | None, factors: np.ndarray | None
-) -> float:
-    """Sum of a rank's weights with the class weights in them."""
-    if factors is None or classes is None:
-        return summary.weight
-    if summary.labels is None or not len(summary.labels):
-        return 0.0
-    codes = encode_labels(summary.labels, classes)
-    return float(summary.label_weights @ factors[codes])

@@ -259,10 +259,14 @@ def test_warm_start_from_another_shape(multi):
     X, y = multi
     model = MPCAClassifier(**QUICK, warm_start=True).fit(X, y)
     before = model.coefs_
-    with pytest.raises(ValueError, match="has 92 values, expected 76"):
+    reason = "another shape .* 92 values, expected 76 .* set warm_start=False"
+    with pytest.raises(ValueError, match=reason):
         model.fit(X[:, :4], y)
     assert model.coefs_ is before
     assert model.n_features_in_ == 6
+    model.hidden_layer_sizes = (9,)
+    with pytest.raises(ValueError, match="to go on from has 92 values, expected 103"):
+        model.partial_fit(X, y)
 
 
 @pytest.mark.parametrize("data", ["binary", "multi"])

@@ -153,3 +153,19 @@ def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
         model.set_params(tol=None, n_iter_no_change=10, max_iter=2).fit(1e-3 * X, y)
         model.set_params(tol=0.5, n_iter_no_change=2, max_iter=200)
         model.fit(X, np.full(len(y), 7.0))
+
+
+@pytest.mark.parametrize(
+    ("factors", "cure"),
+    [
+        ((1e8, 1.0), "lower learning_rate_init"),
+        ((1.0, 1e8), "raise learning_rate_init"),
+    ],
+)
+def test_scaling_is_advised_at_the_last_epoch_too(regression, factors, cure):
+    X, y = regression[0] * factors[0], regression[1] * factors[1]
+    with pytest.warns(ConvergenceWarning, match="20 epochs") as seen:
+        fit((X, y), tol=1e-4, max_iter=20)
+    (message,) = [str(each.message) for each in seen]
+    assert "scale the features and y" in message
+    assert message.endswith(cure)

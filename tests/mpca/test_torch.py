@@ -530,6 +530,7 @@ def test_predictions_of_many_rows_and_of_none(problem):
     [
         (2, 3, r"labels out of range .* has shape \(40, 2\), not \(40, 3\)"),
         (2, None, r"has shape \(40, 2\), not \(40,\) or \(40, 1\)"),
+        (1, 2, r"an output for each class: .* \(40, 1\).*=\"BCEWithLogitsLoss\""),
     ],
 )
 def test_outputs_of_a_wrong_shape_are_named(problem, n_outputs, n_classes, reason):

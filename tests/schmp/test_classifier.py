@@ -200,7 +200,7 @@ def test_warm_start(wide, target, layout):
 
 def test_warm_start_with_other_classes(wide):
     model = SchMPLogisticRegression(ALPHA, warm_start=True).fit(wide["X"], wide["two"])
-    with pytest.raises(ValueError, match="other features or classes"):
+    with pytest.raises(ValueError, match="same classes as in the previous call"):
         model.fit(wide["X"], wide["three"])
     assert model.classes_.tolist() == [0, 1]
 

@@ -213,6 +213,8 @@ class MLPNetwork(Network):
         The vector; the network keeps it and changes it.
     """
 
+    log_loss = "sum"
+
     def __init__(self, spec: MLPSpec, layout: MLPLayout, values: np.ndarray) -> None:
         self._scaling: Scaling | None = None
         self.n_values = self.n_parameters = len(values)

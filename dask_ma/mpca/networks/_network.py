@@ -97,10 +97,14 @@ class Network(ABC):
         Fewer rows make no batch if they can go with another one.
     adds_gradients : bool
         Whether gradients of several ranks can be added up for a step.
+    log_loss : str or None
+        How the losses of several labels of a row make one, "sum" or "mean", where the
+        loss of a classifier is the plain log loss; None where it is not.
     """
 
     least_rows: ClassVar[int] = 1
     adds_gradients: bool = True
+    log_loss: str | None = None
     n_values: int
     n_parameters: int
     dtype: np.dtype

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 _ONE_UNIT = (nn.BCEWithLogitsLoss, nn.BCELoss)
+_BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 
 class Objective:
@@ -67,6 +68,18 @@ class Objective:
                 f"labels out of range for the criterion: {self._name} tells two "
                 f"classes apart, and there are {n_classes}; use CrossEntropyLoss"
             )
+
+    @property
+    def log_loss(self) -> str | None:
+        """As a :class:`Network` has it."""
+        criterion, has_labels = self._criterion, self._n_targets is not None
+        known = _ONE_UNIT if self._has_one_unit or has_labels else _BY_CLASS
+        if not isinstance(criterion, known) or self._n_codes is not None:
+            return None
+        weights = (getattr(criterion, name, None) for name in ("weight", "pos_weight"))
+        is_plain = all(weight is None for weight in weights)
+        is_plain &= getattr(criterion, "label_smoothing", 0.0) == 0
+        return "mean" if is_plain and criterion.reduction == "mean" else None
 
     def loss(
         self, output: Any, y: np.ndarray, sample_weight: np.ndarray | None
@@ -173,13 +186,22 @@ class Objective:
                 f"the module returned a {type(output).__name__}, where a tensor of "
                 f"shape {wanted} is needed"
             )
-        reason = ""
+        reason = cure = ""
         if self._n_classes is not None and self._n_targets is None:
             reason = (
                 f"labels out of range for the criterion {self._name} with "
                 f"{self._n_classes} classes: "
             )
-        raise ValueError(f"{reason}the module's output has shape {found}, not {wanted}")
+            if self._n_classes == 2 and found in [(n_rows,), (n_rows, 1)]:
+                reason = f"the criterion {self._name} needs an output for each class: "
+                cure = (
+                    "; for one output that tells two classes apart set "
+                    'Torch(module, criterion="BCEWithLogitsLoss"), or "BCELoss" if it '
+                    "ends with a sigmoid"
+                )
+        raise ValueError(
+            f"{reason}the module's output has shape {found}, not {wanted}{cure}"
+        )
 
     def outputs(self, output: torch.Tensor) -> torch.Tensor:
         """What :meth:`Network.outputs` returns for what the module returned."""

@@ -96,6 +96,7 @@ class TorchNetwork(Network):
         self._schedule: Schedule | None = None
         self._callbacks = callbacks
         self._objective = objective
+        self.log_loss = objective.log_loss
         self._device = device
         self._inputs = inputs
         self._values = Values(module, device)

@@ -29,11 +29,12 @@ from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
 from dask_ma.mpca.training._features import agree_on_scaling, kept_scaling
 from dask_ma.mpca.training._notes import tell_of_divergence
-from dask_ma.mpca.training._params import MPCAParams, MPCAResult
+from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
+from dask_ma.mpca.training._start import checked_start
 from dask_ma.mpca.training._state import part_of, prefixed
-from dask_ma.mpca.training._targets import Targets, agree_on_targets
+from dask_ma.mpca.training._targets import Targets, agree_on_targets, find_baseline
 from dask_ma.mpca.training._validation import make_scorer, score_of_rank, shard_of
 from dask_ma.supervised import (
     Problem,
@@ -173,8 +174,9 @@ class Trainer:
         """Bring together what the ranks have; a collective call."""
         context, params = self._context, self._params
         joint = self._strategy.collect()
+        baseline = find_baseline(params, self._problem, self._targets, self._network)
         if self._end.diverged:
-            joint = self._good
+            joint, baseline = self._good, Baseline()  # once is enough to be told
             mine = self._counters.n_steps if self._counters.has_diverged else -1
             tell_of_divergence(context, mine, self._end.epoch)
         elif params.early_stopping:
@@ -194,7 +196,7 @@ class Trainer:
             context.history,
             timeline,
             self._notes,
-            self._targets.half_variance,
+            baseline,
         )
 
     def close(self) -> None:
@@ -329,12 +331,7 @@ class Trainer:
         if params.vector is None and not params.is_classifier:
             network.shift_outputs(self._targets.mean)
         if params.vector is not None:
-            if params.vector.shape != (network.n_values,):
-                raise ValueError(
-                    f"the model to go on from has {len(params.vector)} values, "
-                    f"expected {network.n_values} for these data and parameters"
-                )
-            start = params.vector.astype(network.dtype, copy=False)
+            start = checked_start(params.vector, network, params)
             network.write(0, network.unscaled(start, -1))
         if params.optimizer_state is not None:
             network.set_optimizer_state(params.optimizer_state)

@@ -58,6 +58,22 @@ class MPCAParams(ValidationParams):
     keep_optimizer: bool = False
 
 
+class Baseline(NamedTuple):
+    """Training losses of models that look at no features; 0 where not known.
+
+    Attributes
+    ----------
+    constant : float
+        Of the best one: the mean of the targets, or the frequencies of the classes.
+    unlearned : float
+        Of what a network is before it has learned: the same, or classes that are all
+        equally likely.
+    """
+
+    constant: float = 0.0
+    unlearned: float = 0.0
+
+
 class MPCAResult(NamedTuple):
     """What rank 0 returns to the client.
 
@@ -78,8 +94,8 @@ class MPCAResult(NamedTuple):
         What all ranks have done when.
     notes : tuple of str
         What the user is to know of the rows.
-    half_variance : float
-        Of the targets of a regression: the loss of predicting their mean.
+    baseline : Baseline
+        What the losses are to be compared with.
     """
 
     fitted: dict[str, Any]
@@ -88,4 +104,4 @@ class MPCAResult(NamedTuple):
     history: list[dict[str, Any]]
     timeline: np.ndarray | None
     notes: tuple[str, ...] = ()
-    half_variance: float = 0.0
+    baseline: Baseline = Baseline()

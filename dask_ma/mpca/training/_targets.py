@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import entr
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
-from dask_ma.mpca.training._params import LITTLE_EXPLAINED
+from dask_ma.mpca.networks._network import Network
+from dask_ma.mpca.training._params import LITTLE_EXPLAINED, Baseline, MPCAParams
+from dask_ma.supervised import Problem
 
 _FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
 _ROUNDING = 1e-24  # of the square of the mean
@@ -84,6 +87,38 @@ def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targe
     variance[variance <= _ROUNDING * mean**2] = 0  # what is left of a constant
     uneven = _describe_uneven(found, mean, np.sqrt(variance))
     return Targets(mean, float(np.mean(variance)) / 2, uneven)
+
+
+def find_baseline(
+    params: MPCAParams, problem: Problem, targets: Targets, network: Network
+) -> Baseline:
+    """What models lose that look at no features.
+
+    Parameters
+    ----------
+    params : MPCAParams
+        Parameters of the fit.
+    problem : Problem
+        The rows.
+    targets : Targets
+        Their targets, where there are no classes.
+    network : Network
+        What is trained on them.
+
+    Returns
+    -------
+    baseline : Baseline
+        Zeros where the loss is not the log loss of labels.
+    """
+    if not params.is_classifier:
+        return Baseline(targets.half_variance, targets.half_variance)
+    if network.log_loss is None:
+        return Baseline()
+    if problem.shares is not None:
+        return Baseline(entr(problem.shares).sum(), np.log(len(problem.shares)))
+    each = np.sum(entr([targets.mean, 1 - targets.mean]), axis=0)
+    total = np.array([each.sum(), len(each) * np.log(2)])
+    return Baseline(*(total if network.log_loss == "sum" else total / len(each)))
 
 
 def moments_of(shard: Shard, n_targets: int) -> Moments:

@@ -97,6 +97,12 @@ class L1Estimator(LinearEstimator):
         return train
 
     def _make_params(self, info: InputInfo, **changes: Any) -> SchMPParams:
+        if "start" in changes and self.coef_.shape[-1] != self.n_features_in_:
+            raise ValueError(
+                "the model to start from has other features than the data: "
+                f"{self.coef_.shape[-1]}, not {self.n_features_in_}; set "
+                "warm_start=False"
+            )
         chosen = {
             "schedule": self._objects().get("schedule"),
             "feature_weights": _checked_weights(self.feature_weights),
