@@ -415,7 +415,7 @@ class DistributedClassifierMixin(ClassifierMixin):
         if classes is None and known is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
         if classes is None:
-            return known
+            return np.asarray(known)
         classes = unique_labels(classes)
         if known is not None and not np.array_equal(classes, known):
             raise ValueError(
