@@ -194,6 +194,7 @@ class DistributedEstimator(CallbackSupportMixin, SettingsMixin, BaseEstimator):
             deal=self._deal,
             row_dtypes=self._row_dtypes,
             sent_as=self._sent_as,
+            loads=getattr(self, "_loads", ()),
             copies=self._copies,
             spills=self._spills,
             join=None if self._join is None else partial(self._join, params=params),

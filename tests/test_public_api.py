@@ -399,6 +399,7 @@ def test_parameters_of_topics_are_those_of_scikit_learn():
         "n_ranks",
         "paradigm",
         "validation_fraction",
+        "word_weights",
     }
     assert set(theirs) - set(ours) == {"n_jobs"}
     for name in set(ours) & set(theirs):

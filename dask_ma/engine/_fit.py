@@ -312,7 +312,7 @@ class _Fit:
             sent_as=job.sent_as,
             copies=job.copies,
             spills=job.spills,
-            needed=job.agent,
+            needed=(job.agent, job.loads),
             spares_memory=self.spares_memory,
         )
         logger.info(

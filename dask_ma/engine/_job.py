@@ -48,6 +48,8 @@ class Job:
         Types that the agent takes rows in.
     sent_as : callable or None
         Makes of X, in memory, what is sent to the ranks.
+    loads : tuple of object
+        What comes from modules that the agent loads later on, and takes memory.
     copies : Kept
         What it keeps in memory beside the rows.
     spills : bool
@@ -71,6 +73,7 @@ class Job:
     deal: Deal = "never"
     row_dtypes: Sequence[Any] = (np.float64, np.float32)
     sent_as: Callable[[Any], Any] | None = None
+    loads: tuple[Any, ...] = ()
     copies: Kept = Kept()
     spills: bool = False
     join: Callable[[list[Any]], Any] | None = None

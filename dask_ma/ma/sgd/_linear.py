@@ -5,9 +5,12 @@ from __future__ import annotations
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+from sklearn.linear_model import SGDClassifier
+
 from dask_ma import _config
 from dask_ma._sklearn import Interval, StrOptions
 from dask_ma.data import Deal, InputInfo, InputSize, join_limit
+from dask_ma.kernels import Loss
 from dask_ma.linear import LinearEstimator, as_named
 from dask_ma.ma._paradigm import PARADIGM, is_gradient
 from dask_ma.ma.sgd._agent import train
@@ -75,6 +78,13 @@ class LinearMA(LinearEstimator):
     @property
     def _agent(self) -> Any:
         return train
+
+    @property
+    def _loads(self) -> tuple[Any, ...]:
+        """What ranks load for their first step, as large as some blocks of rows."""
+        is_summed = is_gradient(PARADIGM.as_object(self.paradigm))
+        has_steps = self.max_iter and not (is_summed or isinstance(self.loss, Loss))
+        return (SGDClassifier,) if has_steps else ()
 
     def _make_params(self, info: InputInfo, **changes: Any) -> FitParams:
         is_hasty = self.n_iter_no_change == "auto"
