@@ -391,6 +391,23 @@ def test_building_leaves_random_numbers_of_others_alone():
     assert (first != other).any()
 
 
+def test_a_module_may_leave_layers_out_of_training(problem):
+    """By a `train` of its own, from the first step on and after predictions."""
+
+    class Frozen(Normalised):
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+    network = build(spec_of(Frozen))
+    network.step(*problem, None, learning_rate=RATE)
+    network.outputs(problem[0])
+    network.step(*problem, None, learning_rate=RATE)
+    assert network._module.training
+    assert network._module.norm.num_batches_tracked == 0
+
+
 # Criteria and weights
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 
 def intercept_rest(slope: float, intercept: float) -> float:
@@ -14,11 +14,12 @@ class Floor:
     """What no model is below, by the best of the bounds so far.
 
     A bound goes by the intercept where it was found; how far that was from the optimum
-    is known better later on.
+    is known better later on. Of a new bound and the best one before, the better one at
+    the present intercept is kept.
     """
 
     def __init__(self) -> None:
-        self._bounds: list[tuple[float, float]] = []
+        self._base, self._slope = -math.inf, 0.0
 
     def raised(self, lowest: float, slope: float, intercept: float) -> float:
         """The floor, with a bound more.
@@ -36,7 +37,14 @@ class Floor:
         -------
         floor : float
         """
-        self._bounds.append((lowest - slope * intercept, slope))
-        bases, slopes = np.array(self._bounds).T
-        rests = np.abs(slopes) * (1 + abs(intercept))
-        return float((bases + slopes * intercept - rests).max())
+        base = lowest - slope * intercept
+        before = self._at(self._base, self._slope, intercept)
+        now = self._at(base, slope, intercept)
+        if now >= before:
+            self._base, self._slope = base, slope
+        return max(before, now)
+
+    @staticmethod
+    def _at(base: float, slope: float, intercept: float) -> float:
+        """A bound at some intercept, which may be off itself."""
+        return base + slope * intercept - intercept_rest(slope, intercept)

@@ -87,7 +87,7 @@ class TorchNetwork(Network):
         compile_params: dict[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        self._module = module
+        self._module = module.train()  # a module's own `train` may leave parts out
         self._options = options
         self._scaler = options.make_scaler(device)
         # Each rank would leave out the steps in which its own gradient overflows.

@@ -8,8 +8,8 @@ from torch import nn
 
 from dask_ma.mpca.torch._placement import Placement
 
-# Values in 16 bytes: what a GPU reads at once. Kernels for tensors that begin anywhere
-# else are slower, and those of cuDNN fail.
+# Values in 16 bytes, which kernels of GPUs may read at once: some of them end with an
+# error where a tensor begins anywhere else.
 _ALIGNMENT = 4
 
 
