@@ -97,6 +97,23 @@ def test_imdb(record_property):
     assert ours > theirs - 0.005
 
 
+@pytest.mark.parametrize(
+    ("loss", "alpha"),
+    [("log_loss", 0.1), ("log_loss", 0.01), ("modified_huber", 0.1)],
+)
+def test_counts_as_they_are(loss, alpha):
+    """Long documents lead SGD to large weights, from which the search comes back."""
+    folder = folder_of("newsgroups20")
+    X = sparse.load_npz(folder / "X_train.npz")[:600].astype(np.float64)
+    y = np.load(folder / "y_train.npy")[:600]
+    X = X[:, np.asarray(X.sum(axis=0)).ravel().argsort()[-1500:]]
+    params = {"loss": loss, "alpha": alpha, "random_state": 0}
+    model = MASGDClassifier(**params).fit(X, y)
+    other = MASGDClassifier(**params, max_iter=0, refine="lbfgs").fit(X, y)
+    ours, best = (each.history_[-1]["objective"] for each in (model, other))
+    assert ours <= 1.003 * best
+
+
 def test_newsgroups20(record_property):
     data = load("newsgroups20")
     ours, theirs = accuracies(data, record_property, loss="hinge", alpha=1e-5)

@@ -112,22 +112,36 @@ def test_intercepts_far_from_zero(loss):
     assert ends[0] == pytest.approx(ends[1], rel=2e-3)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_rows_far_out(seed):
-    """SGD leaves large weights there, from which L-BFGS only crawls."""
-    rng = np.random.default_rng(seed)
-    X = np.hstack([rng.poisson(0.3, (500, 40)), rng.poisson(0.01, (500, 600))]).astype(
-        float
+class Crawling(LBFGS):
+    """One that takes its own small steps for the end."""
+
+    def left(self, along):
+        return 0.0
+
+
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_search_begins_anew_where_its_bound_says_that_much_is_left(is_warm):
+    coordinates = Coordinates(
+        np.zeros(1), np.ones(1), Penalty(1.0, 0.0), np.zeros(1), fit_intercept=False
     )
-    y = (X[:, :5].sum(axis=1) + rng.normal(size=500) > 1.5).astype(int)
-    X[7, :3] *= 1000
-    X[8, 5:8] = 1000
-    X = sparse.csr_array(X)
-    params = {"loss": "log_loss", "alpha": 1e-3, "random_state": 0}
-    model = MASGDClassifier(**params).fit(X, y)
-    other = MASGDClassifier(**params, max_iter=0, refine="lbfgs").fit(X, y)
-    ours, best = (each.history_[-1]["objective"] for each in (model, other))
-    assert ours <= 1.003 * best
+    share = Share(1)
+    rule = Crawling(coordinates.l1, share)
+    track = Track(np.ones(1), rule, coordinates, share, 1.0, 1.0, is_warm=is_warm)
+
+    def tell(objective, slope):
+        found = Found(objective, objective, 0.0, np.array([slope]), None, None)
+        track.note(found)
+        track.update(found, 1e-3)
+
+    tell(1.0, 0.5)
+    assert track.excess > 1e-3
+    assert (track.trial == 0).all() == is_warm
+    if is_warm:
+        tell(1.5, 2.0)  # of a search above the best model nothing but a bound is known
+        assert track.excess > 1e-3
+        assert not (track.trial == 0).all()
+    tell(0.9, 1e-4)
+    assert track.excess <= 1e-3
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+_KEPT = 8  # bounds
 
 
 def intercept_rest(slope: float, intercept: float) -> float:
@@ -14,12 +14,12 @@ class Floor:
     """What no model is below, by the best of the bounds so far.
 
     A bound goes by the intercept where it was found; how far that was from the optimum
-    is known better later on. Of a new bound and the best one before, the better one at
-    the present intercept is kept.
+    is known better later on. Of all bounds the best ones at the present intercept are
+    kept, since each round looks at all that are.
     """
 
     def __init__(self) -> None:
-        self._base, self._slope = -math.inf, 0.0
+        self._bounds: list[tuple[float, float]] = []
 
     def raised(self, lowest: float, slope: float, intercept: float) -> float:
         """The floor, with a bound more.
@@ -37,14 +37,10 @@ class Floor:
         -------
         floor : float
         """
-        base = lowest - slope * intercept
-        before = self._at(self._base, self._slope, intercept)
-        now = self._at(base, slope, intercept)
-        if now >= before:
-            self._base, self._slope = base, slope
-        return max(before, now)
-
-    @staticmethod
-    def _at(base: float, slope: float, intercept: float) -> float:
-        """A bound at some intercept, which may be off itself."""
-        return base + slope * intercept - intercept_rest(slope, intercept)
+        self._bounds.append((lowest - slope * intercept, slope))
+        values = [
+            b + s * intercept - intercept_rest(s, intercept) for b, s in self._bounds
+        ]
+        if len(values) > _KEPT:
+            self._bounds.pop(values.index(min(values)))
+        return max(values)
