@@ -12,7 +12,10 @@ Each strategy is shown at its best setting, beside "mpca" by default.
     python mpca_lead.py --data FOLDER --tasks resnet20_narrow --brief
 
 "one_rank" is one process with batches as large as those of all ranks together. With a
-target above 1, as ``--target 2``, all fits make all epochs, and tell what they come to.
+target above 1, as ``--target 2``, all fits make all epochs, and tell what they come to:
+
+    python mpca_lead.py --tasks resnet20 --strategies one_rank mpca --target 2 \\
+        --pause 0 --epochs 20 --rates 0.001 --device cuda
 
 ``--brief`` has one step size, one period and one repetition, and leaves out the forms
 of strategies with fewer bits.
@@ -294,7 +297,7 @@ def fit_by_dask(data: Any, images: Images, cell: Cell, kind: Any, args: Any) -> 
     pause = task.pause if args.pause is None else args.pause
     is_alone = cell.strategy == _ALONE
     model = MPCAClassifier(
-        module=Torch(partial(Slow, task.network, pause), device="cpu"),
+        module=network_of(partial(Slow, task.network, pause), args),
         strategy=kind,
         batch_size=(args.batch or task.batch) * (args.workers if is_alone else 1),
         n_ranks=1 if is_alone else None,
@@ -308,6 +311,13 @@ def fit_by_dask(data: Any, images: Images, cell: Cell, kind: Any, args: Any) -> 
     return run(model, data, images, args.target or task.target)
 
 
+def network_of(make: Callable[[], Any], args: argparse.Namespace) -> Torch:
+    """A network where it is wanted; ranks of one machine share its GPU."""
+    if args.device == "cpu":
+        return Torch(make, device="cpu")
+    return Torch(make, device=args.device, ranks_per_gpu=args.workers)
+
+
 def load_torch() -> None:
     """Have a worker load it."""
     import torch.distributed.algorithms.model_averaging.averagers
@@ -319,7 +329,7 @@ def warm_up(args: argparse.Namespace, client: Any) -> None:
     X, y = spread(load_images(args.data, 1000), client)
     for strategy in ("mpca", "synchronous"):
         MPCAClassifier(
-            module=Torch(perceptron, device="cpu"),
+            module=network_of(perceptron, args),
             strategy=strategy,
             max_iter=1,
             tol=None,
@@ -353,6 +363,7 @@ def main() -> int:
     add("--periods", type=int, nargs="+", default=_PERIODS, help="steps")
     add("--pause", type=float, help="seconds, of each step; the task's by default")
     add("--target", type=float, help="accuracy, in place of the task's own")
+    add("--device", default="cpu", help="of ranks; those of torch take processors")
     add("--write", type=Path, help="file of comma-separated values to add to")
     add(
         "--limit", type=float, default=120.0, help="seconds until a fit ends unfinished"
