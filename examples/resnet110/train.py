@@ -14,7 +14,7 @@ with a penalty of 0.05, as in the experiments of Langer et al. (2018), section 7
     python train.py --workers 4 --images 640 --epochs 4
 
 show on a processor, in some minutes, that losses fall alike on one rank and on four: to
-2.0 and 2.1 after four epochs, while 97% of the time of exchanges lies beside steps.
+2.0 and 2.1 after four epochs, while 95% of the time of exchanges lies beside steps.
 
 ``--compare`` trains in a plain loop of PyTorch as well, in one of the workers after the
 fit, on the same device, with the batches and the precision of a rank.
