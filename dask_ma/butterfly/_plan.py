@@ -27,8 +27,10 @@ from dask_ma.exceptions import CheckpointError
 from dask_ma.linear import LinearModel
 from dask_ma.supervised import Problem
 
-# How often in a pass all ranks hear of each other.
-_USUAL_MIXINGS = 4
+# How often in a pass all ranks hear of each other. Ranks whose rows are a random draw
+# of all need as many passes with half as many; where each of two has the rows of one
+# class alone, 73 instead of 48.
+_USUAL_MIXINGS, _EVEN_MIXINGS = 4, 2
 
 
 class Plan(NamedTuple):
@@ -89,7 +91,7 @@ def prepare(
         described = times._asdict()
         batch_size = rounded(times.best_batch_size(group.size), most_rows)
     n_steps = -(-most_rows // batch_size)
-    period = period_of(params, group.size, n_steps)
+    period = period_of(params, problem, group.size, n_steps)
     steps = {"batch_size": batch_size, "n_steps": n_steps, "mixing_period": period}
     described = {**steps, **described}
     state = state._replace(
@@ -132,14 +134,16 @@ def resume(
     most_rows, most_nonzero = largest_rank(group, problem)
     n_steps = -(-most_rows // state.batch_size)
     described = dict(zip(shared["described"], shared["values"].tolist(), strict=True))
-    period = period_of(params, group.size, n_steps)
+    period = period_of(params, problem, group.size, n_steps)
     described |= {"batch_size": state.batch_size, "n_steps": n_steps}
     described["mixing_period"] = period
     rule = make_rule(params, problem, group.size, n_steps, most_nonzero, period)
     return state, Plan(n_steps, rule, described, moments)
 
 
-def period_of(params: ButterflyParams, n_ranks: int, n_steps: int) -> int:
+def period_of(
+    params: ButterflyParams, problem: Problem, n_ranks: int, n_steps: int
+) -> int:
     """Steps from one exchange to the next."""
     if n_ranks == 1 or params.mixing == "none":
         return 1  # nothing is exchanged
@@ -147,7 +151,10 @@ def period_of(params: ButterflyParams, n_ranks: int, n_steps: int) -> int:
         return min(int(params.mixing_period), n_steps)
     if params.batch_size == "timed":
         return 1  # batches were chosen to have an exchange each
-    return max(1, n_steps // (_USUAL_MIXINGS * butterfly_depth(n_ranks)))
+    # Of targets that are no classes nothing is known.
+    is_even = problem.classes is not None and problem.uneven is None
+    n_mixings = _EVEN_MIXINGS if is_even else _USUAL_MIXINGS
+    return max(1, n_steps // (n_mixings * butterfly_depth(n_ranks)))
 
 
 def replica_of(rank: int, shared: dict[str, Any]) -> int:

@@ -150,7 +150,7 @@ class Parcel:
     ----------
     route : Route
     message : object
-        As Dask's connections take it; None when it has arrived or failed.
+        As Dask's connections take it; None when it has been sent or has failed.
     nbytes : int
         Size of its arrays.
     size : int
@@ -330,6 +330,7 @@ class Line:
                 self._n_sent = number
                 self._unanswered.pop(number, None)
             raise
+        parcel.message = None  # the answer may take a while
 
     async def _connect(self) -> Comm:
         """Connect to the worker, and wait until it takes messages."""

@@ -51,10 +51,26 @@ class Simulation:
         self.t = 1
         self.n_exchanges = 0
         depth = math.ceil(math.log2(self.size)) if self.size > 1 else 1
-        usual = max(1, self.n_steps // (4 * depth))
+        usual = max(1, self.n_steps // (self.n_mixings() * depth))
         self.period = params.get("mixing_period", usual)
         self.eta = params["eta0"]
         self.averaged = []  # mean models after the steps that the mean is made of
+
+    def n_mixings(self) -> int:
+        """How often in a pass all ranks hear of each other."""
+        labels = [list(y) for _, y, _ in self.shards if len(y)]
+        every = [label for some in labels for label in some]
+        classes = set(every)
+        if isinstance(every[0], float):
+            return 4
+        for some in labels:
+            distance = 0.0
+            for label in classes:
+                own, all_ = some.count(label), every.count(label)
+                distance += abs(own / len(some) - all_ / len(every)) / 2
+            if distance > max(0.2, 1.5 * math.sqrt(len(classes) / len(some))):
+                return 4
+        return 2
 
     def run(self, n_passes: int) -> tuple[np.ndarray, np.ndarray]:
         """Make some passes, and the next steps shorter where one has failed."""

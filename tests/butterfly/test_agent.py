@@ -80,11 +80,9 @@ def test_ranks_go_on_alone_between_exchanges(
 
 @pytest.mark.parametrize(
     ("n_ranks", "batch_size", "period"),
-    [(2, 1, 15), (2, 7, 2), (2, 13, 1), (4, 1, 3), (5, 1, 2), (8, 1, 1)],
+    [(2, 1, 30), (2, 7, 4), (2, 13, 2), (4, 1, 7), (5, 1, 4), (8, 1, 2)],
 )
-def test_ranks_hear_of_each_other_four_times_in_a_pass(
-    binary, n_ranks, batch_size, period
-):
+def test_ranks_hear_of_each_other_twice_in_a_pass(binary, n_ranks, batch_size, period):
     """By default, or more often where a pass has few steps."""
     default, named, others = (
         fit(*binary, n_ranks, batch_size=batch_size, **params)
@@ -93,6 +91,16 @@ def test_ranks_hear_of_each_other_four_times_in_a_pass(
     np.testing.assert_array_equal(default.coef_, named.coef_)
     assert default.history_[0]["mixing_period"] == period
     assert not np.array_equal(default.coef_, others.coef_)
+
+
+def test_ranks_with_rows_of_different_classes_hear_of_each_other_more_often(binary):
+    """Nothing is known of targets that are no classes."""
+    X, y = binary
+    order = np.argsort(y, kind="stable")
+    sorted_by_class = fit(X[order], y[order], 2, batch_size=1)
+    regression = fit(X, y.astype(float), 2, batch_size=1, loss="squared_error")
+    for model in (sorted_by_class, regression):
+        assert model.history_[0]["mixing_period"] == 15
 
 
 def test_bytes_follow_the_exchanges(binary):
@@ -318,6 +326,7 @@ def test_two_ranks_make_the_steps_of_one_with_their_rows_together(binary):
             n_passes=2,
             batch_size=20 // n_ranks,
             mixing=mixing,
+            mixing_period=1,
             preconditioner=None,
         )
         one = fit(X, y, 1, n_passes=2, batch_size=20, preconditioner=None)

@@ -56,6 +56,18 @@ def test_answers_to_short_messages_are_gathered(sending_group, monkeypatch):
     assert group._worker.n_answers <= 10
 
 
+def test_a_message_that_was_sent_is_not_kept_for_its_answer(sending_group, monkeypatch):
+    monkeypatch.setattr("dask_ma.comm._arrivals._LAZY", 60.0)
+    arrived = []
+    group = sending_group(arrived.append)
+    group.send("first", 1)
+    group.push(np.zeros(1000), 1)
+    assert until(lambda: len(arrived) == 2)
+    [parcel] = group._under_way
+    assert until(lambda: parcel.message is None)
+    assert not parcel.future.done()
+
+
 def test_nobody_waits_for_gathered_answers(sending_group, monkeypatch):
     monkeypatch.setattr("dask_ma.comm._arrivals._LAZY", 60.0)
     arrived = []

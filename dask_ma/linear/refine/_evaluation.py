@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from dask_ma.kernels import DescentSums, descent_sums, moment_sums
 from dask_ma.linear._model import LinearModel, RefineParams
 from dask_ma.linear.refine._coordinates import Coordinates, Found, Penalty
 from dask_ma.supervised._problem import Problem
+
+_SPREAD = 0x9E3779B97F4A7C15  # the golden section of 2**64
 
 
 class Request(NamedTuple):
@@ -36,6 +39,38 @@ class Request(NamedTuple):
     widths: np.ndarray
     caution: np.ndarray
     columns: np.ndarray
+
+    def mark(self) -> tuple[int, int, int]:
+        """What tells requests apart, bit for bit: a number, and the shape of the sums.
+
+        Returns
+        -------
+        number : int
+            Others have another one, as good as certainly.
+        n_asked, n_columns : int
+            Numbers of the problems, and of columns of second derivatives.
+        """
+        number = 0
+        for array in self:
+            number = (number * _SPREAD + _number_of(array)) % 2**64
+        return number, len(self.problems), self.columns.shape[1]
+
+
+def _number_of(array: np.ndarray) -> int:
+    """Number of an array, from the bits of all elements and their places."""
+    bits = np.asarray(array, np.float64).ravel().view(np.uint64)
+    return int((bits * _factors(len(bits))).sum())
+
+
+@lru_cache(maxsize=4)
+def _factors(number: int) -> np.ndarray:
+    """Odd numbers of 64 bits, as if drawn by lot."""
+    factors = np.arange(1, number + 1, dtype=np.uint64)
+    factors *= np.uint64(_SPREAD)
+    factors ^= factors >> np.uint64(32)
+    factors *= np.uint64(_SPREAD)
+    factors |= np.uint64(1)
+    return factors
 
 
 class Rows:
@@ -125,22 +160,36 @@ class Rows:
         values = {"objective": nan, "local_epochs": float(epochs), "refined": True}
         return Work(self._problem.shard.n_rows * epochs, values)
 
+    def no_sums(self, n_asked: int, n_columns: int) -> DescentSums:
+        """Zeros in the shapes of what :meth:`measure` gives.
+
+        Parameters
+        ----------
+        n_asked, n_columns : int
+            Numbers of problems, and of columns of second derivatives.
+
+        Returns
+        -------
+        parts : DescentSums
+        """
+        n_second, n_weights = n_asked if n_columns else 0, n_columns + 1
+        return DescentSums(
+            losses=np.zeros(n_asked),
+            smooth=np.zeros(n_asked),
+            gaps=np.zeros(n_asked),
+            coef=np.zeros((n_asked, self._problem.shard.n_features)),
+            intercept=np.zeros(n_asked),
+            hessian=np.zeros((n_second, n_weights, n_weights)),
+        )
+
     def _sums(self, request: Request, coordinates: Coordinates) -> DescentSums:
         """Sums over this rank's rows."""
         params, shard = self._params, self._problem.shard
         model = coordinates.to_model(request.points, request.problems)
         n_asked, n_features = model.coef.shape
         n_columns = request.columns.shape[1]
-        n_second = n_asked if n_columns else 0
         is_whole = n_columns == n_features
-        total = DescentSums(
-            losses=np.zeros(n_asked),
-            smooth=np.zeros(n_asked),
-            gaps=np.zeros(n_asked),
-            coef=np.zeros(model.coef.shape),
-            intercept=np.zeros(n_asked),
-            hessian=np.zeros((n_second, n_columns + 1, n_columns + 1)),
-        )
+        total = self.no_sums(n_asked, n_columns)
         for block in shard.read():
             sums = descent_sums(
                 block.X,
@@ -154,7 +203,7 @@ class Rows:
                 problems=request.problems if params.is_classifier else None,
                 n_problems=self._problem.n_problems,
                 positive_weight=self._problem.positive_weight,
-                standardization=coordinates.standardization if n_second else None,
+                standardization=coordinates.standardization if n_columns else None,
                 columns=None if is_whole else request.columns,
             )
             for array, part in zip(total, sums, strict=True):

@@ -34,6 +34,9 @@ from dask_ma.supervised._problem import Problem
 # thread took 81 ms and not 105 with as many, and with half of them 57 and not 54: the
 # work that is saved grows with the columns, but not the two small messages it takes.
 _LEAST_SHARED = 2**20
+# Most weights of all problems with which every rank makes the search. It keeps twenty
+# vectors of them then: 40 MiB at most.
+_MOST_MIRRORED = 2**18
 
 
 class Refinable(Method):
@@ -93,7 +96,9 @@ def refine(
     would end while the others wait for it.
 
     Where there are many columns and L-BFGS is the method, what it remembers and works
-    out is shared out over the ranks, which decide by sums of what they find.
+    out is shared out over the ranks, which decide by sums of what they find. Where
+    there are few, and ranks of processes of their own, all of them make the search, and
+    need not wait for what rank 0 asks, which they compare with what they expect.
 
     Parameters
     ----------
@@ -114,7 +119,11 @@ def refine(
         follows the fit wants it to end.
     """
     method = choose_method(rounds.params, rounds.problem)
-    make = SharedRefinement if _is_shared(rounds, method) else Refinement
+    make = Refinement
+    if _is_shared(rounds, method):
+        make = SharedRefinement
+    elif _is_mirrored(rounds, add_up):
+        make = MirroredRefinement
     refinement = make(rounds, t, add_up, method)
     before = state if rounds.n_refined else None
     ended = fit_rounds(rounds.context, refinement, before, add_up=add_up)
@@ -125,6 +134,15 @@ def _is_shared(rounds: Refinable, method: str) -> bool:
     """Whether the work of the search is worth the messages that sharing it takes."""
     is_large = rounds.problem.shard.n_features >= _LEAST_SHARED
     return method == "lbfgs" and rounds.context.group.size > 1 and is_large
+
+
+def _is_mirrored(rounds: Refinable, add_up: Adder | None) -> bool:
+    """Whether the search is small beside the messages that spread what it asks for."""
+    problem, layout = rounds.problem, rounds.context.group.layout
+    # Ranks of one process read what rank 0 asks for where it is.
+    are_apart = layout.n_nodes == layout.size > 1
+    n_weights = problem.n_problems * problem.shard.n_features
+    return are_apart and add_up is None and n_weights <= _MOST_MIRRORED
 
 
 def _add_up(group: Group, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -150,7 +168,7 @@ class Refinement(Method):
             add_up or partial(_add_up, rounds.context.group),
         )
         self._best: Best | None = None
-        self._search: Search | None = None  # on rank 0
+        self._search: Search | None = None  # on ranks that make it
         self._next: Request | None = None  # has come with the verdict on the last round
         self._is_warm = False
 
@@ -168,8 +186,7 @@ class Refinement(Method):
         if self._best is None:
             self._best = self._start()
         self._request = self._next or self._ask()
-        sums = self._rows.measure(self._request, self._best.coordinates)
-        self._parts = self._prepare(sums)
+        self._parts = self._prepare(self._evaluate())
         return self._rows.work()
 
     def measure(self) -> list[np.ndarray]:
@@ -214,10 +231,15 @@ class Refinement(Method):
         """Begin the search at a model; a collective call."""
         coordinates = self._rows.coordinates(model)
         best = Best(model, coordinates)
-        if self.context.group.rank == 0:
+        if self._makes_search:
             share = Share(coordinates.n_features)
             self._search = self._search_from(best.points, coordinates, share)
         return best
+
+    @property
+    def _makes_search(self) -> bool:
+        """Whether this rank looks for the next points."""
+        return self.context.group.rank == 0
 
     def _search_from(
         self, points: np.ndarray, coordinates: Coordinates, share: Share
@@ -247,6 +269,11 @@ class Refinement(Method):
         self._next = None if ask is None else Request(*ask)
         return Verdict(*verdict)
 
+    def _evaluate(self) -> DescentSums:
+        """This rank's parts of what was asked for."""
+        assert self._best is not None
+        return self._rows.measure(self._request, self._best.coordinates)
+
     def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
         """This rank's parts of what is to be summed over ranks."""
         return list(sums)
@@ -256,6 +283,69 @@ class Refinement(Method):
         assert self._best is not None
         coordinates = self._best.coordinates
         return self._rows.to_found(DescentSums(*sums), self._request, coordinates)
+
+
+class MirroredRefinement(Refinement):
+    """Steps whose search every rank makes, which goes on with what it asks at once.
+
+    Rank 0 sends a mark of what it asks, which comes while the others evaluate what they
+    expect. One that has expected something else, since its processor rounds in another
+    way, leaves its part out and says so in the sums; from then on rank 0 alone makes
+    the search.
+    """
+
+    _ahead: DescentSums | None = None  # parts of what is asked next
+    _is_apart = False  # whether rank 0 asks something else
+    _is_led = False  # whether rank 0 makes the search alone
+
+    @property
+    def _makes_search(self) -> bool:
+        return True
+
+    def _evaluate(self) -> DescentSums:
+        sums, self._ahead = self._ahead, None
+        return super()._evaluate() if sums is None else sums
+
+    def _agree(self, verdict: Verdict) -> Verdict:
+        if self._is_led:
+            return super()._agree(verdict)
+        assert self._search is not None and self._best is not None
+        ask = None if verdict.is_done else self._search.ask()
+        own = None if ask is None else ask.mark()
+        ahead = None
+        if ask is not None and self.context.group.rank and not self._is_last:
+            ahead = self._rows.measure(ask, self._best.coordinates)
+        told = broadcast(self.context.group, (tuple(verdict), own))
+        verdict, mark = Verdict(*told[0]), told[1]
+        self._is_apart = mark is not None and mark != own
+        if self._is_apart:
+            ask, ahead = self._request, self._rows.no_sums(*mark[1:])
+        self._next, self._ahead = ask, ahead
+        return verdict
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no other round follows the one that is being recorded."""
+        before = self._before
+        return before.n_refined + 1 >= before.params.refine_max_iter
+
+    def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
+        return [*sums, np.array([float(self._is_apart)])]
+
+    def _find(self, sums: list[np.ndarray]) -> list[Found]:
+        *sums, n_apart = sums
+        if n_apart[0]:
+            sums = self._begin_led()
+        return super()._find(sums)
+
+    def _begin_led(self) -> list[np.ndarray]:
+        """Have rank 0 make the search alone; sums over ranks of what it has asked."""
+        group = self.context.group
+        self._is_led, self._is_apart = True, False
+        if group.rank:
+            self._search = None
+        self._request = Request(*broadcast(group, tuple(self._request)))
+        return _add_up(group, self._evaluate())
 
 
 class SharedRefinement(Refinement):
