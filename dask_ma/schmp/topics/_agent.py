@@ -203,7 +203,8 @@ def _of_sparse(
     flat = components.reshape(-1)
     for part in parts:
         for words in part.parameters:
-            table = part.values.pop(0)["sums" if n_samples else "counts"]
+            values: dict[str, Any] = part.values.pop(0)
+            table = values["sums" if n_samples else "counts"]
             sizes = table.data / n_samples if n_samples else table.data
             places = np.repeat(words, np.diff(table.indptr))
             places += table.indices * np.int64(n_words)
