@@ -261,12 +261,20 @@ def _places_of(
     """Where the first tokens are that have the word and the topic of each."""
     if topics is None:
         return None
-    kept = KeptArrays() if kept is None else kept
-    firsts = kept("firsts", len(cells.lengths) * n_topics, np.int64)
-    rows = np.arange(len(cells.lengths)) * n_topics
-    filled = np.repeat(rows, cells.lengths) + cells.columns
-    firsts[filled] = np.cumsum(cells.sizes, dtype=np.int64) - cells.sizes
-    return np.asarray(firsts.take(run.owners * np.intp(n_topics) + topics))
+    kept, n_words = KeptArrays() if kept is None else kept, len(cells.lengths)
+    upto = np.cumsum(cells.sizes, dtype=np.int64) - cells.sizes
+    begins = np.cumsum(cells.lengths) - cells.lengths
+    starts = np.append(upto, 0).take(begins)  # nobody asks where words without are
+    upto -= np.repeat(starts, cells.lengths)
+    # Counted from the first token of a word: smaller numbers, of which the cache holds
+    # more.
+    dtype = np.min_scalar_type(int(upto.max(initial=0)))
+    firsts = kept("firsts", n_words * n_topics, dtype)
+    rows = np.arange(n_words) * n_topics
+    firsts[np.repeat(rows, cells.lengths) + cells.columns] = upto
+    places = starts.take(run.owners)
+    places += firsts.take(run.owners * np.intp(n_topics) + topics)
+    return places
 
 
 def draw_by_rows(

@@ -58,7 +58,9 @@ class TokenRun(NamedTuple):
         return cls(first, last, np.repeat(numbers, np.diff(starts[first : last + 1])))
 
 
-def cut_runs(starts: np.ndarray, n_topics: int) -> list[tuple[int, int]]:
+def cut_runs(
+    starts: np.ndarray, n_topics: int, n_counts: int = _RUN_COUNTS
+) -> list[tuple[int, int]]:
     """Cut tokens into runs of whole documents, or words.
 
     Parameters
@@ -67,6 +69,8 @@ def cut_runs(starts: np.ndarray, n_topics: int) -> list[tuple[int, int]]:
         Where the tokens of each document or word begin.
     n_topics : int
         Number of topics.
+    n_counts : int, default=400_000
+        Most elements of the counts of a run, unless one owner has more.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def cut_runs(starts: np.ndarray, n_topics: int) -> list[tuple[int, int]]:
         First and last of each, for :meth:`TokenRun.between`; those without tokens are
         left out.
     """
-    most, n_owners = max(1, _RUN_COUNTS // n_topics), len(starts) - 1
+    most, n_owners = max(1, n_counts // n_topics), len(starts) - 1
     runs, first = [], 0
     while first < n_owners:
         enough = np.searchsorted(starts, starts[first] + _RUN_TOKENS, side="right") - 1

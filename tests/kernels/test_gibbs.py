@@ -346,6 +346,7 @@ def test_runs_are_of_whole_owners():
         part = owners[starts[first] : starts[last]]
         np.testing.assert_array_equal(run.owners + first, part)
     assert len(cut_runs(starts, 200_000)) == 4  # two owners at a time
+    assert len(cut_runs(starts, 200_000, 800_000)) == 3
     assert cut_runs(0 * starts, 100) == []
 
 

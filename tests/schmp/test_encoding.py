@@ -28,21 +28,31 @@ def test_the_same_bits_arrive(dtype, filled):
         assert not np.shares_memory(found[name], array)
 
 
-def test_few_elements_cost_few_bytes():
-    counts = np.zeros((1000, 100), dtype=np.int32)
-    counts[:, 3] = 7
-    assert payload_nbytes(encode({"counts": counts})) == 1000 * 8
+@pytest.mark.parametrize(
+    ("dtype", "largest", "size"),
+    [("i4", 7, 1), ("i8", 300, 2), ("i4", 70_000, 4), ("f4", 7, 4), ("i4", -7, 4)],
+)
+@pytest.mark.parametrize(("width", "gap"), [(100, 1), (300, 2), (70_000, 4)])
+def test_few_elements_cost_few_bytes(dtype, largest, size, width, gap):
+    counts = np.zeros((100, width), dtype=dtype)
+    counts[:, 3] = largest
+    message = encode({"counts": counts})
+    assert payload_nbytes(message) == 100 * (size + gap)
+    np.testing.assert_array_equal(decode(message)["counts"], counts, strict=True)
     dense = counts + 1
-    assert payload_nbytes(encode({"counts": dense})) == dense.nbytes
+    message = encode({"counts": dense})
+    assert payload_nbytes(message) == dense.size * size
+    np.testing.assert_array_equal(decode(message)["counts"], dense, strict=True)
 
 
 @pytest.mark.parametrize(("width", "size"), [(1, 1), (256, 1), (257, 2), (70_000, 4)])
-def test_sparse_rows_arrive_as_such(width, size):
+@pytest.mark.parametrize(("largest", "bytes_of"), [(255, 1), (256, 2), (70_000, 4)])
+def test_sparse_rows_arrive_as_such(width, size, largest, bytes_of):
     table = np.zeros((40, width), dtype=np.int32)
-    table[7, -1], table[9, 0], table[9, width // 2], table[39, 0] = 3, 70_000, 1, 5
+    table[7, -1], table[9, 0], table[9, width // 2], table[39, 0] = 3, largest, 1, 5
     rows = sparse.csr_array(table)
     message = encode({"counts": rows})
-    assert payload_nbytes(message) <= rows.nnz * (4 + size) + 41 * 4 + 8
+    assert payload_nbytes(message) <= rows.nnz * (bytes_of + size) + 41 * 4 + 8
     found = decode(message)["counts"]
     assert isinstance(found, sparse.csr_array)
     assert found.dtype == rows.dtype

@@ -1,5 +1,8 @@
 """Sparse rows of counts, as the sampler of topics changes them."""
 
+import copy
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -7,6 +10,7 @@ from scipy import sparse
 from dask_ma import SchMPLDA
 from dask_ma.kernels import FilledCells, KeptArrays, polya_slopes, polya_sum
 from dask_ma.schmp import RotationEngine
+from dask_ma.schmp.topics._agent import join_results
 from dask_ma.schmp.topics._rows import OpenRows, filled
 
 
@@ -97,3 +101,40 @@ def test_exact_draws_are_the_same_on_sparse_rows(init, n_ranks, monkeypatch):
     np.testing.assert_array_equal(found.components_, expected[0])
     assert found.topic_word_prior_ == pytest.approx(expected[1], rel=1e-9)
     assert found.log_likelihood_ == pytest.approx(expected[2], rel=1e-9)
+
+
+@pytest.mark.parametrize("n_samples", [1, 3])
+@pytest.mark.parametrize("prior", [0.1, "auto", "words", "table"])
+def test_the_table_of_topics_is_the_only_one(monkeypatch, prior, n_samples):
+    rng = np.random.default_rng(3)
+    n_topics, n_words = 50, 4000
+    if prior == "words":
+        prior = rng.uniform(0.1, 1, n_words)
+    elif prior == "table":
+        prior = rng.uniform(0.1, 1, (n_topics, n_words))
+    joined = []
+
+    def join(results, params):
+        dense = copy.deepcopy(results)
+        for values in (one for each in dense for one in each.fitted["part"].values):
+            for name, rows in values.items():
+                values[name] = rows.toarray()
+        tracemalloc.start()
+        found = join_results(results, params)
+        joined.append((tracemalloc.get_traced_memory()[1], join_results(dense, params)))
+        tracemalloc.stop()
+        return found
+
+    monkeypatch.setattr(SchMPLDA, "_join", staticmethod(join))
+    model = SchMPLDA(
+        n_topics,
+        topic_word_prior=prior,
+        sampler="metropolis",
+        max_iter=4,
+        n_ranks=2,
+        random_state=0,
+        **({"n_samples": 3, "thin": 1} if n_samples > 1 else {}),
+    ).fit(sparse.random_array((20, n_words), density=0.01, rng=rng).ceil())
+    [(peak, of_dense)] = joined
+    np.testing.assert_array_equal(model.components_, of_dense.fitted["components"])
+    assert peak < 1.5 * model.components_.nbytes

@@ -57,6 +57,20 @@ def of_rotation(seen, rotation):
     return sum(tables), np.concatenate(documents), totals
 
 
+@pytest.fixture
+def stages(monkeypatch):
+    """Of each fit on one rank, how many there are."""
+    original, found = GibbsTopics.prepare, []
+
+    def prepare(program, shard, group):
+        local = original(program, shard, group)
+        found.append(local.moves.n_stages)
+        return local
+
+    monkeypatch.setattr(GibbsTopics, "prepare", prepare)
+    return found
+
+
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize(
     ("sampler", "most_counted"),
@@ -243,17 +257,16 @@ def test_a_fit_that_goes_on_begins_anew_or_after_the_stages(
         (0, {"n_components": 9}),
     ],
 )
-def test_stages_there_are(n_stages, params, monkeypatch):
+def test_stages_there_are(n_stages, params, stages):
     """As many as leave enough tokens of a topic, and before there are samples."""
-    original, found = GibbsTopics.prepare, []
-
-    def prepare(program, shard, group):
-        local = original(program, shard, group)
-        found.append(local.moves.n_stages)
-        return local
-
-    monkeypatch.setattr(GibbsTopics, "prepare", prepare)
     model = make().set_params(**params).fit(X)
-    assert found == [n_stages]
+    assert stages == [n_stages]
     total = model.components_.sum() - 0.06 * V * model.n_components
     assert total == pytest.approx(X.sum())
+
+
+@pytest.mark.parametrize(("n_stages", "sampler"), [(0, "exact"), (2, "metropolis")])
+def test_long_documents_of_the_first_stage(n_stages, sampler, stages):
+    """There are five for each topic, or one if topics are proposed."""
+    make(sampler=sampler).set_params(n_components=45, max_iter=2).fit(10 * X)
+    assert stages == [n_stages]

@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from dask_ma.engine import (
     Model,
@@ -16,7 +17,7 @@ from dask_ma.engine import (
     Work,
     fit_rounds,
 )
-from dask_ma.schmp.runtime._block_states import join_parts
+from dask_ma.schmp.runtime._block_states import ModelPart, join_parts
 from dask_ma.schmp.runtime._rotation import RotationEngine
 from dask_ma.schmp.runtime._run import Rounds, RunParams
 from dask_ma.schmp.topics._documents import COUNT_DTYPES
@@ -166,27 +167,76 @@ def join_results(results: list[GibbsResult], params: GibbsParams) -> GibbsResult
     params : GibbsParams
         Parameters of the fit.
     """
-    found = join_parts([each.fitted.pop("part") for each in results])
-    fitted = {**results[0].fitted, **_to_model(found, params)}
-    return results[0]._replace(fitted=fitted)
+    parts = [each.fitted.pop("part") for each in results]
+    values = [one for part in parts for one in part.values]
+    if all(sparse.issparse(one["counts"]) for one in values):
+        found = parts[0].shared
+        components = _of_sparse(parts, _n_samples(found), params)
+        model = _with_priors(components, found, params)
+    else:
+        model = _to_model(join_parts(parts), params)
+    return results[0]._replace(fitted={**results[0].fitted, **model})
 
 
 def _to_model(found: dict[str, Any], params: GibbsParams) -> Model:
     """The topics' parameters, counts plus prior, and what was learned besides."""
-    scalar = float(found["topic_word_prior"])
-    counts, n_samples = found["counts"], int(found["samples"])
-    components = counts.astype(np.float32)
+    n_samples = _n_samples(found)
+    components = found["counts"].astype(np.float32)
     if n_samples:
         components = (found["sums"] / n_samples).astype(np.float32)
-    prior = params.word_prior(np.arange(params.n_features), scalar)
-    components += params.as_table(prior)
+    components += params.as_table(_prior(found, params))
+    return _with_priors(_turned(components), found, params)
+
+
+def _of_sparse(
+    parts: list[ModelPart], n_samples: int, params: GibbsParams
+) -> np.ndarray:
+    """Counts, or means of samples, plus prior, of which sparse blocks have the counts.
+
+    The blocks are lost one after the other.
+    """
+    n_topics, n_words = params.n_components, params.n_features
+    prior = params.as_table(_prior(parts[0].shared, params))
+    # The only array of this size that there ever is.
+    components = np.empty((n_topics, n_words), dtype=np.float32)
+    components[...] = prior.T
+    flat = components.reshape(-1)
+    for part in parts:
+        for words in part.parameters:
+            values: dict[str, Any] = part.values.pop(0)
+            table = values["sums" if n_samples else "counts"]
+            sizes = table.data / n_samples if n_samples else table.data
+            places = np.repeat(words, np.diff(table.indptr))
+            places += table.indices * np.int64(n_words)
+            flat[places] += sizes.astype(np.float32)
+    return components
+
+
+def _with_priors(
+    components: np.ndarray, found: dict[str, Any], params: GibbsParams
+) -> Model:
+    """The topics' parameters, and what was learned besides."""
+    scalar = float(found["topic_word_prior"])
     return {
-        "components": _turned(components),
+        "components": components,
         "doc_topic_prior": found["doc_topic_prior"],
         "topic_word_prior": scalar if params.learn_word_prior else None,
         "n_documents": int(found["n_documents"]),
         "n_iter": int(found["rotation"]) - 1,
     }
+
+
+def _prior(found: dict[str, Any], params: GibbsParams) -> np.ndarray:
+    """Prior of all words; a table of it is no copy."""
+    if params.topic_word_prior.ndim == 2:
+        return np.asarray(params.topic_word_prior, dtype=np.float32)
+    scalar = float(found["topic_word_prior"])
+    return params.word_prior(np.arange(params.n_features), scalar)
+
+
+def _n_samples(found: dict[str, Any]) -> int:
+    """Samples of which there is a sum."""
+    return int(found["samples"])
 
 
 def _turned(table: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ _SECONDS_PER_COUNT = {"exact": (110e-9, 1.25e-9), "metropolis": (140e-9, 60e-9)}
 _EXCHANGES = 11  # collective operations of a rotation, and messages that take as long
 _COUNT_BYTES = 4
 # Of sparse rows, for the tokens of a count, of which there are at least as many as
-# elements: these take 5 to 8.
+# elements: these take 2 to 8.
 _SPARSE_BYTES = 8
 
 

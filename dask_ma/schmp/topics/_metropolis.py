@@ -33,6 +33,9 @@ from dask_ma.schmp.topics._moves import Moves, Priors
 from dask_ma.schmp.topics._rows import OpenRows
 
 _OFFERED = "tokens/offered"
+# Elements of the counts of some words: these are of one or two bytes, and gone through
+# word by word, so that more of them cost less than more runs of few tokens.
+_RUN_CELLS = 2_000_000
 
 
 class MetropolisMoves(Moves):
@@ -348,7 +351,7 @@ class MetropolisMoves(Moves):
         """Words, as many as are looked at together, and their tokens."""
         there = np.flatnonzero(np.diff(ends))
         ends = np.append(0, ends[there + 1])
-        for first, last in cut_runs(ends, self._n_topics):
+        for first, last in cut_runs(ends, self._n_topics, _RUN_CELLS):
             tokens = by_word[ends[first] : ends[last]].astype(np.intp)
             yield there[first:last], tokens, TokenRun.between(first, last, ends)
 

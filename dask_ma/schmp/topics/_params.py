@@ -10,7 +10,7 @@ from dask_ma.data import RoomSettings
 
 # Tokens and documents of the first stage, for each topic: with fewer, topics are those
 # of single documents. Proposals move less at a time, so they settle later.
-_FEWEST = {"exact": (900, 5), "metropolis": (300, 2)}
+_FEWEST = {"exact": (900, 5), "metropolis": (300, 1)}
 _MOST_STAGES = 4
 
 
