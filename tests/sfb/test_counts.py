@@ -32,7 +32,7 @@ def test_few_steps_are_enough(texts, value):
     X, y = texts
     for alpha in (1e-4, 1e-2):
         model = SFBLogisticRegression(alpha=alpha, random_state=0, n_ranks=1).fit(X, y)
-        assert model.n_iter_ < 60
+        assert model.n_iter_ < 100
         assert model.dual_gap_ <= 1e-3 * value(model, X, y)
 
 

@@ -10,7 +10,7 @@ from dask_ma.kernels import ConjugateGradients
 # have been made uncorrelated, and where they have something in common, so that rough
 # steps are worth more than exact ones.
 _LEFT, _MOST = 0.1, 300
-_LEFT_ROUGHLY, _MOST_ROUGHLY = 0.3, 100
+_LEFT_ROUGHLY, _MOST_ROUGHLY = 0.8, 50
 # Units of features are half their spread: what the second derivative of a loss is
 # multiplied by.
 _SQUARE = 4.0
