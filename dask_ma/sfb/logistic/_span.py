@@ -1,4 +1,4 @@
-"""What few long rows span, in whose coordinates a fit has few coefficients.
+"""Coordinates in what few long rows span, for which a fit has few coefficients.
 
 An L2 penalty leaves nothing of a coefficient that no row sees: the optimum is a sum of
 rows. Where there are fewer of them than features, coordinates in what they span are
