@@ -355,6 +355,51 @@ def test_logistic_regression_of_queries(queries, record_property, n_ranks, param
         assert found - best <= ours.dual_gap_ + 1e-6
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("name", ["golub", "gordon", "nakayama", "riboflavin"])
+def test_logistic_regression_of_genes_as_they_are(name, n_ranks):
+    """Few rows of many features, in units in which passes alone take very long."""
+    with np.load(folder_of("gene_expression") / f"{name}.npz") as data:
+        X, y = data["X"], data["y"]
+    y = np.unique(y > np.median(y) if name == "riboflavin" else y, return_inverse=True)[
+        1
+    ]
+    model = SFBLogisticRegression(random_state=0, n_ranks=n_ranks).fit(X, y)
+    assert model.n_iter_ < 100
+    theirs = LogisticRegression(C=1 / (model.alpha * len(y)), max_iter=10**4).fit(X, y)
+    found, other = (
+        regression_value(X.astype(np.float64), y, each, model.alpha)
+        for each in (model, theirs)
+    )
+    assert found <= 1.001 * other
+    assert model.dual_gap_ <= 1e-3 * found
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 1e-2])
+def test_logistic_regression_of_counts_as_they_are(alpha):
+    folder = folder_of("newsgroups20")
+    X = sparse.load_npz(folder / "X_train.npz")[:600]
+    y = np.load(folder / "y_train.npy")[:600]
+    X = X[:, np.asarray(X.sum(axis=0)).ravel().argsort()[-1500:]]
+    model = SFBLogisticRegression(alpha=alpha, random_state=0, n_ranks=1).fit(X, y)
+    assert model.n_iter_ < 100
+    C = 1 / (alpha * len(y))
+    theirs = LogisticRegression(C=C, tol=1e-6, max_iter=10**4).fit(X, y)
+    found, other = (regression_value(X, y, each, alpha) for each in (model, theirs))
+    assert found <= 1.001 * other
+    assert model.dual_gap_ <= 1e-3 * found
+
+
+def regression_value(X, y, model, alpha):
+    """The objective by its formula, with two classes and with more."""
+    coef = model.coef_.astype(np.float64)
+    margins = np.asarray(X @ coef.T) + model.intercept_
+    if margins.shape[1] == 1:
+        margins = np.hstack([0 * margins, margins])
+    losses = special.logsumexp(margins, axis=1) - margins[np.arange(len(y)), y]
+    return losses.mean() + alpha / 2 * (coef**2).sum()
+
+
 def load_images(part):
     """Pixels from 0 to 1, and labels."""
     folder = folder_of("fashion_mnist")

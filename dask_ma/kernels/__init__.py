@@ -168,6 +168,7 @@ from dask_ma.kernels._second_order import (
     newton_point,
     penalty_of,
 )
+from dask_ma.kernels._span import orthonormal_basis
 from dask_ma.kernels.losses import (
     LOSSES,
     ROUNDED_LOSSES,
@@ -309,6 +310,7 @@ __all__ = [
     "offer_of_words",
     "one_vs_rest_targets",
     "pair_losses",
+    "orthonormal_basis",
     "part_of_log_losses",
     "penalty_of",
     "penalty_value",

@@ -95,6 +95,38 @@ class CompactMemory:
                 product[part] -= shares @ np.array([vector[part] for vector in vectors])
         return product
 
+    def solve(self, right: np.ndarray, added: np.ndarray) -> np.ndarray:
+        """Solution of ``(B + diag(added)) x = right``.
+
+        By the formula of Sherman, Morrison and Woodbury: a system of two unknowns for
+        each pair is left.
+
+        Parameters
+        ----------
+        right, added : ndarray of shape (n,)
+            Nothing of `added` is negative.
+
+        Returns
+        -------
+        x : ndarray of shape (n,)
+        """
+        diagonal = self._theta + added
+        x, vectors = right / diagonal, [*self.changes, *self.steps]
+        if not vectors:
+            return x
+        crossed, along = np.zeros(self._middle.shape), np.zeros(len(vectors))
+        parts = [slice(k, k + _CHUNK) for k in range(0, len(x), _CHUNK)]
+        for part in parts:
+            own = np.array([vector[part] for vector in vectors])
+            along += own @ x[part]
+            crossed += (own / diagonal[part]) @ own.T
+        system = np.eye(len(along)) - self._middle @ crossed
+        shares = np.linalg.solve(system, self._middle @ along)
+        for part in parts:
+            own = np.array([vector[part] for vector in vectors])
+            x[part] += (shares @ own) / diagonal[part]
+        return x
+
 
 def _grown(
     products: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]

@@ -122,6 +122,23 @@ def test_the_memory_has_no_copies_of_pairs(monkeypatch):
     np.testing.assert_allclose(whole, 2 * d, rtol=1e-8)
 
 
+@pytest.mark.parametrize("n_pairs", [0, 1, 4, 9])
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_systems_of_the_memory(monkeypatch, n_pairs, chunk):
+    monkeypatch.setattr(_second_order, "_CHUNK", chunk)
+    rng = np.random.default_rng(n_pairs)
+    H = make_problem(1)[0]
+    memory = CompactMemory(5)
+    for _ in range(n_pairs):
+        s = rng.normal(size=12)
+        memory.add(s, H @ s)
+    # Units make some of the added numbers very large; none may be there at all.
+    for added in (np.zeros(12), np.logspace(-6, 6, 12)):
+        right = rng.normal(size=12)
+        x = memory.solve(right, added)
+        np.testing.assert_allclose(memory.product(x) + added * x, right, rtol=1e-6)
+
+
 def test_pairs_without_curvature_are_passed_over():
     memory, s = CompactMemory(3), np.ones(4)
     for change in (-s, 0 * s, np.array([1.0, -1, 1, -1]), np.full(4, np.nan)):

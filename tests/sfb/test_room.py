@@ -40,14 +40,15 @@ def test_what_steps_take(n_ranks, monkeypatch):
     params = {"density": 1e-3, "format": "csr", "dtype": np.float32, "rng": 0}
     X = sparse.random_array((60, n_features), **params)
     y = np.arange(60) % n_classes
-    settings = {"alpha": 1e-6, "tol": 1e-12, "random_state": 0, "n_ranks": n_ranks}
+    # With an L2 penalty there are no pairs.
+    settings = {"penalty": None, "tol": 1e-12, "random_state": 0, "n_ranks": n_ranks}
     model = SFBLogisticRegression(solver="sgd", max_iter=14, **settings)
     model.fit(X[:, :50], y)  # loads what it needs
     with traced() as memory:
         model.fit(X, y)
     expected = step_bytes(n_classes * n_features, 4, n_ranks, has_root=True)
     chunks = 8 * 20 * 2**14 + 8 * 2**18  # what is worked on at a time
-    assert 0.75 * expected <= memory.peak <= expected + chunks
+    assert 0.7 * expected <= memory.peak <= expected + chunks
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from dask_ma.engine import RankContext, fit_rounds
+from dask_ma.linear import initial_model
 from dask_ma.sfb.logistic._cost import choose_settings
 from dask_ma.sfb.logistic._fit import Fit
 from dask_ma.sfb.logistic._params import SFBParams
+from dask_ma.sfb.logistic._span import find_span
 from dask_ma.supervised import (
     FitResult,
     Problem,
@@ -41,8 +43,15 @@ def train(context: RankContext, arguments: Any, params: SFBParams) -> FitResult:
     state, params = restore_state(context, params, whole=keeps_parts)
     problem = agree_on_problem(context.group, arguments, params)
     problem, validation = hold_out(context, problem, params)
+    problem = with_mean_weight(problem)
+    span = find_span(context.group, problem, params, state)
+    if span is not None:
+        if params.coef is not None:
+            coef = span.rows_of(initial_model(problem, params).coef)
+            params = replace(params, coef=coef)
+        problem = span.problem_of(problem)
     params = replace(params, settings=choose_settings(context.group, problem, params))
-    fit = Fit(context, with_mean_weight(problem), validation, params)
+    fit = Fit(context, problem, validation, params, span)
     ended = fit_rounds(context, fit, state)
     fit.finish(ended.stop)
     fitted = {**fit.model(), "communication": fit.engine.communication}

@@ -79,12 +79,14 @@ class SFBLogisticRegression(LinearClassifierMixin, SFBEstimator):
     refine : {"auto"} or bool, default="auto"
         Whether the fit goes on with steps on the objective of all rows at once where
         the passes so far show that their like would take long: proximal Newton steps,
-        with second derivatives where up to 1200 coefficients matter, with those within
-        each class for an L1 part and dense rows, else with limited-memory BFGS. A step
-        sends a matrix or two per rank, or second derivatives, where False sends none
-        with full broadcasts. "auto" is True where it is possible, which is not with
-        ``penalty="trace"``, `early_stopping` or ``tol=None``, nor where steps would
-        take more than half of the memory of a worker, which True raises an error for.
+        with second derivatives where up to 1200 coefficients matter, else by conjugate
+        gradients for "l2", with those within each class for an L1 part and dense rows,
+        and otherwise with limited-memory BFGS. A step, and each product of conjugate
+        gradients, sends a matrix or two per rank, or second derivatives, where False
+        sends none with full broadcasts. "auto" is True where it is possible, which is
+        not with ``penalty="trace"``, `early_stopping` or ``tol=None``, nor where steps
+        would take more than half of the memory of a worker, which True raises an error
+        for.
     batch_size : int, default=64
         Rows of a batch, on the rank that has most rows, at least 1; in the paper, `K`.
         With "sdca", larger batches do not change the length of steps.

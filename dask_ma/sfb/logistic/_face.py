@@ -172,3 +172,23 @@ def _factor_of(system: np.ndarray, added: np.ndarray, jitter: float) -> np.ndarr
         except linalg.LinAlgError:
             jitter *= 10
     return np.eye(len(system), dtype=system.dtype)
+
+
+def shorter(rise: float, slope: float) -> float:
+    """By what to multiply a step that was too long: the least point of a parabola.
+
+    Parameters
+    ----------
+    rise : float
+        By which the objective has changed.
+    slope : float
+        By which it was to change.
+
+    Returns
+    -------
+    factor : float
+        From 0.1 to 0.5.
+    """
+    if not np.isfinite(rise):
+        return 0.1
+    return float(np.clip(-slope / (2 * (rise - slope)), 0.1, 0.5)) if slope else 0.5

@@ -25,6 +25,7 @@ from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._refine import MOST_VARIABLES, Refinement, has_blocks
 from dask_ma.sfb.logistic._room import Room, find_room
 from dask_ma.sfb.logistic._softmax_model import GradientModel
+from dask_ma.sfb.logistic._span import Span
 from dask_ma.sfb.logistic._totals import add_up
 from dask_ma.supervised import Problem, StopRule, score
 
@@ -38,7 +39,10 @@ _GROWTH = 1.2  # of coefficients that are not zero, in a pass, once they are kno
 
 
 class Fit(Method):
-    """The fit of a rank: passes by an engine, and what comes after them."""
+    """The fit of a rank: passes by an engine, and what comes after them.
+
+    With a span, the problem is that of rows in its coordinates.
+    """
 
     engine: BroadcastEngine
 
@@ -48,9 +52,11 @@ class Fit(Method):
         problem: Problem,
         validation: Shard | None,
         params: SFBParams,
+        span: Span | None = None,
     ) -> None:
         super().__init__(context)
         self._problem = problem
+        self._span = span
         self._validation = validation
         self._params = params
         self._penalty = Penalty.of(params.penalty, params.alpha, params.l1_ratio)
@@ -93,7 +99,7 @@ class Fit(Method):
         if shared["is_refining"]:
             self._go_back()
             self._unite()
-            self._refinement = self._make_refinement(state.own or None)
+            self._refinement = self._make_refinement(state.own or {})
 
     def state_dict(self) -> Snapshot:
         model = self._model
@@ -112,6 +118,7 @@ class Fit(Method):
             # Workers may have less memory, or more, where the fit goes on.
             "room": list(self._room),
             "classes": self._problem.classes,
+            **({} if self._span is None else self._span.state_dict()),
         }
         own = None
         if self._refinement is not None:
@@ -471,6 +478,9 @@ class Fit(Method):
         if intercept is None:
             intercept = np.zeros(values.shape[1], dtype=values.dtype)
         intercept = self._totals.from_centred(values, intercept)
+        if self._span is not None:
+            coef = self._span.coef_of(values)
+            return LinearModel(coef, np.array(intercept, dtype=coef.dtype))
         # The model of another rank goes nowhere, and what has been put together here is
         # nobody else's: there is no need for a copy.
         is_first = self.context.group.rank == 0 and not self.engine.is_shared

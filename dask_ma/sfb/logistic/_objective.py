@@ -23,6 +23,7 @@ from dask_ma.kernels import (
 )
 from dask_ma.sfb.logistic._class_sums import ClassSums, add_up_classes, feature_parts
 from dask_ma.sfb.logistic._curvature import Curvature, moments_of_outputs
+from dask_ma.sfb.logistic._intercepts import settle_intercepts
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._totals import Totals
 from dask_ma.sfb.model._matrix import ParameterMatrix
@@ -50,6 +51,8 @@ class Evaluation(NamedTuple):
         Of the loss, on rank 0.
     slopes : ndarray of shape (n_outputs,)
         Gradient of the loss by the intercepts.
+    curvature : float
+        Mean second derivative of the losses by single linear functions, from 0 to 1/4.
     """
 
     objective: float
@@ -57,6 +60,7 @@ class Evaluation(NamedTuple):
     loss: float
     gradient: np.ndarray | None
     slopes: np.ndarray
+    curvature: float
 
 
 class Objective:
@@ -104,13 +108,15 @@ class Objective:
         """Rows of all ranks."""
         return self._problem.total_rows
 
-    def evaluate(self, matrix: ParameterMatrix) -> Evaluation:
+    def evaluate(self, matrix: ParameterMatrix, *, settles: bool = False) -> Evaluation:
         """Objective, gradient and bound; a collective call.
 
         Parameters
         ----------
         matrix : ParameterMatrix
             The same on all ranks.
+        settles : bool, default=False
+            Whether its intercepts become the best ones first.
 
         Returns
         -------
@@ -118,30 +124,39 @@ class Objective:
             The same on all ranks, but for the gradient.
         """
         n_outputs, n_features = matrix.shape
-        loss = entropy = 0.0
+        loss = entropy = curvature = 0.0
         gradient, slopes = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
-        for _, batch in row_batches(self._problem.shard, n_outputs):
+        place, kept = (self._problem, self._totals, self._group), None
+        if settles:
+            kept = settle_intercepts(*place, matrix)
+        batches = row_batches(self._problem.shard, n_outputs)
+        for number, (_, batch) in enumerate(batches):
             X, weight = self._totals.centred(batch.X), batch.sample_weight
-            margins = matrix.product(X)
+            margins = matrix.product(X) if kept is None else kept[number]
             loss += log_loss_sum(margins, batch.y, weight)
             p = softmax(margins)
             entropy += entropy_sum(p, weight)
+            found = p * (1 - p)
+            if weight is not None:
+                found *= weight[:, np.newaxis]
+            curvature += float(found.sum(dtype=np.float64)) / n_outputs
             found = residuals(p, batch.y)
             if weight is not None:
                 found *= weight[:, np.newaxis]
             slopes += found.sum(axis=0, dtype=np.float64)
             _add_product(gradient, X, found)
         n_rows = self._problem.total_rows
-        sums = allreduce(self._group, np.append(slopes, [loss, entropy])) / n_rows
+        sums = allreduce(self._group, np.append(slopes, [loss, entropy, curvature]))
         mean = self._mean_of_all(gradient)
-        slopes, loss, entropy = sums[:-2], float(sums[-2]), float(sums[-1])
+        sums /= n_rows
+        slopes, (loss, entropy, curvature) = sums[:-3], sums[-3:].tolist()
         objective = loss + self._prox.value(matrix.whole().T)
         bound = -np.inf
         if self._penalty.has_bound:
             bound = self._bound(matrix, mean, slopes, (objective, loss, entropy))
         # The penalties of the ranks differ by rounding.
         objective = float(broadcast(self._group, objective))
-        return Evaluation(objective, bound, loss, mean, slopes)
+        return Evaluation(objective, bound, loss, mean, slopes, curvature)
 
     def hessian(
         self,

@@ -3,14 +3,14 @@
 Stochastic steps soon come near the optimum, and need long for the rest where features
 are alike or rows few. The rest is done by proximal Newton steps on the whole gradient:
 with the second derivatives by all coefficients that matter, where these are few, by
-conjugate gradients on dense features that have been made uncorrelated, where there is
-no L1 penalty, with the second derivatives within outputs, where there is one and rows
-are dense, each followed by Newton's step among the points of the same signs, and else
-with limited-memory BFGS. Rank 0 finds the steps; a step sends a matrix from each rank
-to rank 0, and one back.
+conjugate gradients where there is an L2 penalty alone, on features that have been made
+uncorrelated if rows are dense, with the second derivatives within outputs, where there
+is an L1 penalty and rows are dense, each followed by Newton's step among the points of
+the same signs, and else with limited-memory BFGS. Rank 0 finds the steps; a step, and
+each product that it takes, sends a matrix from each rank to rank 0, and one back.
 
-Where single precision leaves nothing to gain, the steps go on in double precision, with
-a matrix of their own, whose rounded values the fit gets.
+Where single precision leaves nothing to gain, steps go on in double precision, with a
+matrix of their own, whose rounded values the fit gets.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from dask_ma.kernels import (
     newton_point,
     penalty_of,
 )
-from dask_ma.sfb.logistic._face import Face, Step
+from dask_ma.sfb.logistic._face import Face, Step, shorter
 from dask_ma.sfb.logistic._objective import Evaluation, Objective
 from dask_ma.sfb.logistic._penalty import Penalty
 from dask_ma.sfb.logistic._room import Room, count_pairs
 from dask_ma.sfb.logistic._totals import Totals
+from dask_ma.sfb.logistic._truncated import truncated_newton
 from dask_ma.sfb.logistic._units import UncorrelatedUnits, Units
 from dask_ma.sfb.model._matrix import ParameterMatrix
 
@@ -50,9 +51,8 @@ _MOST_IN_BLOCKS, _ROWS_PER_FEATURE = 2**25, 10
 # What these are multiplied by: outputs that change against each other have up to twice
 # as much, but most have less.
 _COUPLING = 1.5
-# What conjugate gradients leave of a gradient, and how many products they take at most.
-_LEFT, _MOST_PRODUCTS = 0.1, 300
-# With the second derivatives within outputs, and how many at least and at most.
+# What conjugate gradients with these leave of a gradient, and how many products they
+# take, at least and at most.
 _LEFT_ON_FACE, _PRODUCTS_ON_FACE = 0.05, (5, 60)
 _DAMPING = 1e-9  # of the mean second derivative
 _SUFFICIENT = 1e-4
@@ -130,6 +130,10 @@ class Refinement:
         self._l1 = penalty.l1 / self._scales
         self._l1[n_features * n_outputs :] = 0
         self._trial = self._started(kept)
+        # Steps with all second derivatives find intercepts with the rest.
+        self._settles = has_intercept and len(self._scales) > MOST_VARIABLES
+        has_cg = penalty.l2 > 0 and not penalty.l1
+        self._truncates = has_cg or self._is_uncorrelated  # where these are too many
         self._features = np.repeat(np.arange(n_features + has_intercept), n_outputs)
         self._outputs = np.tile(np.arange(n_outputs), n_features + has_intercept)
         self._n_rows = objective.n_rows
@@ -143,7 +147,7 @@ class Refinement:
         self.is_stuck, self.decrease = False, np.inf
         self._decrement = np.inf  # of the last step, on rank 0
         with log.computing():
-            self.now = objective.evaluate(self._trial)
+            self.now = self._evaluate(settles=kept is None)  # in a state they have
             self._place = self._found(self.now)
 
     def run_round(self) -> None:
@@ -153,7 +157,7 @@ class Refinement:
             hessian = None
             if plan is not None:
                 hessian = self._objective.hessian(self._trial, *plan[1:])
-            elif self._is_uncorrelated:
+            elif self._truncates:
                 self._newton = self._newton_step()
             elif self._has_blocks:
                 self._blocks = self._find_blocks()
@@ -284,9 +288,17 @@ class Refinement:
     def _sharpen(self) -> None:
         """Go on from here in double precision; a collective call."""
         self._trial = self._exact(self._matrix.whole(), self._matrix.intercept)
-        self.now = self._objective.evaluate(self._trial)
+        self.now = self._evaluate()
         self._place = self._found(self.now)
         self.is_stuck = False
+
+    def _evaluate(self, *, settles: bool = True) -> Evaluation:
+        """The objective at the trial point, whose intercepts settle; collective."""
+        settles = settles and self._settles
+        found = self._objective.evaluate(self._trial, settles=settles)
+        if settles and self._matrix.intercept is not None:
+            self._matrix.intercept[...] = self._trial.intercept
+        return found
 
     def _plan(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
         """On rank 0, which variables have their second derivatives looked at."""
@@ -306,8 +318,10 @@ class Refinement:
         """About Newton's step, on rank 0, by conjugate gradients; a collective call."""
         solver = None
         if self._place is not None:
-            gradient = self._place.gradient
-            solver = ConjugateGradients(gradient, tol=_LEFT, most=_MOST_PRODUCTS)
+            point, gradient = self._place
+            gradient = gradient + self._l2 * point  # what units have not in them
+            curvature = None if self._is_uncorrelated else self.now.curvature
+            solver = truncated_newton(gradient, self._l2, curvature)
         return self._solve(solver)
 
     def _solve(
@@ -340,10 +354,11 @@ class Refinement:
             return point - self._newton
         if self._blocks is not None:
             return self._block_target(start, self._blocks)
+        l1, l2 = self._l1, self._l2
+        if hessian is None and not l1.any():
+            return point - self._memory.solve(gradient + l2 * point, l2)
         if hessian is None:
-            return model_point(
-                self._memory.product, gradient, point, self._l1, self._l2
-            )
+            return model_point(self._memory.product, gradient, point, l1, l2)
         picked = plan[0]
         scales, target = self._scales[picked], point.copy()
         hessian = hessian / scales / scales[:, np.newaxis]
@@ -405,12 +420,12 @@ class Refinement:
                 candidate = step.at(share)
             if not self._move(candidate):
                 break
-            found = self._objective.evaluate(self._trial)
+            found = self._evaluate()
             is_lower = found.objective <= before + _SUFFICIENT * share * slope
             if broadcast(self._group, is_lower):
                 self.now, self._place = found, self._found(found)
                 return True
-            share *= _shorter(found.objective - before, slope * share)
+            share *= shorter(found.objective - before, slope * share)
         self._move(None if step is None else step.start)
         return False
 
@@ -424,7 +439,7 @@ class Refinement:
         """Have the memory of BFGS learn from a step, if it is asked."""
         if start is None or self._place is None:
             return
-        if plan is None and not (self._is_uncorrelated or self._has_blocks):
+        if plan is None and not (self._truncates or self._has_blocks):
             self._memory.add(
                 self._place.point - start.point, self._place.gradient - start.gradient
             )
@@ -483,10 +498,3 @@ def _pairs(kept: dict[str, Any] | None) -> tuple[Any, Any]:
         for name in ("step", "change")
     )
     return steps, changes
-
-
-def _shorter(rise: float, slope: float) -> float:
-    """By what to multiply a step that was too long: the least point of a parabola."""
-    if not np.isfinite(rise):
-        return 0.1
-    return float(np.clip(-slope / (2 * (rise - slope)), 0.1, 0.5)) if slope else 0.5
