@@ -55,7 +55,7 @@ class Codes(NamedTuple):
 
 
 #: While a dictionary is learned: its own errors are larger.
-ROUGH = Accuracy(step=1e-2, gap=None, max_sweeps=None)
+ROUGH = Accuracy(step=1e-2, gap=5e-2, max_sweeps=300, refines_all=False)
 
 
 def lasso_codes(
