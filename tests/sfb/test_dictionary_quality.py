@@ -41,7 +41,9 @@ def test_rough_codes_where_little_is_left_of_rows(algorithm):
     atoms = X[:30] / np.linalg.norm(X[:30], axis=1, keepdims=True)
     found = lasso_codes(X, atoms, 1.0, ROUGH, algorithm=algorithm)
     assert found.n_unsettled == 0
-    assert (found.objectives <= 1.053 * objectives(X, atoms, 1.0)).all()
+    best = objectives(X, atoms, 1.0)
+    assert (found.objectives <= best / (1 - 0.4)).all()
+    assert found.objectives.mean() <= 1.2 * best.mean()
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])

@@ -1,4 +1,4 @@
-"""When it is time to stop: by the objective, or by ratings that are held out."""
+"""The end of a fit: by the objective, or by ratings that are held out."""
 
 from __future__ import annotations
 

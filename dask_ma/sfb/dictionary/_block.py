@@ -133,6 +133,8 @@ class CodeBlock(ABC):
 
     #: Sweeps until systems are solved, and steps begin anew.
     round_sweeps: ClassVar[int] = 10
+    #: Whether steps leave what systems make better where the gap is small enough.
+    refines_settled: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -149,10 +151,12 @@ class CodeBlock(ABC):
         self._residuals = self._products.copy()  # (x - c D) D^T
         self._codes = codes
         self._gap: float | None = None
+        self._looks_at_changes = True
 
     def solve(self, accuracy: Accuracy) -> int:
         """Number of rows that have not settled."""
-        self._gap = accuracy.gap
+        self._gap, refines_all = accuracy.gap, accuracy.refines_all
+        self._looks_at_changes = accuracy.gap is None or not refines_all
         eps = float(np.finfo(self._codes.dtype).eps)
         step, n_left = accuracy.step, accuracy.max_sweeps
         wide, objectives = self._begin(accuracy), self.objectives()
@@ -164,7 +168,7 @@ class CodeBlock(ABC):
             if accuracy.gap is None:
                 self._round()
                 return int(np.count_nonzero(moving))
-            if not accuracy.refines_all:
+            if not (refines_all and self.refines_settled):
                 wide &= self._are_wide()
             self._round()  # else rounding is taken for atoms in use
             self._refine(np.flatnonzero(wide))
@@ -178,7 +182,7 @@ class CodeBlock(ABC):
             step, n_left = step * _SHARPER, n_left - n_made
             if n_left <= 0 or not wide.any():
                 break
-        if accuracy.refines_all and is_open.any():
+        if refines_all and is_open.any():
             self._follow(np.flatnonzero(is_open), accuracy.max_sweeps)
             is_open = self._are_wide()
         self._round()
@@ -190,10 +194,7 @@ class CodeBlock(ABC):
 
     @abstractmethod
     def _descend(self, limits: np.ndarray, n_sweeps: int) -> tuple[np.ndarray, int]:
-        """Make steps of rows with a finite limit.
-
-        Says which would have moved on, and how many sweeps there were, at least one.
-        """
+        """Make steps, those of finite limits; say who would move on, and the sweeps."""
 
     def _refine(self, rows: np.ndarray) -> None:
         """Do more for some rows than their steps have done."""
@@ -267,7 +268,7 @@ class CodeBlock(ABC):
         limits: np.ndarray,
     ) -> np.ndarray:
         """Say which of some rows need more steps: by their gaps, or largest changes."""
-        if self._gap is None:
+        if self._looks_at_changes:
             return changes > limits
         return self._is_wide(rows, codes, residuals)
 

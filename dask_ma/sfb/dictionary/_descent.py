@@ -97,6 +97,7 @@ class Handing(GreedyDescent):
     Where atoms are much alike, these need systems.
     """
 
+    refines_settled = False
     _has_begun = False
 
     def _descend(self, limits: np.ndarray, n_sweeps: int) -> tuple[np.ndarray, int]:

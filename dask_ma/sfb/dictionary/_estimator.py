@@ -68,9 +68,10 @@ class SFBDictionaryLearning(FittedDictionary):
         elements. "fista": accelerated gradient steps, by products of matrices; best
         where they have many. "cd": coordinate descent on one coefficient after the
         other. "lars": scikit-learn's least angle regression, one row after the other;
-        exact, and slow. All but "lars" go over many rows at once, and stop where the
-        duality gap is below 5 % of a row's objective. Rows that "fista" and "cd" do not
-        bring there in a round go on as by "greedy_cd".
+        exact, and slow. All but "lars" go over many rows at once, and stop where
+        changes are small and the duality gap is below 40 % of a row's objective, the
+        error about a tenth of that. Rows that "fista" and "cd" do not bring there in a
+        round go on as by "greedy_cd".
     positive_code : bool, default=False
         Whether codes must not be negative.
     positive_dict : bool, default=False

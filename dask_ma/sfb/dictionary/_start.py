@@ -1,4 +1,4 @@
-"""Where a fit begins: at rows, or at singular vectors where rows are a poor start."""
+"""First atoms of a fit: rows, or singular vectors where rows are a poor start."""
 
 from __future__ import annotations
 
