@@ -54,8 +54,8 @@ class Codes(NamedTuple):
     n_unsettled: int
 
 
-#: While a dictionary is learned: its own errors are larger. What is left is about a
-#: tenth of the gap, and atoms of better codes are no better.
+#: While a dictionary is learned: its own errors are larger. What is left is far
+#: less than the gap, and atoms of better codes are no better.
 ROUGH = Accuracy(step=1e-2, gap=0.4, max_sweeps=300, refines_all=False)
 
 

@@ -70,7 +70,7 @@ class SFBDictionaryLearning(FittedDictionary):
         other. "lars": scikit-learn's least angle regression, one row after the other;
         exact, and slow. All but "lars" go over many rows at once, and stop where
         changes are small and the duality gap is below 40 % of a row's objective, the
-        error about a tenth of that. Rows that "fista" and "cd" do not bring there in a
+        error far less. Rows that "fista" and "cd" do not bring there in a
         round go on as by "greedy_cd".
     positive_code : bool, default=False
         Whether codes must not be negative.
