@@ -103,10 +103,12 @@ class SchMPMatrixFactorization(FittedFactorization):
         which falls (AdaGrad).
     batch_size : int, default=2048
         Ratings that make a step of "sgd" together, at least 1.
-    max_iter : int, default=20
+    max_iter : int, default=100
         Most rounds, at least 1. In a round every rating is gone over, with "als" twice.
     tol : float, default=1e-4
-        The fit ends when the objective falls by less than this part of itself.
+        The fit ends when the objective falls by less than this part of itself, in the
+        first five rounds twice in a row, and not by more than in the round before; or
+        when nothing but rounding is left of it.
     early_stopping : bool, default=False
         Whether to hold ratings out and to end when their error does not fall any more
         by the part `tol`, but not while they are predicted no better than by a
@@ -250,7 +252,7 @@ class SchMPMatrixFactorization(FittedFactorization):
         positive: bool = False,
         eta0: float = 0.1,
         batch_size: int = 2048,
-        max_iter: int = 20,
+        max_iter: int = 100,
         tol: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,

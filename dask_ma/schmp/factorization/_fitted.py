@@ -11,16 +11,27 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from dask_ma.base import DistributedEstimator
-from dask_ma.data import is_dask_collection, refuse_unfinished, row_blocks
+from dask_ma.data import (
+    describe,
+    is_dask_collection,
+    refuse_unfinished,
+    row_blocks,
+)
 from dask_ma.schmp.factorization._folding import Explanation, contributions, fold_in
 from dask_ma.schmp.factorization._ids import find_ids
 from dask_ma.schmp.factorization._inputs import (
     as_scipy,
     pairs_and_ratings,
     pairs_of,
+    parts_in_memory,
     triples_of,
 )
-from dask_ma.schmp.factorization._model import FactorModel, Recommendations, ids_or_none
+from dask_ma.schmp.factorization._model import (
+    FactorModel,
+    Recommendations,
+    ids_or_none,
+    type_of_answers,
+)
 from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._ranking import ranking_scores
 from dask_ma.schmp.factorization._ratings import to_csr
@@ -42,32 +53,27 @@ class FittedFactorization(DistributedEstimator):
 
         Returns
         -------
-        ratings : ndarray, or dask.array for Dask input, of float64 of shape (n,)
-            With implicit feedback scores, of about 0 to 1.
+        ratings : ndarray, dask.array or dask.dataframe Series of float64, (n,)
+            With implicit feedback scores, of about 0 to 1. Lazy for Dask input, for a
+            DataFrame a Series with its index.
         """
         check_is_fitted(self)
         refuse_unfinished(X, "X")
         self._check_names(X)
         if not is_dask_collection(X):
             return self._predict_pairs(X)
-        import dask.array as da
-
-        if hasattr(X, "chunks"):
-            if X.numblocks[1] > 1:
-                X = X.rechunk({1: -1})
-            return X.map_blocks(
-                self._predict_pairs,
-                drop_axis=1,
-                dtype=np.float64,
-                meta=np.empty(0),
-                chunks=(X.chunks[0],),
-            )
         from dask import delayed
 
-        model = delayed(self, pure=False)  # once for all blocks
-        parts = [delayed(_predict)(model, block) for block in row_blocks(X)[0]]
-        return da.concatenate(
-            [da.from_delayed(p, (np.nan,), dtype=np.float64) for p in parts]
+        if not hasattr(X, "chunks"):
+            return predicted_frame(delayed(self, pure=False), X)
+        if X.numblocks[1] > 1:
+            X = X.rechunk({1: -1})
+        return X.map_blocks(
+            self._predict_pairs,
+            drop_axis=1,
+            dtype=np.float64,
+            meta=np.empty(0),
+            chunks=(X.chunks[0],),
         )
 
     def recommend(
@@ -248,7 +254,7 @@ class FittedFactorization(DistributedEstimator):
 
         Parameters
         ----------
-        X : array-like or DataFrame of shape (n, 2), or sparse matrix
+        X : array-like, DataFrame or Dask collection of shape (n, 2), or sparse matrix
             What users have taken since, or what was held out of the fit.
         y : array-like of shape (n,), default=None
             Values; pairs with values that are not above 0 have not been taken.
@@ -356,7 +362,7 @@ class FittedFactorization(DistributedEstimator):
         sizes = users.chunks[0] if hasattr(users, "chunks") else [np.nan] * len(blocks)
         shapes = [(size, asked["n"]) for size in sizes]
         found = [delayed(_recommend)(model, block, asked) for block in blocks]
-        dtypes = self.item_ids_.dtype, np.dtype(np.float64)
+        dtypes = type_of_answers(self.item_ids_), np.dtype(np.float64)
         lazy = [
             da.concatenate(
                 [
@@ -370,12 +376,16 @@ class FittedFactorization(DistributedEstimator):
 
     def _numbered(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of users and items of ratings, and the ratings."""
-        triples = triples_of(X, y)
-        return (
-            find_ids(self.user_ids_, triples.users, "users"),
-            find_ids(self.item_ids_, triples.items, "items"),
-            triples.values,
-        )
+        parts = [
+            (
+                find_ids(self.user_ids_, part.users, "users"),
+                find_ids(self.item_ids_, part.items, "items"),
+                part.values,
+            )
+            for part in parts_in_memory(X, y)
+        ]
+        users, items, values = map(np.concatenate, zip(*parts, strict=True))
+        return users, items, values
 
     def _similar(self, ids: Any, n: int, side: int) -> Recommendations:
         """The nearest others of users or items."""
@@ -425,9 +435,27 @@ def _in_memory(column: Any) -> Any:
     return column.compute() if is_dask_collection(column) else column
 
 
-def _predict(model: FittedFactorization, X: Any) -> np.ndarray:
-    """Predictions of a block."""
-    return model._predict_pairs(X)
+def predicted_frame(model: Any, X: Any) -> Any:
+    """Series of the predictions for a Dask DataFrame, by a delayed model."""
+    import pandas as pd  # a Dask DataFrame cannot be without it
+
+    if not hasattr(X, "columns"):
+        describe(X)  # says what is wrong
+    return X.map_partitions(
+        _predict,
+        model,
+        meta=pd.Series([], dtype=np.float64, index=X._meta.index[:0]),
+        enforce_metadata=False,
+        transform_divisions=False,
+        token="dask_ma-predict",
+    )
+
+
+def _predict(X: Any, model: FittedFactorization) -> Any:
+    """Predictions of a partition, with its index."""
+    import pandas as pd
+
+    return pd.Series(model._predict_pairs(X), index=X.index, dtype=np.float64)
 
 
 def _recommend(

@@ -1,7 +1,8 @@
-"""Ratings that are held out of the training, to see when it is time to stop."""
+"""The end of a fit: by the objective, or by ratings that are held out."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from dask_ma.schmp.factorization._params import FactorizationParams
 from dask_ma.schmp.factorization._ratings import Ratings
 
 _OTHER_NUMBERS = 1  # than those of the factors to begin with
+_FIRST_ROUNDS = 5  # in which the objective has to fall little twice in a row
+_NOTICEABLE = 0.01  # of the tolerance; falls that grow below it are rounding
 _LEAST_R2 = 0.02  # below, nothing was learned yet; the first rounds may be so
 
 
@@ -55,6 +58,26 @@ def split_ratings(
     numbers = hashed_uniform(params.seed + _OTHER_NUMBERS, pairs, 1)[:, 0]
     is_out = (numbers + 1) / 2 < params.validation_fraction
     return ratings.take(np.flatnonzero(~is_out)), ratings.take(np.flatnonzero(is_out))
+
+
+def has_settled(objectives: list[float], tol: float, *, is_cold: bool) -> bool:
+    """Whether the objective falls by no more than a part of itself, nor falls faster.
+
+    From small random factors rounds begin near a saddle: the biases settle first, and
+    the objective falls little until the factors have grown.
+    """
+    if len(objectives) < 2:
+        return False
+    falls = [(a - b) / a if a > 0 else 0.0 for a, b in pairwise(objectives[-3:])]
+    if objectives[-1] <= 0:
+        return True
+    if falls[-1] > tol:
+        return False
+    if not is_cold or len(falls) < 2:
+        return True
+    is_early = len(objectives) <= _FIRST_ROUNDS
+    is_faster = falls[-1] > max(falls[-2], _NOTICEABLE * tol)
+    return not is_faster and not (is_early and falls[-2] > tol)
 
 
 def has_stopped_improving(records: list[dict[str, Any]], tol: float, n: int) -> bool:

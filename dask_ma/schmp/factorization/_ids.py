@@ -86,8 +86,8 @@ def unique_ids(values: Any, name: str) -> np.ndarray:
     if (span := _span(ids)) is not None:
         low, n = span
         present = np.zeros(n, dtype=bool)
-        present[ids - low] = True
-        return (np.flatnonzero(present) + low).astype(ids.dtype)
+        present[_places_from(low, ids)] = True
+        return low + np.flatnonzero(present).astype(ids.dtype)
     try:
         return np.unique(ids)
     except TypeError as error:
@@ -137,9 +137,10 @@ def find_ids(known: np.ndarray, values: Any, name: str) -> np.ndarray:
     if known.dtype == ids.dtype and (span := _span(known, len(ids))) is not None:
         low, n = span
         number = np.full(n, -1, dtype=np.int64)
-        number[known - low] = np.arange(len(known))
+        number[_places_from(low, known)] = np.arange(len(known))
         inside = (ids >= low) & (ids <= known[-1])
-        return np.where(inside, number[np.where(inside, ids - low, 0)], -1)
+        places = np.where(inside, _places_from(low, ids), 0)
+        return np.where(inside, number[places], -1)
     try:
         places = np.searchsorted(known, ids)
     except TypeError as error:
@@ -208,6 +209,12 @@ def _comparable(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if max(float(np.abs(part.astype(np.float64)).max()) for part in (a, b)) < 2**53:
         return a, b
     return a.astype(object), b.astype(object)
+
+
+def _places_from(low: Any, ids: np.ndarray) -> np.ndarray:
+    """How far integers are above the least of them, whatever their type holds."""
+    unsigned = np.dtype(f"u{ids.dtype.itemsize}")
+    return (ids - low).view(unsigned).astype(np.int64)
 
 
 def _span(ids: np.ndarray, n_asked: int | None = None) -> tuple[Any, int] | None:

@@ -169,6 +169,16 @@ def triples_of(X: Any, y: Any) -> Triples:
     return Triples(users, items, _checked(y, len(users)))
 
 
+def parts_in_memory(X: Any, y: Any) -> list[Triples]:
+    """Ratings of an input, those of each block of a Dask collection."""
+    if not is_dask_collection(X):
+        return [triples_of(X, y.compute() if is_dask_collection(y) else y)]
+    import dask
+
+    blocks = _matrix_blocks(X) if is_matrix(X, y) else _pair_blocks(X, y)
+    return list(dask.compute(*blocks))
+
+
 def pairs_of(X: Any) -> tuple[np.ndarray, np.ndarray]:
     """Users and items of rows with two columns.
 

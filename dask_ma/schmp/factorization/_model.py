@@ -21,7 +21,8 @@ class Recommendations(NamedTuple):
     ----------
     items : ndarray, or dask.array for Dask input, of shape (n_users, n)
         Ids, the best first. Where a user has no more items: -1, or "", NaN, NaT or
-        None where ids are texts, floats, dates or objects.
+        None where ids are texts, floats, dates or objects. Unsigned ids come as int64,
+        or as objects of Python if some are beyond it.
     scores : ndarray, or dask.array, of float64 of shape (n_users, n)
         Predictions; minus infinity where there is no item.
     """
@@ -158,11 +159,22 @@ def _places_of(
 
 def ids_or_none(ids: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Ids of numbers; what stands for none where the number is -1."""
+    kind = type_of_answers(ids)
+    none = -1 if ids.dtype.kind == "u" else _none_of(ids.dtype)
     if not len(ids):
-        return np.full(numbers.shape, _none_of(ids.dtype), dtype=ids.dtype)
+        return np.full(numbers.shape, none, dtype=kind)
+    ids = ids.astype(kind, copy=False)
     found = ids[np.where(numbers >= 0, numbers, 0)]
-    found[numbers < 0] = _none_of(ids.dtype)
+    found[numbers < 0] = none
     return found
+
+
+def type_of_answers(ids: np.ndarray) -> np.dtype:
+    """Type in which ids are told: one that has -1 in the place of unsigned integers."""
+    if ids.dtype.kind != "u":
+        return ids.dtype
+    is_small = not len(ids) or int(ids.max()) <= np.iinfo(np.int64).max
+    return np.dtype(np.int64 if is_small else object)
 
 
 def _none_of(dtype: np.dtype) -> Any:

@@ -17,6 +17,7 @@ from dask_ma.comm import Group, allreduce
 from dask_ma.data import Shard
 from dask_ma.schmp.factorization._held_out import (
     HeldOut,
+    has_settled,
     has_stopped_improving,
     split_ratings,
 )
@@ -28,6 +29,7 @@ from dask_ma.schmp.runtime._rotation_program import RotationProgram, Turn
 from dask_ma.schmp.runtime._rotation_schedule import Rotation, RotationRequest
 
 _PER_BLOCK = 200_000  # ratings that are worth a block of their own
+_ROUNDING = 1e-7  # of the largest rating; smaller errors are none
 _MOST_BLOCKS = 4  # of each side on a rank, for the sake of overlap
 
 
@@ -236,6 +238,10 @@ class Factorization(RotationProgram):
         """The objective, and the error of held-out ratings, in units of the ratings."""
         scale = float(shared["scale"])
         found = {"objective": scale**2 * float(shared["objective"])}
+        largest = max(abs(float(shared["low"])), abs(float(shared["high"])))
+        rounding = self.params.n_ratings * (_ROUNDING * largest) ** 2
+        if np.isfinite(rounding) and found["objective"] <= rounding:
+            found["objective"] = 0.0  # else a fit would go on in nothing else
         if self.params.early_stopping:
             error, constant = float(shared["held_out"]), float(shared["of_constant"])
             found["validation_rmse"] = scale * error
@@ -248,10 +254,8 @@ class Factorization(RotationProgram):
         p = self.params
         if p.early_stopping:
             return has_stopped_improving(records, p.tol, p.n_iter_no_change)
-        if len(records) < 2:
-            return False
-        before, now = (record["objective"] for record in records[-2:])
-        return bool(before - now <= p.tol * before)
+        objectives = [record["objective"] for record in records]
+        return has_settled(objectives, p.tol, is_cold=p.start is None)
 
     def rotating(self, request: RotationRequest, is_item: bool) -> list[list[int]]:
         """Jobs of a sub-iteration in which only the blocks of one side travel."""

@@ -11,6 +11,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
+from dask_ma.sfb.dictionary._paths import path_ends
+
 _ROUNDING = 16  # steps whose rounding adds up
 _SHARPER = 0.1  # what the tolerance of steps is multiplied by where a gap is too wide
 # Atoms of which all eigenvalues are found, and how well the largest of more is.
@@ -23,19 +25,23 @@ class Accuracy(NamedTuple):
     Attributes
     ----------
     step : float
-        The largest change that is left undone, in lengths of the row.
+        The largest change that is left undone, in roots of twice the objective of the
+        row: the length of the row while its code is 0.
     gap : float or None
-        Duality gap, in squared lengths of the row, which bounds what the objective is
-        above its minimum; the tolerance of steps sharpens until it is reached. None
-        does not look at it.
-    max_sweeps : int or None
-        Most changes of a row, in numbers of atoms; None takes what an algorithm needs
-        where codes may be rough.
+        Duality gap, in objectives of the row, which bounds what the objective is above
+        its minimum; the tolerance of steps sharpens until it is reached, or what
+        rounding leaves of it. None does not look at it.
+    max_sweeps : int
+        Most changes of a row, in numbers of atoms.
+    refines_all : bool
+        Whether rows that steps have brought to the gap solve the system of their atoms,
+        too.
     """
 
     step: float
     gap: float | None
-    max_sweeps: int | None
+    max_sweeps: int
+    refines_all: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,10 @@ class CodeBlock(ABC):
         Of unit atoms; changed in place.
     """
 
-    #: Sweeps that are enough for rough codes.
-    rough_sweeps: ClassVar[int]
+    #: Sweeps until systems are solved, and steps begin anew.
+    round_sweeps: ClassVar[int] = 10
+    #: Whether steps leave what systems make better where the gap is small enough.
+    refines_settled: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -142,49 +150,65 @@ class CodeBlock(ABC):
         self._products = np.ascontiguousarray(products / unit.lengths)
         self._residuals = self._products.copy()  # (x - c D) D^T
         self._codes = codes
-        self._n_left = 0  # steps that may still be made
         self._gap: float | None = None
+        self._looks_at_changes = True
 
     def solve(self, accuracy: Accuracy) -> int:
         """Number of rows that have not settled."""
-        lengths = np.sqrt(self._squares)
-        n_steps, self._gap = self._most_steps(accuracy), accuracy.gap
-        step, wide = accuracy.step, self._begin(accuracy)
-        stuck = np.zeros_like(wide)
+        self._gap, refines_all = accuracy.gap, accuracy.refines_all
+        self._looks_at_changes = accuracy.gap is None or not refines_all
+        eps = float(np.finfo(self._codes.dtype).eps)
+        step, n_left = accuracy.step, accuracy.max_sweeps
+        wide, objectives = self._begin(accuracy), self.objectives()
         while True:
-            self._n_left = n_steps
             # Rows that are good enough do not move by less than infinity.
-            limits = np.where(wide, lengths * step, np.inf).astype(lengths.dtype)
-            moving = self._descend(limits)
+            limits = np.where(wide, np.sqrt(2 * objectives) * step, np.inf)
+            limits = limits.astype(self._codes.dtype)
+            moving, n_made = self._descend(limits, n_left)
             if accuracy.gap is None:
                 self._round()
                 return int(np.count_nonzero(moving))
+            if not (refines_all and self.refines_settled):
+                wide &= self._are_wide()
+            self._round()  # else rounding is taken for atoms in use
             self._refine(np.flatnonzero(wide))
             # Rounding of many small steps has added up.
             self._find_residuals()
-            stuck |= moving
-            is_open = self.gaps() > accuracy.gap * self._squares
-            wide = is_open & ~stuck
-            step *= _SHARPER
-            if not wide.any() or step < np.finfo(lengths.dtype).eps:
-                self._round()
-                return int(np.count_nonzero(is_open))
+            before, objectives = objectives, self.objectives()
+            is_open = self._are_wide()
+            wide &= is_open
+            if step < eps:  # there is nothing but rounding left to be gained
+                wide &= before - objectives > eps * self._squares
+            step, n_left = step * _SHARPER, n_left - n_made
+            if n_left <= 0 or not wide.any():
+                break
+        if refines_all and is_open.any():
+            self._follow(np.flatnonzero(is_open), accuracy.max_sweeps)
+            is_open = self._are_wide()
+        self._round()
+        return int(np.count_nonzero(is_open))
 
     def _begin(self, accuracy: Accuracy) -> np.ndarray:
         """Say which rows need steps."""
         return np.ones(len(self._codes), dtype=bool)
 
     @abstractmethod
-    def _descend(self, limits: np.ndarray) -> np.ndarray:
-        """Make steps of rows with a finite limit; say which would have moved on."""
-
-    def _most_steps(self, accuracy: Accuracy) -> int:
-        """Steps that a row may make; a sweep each."""
-        n_sweeps = accuracy.max_sweeps
-        return self.rough_sweeps if n_sweeps is None else n_sweeps
+    def _descend(self, limits: np.ndarray, n_sweeps: int) -> tuple[np.ndarray, int]:
+        """Make steps, those of finite limits; say who would move on, and the sweeps."""
 
     def _refine(self, rows: np.ndarray) -> None:
         """Do more for some rows than their steps have done."""
+
+    def _follow(self, rows: np.ndarray, n_steps: int) -> None:
+        """Take the ends of paths of some rows, where that leaves smaller gaps."""
+        before, kept = self.gaps()[rows], self._codes[rows]
+        self._codes[rows] = path_ends(
+            self._products[rows], self._unit, n_steps=n_steps, positive=self._positive
+        )
+        self._find_residuals()
+        is_worse = self.gaps()[rows] >= before
+        self._codes[rows[is_worse]] = kept[is_worse]
+        self._find_residuals()
 
     def _find_residuals(self) -> None:
         """Work out the products of atoms with what codes leave of rows."""
@@ -208,19 +232,32 @@ class CodeBlock(ABC):
     def gaps(self) -> np.ndarray:
         """Duality gap of each row: the residual is scaled to a dual point."""
         rows = np.arange(len(self._codes))
-        return self._gaps_of(rows, self._codes, self._residuals)
+        return self._gaps_of(rows, self._codes, self._residuals)[0]
+
+    def _are_wide(self) -> np.ndarray:
+        """Say which rows have a gap that is too wide."""
+        rows = np.arange(len(self._codes))
+        return self._is_wide(rows, self._codes, self._residuals)
+
+    def _is_wide(
+        self, rows: np.ndarray, codes: np.ndarray, residuals: np.ndarray
+    ) -> np.ndarray:
+        """Say which of some rows have a gap that is too wide."""
+        gaps, objectives = self._gaps_of(rows, codes, residuals)
+        rounding = _ROUNDING * np.finfo(codes.dtype).eps * self._squares[rows]
+        return np.asarray(gaps > np.maximum((self._gap or 0.0) * objectives, rounding))
 
     def _gaps_of(
         self, rows: np.ndarray, codes: np.ndarray, residuals: np.ndarray
-    ) -> np.ndarray:
-        """Duality gaps of some rows with other codes."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Duality gaps of some rows with other codes, and objectives."""
         sizes = residuals if self._positive else np.abs(residuals)
         # What makes the products with all atoms as small as their penalties.
         scale = 1 / np.maximum((sizes / self._unit.penalties).max(axis=1), 1)
-        slack = self._penalty(codes) - scale * np.einsum("ij,ij->i", codes, residuals)
+        penalty = self._penalty(codes)
+        slack = penalty - scale * np.einsum("ij,ij->i", codes, residuals)
         rest = self._rest(codes, self._products[rows] + residuals, self._squares[rows])
-        gaps: np.ndarray = 0.5 * rest * (1 - scale) ** 2 + slack
-        return gaps
+        return 0.5 * rest * (1 - scale) ** 2 + slack, 0.5 * rest + penalty
 
     def _is_open(
         self,
@@ -231,10 +268,9 @@ class CodeBlock(ABC):
         limits: np.ndarray,
     ) -> np.ndarray:
         """Say which of some rows need more steps: by their gaps, or largest changes."""
-        if self._gap is None:
+        if self._looks_at_changes:
             return changes > limits
-        gaps = self._gaps_of(rows, codes, residuals)
-        return np.asarray(gaps > self._gap * self._squares[rows])
+        return self._is_wide(rows, codes, residuals)
 
     def _round(self) -> None:
         """Make zeros of what is nothing but rounding."""

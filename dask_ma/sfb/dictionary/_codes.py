@@ -54,8 +54,9 @@ class Codes(NamedTuple):
     n_unsettled: int
 
 
-#: While a dictionary is learned: its own errors are larger.
-ROUGH = Accuracy(step=1e-2, gap=None, max_sweeps=None)
+#: While a dictionary is learned: its own errors are larger. What is left is far
+#: less than the gap, and atoms of better codes are no better.
+ROUGH = Accuracy(step=1e-2, gap=0.4, max_sweeps=300, refines_all=False)
 
 
 def lasso_codes(

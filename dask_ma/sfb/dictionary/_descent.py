@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 
-from dask_ma.sfb.dictionary._block import Accuracy, CodeBlock
+from dask_ma.sfb.dictionary._block import CodeBlock
 from dask_ma.sfb.dictionary._supports import solve_supports
 
 _CHECK = 8  # steps from one look at which rows have settled to the next
@@ -19,15 +21,18 @@ class GreedyDescent(CodeBlock):
     the atoms in use end what many small steps would have to.
     """
 
-    rough_sweeps = 10
-
-    def _most_steps(self, accuracy: Accuracy) -> int:
-        return super()._most_steps(accuracy) * self._codes.shape[1]
+    _n_left = 0  # steps that may still be made
 
     def _refine(self, rows: np.ndarray) -> None:
         solve_supports(self._codes, rows, self._products, self._unit)
 
-    def _descend(self, limits: np.ndarray) -> np.ndarray:
+    def _descend(self, limits: np.ndarray, n_sweeps: int) -> tuple[np.ndarray, int]:
+        n_atoms = self._codes.shape[1]
+        n_steps = self._n_left = min(n_sweeps, GreedyDescent.round_sweeps) * n_atoms
+        moving = self._go_down(limits)
+        return moving, max(1, -(-(n_steps - self._n_left) // n_atoms))
+
+    def _go_down(self, limits: np.ndarray) -> np.ndarray:
         """Make steps in place; say which rows would have moved on."""
         codes, residuals = self._codes, self._residuals
         rows = np.flatnonzero(np.isfinite(limits))
@@ -86,15 +91,37 @@ class GreedyDescent(CodeBlock):
         return moving
 
 
-class CyclicDescent(CodeBlock):
+class Handing(GreedyDescent):
+    """Steps of another kind, for a round; what has not settled goes on greedily.
+
+    Where atoms are much alike, these need systems.
+    """
+
+    refines_settled = False
+    _has_begun = False
+
+    def _descend(self, limits: np.ndarray, n_sweeps: int) -> tuple[np.ndarray, int]:
+        if self._has_begun:
+            return super()._descend(limits, n_sweeps)
+        self._has_begun = True
+        n_sweeps = self._n_left = min(n_sweeps, self.round_sweeps)
+        moving = self._go_over(limits)
+        return moving, max(1, n_sweeps - self._n_left)
+
+    @abstractmethod
+    def _go_over(self, limits: np.ndarray) -> np.ndarray:
+        """Make steps, a sweep each; say which rows would have moved on."""
+
+
+class CyclicDescent(Handing):
     """Steps on one coefficient after the other, of all rows at once.
 
     Changes of a few atoms reach the slopes of all others by one product of matrices.
     """
 
-    rough_sweeps = 50
+    round_sweeps = 50
 
-    def _descend(self, limits: np.ndarray) -> np.ndarray:
+    def _go_over(self, limits: np.ndarray) -> np.ndarray:
         rows = np.flatnonzero(np.isfinite(limits))
         # Numbers of an atom lie next to each other.
         codes = np.ascontiguousarray(self._codes[rows].T)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.decomposition import MiniBatchDictionaryLearning
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, validate_data
 
 from dask_ma import _config
 from dask_ma._callbacks import with_callbacks
-from dask_ma._settings import Inactive, unless
 from dask_ma._sklearn import Interval, StrOptions, fit_context
 from dask_ma.data import CAST_LATER, InputInfo, InputSize
 from dask_ma.engine import quickest_of
@@ -19,10 +20,12 @@ from dask_ma.sfb.dictionary._agent import train
 from dask_ma.sfb.dictionary._codes import ALGORITHMS
 from dask_ma.sfb.dictionary._cost import seconds_shared
 from dask_ma.sfb.dictionary._fitted import FittedDictionary
-from dask_ma.sfb.dictionary._params import DictionaryParams
+from dask_ma.sfb.dictionary._params import INACTIVE, DictionaryParams, DictionaryResult
+from dask_ma.sfb.dictionary._progress import last_fall
 from dask_ma.sfb.dictionary._pursuit import OTHER_CODES
 from dask_ma.sfb.dictionary._solvers import SOLVERS
 
+_STILL_FALLING = 0.01  # part of the objective, in the last pass
 _ABOVE_0 = Interval(Real, 0, None, closed="neither")
 _FROM_0 = Interval(Real, 0, None, closed="left")
 _COUNT = Interval(Integral, 0, None, closed="left")
@@ -65,8 +68,10 @@ class SFBDictionaryLearning(FittedDictionary):
         elements. "fista": accelerated gradient steps, by products of matrices; best
         where they have many. "cd": coordinate descent on one coefficient after the
         other. "lars": scikit-learn's least angle regression, one row after the other;
-        exact, and slow. All but "lars" go over many rows at once, and stop where the
-        error is small against that of the atoms.
+        exact, and slow. All but "lars" go over many rows at once, and stop where
+        changes are small and the duality gap is below 40 % of a row's objective, the
+        error far less. Rows that "fista" and "cd" do not bring there in a
+        round go on as by "greedy_cd".
     positive_code : bool, default=False
         Whether codes must not be negative.
     positive_dict : bool, default=False
@@ -76,7 +81,9 @@ class SFBDictionaryLearning(FittedDictionary):
         whose objective is largest.
     dict_init : array-like of shape (n_components, n_features), default=None
         Atoms to start from; longer ones are divided by their lengths. None takes rows
-        at random.
+        at random, or singular vectors of some rows where their objective is less than
+        half as large; these are looked at with up to 256 features, no more atoms than
+        features and `communication` other than "outputs".
     transform_algorithm : {"greedy_cd", "fista", "cd", "lars", "omp", "threshold"} or \
             None, default=None
         How :meth:`transform` finds codes; None is as in the fit. The first four give
@@ -231,34 +238,7 @@ class SFBDictionaryLearning(FittedDictionary):
         "transform_max_iter",
         "transform_n_nonzero_coefs",
     }
-    _inactive: ClassVar[tuple[Inactive, ...]] = (
-        Inactive(("eta0",), unless("solver", "sgd"), "set solver='sgd'"),
-        Inactive(
-            ("merge_every",),
-            unless("communication", "statistics"),
-            "set communication='statistics'",
-        ),
-        Inactive(
-            ("transform_n_nonzero_coefs",),
-            unless("transform_algorithm", "omp"),
-            "set transform_algorithm='omp'",
-        ),
-        Inactive(
-            ("transform_alpha",),
-            unless("transform_algorithm", None, *ALGORITHMS, "threshold"),
-            "name another transform_algorithm",
-        ),
-        Inactive(
-            ("transform_max_iter",),
-            unless("transform_algorithm", None, *ALGORITHMS),
-            "name another transform_algorithm",
-        ),
-        Inactive(
-            ("staleness",),
-            unless("communication", "factors"),
-            "set communication='factors'",
-        ),
-    )
+    _inactive = INACTIVE
 
     def __init__(
         self,
@@ -347,6 +327,9 @@ class SFBDictionaryLearning(FittedDictionary):
         -----
         UserWarning
             If `alpha` is so large that all codes are 0.
+        ConvergenceWarning
+            If the mean objective still fell by more than 1 % in the last of `max_iter`
+            passes, unless neither `tol` nor `max_no_improvement` may end the fit.
         """
         return self._fit(X, None, sample_weight)
 
@@ -462,6 +445,20 @@ class SFBDictionaryLearning(FittedDictionary):
             "n_seen": self.n_samples_seen_,
             "n_steps": self.n_steps_,
         }
+
+    def _warnings(
+        self, result: DictionaryResult, *, is_partial: bool
+    ) -> Iterator[tuple[str, type[Warning]]]:
+        yield from super()._warnings(result, is_partial=is_partial)
+        if is_partial or not self._may_end_early or self.n_iter_ < self.max_iter:
+            return
+        fall = last_fall(result.history)
+        if fall > _STILL_FALLING:
+            yield (
+                f"the objective still fell by {fall:.1%} in the last of "
+                f"{self.max_iter} passes; raise max_iter",
+                ConvergenceWarning,
+            )
 
     def _worthwhile_ranks(
         self, params: DictionaryParams, size: InputSize, n_threads: int

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_ma.sfb.dictionary._block import CodeBlock
+from dask_ma.sfb.dictionary._descent import Handing
 
 _CHECK = 8  # steps from one look at which rows have settled to the next
 
 
-class Fista(CodeBlock):
+class Fista(Handing):
     """Steps on all coefficients, each row with a momentum of its own."""
 
-    rough_sweeps = 200
+    round_sweeps = 200
 
-    def _descend(self, limits: np.ndarray) -> np.ndarray:
+    def _go_over(self, limits: np.ndarray) -> np.ndarray:
         unsettled = np.isfinite(limits)
         while unsettled.any() and self._n_left:
             rows = np.flatnonzero(unsettled)

@@ -25,12 +25,12 @@ from dask_ma.sfb.dictionary._params import DictionaryParams
 from dask_ma.sfb.dictionary._progress import Progress, atom_change
 from dask_ma.sfb.dictionary._rows import (
     Rows,
-    first_atoms,
     weighted,
     with_unit_length,
     worst_rows,
 )
 from dask_ma.sfb.dictionary._solvers import SOLVERS
+from dask_ma.sfb.dictionary._start import start_of
 from dask_ma.sfb.dictionary._sums import (
     BatchSums,
     FactorsSender,
@@ -128,9 +128,7 @@ class DictionaryFit(Method):
     def begin(self) -> None:
         params, positive = self._params, self._params.positive_dict
         if params.atoms is None:
-            self._atoms = first_atoms(
-                self.context, self._rows, params.n_components, positive=positive
-            )
+            self._atoms = start_of(self.context, self._rows, params)
         else:
             atoms = params.atoms.astype(self._rows.dtype)
             self._atoms = within_ball(atoms, positive=positive)

@@ -86,8 +86,8 @@ def _codes_of_lasso(model: DictionaryModel, X: Any) -> np.ndarray:
     if found.n_unsettled:
         warnings.warn(
             f"the codes of {found.n_unsettled} of {X.shape[0]} rows have not reached a "
-            f"duality gap of {_GAP} of the row's square; raise transform_max_iter or "
-            "transform_alpha, or give rows as float64",
+            f"duality gap of {_GAP} of the row's objective; raise transform_max_iter "
+            "or transform_alpha, or give rows as float64",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -151,8 +151,8 @@ class FittedDictionary(
         -------
         codes : ndarray or dask.array of shape (n_samples, n_components)
             Twice as many columns with `split_sign`. Lazy for a Dask collection. Each
-            code of the lasso has a duality gap of at most 1e-4 times the square of its
-            row.
+            code of the lasso has a duality gap of at most 1e-4 times the objective of
+            its row, or of what rounding leaves of the row's square.
 
         Warns
         -----

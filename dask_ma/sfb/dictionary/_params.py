@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_ma._settings import Inactive, unless
+from dask_ma.sfb.dictionary._codes import ALGORITHMS
+
 
 @dataclass(frozen=True, kw_only=True)
 class DictionaryParams:
@@ -69,3 +72,34 @@ class DictionaryResult(NamedTuple):
     history: list[dict[str, Any]]
     timeline: np.ndarray | None
     notes: list[str]
+
+
+#: What cannot act beside which others.
+INACTIVE: tuple[Inactive, ...] = (
+    Inactive(("eta0",), unless("solver", "sgd"), "set solver='sgd'"),
+    Inactive(
+        ("merge_every",),
+        unless("communication", "statistics"),
+        "set communication='statistics'",
+    ),
+    Inactive(
+        ("transform_n_nonzero_coefs",),
+        unless("transform_algorithm", "omp"),
+        "set transform_algorithm='omp'",
+    ),
+    Inactive(
+        ("transform_alpha",),
+        unless("transform_algorithm", None, *ALGORITHMS, "threshold"),
+        "name another transform_algorithm",
+    ),
+    Inactive(
+        ("transform_max_iter",),
+        unless("transform_algorithm", None, *ALGORITHMS),
+        "name another transform_algorithm",
+    ),
+    Inactive(
+        ("staleness",),
+        unless("communication", "factors"),
+        "set communication='factors'",
+    ),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,3 +94,27 @@ def atom_change(before: np.ndarray, after: np.ndarray) -> float:
     change : float
     """
     return float(np.linalg.norm(after - before)) / len(after)
+
+
+def last_fall(history: list[dict[str, Any]]) -> float:
+    """By what part the mean objective of the last pass is below that of the one before.
+
+    Parameters
+    ----------
+    history : list of dict
+        Records of a fit, each with `n_iter` and `objective`.
+
+    Returns
+    -------
+    fall : float
+        Negative where it has risen; 0 where there are not three whole passes, as the
+        first says little.
+    """
+    passes = np.array([0] + [record["n_iter"] for record in history])
+    ends = np.flatnonzero(np.diff(passes) > 0) + 1
+    if len(ends) < 3:
+        return 0.0
+    objectives = np.array([record["objective"] for record in history])
+    last, before = objectives[ends[-2] : ends[-1]], objectives[ends[-3] : ends[-2]]
+    means = [each[np.isfinite(each)].mean() for each in (last, before)]
+    return float(1 - means[0] / means[1]) if means[1] > 0 else 0.0
