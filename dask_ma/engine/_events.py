@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TOPIC = "dask_ma"
 LINK_TOPIC = "dask_ma-followed"
+_LOOK = 1.0  # seconds between two looks whether the ranks are ended
 
 
 # Worker ----------------------------------------------------------------------------
@@ -39,11 +40,14 @@ class EventLink:
         Name of the run.
     worker : Worker
         Worker of rank 0.
+    check : callable
+        Raises once the ranks are ended, as where the client has gone.
     """
 
-    def __init__(self, run_id: str, worker: Worker) -> None:
+    def __init__(self, run_id: str, worker: Worker, check: Callable[[], None]) -> None:
         self._run_id = run_id
         self._worker = worker
+        self._check = check
         self._answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
         self._fetch: Callable[[], Model] = dict
 
@@ -59,17 +63,24 @@ class EventLink:
         self._fetch = fetch
         event = {"run": self._run_id, "record": record}
         self._worker.log_event(LINK_TOPIC, event)
-        timeout = _config.get_timeout("comm.timeout")
-        try:
-            stop = self._answers.get(timeout=timeout)
-        except queue.Empty:
-            raise CommTimeoutError(
-                f"the client did not answer a record within {timeout:g} s "
-                "(dask-ma.comm.timeout)"
-            ) from None
+        stop = self._wait()
         if stop is None:
             raise GroupClosedError(f"run {self._run_id} was ended by its client")
         return stop
+
+    def _wait(self) -> bool | None:
+        """The client's answer, as long as there may be one."""
+        timeout = _config.get_timeout("comm.timeout")
+        deadline = monotonic() + timeout
+        while (left := deadline - monotonic()) > 0:
+            try:
+                return self._answers.get(timeout=min(left, _LOOK))
+            except queue.Empty:
+                self._check()
+        raise CommTimeoutError(
+            f"the client did not answer a record within {timeout:g} s "
+            "(dask-ma.comm.timeout)"
+        )
 
     def answer(self, stop: bool | None) -> None:
         """Pass on the client's answer; None ends the run."""

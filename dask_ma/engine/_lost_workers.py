@@ -159,7 +159,7 @@ def wait_for_workers(
     Raises
     ------
     NoWorkersError
-        If there is none in the end.
+        If there is none in the end, or the scheduler has gone, too.
     """
     start = monotonic()
     while True:
@@ -169,8 +169,15 @@ def wait_for_workers(
         waited = monotonic() - start
         if threads and (sum(threads.values()) >= n_ranks or waited >= patience):
             return threads
+        if client.status != "running":
+            # Nobody can tell of new ones.
+            raise NoWorkersError(
+                f"the client, or its cluster, was closed during the fit of {name}; "
+                "keep both until fit returns. With dask-ma.checkpoint.path a later fit "
+                "goes on from where this one had got to"
+            )
         longest = max(patience, _config.get_timeout("recovery.wait-for-any"))
-        if client.status != "running" or waited >= longest:
+        if waited >= longest:
             raise _nobody_left(name, waited)
         sleep(_SHORT_WAIT)
 

@@ -272,6 +272,7 @@ class RunMonitor:
         try:
             alive = self._client.nthreads(addresses)
         except Exception as error:
+            self._raise_if_closed(error)
             raise FitFailedError(
                 f"lost the scheduler during the fit of {self._run.name}: "
                 f"{type(error).__name__}: {error}"
@@ -282,6 +283,14 @@ class RunMonitor:
         gone -= {a for a, deadline in self._leaving.items() if now < deadline}
         # A rank that has ended needs its worker no more, unless `finished` is False.
         self._raise_if_lost(sorted(gone), finished=finished)
+
+    def _raise_if_closed(self, error: Exception) -> None:
+        """Say so if it was the client that has gone."""
+        if self._client.status in ("closing", "closed"):
+            raise FitFailedError(
+                f"the client, or its cluster, was closed during the fit of "
+                f"{self._run.name}; keep both until fit returns"
+            ) from error
 
     def _note_leaving(self, gone: set[str]) -> None:
         """Wait a while for the ranks to regroup if their workers were retired."""
@@ -299,6 +308,7 @@ class RunMonitor:
         try:
             workers = scheduler_workers(self._client)
         except FitFailedError as error:
+            self._raise_if_closed(error)
             raise FitFailedError(
                 f"lost the scheduler during the fit of {self._run.name}: {error}"
             ) from error

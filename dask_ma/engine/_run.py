@@ -236,7 +236,8 @@ def _run_agent(run: Run, rank: int, shard: Any, worker: Worker) -> Outcome:
         if rank == 0:
             log = stack.enter_context(RecordLog(run.name, run.run_id, worker))
         if run.listening and rank == 0:
-            listener = stack.enter_context(EventLink(run.run_id, worker))
+            check = group.raise_if_closed
+            listener = stack.enter_context(EventLink(run.run_id, worker, check))
         context = RankContext(
             group,
             run.seed,

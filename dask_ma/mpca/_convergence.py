@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.base import is_classifier
 
 from dask_ma.mpca.training._params import LITTLE_EXPLAINED, MPCAResult
@@ -47,36 +48,66 @@ def _ended(estimator: Any, result: MPCAResult) -> str | None:
 
 def _explained(estimator: Any, result: MPCAResult) -> str | None:
     """Whether the last losses of a regression tell little of the targets' variance."""
-    constant = result.baseline.constant
-    # The loss of a module's criterion may be any.
-    if estimator.tol is None or estimator.module is not None or not constant > 0:
+    curve, (constant, unlearned) = result.fitted["loss_curve"], result.baseline
+    if not constant > 0 or not len(curve):
         return None
-    recent = result.fitted["loss_curve"][-estimator.n_iter_no_change :]
+    allowed = constant
+    if not result.converged and _is_young(estimator, result):
+        # A model to go on from begins wherever it is.
+        allowed = np.inf if estimator.warm_start else unlearned * _YOUNG / _WORSE
+    loss = _last_loss(estimator, result)
+    if loss > _WORSE * allowed:
+        return _behind_the_mean(estimator, loss, constant)
+    # Of a module it is not known where it begins.
+    if estimator.tol is None or estimator.module is not None:
+        return None
+    recent = curve[-estimator.n_iter_no_change :]
     explained = 1 - sum(recent) / len(recent) / constant
     if explained >= LITTLE_EXPLAINED:
         return None
     settled = "the loss does not fall any more, but " if result.converged else ""
-    found = (
-        f"{settled}the network explains only {max(0.0, explained):.1%} of the variance "
-        "of the training targets; if there is more to learn, scale the features and y, "
-    )
-    if explained < 1 - _WORSE:
-        return f"{found}or lower learning_rate_init"
     cure = "raise learning_rate_init, or set a smaller tol"
-    return found + (cure if result.converged else "or raise learning_rate_init")
+    return (
+        f"{settled}the network explains only {max(0.0, explained):.1%} of the variance "
+        "of the training targets; if there is more to learn, scale the features, "
+        + (cure if result.converged else "or raise learning_rate_init")
+    )
+
+
+def _behind_the_mean(estimator: Any, loss: float, constant: float) -> str:
+    """What to say of a regression that is worse than the mean of its targets."""
+    found = (
+        f"the last training losses are {loss:.3g} or more, and it takes {constant:.3g} "
+        "to predict the mean of y for all rows"
+    )
+    if estimator.module is None:
+        return f"{found}; scale the features, or lower learning_rate_init"
+    return (
+        f"{found}; standardise y, as sklearn.compose.TransformedTargetRegressor does, "
+        "and the features, or try other values of learning_rate_init"
+    )
+
+
+def _last_loss(estimator: Any, result: MPCAResult) -> float:
+    """The least one that the model may have; there must be some."""
+    # Early stopping takes the model of the best epoch, whichever that was.
+    first = 0 if estimator.early_stopping else -estimator.n_iter_no_change
+    return min(result.fitted["loss_curve"][first:])
+
+
+def _is_young(estimator: Any, result: MPCAResult) -> bool:
+    """Whether all epochs are first ones."""
+    return len(result.fitted["loss_curve"]) <= estimator.n_iter_no_change
 
 
 def _classified(estimator: Any, result: MPCAResult) -> str | None:
     """Whether the last losses of a classification are above those of no features."""
-    curve, (constant, unlearned) = result.fitted["loss_curve"], result.baseline
-    if not constant > 0 or not len(curve):
+    constant, unlearned = result.baseline
+    if not constant > 0 or not len(result.fitted["loss_curve"]):
         return None
-    # Early stopping takes the model of the best epoch, whichever that was.
-    first = 0 if estimator.early_stopping else -estimator.n_iter_no_change
-    loss = min(curve[first:])
-    allowed = constant
+    loss, allowed = _last_loss(estimator, result), constant
     if not result.converged:
-        is_young = len(curve) <= estimator.n_iter_no_change
+        is_young = _is_young(estimator, result)
         allowed = unlearned * (_YOUNG / _WORSE if is_young else 1)
     if not loss > _WORSE * allowed:
         return None

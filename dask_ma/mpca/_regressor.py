@@ -40,7 +40,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         Optimiser of each rank: Adam, or steps along the gradient with momentum.
     alpha : float, default=0.0001
         Weight of the L2 penalty on the built-in network's weights, at least 0. As in
-        scikit-learn, the penalty of a batch is divided by its rows.
+        scikit-learn, the penalty of a batch is divided by its rows. Where targets are
+        scaled, it is for the weights of scaled outputs, see the notes.
     batch_size : int or "auto", default="auto"
         Rows of a batch on each rank, at least 1; a rank with fewer rows takes them all.
         "auto" is 200 divided by the number of ranks, and at least 16: so an epoch has
@@ -70,7 +71,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     tol : float or None, default=1e-4
         The fit ends when more than `n_iter_no_change` epochs in a row have not lowered
         the loss, or raised the score if `early_stopping`, by this. None makes
-        `max_iter` epochs.
+        `max_iter` epochs. Where targets are scaled, it is for the loss of scaled ones.
     verbose : int, default=False
         1 shows a progress bar, in a terminal or notebook and with rich installed; a
         higher value, or 1 elsewhere, prints a line per epoch.
@@ -187,6 +188,11 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     and "local" give the same result for the same seed, blocks and ranks.
 
     `fit` centres features whose mean is more than five standard deviations from zero.
+    Where the standard deviation of y is above 3 or below a third, it trains a network
+    whose outputs are multiplied by it, and takes features as those of
+    :class:`MPCAClassifier`: so the unit of y does not matter. `loss_curve_` has the
+    losses of y as it is. A standard deviation is the root of the mean variance of the
+    columns of y.
     `coefs_` and `intercepts_` are those for the rows as they are. A `module` gets the
     rows as they are, and so does `partial_fit`.
 

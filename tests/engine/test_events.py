@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dask_ma.engine import launch, place_ranks
+from dask_ma.engine import _events, launch, place_ranks
 from dask_ma.engine._events import (
     LINK_TOPIC,
     TOPIC,
@@ -177,30 +177,44 @@ class Log:
         self._on_event()
 
 
+def nothing():
+    """The ranks are not ended."""
+
+
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_record_waits_for_its_answer(stop):
     log = Log(lambda: answer("run-1", stop))
-    with EventLink("run-1", log) as link:
+    with EventLink("run-1", log, nothing) as link:
         assert link({"round": 1}, lambda: {"w": 5}) is stop
         assert fetch_model("run-1") == {"w": 5}
     assert log.events == [(LINK_TOPIC, {"run": "run-1", "record": {"round": 1}})]
 
 
 def test_an_answer_that_does_not_come(configured):
-    with EventLink("run-1", Log()) as link:
+    with EventLink("run-1", Log(), nothing) as link:
         with configured({"dask-ma.comm.timeout": "20 ms"}):
             with pytest.raises(CommTimeoutError, match=r"client .* within 0\.02 s"):
                 link({}, dict)
 
 
 def test_a_client_that_ends_the_run():
-    with EventLink("run-1", Log(lambda: answer("run-1", None))) as link:
+    with EventLink("run-1", Log(lambda: answer("run-1", None)), nothing) as link:
         with pytest.raises(GroupClosedError, match="run-1 was ended by its client"):
             link({}, dict)
 
 
+def test_ranks_that_are_ended_while_the_client_answers(monkeypatch):
+    def ended():
+        raise GroupClosedError("the task of a rank was cancelled")
+
+    monkeypatch.setattr(_events, "_LOOK", 0.01)
+    with EventLink("run-1", Log(), ended) as link:
+        with pytest.raises(GroupClosedError, match="cancelled"):
+            link({}, dict)
+
+
 def test_answers_to_runs_that_are_over():
-    with EventLink("run-1", Log()):
+    with EventLink("run-1", Log(), nothing):
         answer("run-2", True)
     answer("run-1", True)
     with pytest.raises(KeyError):

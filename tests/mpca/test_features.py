@@ -1,4 +1,4 @@
-"""Features far from zero or of large scale: which, and that networks learn of them."""
+"""Features and targets far from zero or of other scales: networks learn of them."""
 
 import pickle
 
@@ -47,11 +47,12 @@ def scaling_of(rows, weight, n_ranks, run_ranks, is_classifier=False):
         given = None if weight is None else weight[mine]
         blocks = [Block(rows[mine], np.zeros(len(mine)), given, 0, None)]
         shard = Shard(blocks, rows.shape[1], rows.dtype)
-        return agree_on_scaling(group, shard, is_classifier=is_classifier)
+        return agree_on_scaling(group, shard, None if is_classifier else 0.5)
 
     first, *others = run_ranks(program, n_ranks)
     for other in others:
-        np.testing.assert_array_equal(np.array(other), np.array(first))
+        for own, theirs in zip(other or (), first or (), strict=True):
+            np.testing.assert_array_equal(own, theirs)
     return first
 
 
@@ -150,7 +151,7 @@ def test_the_penalty_is_that_of_the_weights_as_they_are_told(rows):
     spec, random_state = MLPSpec((3,), "tanh", alpha=50.0), np.random.RandomState(0)
     network = spec.build(5, 2, np.dtype(float), random_state)
     scaling = Scaling(X.mean(axis=0), np.maximum(X.std(axis=0), 1))
-    network.scale_inputs(scaling)
+    network.set_scaling(scaling)
     start = network.read(0, network.n_values)
     gradient = network.gradient(X, labels, None)[1].copy()
 
@@ -167,6 +168,47 @@ def test_the_penalty_is_that_of_the_weights_as_they_are_told(rows):
         step[at] = 1e-6
         slope = (value(start + step) - value(start - step)) / 2e-6
         assert slope == pytest.approx(gradient[at], rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("strategy", ["synchronous", "gradients"])
+@pytest.mark.parametrize("n_targets", [None, 2])
+def test_it_is_the_network_of_scaled_targets(rows, dtype, strategy, n_targets):
+    """Whatever their unit: the model, its losses, and when it ends."""
+    X, y = rows
+    X = (X - SHIFT).astype(dtype)
+    y = y if n_targets is None else np.column_stack([y, y**2])
+    spread = np.sqrt(y.var(axis=0).mean())
+    params = {"strategy": strategy, "tol": 1e-3, "max_iter": 100}
+    params |= {"n_iter_no_change": 4, "n_ranks": 2}
+    unit = fit((X, y / spread), **params)
+    assert unit.n_iter_ < 100
+    for factor in (1e-7, 0.01, 100.0, 1e7):
+        model = fit((X, y * factor), **params)
+        size, far = factor * spread, 1e-3 if dtype == np.float32 else 1e-7
+        assert model.n_iter_ == unit.n_iter_
+        losses = model.loss_curve_ / size**2
+        np.testing.assert_allclose(losses, unit.loss_curve_, rtol=far)
+        told = model.predict(X) / size
+        np.testing.assert_allclose(told, unit.predict(X), rtol=0, atol=far)
+        np.testing.assert_allclose(
+            model.to_sklearn().predict(X), model.predict(X), rtol=1e-4, atol=1e-5 * size
+        )
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_targets_of_any_unit_are_learned(rows, factor):
+    X, y = rows[0] - SHIFT, rows[1] * factor
+    with pytest.warns(ConvergenceWarning):
+        theirs = peer(max_iter=40, learning_rate_init=0.01, tol=0, n_iter_no_change=99)
+        assert theirs.fit(X, y).score(X, y) < 0.1
+    for far in (0.0, 1e3 * factor):
+        model = fit((X, y + far))
+        assert model.score(X, y + far) > 0.7
+        model.set_params(warm_start=True, max_iter=1, learning_rate_init=1e-9)
+        before = model.predict(X)
+        after = model.fit(X, y + far).predict(X)
+        np.testing.assert_allclose(after, before, atol=1e-5 * factor)
 
 
 def test_it_is_the_network_of_centred_rows(rows):
@@ -202,7 +244,19 @@ def test_a_resumed_fit_scales_as_before(rows, tmp_path, check_same, n_ranks):
         check_same(fit((X, labels), **params, max_iter=6), whole)
 
 
-def test_held_out_rows_are_scored_by_the_same_network(rows):
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_resumed_fit_scales_targets_as_before(rows, tmp_path, check_same, n_ranks):
+    rows = rows[0], rows[1] * 1e4
+    params = {"n_ranks": n_ranks, "strategy": "synchronous"}
+    whole = fit(rows, **params, max_iter=6)
+    with dask.config.set({"dask-ma.checkpoint.path": str(tmp_path)}):
+        fit(rows, **params, max_iter=3)
+        check_same(fit(rows, **params, max_iter=6), whole)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e4])
+def test_held_out_rows_are_scored_by_the_same_network(rows, factor):
+    rows = rows[0], rows[1] * factor
     model = fit(rows, early_stopping=True, max_iter=30, validation_fraction=0.3)
     assert max(model.validation_scores_) > 0.6
 

@@ -6,10 +6,13 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
+from sklearn.preprocessing import StandardScaler
 
 from dask_ma import MPCARegressor
+from dask_ma.mpca import Torch
 
 QUICK = {"hidden_layer_sizes": (7, 5), "batch_size": 16, "tol": None, "max_iter": 4}
 QUICK |= {"random_state": 0, "learning_rate_init": 0.01}
@@ -156,16 +159,64 @@ def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
 
 
 @pytest.mark.parametrize(
-    ("factors", "cure"),
+    ("factor", "found", "cure"),
     [
-        ((1e8, 1.0), "lower learning_rate_init"),
-        ((1.0, 1e8), "raise learning_rate_init"),
+        (1e8, "predict the mean of y", "lower learning_rate_init"),
+        (1e-8, "of the variance", "raise learning_rate_init"),
     ],
 )
-def test_scaling_is_advised_at_the_last_epoch_too(regression, factors, cure):
-    X, y = regression[0] * factors[0], regression[1] * factors[1]
-    with pytest.warns(ConvergenceWarning, match="20 epochs") as seen:
+def test_scaling_is_advised_at_the_last_epoch(regression, factor, found, cure):
+    X, y = regression[0] * factor, regression[1]
+    with pytest.warns(ConvergenceWarning) as seen:
         fit((X, y), tol=1e-4, max_iter=20)
     (message,) = [str(each.message) for each in seen]
-    assert "scale the features and y" in message
-    assert message.endswith(cure)
+    for words in (found, cure, "scale the features"):
+        assert words in message
+
+
+@pytest.mark.parametrize("tol", [None, 1e-4])
+def test_a_model_behind_the_mean_is_noticed_whatever_tol_is(regression, tol):
+    X, y = regression
+    with pytest.warns(ConvergenceWarning, match=r"mean of y.* lower learning_rate"):
+        fit((X, y), tol=tol, max_iter=20, learning_rate_init=1e3)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "factor", "tol", "is_known"),
+    [
+        ("auto", 1e4, None, True),
+        ("auto", 1e4, 1e-4, True),
+        ("MSELoss", 1e4, None, True),
+        ("auto", 1.0, 1e-2, False),
+        ("L1Loss", 1e4, None, False),  # whose losses of the mean nobody knows
+    ],
+)
+def test_modules_behind_the_mean_are_noticed(
+    regression, criterion, factor, tol, is_known
+):
+    torch = pytest.importorskip("torch")
+    X, y = regression
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(6, 20), torch.nn.ReLU(), torch.nn.Linear(20, 1)
+    )
+    chosen = Torch(module, criterion=criterion)
+    params = {"module": chosen, "random_state": 0, "n_ranks": 1}
+    params |= {"learning_rate_init": 0.01, "max_iter": 50, "tol": tol}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        # The mean is far from where outputs begin, and 50 epochs bring them no nearer.
+        model = MPCARegressor(**params).fit(X, factor * (y + 3))
+    told = [str(each.message) for each in seen if "mean of y" in str(each.message)]
+    assert bool(told) == is_known
+    assert all("TransformedTargetRegressor" in message for message in told)
+    assert (model.score(X, factor * (y + 3)) < 0) == (factor > 1)
+    if is_known:
+        advised = TransformedTargetRegressor(
+            MPCARegressor(**params), transformer=StandardScaler()
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*mean of y")
+            warnings.filterwarnings("ignore", message=".*maximum of 50")
+            advised.fit(X, factor * (y + 3))
+        assert advised.score(X, factor * (y + 3)) > 0.9

@@ -30,7 +30,7 @@ def rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 6))
     noise = 0.1 * rng.normal(size=(120, 3))
-    return X, (X @ rng.normal(size=(6, 3)) + noise) * [0.2, 1, 3]
+    return X, (X @ rng.normal(size=(6, 3)) + noise) * [0.05, 0.25, 0.75]
 
 
 def targets_of(cls, Y):

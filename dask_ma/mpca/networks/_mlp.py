@@ -214,6 +214,7 @@ class MLPNetwork(Network):
     """
 
     log_loss = "sum"
+    squared_error = 0.5
 
     def __init__(self, spec: MLPSpec, layout: MLPLayout, values: np.ndarray) -> None:
         self._scaling: Scaling | None = None
@@ -286,24 +287,30 @@ class MLPNetwork(Network):
     def outputs(self, X: Any) -> np.ndarray:
         with _quiet():
             outputs = mlp_outputs(self._layout, self._divided(), X, self._center)
+        if self._scaling is not None:
+            outputs *= self._scaling.outputs
         return (
             outputs if self._spec.n_targets or outputs.shape[1] > 1 else outputs[:, 0]
         )
 
     def shift_outputs(self, shift: np.ndarray) -> None:
         _, intercepts = mlp_unpack(self._layout, self._values)
+        if self._scaling is not None:
+            shift = shift / self._scaling.outputs
         intercepts[-1] += shift.astype(self.dtype)
 
-    def scale_inputs(self, scaling: Scaling) -> None:
+    def set_scaling(self, scaling: Scaling) -> None:
         self._scaling = Scaling(*(part.astype(self.dtype) for part in scaling))
 
     def unscaled(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
         if self._scaling is None:
             return vector
-        center, scale = self._scaling
+        center, scale, outputs = self._scaling
         if sign > 0:
-            return mlp_uncentred(self._layout, self._divide(vector, scale), center)
-        return self._divide(mlp_uncentred(self._layout, vector, -center), 1 / scale)
+            vector = mlp_uncentred(self._layout, self._divide(vector, scale), center)
+            return self._multiply_last(vector, outputs)
+        vector = mlp_uncentred(self._layout, vector, -center)
+        return self._multiply_last(self._divide(vector, 1 / scale), 1 / outputs)
 
     def slice_optimizer(self, n_values: int) -> Optimizer:
         return self._spec.optimizer(n_values, self.dtype)
@@ -322,6 +329,9 @@ class MLPNetwork(Network):
         n_ranks: float = 1,
     ) -> float:
         """Loss of a batch; its gradient lies in the network's own array."""
+        outputs = 1.0 if self._scaling is None else self._scaling.outputs
+        if outputs != 1:
+            y = y / outputs
         loss = mlp_loss_and_gradient(
             self._layout,
             self._divided(),
@@ -335,7 +345,7 @@ class MLPNetwork(Network):
         )
         if self._scaling is not None:
             self._first(self._gradient)[...] /= self._scaling.scale[:, np.newaxis]
-        return loss
+        return loss * float(outputs) ** 2
 
     @property
     def _center(self) -> np.ndarray | None:
@@ -352,6 +362,13 @@ class MLPNetwork(Network):
         """A copy whose weights of each feature are divided by its scale."""
         vector = vector.copy()
         self._first(vector)[...] /= scale[:, np.newaxis]
+        return vector
+
+    def _multiply_last(self, vector: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """A copy whose outputs are so many times as large."""
+        vector = vector.copy()
+        for parts in mlp_unpack(self._layout, vector):
+            parts[-1][...] *= factor
         return vector
 
     def _first(self, vector: np.ndarray) -> np.ndarray:

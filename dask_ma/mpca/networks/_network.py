@@ -47,17 +47,20 @@ class GradientPart(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What rows become in a network: ``(x - center) / scale``.
+    """What rows become in a network: ``(x - center) / scale``; and its outputs.
 
     Attributes
     ----------
     center : ndarray of shape (n_features,)
     scale : ndarray of shape (n_features,)
         Above 0.
+    outputs : ndarray of shape ()
+        What the values of the last layer are multiplied by, above 0.
     """
 
     center: np.ndarray
     scale: np.ndarray
+    outputs: np.ndarray = np.ones(())
 
 
 class FitOutlook(NamedTuple):
@@ -100,11 +103,15 @@ class Network(ABC):
     log_loss : str or None
         How the losses of several labels of a row make one, "sum" or "mean", where the
         loss of a classifier is the plain log loss; None where it is not.
+    squared_error : float
+        What the loss of a regression is times the mean squared error; 0 where it is
+        another loss.
     """
 
     least_rows: ClassVar[int] = 1
     adds_gradients: bool = True
     log_loss: str | None = None
+    squared_error: float = 0.0
     n_values: int
     n_parameters: int
     dtype: np.dtype
@@ -268,10 +275,12 @@ class Network(ABC):
             What is added to the value of each output unit.
         """
 
-    def scale_inputs(self, scaling: Scaling) -> None:
-        """Centre and scale each row from here on, without changing the rows.
+    def set_scaling(self, scaling: Scaling) -> None:
+        """Centre and scale each row, and the outputs, without changing the rows.
 
-        The vector belongs to scaled rows then. Only where the spec's `has_scaling` is.
+        The vector belongs to scaled rows and targets from here on, and so do gradients
+        and penalties; losses stay those of the targets as they are. Only where the
+        spec's `has_scaling` is.
 
         Parameters
         ----------
@@ -280,7 +289,7 @@ class Network(ABC):
         raise NotImplementedError(f"{type(self).__name__} takes rows as they are")
 
     def unscaled(self, vector: np.ndarray, sign: int = 1) -> np.ndarray:
-        """The vector of the same network for rows as they are; back with -1."""
+        """The vector of the same network without a scaling; back with -1."""
         return vector
 
     @abstractmethod
@@ -314,7 +323,7 @@ class NetworkSpec(ABC):
     no_code : int
         What they hold where no class counts, then.
     has_scaling : bool
-        Whether the networks can centre and scale rows.
+        Whether the networks can centre and scale rows, and scale outputs.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)

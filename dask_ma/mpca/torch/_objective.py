@@ -81,6 +81,14 @@ class Objective:
         is_plain &= getattr(criterion, "label_smoothing", 0.0) == 0
         return "mean" if is_plain and criterion.reduction == "mean" else None
 
+    @property
+    def squared_error(self) -> float:
+        """As a :class:`Network` has it."""
+        criterion = self._criterion
+        if isinstance(criterion, nn.MSELoss) and criterion.reduction == "mean":
+            return 1.0
+        return 0.0
+
     def loss(
         self, output: Any, y: np.ndarray, sample_weight: np.ndarray | None
     ) -> torch.Tensor:

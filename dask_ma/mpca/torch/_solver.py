@@ -97,6 +97,7 @@ class TorchNetwork(Network):
         self._callbacks = callbacks
         self._objective = objective
         self.log_loss = objective.log_loss
+        self.squared_error = objective.squared_error
         self._device = device
         self._inputs = inputs
         self._values = Values(module, device)

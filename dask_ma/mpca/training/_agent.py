@@ -27,7 +27,11 @@ from dask_ma.mpca.strategies._progress import Decision, FitProgress, RankCounter
 from dask_ma.mpca.strategies._schedules import LearningRate
 from dask_ma.mpca.training._batches import Sampler, rows_of_batch
 from dask_ma.mpca.training._choice import choose_strategy, uneven_note
-from dask_ma.mpca.training._features import agree_on_scaling, kept_scaling
+from dask_ma.mpca.training._features import (
+    agree_on_scaling,
+    kept_scaling,
+    unscaled_tol,
+)
 from dask_ma.mpca.training._notes import tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
@@ -327,7 +331,7 @@ class Trainer:
             problem.shard.n_features, n_classes, problem.dtype, random_state
         )
         if self._scaling is not None:
-            network.scale_inputs(self._scaling)
+            network.set_scaling(self._scaling)
         if params.vector is None and not params.is_classifier:
             network.shift_outputs(self._targets.mean)
         if params.vector is not None:
@@ -370,7 +374,8 @@ class Trainer:
         params = self._params
         by_score = bool(params.early_stopping)
         # scikit-learn ends after one epoch more than the parameter says.
-        rule = StopRule(params.tol, params.n_iter_no_change + 1, maximize=by_score)
+        tol = params.tol if by_score else unscaled_tol(params.tol, self._scaling)
+        rule = StopRule(tol, params.n_iter_no_change + 1, maximize=by_score)
         is_free = isinstance(self._chosen, (MPCA, *_SERVED))
         is_known = is_free and params.spec.has_scaling  # a network of ours
         return FitProgress(
@@ -470,7 +475,8 @@ class Trainer:
         group, params, shard = self._context.group, self._params, self._problem.shard
         if not params.spec.has_scaling or params.keep_optimizer:
             return None
-        return agree_on_scaling(group, shard, is_classifier=params.is_classifier)
+        half_variance = None if params.is_classifier else self._targets.half_variance
+        return agree_on_scaling(group, shard, half_variance)
 
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several labels."""

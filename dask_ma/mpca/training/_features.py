@@ -1,4 +1,4 @@
-"""Features of all ranks far from zero or of large scale, and what helps with them."""
+"""Scales of the features and targets of all ranks, and what helps with far ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from dask_ma.mpca.networks._network import Scaling
 
 _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
+_OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
 
 def agree_on_scaling(
-    group: Group, shard: Shard, *, is_classifier: bool
+    group: Group, shard: Shard, half_variance: float | None
 ) -> Scaling | None:
-    """Center and scale of the features, if they need them; a collective call.
+    """Scales of the features and targets, if they need any; a collective call.
 
     The gradient of a network by the weights of a feature far from zero is nearly the
     same in each row, whatever the feature says, and large: steps move the hidden units
     as a whole, out of the range in which they tell rows apart. A feature of a large
-    scale drowns the others, and a step that suits them throws the outputs about.
+    scale drowns the others, and a step that suits them throws the outputs about. Steps
+    of one size take long to come to large targets, and go past small ones.
 
     Parameters
     ----------
@@ -32,31 +34,44 @@ def agree_on_scaling(
         This rank.
     shard : Shard
         Its rows; the weights of all ranks have a sum above 0.
-    is_classifier : bool
-        Whether outputs are scores of labels, near 1. In a regression large features are
-        left as they are: outputs as large as its targets may be made of them.
+    half_variance : float or None
+        Of the targets, the mean over columns; None for a classifier, whose outputs are
+        scores of labels, near 1.
 
     Returns
     -------
     scaling : Scaling or None
-        None if no feature is more than five standard deviations from zero nor, of a
-        classifier, has one above 10. Otherwise the center of a classifier is the
-        weighted mean of each feature, and the scale its standard deviation, but 1 where
-        that is less; of a regression the means of the far features, and 1. The same on
-        every rank.
+        Outputs of a regression are scaled by the standard deviation of the targets
+        where that is above 3 or below a third. Where it is neither, large features are
+        left as they are: outputs as large as the targets may be made of them.
+
+        Otherwise the center is the weighted mean of each feature, and the scale its
+        standard deviation, but 1 where that is less, if a feature is more than five
+        standard deviations from zero or has one above 10; of a regression with outputs
+        as they are the means of the far features, and 1. None if there is nothing to
+        scale. The same on every rank.
     """
+    outputs = np.array(_scale_of(half_variance))
     mean, variance, is_known = _moments(group, shard)
     with np.errstate(over="ignore", invalid="ignore"):
         # What a square is more than that of the mean may be rounding, below 0 even.
         is_far = is_known & (mean != 0) & (mean**2 > _FAR**2 * variance)
         is_large = is_known & (variance > _LARGE**2)
     ones = np.ones(len(mean))
-    if not is_classifier:
+    if half_variance is not None and outputs == 1:
         return Scaling(np.where(is_far, mean, 0.0), ones) if is_far.any() else None
     if not (is_far.any() or is_large.any()):
-        return None
+        nothing = Scaling(np.zeros(len(mean)), ones, outputs)
+        return nothing if outputs != 1 else None
     scale = np.sqrt(np.maximum(1.0, variance, where=is_known, out=ones))
-    return Scaling(np.where(is_known, mean, 0.0), scale)
+    return Scaling(np.where(is_known, mean, 0.0), scale, outputs)
+
+
+def _scale_of(half_variance: float | None) -> float:
+    """Standard deviation of targets for which it is to be allowed, or else 1."""
+    spread = np.sqrt(2 * (half_variance or 0.0))
+    is_moderate = 1 / _OFF <= spread <= _OFF
+    return 1.0 if is_moderate or not 0 < spread < np.inf else float(spread)
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
@@ -73,7 +88,26 @@ def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
     """
     if "scale" not in shared:
         return None
-    return Scaling(shared["center"], shared["scale"])
+    return Scaling(*(shared[name] for name in Scaling._fields))
+
+
+def unscaled_tol(tol: float | None, scaling: Scaling | None) -> float | None:
+    """By how much the loss of targets as they are must fall, for that of scaled ones.
+
+    Parameters
+    ----------
+    tol : float or None
+        For targets that are scaled; None if it may do anything.
+    scaling : Scaling or None
+        Of the fit.
+
+    Returns
+    -------
+    tol : float or None
+    """
+    if tol is None or scaling is None:
+        return tol
+    return tol * float(scaling.outputs) ** 2
 
 
 def _moments(group: Group, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

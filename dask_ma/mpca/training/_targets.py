@@ -55,6 +55,11 @@ class Targets(NamedTuple):
     uneven: str | None
 
     @property
+    def mean_square(self) -> float:
+        """Of the targets, the mean over columns."""
+        return 2 * self.half_variance + float(np.mean(self.mean**2))
+
+    @property
     def untrained(self) -> float:
         """Squared error of predictions that are hardly better than the mean."""
         if not self.half_variance > 0:
@@ -108,10 +113,14 @@ def find_baseline(
     Returns
     -------
     baseline : Baseline
-        Zeros where the loss is not the log loss of labels.
+        Zeros where the loss is neither the log loss of labels nor the squared error.
     """
     if not params.is_classifier:
-        return Baseline(targets.half_variance, targets.half_variance)
+        # The built-in network begins at the mean, and a module near zero.
+        variance = 2 * targets.half_variance
+        start = variance if params.spec.has_scaling else targets.mean_square
+        factor = network.squared_error
+        return Baseline(factor * variance, factor * start)
     if network.log_loss is None:
         return Baseline()
     if problem.shares is not None:

@@ -1,0 +1,62 @@
+"""A client, or a whole cluster, that is closed while a fit is under way."""
+
+import time
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_ma import MASGDClassifier
+from dask_ma.exceptions import FitFailedError, NoWorkersError
+
+SECONDS = 60  # until nobody trains any more
+
+
+def open_ranks():
+    from dask_ma.comm._plugin import registry
+
+    return registry.open_ranks()
+
+
+class Closing:
+    """Closes something after the first round, as a callback."""
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    def setup(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, **known):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        self.opened.close()
+        return False
+
+    def teardown(self, estimator, context):
+        pass
+
+
+@pytest.mark.parametrize("what", ["client", "cluster"])
+def test_it_is_named(what):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    model = MASGDClassifier(max_iter=10**6, tol=None, refine=None, n_ranks=2)
+    with (
+        LocalCluster(n_workers=2, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as other,
+    ):
+        client = Client(cluster)
+        model.set_callbacks(Closing(client if what == "client" else cluster))
+        with pytest.raises(
+            (FitFailedError, NoWorkersError),
+            match="client, or its cluster, was closed during the fit of MASGD",
+        ):
+            model.fit(X, (X[:, 0] > 0).astype(int))
+        client.close()
+        start = time.monotonic()
+        # Of a cluster nothing is left to look at.
+        while what == "client" and any(other.run(open_ranks).values()):
+            assert time.monotonic() < start + SECONDS
+            time.sleep(0.05)
