@@ -45,7 +45,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     tol : float, default=1e-4
         The fit ends when the duality gap, a bound for the distance of the objective
         from its minimum, is at most this fraction of the objective without
-        coefficients.
+        coefficients, and at most its root, 1 % by default, of the objective reached.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency. They multiply the sample weights.

@@ -75,7 +75,7 @@ class Descent(Solver):
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(objective, Sparse.empty(objective.n_outputs), log)
-        self._target = _SHARE * params.tol * objective.null
+        self._tol = params.tol
         self._polishes = params.polish
         self.polished = False
         self._limit = int(_config.get("schmp.max-working-set"))
@@ -129,6 +129,12 @@ class Descent(Solver):
             super().check()
             self._is_checked = True
         return self._certificate
+
+    @property
+    def _target(self) -> float:
+        """Gap that coefficients are solved to, from the last certificate."""
+        value = self._certificate.objective
+        return _SHARE * self.objective.gap_asked(self._tol, value)
 
     @property
     def _program(self) -> CoordinateDescent:

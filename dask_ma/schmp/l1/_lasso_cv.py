@@ -52,8 +52,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         Most rounds of each model.
     tol : float, default=1e-6
         A model is done when its duality gap is at most this fraction of the objective
-        without coefficients. Models of small `alpha` leave little of that, and which of
-        them is the best is seen only between models that are nearly exact.
+        without coefficients, and at most its root of its own objective. Models of
+        small `alpha` leave little of the former, and which of them is the best is seen
+        only between models that are nearly exact.
     feature_weights : array-like of shape (n_features,), default=None
         Weight of each feature in the penalty, not negative; None weights all alike.
     cv : int, cross-validation generator, iterable or None, default=None

@@ -153,7 +153,7 @@ def cross_validate(
         alphas=folds.alphas,
         mse_path=folds.errors,
         slow=folds.slow,
-        gap_asked=params.tol * walk.solver.objective.null,
+        gap_asked=walk.gap_asked,
     )
     return FitResult(fitted, not walk.slow, context.history, context.timeline())
 
@@ -376,16 +376,25 @@ class _Walk:
 
     def _solve(self) -> None:
         """Solve for the present penalty, to the gap asked if the rounds are enough."""
-        target = self._params.tol * self._objective.null
         self.certificate = self.solver.check()
         self.n_iter = 0
-        while self.certificate.gap > target and self.n_iter < self._params.max_iter:
+        while not self._is_met and self.n_iter < self._params.max_iter:
             self.solver.improve()
             self.certificate = self.solver.check()
             self.n_iter += 1
         self.n_iter = max(1, self.n_iter)
-        if self.certificate.gap > target:
+        if not self._is_met:
             self.slow.append(self.certificate.gap / self._objective.null)
+
+    @property
+    def gap_asked(self) -> float:
+        """Gap at which a model is done."""
+        return self._objective.gap_asked(self._params.tol, self.certificate.objective)
+
+    @property
+    def _is_met(self) -> bool:
+        """Whether the model is done."""
+        return self.certificate.gap <= self.gap_asked
 
     def _point(self) -> PathPoint:
         model = self.solver.model

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack
 
-from dask_ma.schmp.l1._gram import Gram, ScaledGram, WholeGram, block_of
+from dask_ma.schmp.l1._gram import Gram, ReducedGram, ScaledGram, block_of
 
-_SWEEPS = 60  # of coordinate descent between Newton steps
+_SWEEPS = 60  # of coordinate descent between Newton steps, if there are few
+# The same for each coefficient: a Newton step takes as long as so many more of them.
+_SWEEPS_EACH = 0.5
 _NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
 _MAX_TURNS = 200
@@ -80,11 +82,11 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     bound = np.flatnonzero(~free)
     gram, linear = problem.gram, problem.linear
     if free.any():
-        whole = gram.block(np.arange(len(free)))
+        unbound = np.flatnonzero(free)
+        rows = gram.rows(unbound)
         if free.all():
-            return _solve(whole, linear)
-        matrix, linear = _eliminate(whole, linear, np.flatnonzero(free), bound)
-        gram = WholeGram(matrix)
+            return _solve(rows, linear)
+        gram, linear = _eliminate(gram, rows, linear, unbound, bound)
     weights = problem.l1[bound]
     if (weights == weights[0]).all():
         even = _Even(
@@ -106,8 +108,8 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
         )
         coef[bound] = scale * _minimize_even(even, start[bound] / scale, gap)
     if free.any():
-        fixed = whole[np.ix_(free, bound)] @ coef[bound]
-        coef[free] = _solve(whole[np.ix_(free, free)], problem.linear[free] - fixed)
+        fixed = rows[:, bound] @ coef[bound]
+        coef[free] = _solve(rows[:, unbound], problem.linear[free] - fixed)
     return coef
 
 
@@ -122,14 +124,18 @@ class _Even(NamedTuple):
 
 
 def _eliminate(
-    gram: np.ndarray, linear: np.ndarray, free: np.ndarray, bound: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    gram: Gram,
+    rows: np.ndarray,
+    linear: np.ndarray,
+    free: np.ndarray,
+    bound: np.ndarray,
+) -> tuple[Gram, np.ndarray]:
     """The problem of the penalised coefficients, at the best of the free ones."""
-    cross = gram[np.ix_(free, bound)]
+    cross = rows[:, bound]
     right = np.column_stack([cross, linear[free]])
-    solved = _solve(gram[np.ix_(free, free)], right)
-    reduced = gram[np.ix_(bound, bound)] - cross.T @ solved[:, :-1]
-    return (reduced + reduced.T) / 2, linear[bound] - cross.T @ solved[:, -1]
+    solved = _solve(rows[:, free], right)
+    reduced = ReducedGram(gram, bound, cross, solved[:, :-1])
+    return reduced, linear[bound] - cross.T @ solved[:, -1]
 
 
 def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -241,7 +247,7 @@ def _sweep(
             check_input=False,
             copy_X=False,
             tol=0.0,
-            max_iter=_SWEEPS,
+            max_iter=max(_SWEEPS, int(_SWEEPS_EACH * len(coef))),
         )
     return np.ascontiguousarray(path[:, 0])
 

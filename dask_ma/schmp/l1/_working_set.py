@@ -39,6 +39,10 @@ _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working 
 _INNER_GAP = 0.05
 _INNER_GAP_FEW_ROWS = 0.1
 _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
+# Of what a Newton step is to gain, which its quadratic model is solved to. A Hessian
+# costs more than a few turns more, and a model that is solved badly leaves many
+# coefficients other than zero: the next working set, and its Hessian, grow with them.
+_WITHIN_STEP = 0.2
 _MAX_NEWTON = 10
 _CLOSE = 0.97  # to its bound: so close one may come beyond it next
 _CHECKS_FIRST = 10  # before the first features are ruled out
@@ -106,8 +110,9 @@ class WorkingSets(Solver):
         if is_part:
             target = 0.0  # a part's gap may be small while that of the whole is not
         is_solved_once = is_part or is_quadratic
+        within = target if is_quadratic else _WITHIN_STEP * target
         for _ in range(1 if is_solved_once else _MAX_NEWTON):
-            expected = self._solve(target, gradient=gradient, possible=possible)
+            expected = self._solve(within, gradient=gradient, possible=possible)
             # They belong to the model of the check.
             gradient = possible = None
             if expected <= target:
