@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.comm import allgather
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.schmp.coordinate._column_descent import ColumnDescent
@@ -203,8 +202,8 @@ class Descent(Solver):
         """Changes of all parameters at the last check, each alone; collective."""
         program, model = self._program, self._engine.model
         slopes = np.zeros((len(model), self.objective.n_outputs))
-        for features, values in allgather(self._group, tuple(self._part)):
-            slopes[features] = -values
+        gradient = self.gradient()
+        slopes[: len(gradient)] = -gradient
         with self.log.computing():
             sums = program.total_weight * slopes.reshape(model.shape)
             # The program takes the slope of the ridge penalty into account by itself.
