@@ -31,6 +31,7 @@ from dask_ma.schmp.l1._solver import DualityGap, Solver
 _FIRST_SIZE = 400  # of a working set, if there are as many rows
 _SMALLEST_FIRST = 100
 _GROWTH = 2  # coefficients that may come into one, for each that is not zero
+_GROWTH_NEWTON = 1  # the same where each step takes another Hessian
 # The same where rank 0 has the columns themselves: coefficients cost little there.
 _FIRST_PER_ROW = 3
 _GROWTH_FEW_ROWS = 4
@@ -172,12 +173,15 @@ class WorkingSets(Solver):
     @property
     def _size(self) -> int:
         """How many coefficients may come into the next working set."""
-        # More coefficients than rows are seldom other than zero.
+        # More than rows, times the classes but one, are seldom other than zero.
         rows, n_used = self.objective.n_rows, int(np.count_nonzero(self.model.coef))
         if self._has_few_rows:
             return max(_FIRST_PER_ROW * rows, _GROWTH_FEW_ROWS * n_used)
         first = min(_FIRST_SIZE, max(_SMALLEST_FIRST, rows))
-        return max(first, _GROWTH * n_used)
+        if self.objective.loss.is_quadratic:
+            return max(first, _GROWTH * n_used)
+        left = rows * max(1, self.objective.n_outputs - 1) - n_used
+        return max(first, min(_GROWTH_NEWTON * n_used, left))
 
     def _choose(self) -> tuple[np.ndarray, np.ndarray]:
         """All coefficients to have at hand, and those of the next working set."""
