@@ -34,7 +34,9 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     Parameters
     ----------
     alpha : float, default=0.001
-        Weight of the penalty, at least 0.
+        Weight of the penalty, at least 0. The default does not fall with the rows, as
+        ``1 / n_samples``, scikit-learn's ``C=1``, does: choose it by a search
+        (:ref:`scheduled_model_parallelism`).
     l1_ratio : float, default=1.0
         Share of L1 in the penalty, from 0 to 1.
     fit_intercept : bool, default=True
