@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_ma.schmp.l1._gram import ColumnGram, ScaledGram, WholeGram
+from dask_ma.schmp.l1._gram import ColumnGram, ReducedGram, ScaledGram, WholeGram
 from dask_ma.schmp.l1._quadratic import Quadratic, minimize
 
 
@@ -63,6 +63,24 @@ def test_ridge_and_units(scaled):
         np.testing.assert_allclose(adjusted.dot(coef), expected @ coef, atol=1e-11)
         block = expected[np.ix_(index, index)]
         np.testing.assert_allclose(adjusted.block(index), block, atol=1e-12)
+        np.testing.assert_allclose(adjusted.rows(index), expected[index], atol=1e-12)
+
+
+def test_coefficients_that_are_always_at_their_best():
+    """What is left is the Schur complement, without the whole of it."""
+    columns, rng = make_columns(9), np.random.default_rng(2)
+    whole = columns @ columns.T
+    free, index = np.array([2, 7]), np.array([0, 1, 3, 4, 5, 6, 8])
+    cross = whole[np.ix_(free, index)]
+    solved = np.linalg.solve(whole[np.ix_(free, free)], cross)
+    expected = whole[np.ix_(index, index)] - cross.T @ solved
+    some, coef = np.array([6, 0, 3]), rng.normal(size=7)
+    for gram in (of_columns(columns), WholeGram(whole)):
+        reduced = ReducedGram(gram, index, cross, solved)
+        np.testing.assert_allclose(reduced.dot(coef), expected @ coef, atol=1e-11)
+        block = expected[np.ix_(some, some)]
+        np.testing.assert_allclose(reduced.block(some), block, atol=1e-11)
+        np.testing.assert_allclose(reduced.rows(some), expected[some], atol=1e-11)
 
 
 @pytest.mark.parametrize("positive", [False, True])

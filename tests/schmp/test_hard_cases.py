@@ -300,6 +300,38 @@ def test_stored_zeros_and_repeated_elements(wide, cls):
             np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_columns_of_large_values_that_separate_the_classes(n_classes):
+    """The optimum is far below `tol` times the objective without coefficients."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % n_classes
+    X = rng.normal(size=(60, 1500)) + 0.5 * (y[:, np.newaxis] == np.arange(1500) % 9)
+    X = 1e3 * X * np.exp(rng.normal(size=1500))
+    model = SchMPLogisticRegression().fit(X, y)
+    best = SchMPLogisticRegression(tol=1e-9).fit(X, y)
+    found, least = (m.history_[-1]["objective"] for m in (model, best))
+    assert least < 1e-4 * np.log(n_classes)
+    assert found <= 1.01 * least
+    assert np.count_nonzero(model.coef_) <= 1.1 * np.count_nonzero(best.coef_)
+    assert best.n_iter_ <= 16
+    # There are 60 rows, and not as many coefficients come into a Hessian as violate
+    # optimality.
+    assert max(record["working_set"] for record in best.history_) <= 800
+
+
+@pytest.mark.parametrize("schedule", ["working_set", "dynamic"])
+@pytest.mark.parametrize("cls", [SchMPLasso, SchMPLogisticRegression])
+def test_the_gap_is_a_part_of_the_objective_reached(cls, schedule):
+    """Of 1 % by default, where little is left of that without coefficients."""
+    rng = np.random.default_rng(1)
+    X = 100 * rng.normal(size=(80, 12))
+    y = X[:, 0] - X[:, 1] + 0.5 * X[:, 2]
+    y = y if cls is SchMPLasso else (y > 0).astype(int)
+    model = cls(alpha=1e-4, schedule=schedule, random_state=0).fit(X, y)
+    last = model.history_[-1]
+    assert model.dual_gap_ <= 0.01 * last["objective"]
+
+
 def test_a_negligible_penalty(wide):
     """Far below what rounding allows: no endless rounds, and a gap that says so."""
     X, y = wide["X"], wide["number"]

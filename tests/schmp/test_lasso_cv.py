@@ -7,9 +7,10 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV
-from sklearn.model_selection import KFold, ShuffleSplit
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
 
 from dask_ma import SchMPLasso, SchMPLassoCV
 
@@ -280,3 +281,25 @@ def test_too_few_rows_for_the_default_folds(wide):
         SchMPLassoCV().fit(wide["X"][:3], wide["number"][:3])
     with pytest.raises(ValueError, match="n_samples=3, got cv=4$"):
         SchMPLassoCV(cv=4).fit(wide["X"][:3], wide["number"][:3])
+
+
+def test_groups(wide):
+    """They go to the splitter, as with scikit-learn's LassoCV."""
+    X, y = wide["X"], wide["number"]
+    groups = np.random.default_rng(0).integers(6, size=len(y))
+    params = {"alphas": 10, "eps": 0.1, "cv": GroupKFold(3)}
+    with pytest.raises(ValueError, match="enable_metadata_routing"):
+        SchMPLassoCV(**params).fit(X, y, groups=groups)
+    with config_context(enable_metadata_routing=True):
+        model = SchMPLassoCV(**params).fit(X, y, groups=groups)
+        weighted = SchMPLassoCV(**params).fit(X, y, np.ones(len(y)), groups=groups)
+        with pytest.raises(TypeError, match="groups"):
+            SchMPLassoCV(cv=3).fit(X, y, groups=groups)
+        once = SchMPLassoCV(alphas=4, cv=KFold(3).split(X)).fit(X, y)
+        searched = LassoCV(**params, **EXACT).fit(X, y, groups=groups)
+    assert once.mse_path_.shape == (4, 3)
+    np.testing.assert_array_equal(model.mse_path_, weighted.mse_path_)
+    np.testing.assert_allclose(model.mse_path_, searched.mse_path_, rtol=1e-3)
+    folds = list(GroupKFold(3).split(X, y, groups))
+    expected = SchMPLassoCV(alphas=10, eps=0.1, cv=folds).fit(X, y)
+    np.testing.assert_array_equal(model.mse_path_, expected.mse_path_)

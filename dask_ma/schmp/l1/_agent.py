@@ -75,8 +75,12 @@ class Rounds(Method):
             data = lay_out(context.group, problem, params)
         self._objective = make_objective(data, problem, params)
         check_start(self._objective, params)
-        self.target = params.tol * self._objective.null
         self.is_met = False  # before the first round that this run makes
+
+    @property
+    def target(self) -> float:
+        """Gap at which the fit ends."""
+        return self._objective.gap_asked(self._params.tol, self._gap.objective)
 
     @property
     def is_complete(self) -> bool:

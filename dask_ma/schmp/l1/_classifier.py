@@ -34,7 +34,9 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     Parameters
     ----------
     alpha : float, default=0.001
-        Weight of the penalty, at least 0.
+        Weight of the penalty, at least 0. The default does not fall with the rows, as
+        ``1 / n_samples``, scikit-learn's ``C=1``, does: choose it by a search
+        (:ref:`scheduled_model_parallelism`).
     l1_ratio : float, default=1.0
         Share of L1 in the penalty, from 0 to 1.
     fit_intercept : bool, default=True
@@ -45,7 +47,7 @@ class SchMPLogisticRegression(LinearClassifierMixin, L1Estimator):
     tol : float, default=1e-4
         The fit ends when the duality gap, a bound for the distance of the objective
         from its minimum, is at most this fraction of the objective without
-        coefficients.
+        coefficients, and at most its root, 1 % by default, of the objective reached.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes; "balanced" weights them by the inverse of their
         frequency. They multiply the sample weights.

@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from dask_ma import _config
-from dask_ma.comm import allgather
 from dask_ma.engine import RankContext, RoundLog
 from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.schmp.coordinate._column_descent import ColumnDescent
@@ -75,7 +74,7 @@ class Descent(Solver):
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(objective, Sparse.empty(objective.n_outputs), log)
-        self._target = _SHARE * params.tol * objective.null
+        self._tol = params.tol
         self._polishes = params.polish
         self.polished = False
         self._limit = int(_config.get("schmp.max-working-set"))
@@ -129,6 +128,12 @@ class Descent(Solver):
             super().check()
             self._is_checked = True
         return self._certificate
+
+    @property
+    def _target(self) -> float:
+        """Gap that coefficients are solved to, from the last certificate."""
+        value = self._certificate.objective
+        return _SHARE * self.objective.gap_asked(self._tol, value)
 
     @property
     def _program(self) -> CoordinateDescent:
@@ -197,8 +202,8 @@ class Descent(Solver):
         """Changes of all parameters at the last check, each alone; collective."""
         program, model = self._program, self._engine.model
         slopes = np.zeros((len(model), self.objective.n_outputs))
-        for features, values in allgather(self._group, tuple(self._part)):
-            slopes[features] = -values
+        gradient = self.gradient()
+        slopes[: len(gradient)] = -gradient
         with self.log.computing():
             sums = program.total_weight * slopes.reshape(model.shape)
             # The program takes the slope of the ridge penalty into account by itself.

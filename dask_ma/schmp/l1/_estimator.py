@@ -141,7 +141,8 @@ class L1Estimator(LinearEstimator):
         return (
             f"the maximum of {self.max_iter} rounds was reached with a duality gap of "
             f"{gap:.3e}, asked was {asked:.3e} (tol={self.tol} times the objective "
-            "without coefficients); raise max_iter, tol or alpha, or scale the features"
+            "without coefficients, or its root times that reached); raise max_iter, "
+            "tol or alpha, or scale the features"
         )
 
 
@@ -198,8 +199,8 @@ def slow_models(
     return (
         f"{len(slow)} of {n_models} models of the path had not converged after "
         f"{max_iter} rounds: duality gaps of up to {max(slow):.1e} of the "
-        f"objective without coefficients, asked was tol={tol}; raise max_iter, tol "
-        "or the smallest alpha, or scale the features"
+        f"objective without coefficients, asked was tol={tol}, or its root of what is "
+        "reached; raise max_iter, tol or the smallest alpha, or scale the features"
     )
 
 

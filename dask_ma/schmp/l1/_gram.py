@@ -21,6 +21,9 @@ class Gram(Protocol):
     def block(self, index: np.ndarray) -> np.ndarray:
         """Some of its rows and the same columns, in an array of their own."""
 
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Some of its rows, of shape (k, m), in an array of their own."""
+
 
 class WholeGram:
     """A matrix that is there.
@@ -41,6 +44,10 @@ class WholeGram:
     def block(self, index: np.ndarray) -> np.ndarray:
         """Some of its rows and the same columns, in an array of their own."""
         return block_of(self._matrix, index)
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Some of its rows, in an array of their own."""
+        return self._matrix[index]
 
 
 class ColumnGram:
@@ -93,6 +100,10 @@ class ColumnGram:
             places[new] = np.arange(len(self._known) - len(new), len(self._known))
         return block_of(self._products, places[index])
 
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Some of its rows, in an array of their own."""
+        return np.asarray(self.columns[index] @ self.columns.T)
+
     @property
     def _products(self) -> np.ndarray:
         """What is known of the matrix."""
@@ -144,6 +155,63 @@ class ScaledGram:
         found[np.diag_indices_from(found)] += self._ridge[index]
         found *= scale
         found *= scale[:, np.newaxis]
+        return found
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Some of its rows, in an array of their own."""
+        found = self._gram.rows(index)
+        found[np.arange(len(index)), index] += self._ridge[index]
+        found *= self._scale
+        found *= self._scale[index][:, np.newaxis]
+        return found
+
+
+class ReducedGram:
+    """What is left of a matrix G when some coefficients are always at their best.
+
+    That is the Schur complement ``G_bb - C' A^-1 C`` for the others `b`, where `A` and
+    `C` are the rows of the free ones: it is as large as `G`, and only blocks of it are
+    wanted.
+
+    Parameters
+    ----------
+    gram : Gram
+        The matrix `G`, of shape (m, m).
+    index : ndarray of int of shape (n,)
+        Which coefficients the others are.
+    cross : ndarray of shape (m - n, n)
+        The matrix `C`.
+    solved : ndarray of shape (m - n, n)
+        ``A^-1 C``.
+    """
+
+    def __init__(
+        self, gram: Gram, index: np.ndarray, cross: np.ndarray, solved: np.ndarray
+    ) -> None:
+        self._gram = gram
+        self._index = index
+        self._cross = cross
+        self._solved = solved
+        self._size = len(index) + len(cross)
+
+    def dot(self, coef: np.ndarray) -> np.ndarray:
+        """Its product with a vector of shape (n,)."""
+        whole = np.zeros(self._size)
+        whole[self._index] = coef
+        product = self._gram.dot(whole)[self._index]
+        return np.asarray(product - self._cross.T @ (self._solved @ coef))
+
+    def block(self, index: np.ndarray) -> np.ndarray:
+        """Some of its rows and the same columns, in an array of their own."""
+        found = self._gram.block(self._index[index])
+        away = self._cross[:, index].T @ self._solved[:, index]
+        found -= (away + away.T) / 2
+        return found
+
+    def rows(self, index: np.ndarray) -> np.ndarray:
+        """Some of its rows, in an array of their own."""
+        found = self._gram.rows(self._index[index])[:, self._index]
+        found -= self._cross[:, index].T @ self._solved
         return found
 
 

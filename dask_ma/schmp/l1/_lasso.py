@@ -53,7 +53,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
     tol : float, default=1e-4
         The fit ends when the duality gap, a bound for the distance of the objective
         from its minimum, is at most this fraction of the objective without
-        coefficients.
+        coefficients, and at most its root, 1 % by default, of the objective reached.
     feature_weights : array-like of shape (n_features,), default=None
         Weight of each feature in the penalty, not negative; None weights all alike.
     warm_start : bool, default=False
@@ -268,7 +268,7 @@ class SchMPLasso(LinearRegressorMixin, L1Estimator):
             Most rounds of each model.
         tol : float, default=1e-4
             A model is done when its duality gap is at most this fraction of the
-            objective without coefficients.
+            objective without coefficients, and at most its root of its own objective.
         return_n_iter : bool, default=False
             Whether the rounds of each model are returned.
         return_intercept : bool, default=False

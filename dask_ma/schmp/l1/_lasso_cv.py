@@ -7,9 +7,15 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import KFold, check_cv
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    process_routing,
+)
 
 from dask_ma._callbacks import with_callbacks
 from dask_ma._settings import Inactive
@@ -52,8 +58,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         Most rounds of each model.
     tol : float, default=1e-6
         A model is done when its duality gap is at most this fraction of the objective
-        without coefficients. Models of small `alpha` leave little of that, and which of
-        them is the best is seen only between models that are nearly exact.
+        without coefficients, and at most its root of its own objective. Models of
+        small `alpha` leave little of the former, and which of them is the best is seen
+        only between models that are nearly exact.
     feature_weights : array-like of shape (n_features,), default=None
         Weight of each feature in the penalty, not negative; None weights all alike.
     cv : int, cross-validation generator, iterable or None, default=None
@@ -191,7 +198,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SchMPLassoCV:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, **params: Any
+    ) -> SchMPLassoCV:
         """Choose `alpha`, and fit the model with it.
 
         Parameters
@@ -205,6 +214,9 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
                 default=None
             Weights of the rows, not negative, in training and in testing; a number
             weights all alike.
+        **params : dict
+            What the splitter `cv` is to get, such as `groups`, with scikit-learn's
+            ``set_config(enable_metadata_routing=True)``.
 
         Returns
         -------
@@ -213,11 +225,43 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         Raises
         ------
         ValueError
-            For data or parameters that cannot be used; the message names the block.
+            For data or parameters that cannot be used; the message names the block. For
+            `params` while metadata are not routed.
         FitFailedError
             If a worker is lost or a wait takes longer than configured.
         """
-        return self._fit(X, y, sample_weight)
+        routed = self._routed(sample_weight, params)
+        return self._fit(X, y, sample_weight, split_params=routed)
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """What of the metadata goes where; see scikit-learn's user guide.
+
+        Returns
+        -------
+        routing : MetadataRouter
+            `fit` passes to ``cv.split`` what the splitter asks for.
+        """
+        mapping = MethodMapping().add(caller="fit", callee="split")
+        router = MetadataRouter(owner=self).add_self_request(self)
+        # Folds that are there already ask for nothing, and may be there only once.
+        is_number = self.cv is None or isinstance(self.cv, Integral)
+        splitter = KFold() if is_number else self.cv
+        if hasattr(splitter, "split"):
+            router.add(splitter=splitter, method_mapping=mapping)
+        return router
+
+    def _routed(self, sample_weight: Any, params: dict[str, Any]) -> dict[str, Any]:
+        """What the splitter gets."""
+        if not get_config()["enable_metadata_routing"]:
+            if params:
+                raise ValueError(
+                    f"fit got {', '.join(sorted(params))}, which only metadata routing "
+                    "passes on to cv: call "
+                    "sklearn.set_config(enable_metadata_routing=True)"
+                )
+            return {}
+        routed = process_routing(self, "fit", sample_weight=sample_weight, **params)
+        return dict(routed.splitter.split) if "splitter" in routed else {}
 
     @property
     def _copies(self) -> Kept:
@@ -235,7 +279,8 @@ class SchMPLassoCV(LinearRegressorMixin, L1Estimator):
         return cross_validate
 
     def _make_params(self, info: InputInfo, **changes: Any) -> PathParams:
-        ratios, splits = _ratios(self.l1_ratio), _splits(self.cv, info.n_rows)
+        ratios = _ratios(self.l1_ratio)
+        splits = _splits(self.cv, info.n_rows, changes.get("split_params") or {})
         return path_params(self, self.alphas, self.eps, ratios, splits)
 
     def _warm_changes(self) -> dict[str, Any]:
@@ -297,7 +342,7 @@ def _ratios(l1_ratio: Any) -> tuple[float, ...]:
     return tuple(ratios.tolist())
 
 
-def _splits(cv: Any, n_rows: int | None) -> Any:
+def _splits(cv: Any, n_rows: int | None, params: dict[str, Any]) -> Any:
     """Folds in the words of the ranks."""
     if cv is None or isinstance(cv, Integral):
         n_folds = 5 if cv is None else int(cv)
@@ -312,5 +357,5 @@ def _splits(cv: Any, n_rows: int | None) -> Any:
             "X has an unknown number of rows, for which cv must be an int; or call "
             "X.compute_chunk_sizes() first"
         )
-    folds = check_cv(cv).split(np.empty((n_rows, 0)))
+    folds = check_cv(cv).split(np.empty((n_rows, 0)), **params)
     return [(np.sort(train), np.sort(test)) for train, test in folds]

@@ -31,9 +31,10 @@ from dask_ma.schmp.l1._agent import (
     newly_touched,
     work_of,
 )
+from dask_ma.schmp.l1._few_columns import are_few_columns, fit_path, squared_errors
 from dask_ma.schmp.l1._losses import WeightedLoss
 from dask_ma.schmp.l1._params import SchMPParams
-from dask_ma.schmp.l1._problem import Objective, Sparse
+from dask_ma.schmp.l1._problem import Objective, Penalty, Sparse
 from dask_ma.schmp.l1._solver import DualityGap
 from dask_ma.schmp.l1._working_set import WorkingSets
 from dask_ma.supervised import FitResult, Problem, agree_on_problem
@@ -153,7 +154,7 @@ def cross_validate(
         alphas=folds.alphas,
         mse_path=folds.errors,
         slow=folds.slow,
-        gap_asked=params.tol * walk.solver.objective.null,
+        gap_asked=walk.gap_asked,
     )
     return FitResult(fitted, not walk.slow, context.history, context.timeline())
 
@@ -363,10 +364,15 @@ class _Walk:
 
     def run(self, alphas: np.ndarray) -> list[PathPoint]:
         """Models for falling weights of the penalty."""
+        n_features = self._data.design.n_features
+        penalties = [
+            make_penalty(n_features, replace(self._params, alpha=float(alpha)))
+            for alpha in alphas
+        ]
+        if are_few_columns(self._objective, penalties):
+            return self._run_by_products(penalties)
         points = []
-        for alpha in alphas:
-            params = replace(self._params, alpha=float(alpha))
-            penalty = make_penalty(self._data.design.n_features, params)
+        for penalty in penalties:
             self.solver.change_penalty(penalty)
             self._solve()
             points.append(self._point())
@@ -374,18 +380,48 @@ class _Walk:
                 self.errors.append(self._error())
         return points
 
+    def _run_by_products(self, penalties: list[Penalty]) -> list[PathPoint]:
+        """The same, from products of all columns; a collective call."""
+        objective, solver, tol = self._objective, self.solver, self._params.tol
+        linear = solver.gradient()[:, 0]
+        models = fit_path(objective, linear, penalties, tol)
+        points = []
+        for coef, gap, asked in zip(*models, strict=True):
+            nonzero = np.flatnonzero(coef)
+            model = Sparse(nonzero, coef[nonzero], np.zeros(1))
+            intercept = objective.shown_intercept(model)
+            points.append(PathPoint(nonzero, model.coef, intercept, float(gap), 1))
+            if gap > asked:
+                self.slow.append(float(gap) / objective.null)
+        if self._test is not None:
+            errors = squared_errors(objective, models.coef, self._test)
+            self.errors += (errors / self.test_weight).tolist()
+        solver.change_penalty(penalties[-1])
+        solver.go_on_from(model)
+        self.certificate, self.n_iter = solver.check(), 1
+        return points
+
     def _solve(self) -> None:
         """Solve for the present penalty, to the gap asked if the rounds are enough."""
-        target = self._params.tol * self._objective.null
         self.certificate = self.solver.check()
         self.n_iter = 0
-        while self.certificate.gap > target and self.n_iter < self._params.max_iter:
+        while not self._is_met and self.n_iter < self._params.max_iter:
             self.solver.improve()
             self.certificate = self.solver.check()
             self.n_iter += 1
         self.n_iter = max(1, self.n_iter)
-        if self.certificate.gap > target:
+        if not self._is_met:
             self.slow.append(self.certificate.gap / self._objective.null)
+
+    @property
+    def gap_asked(self) -> float:
+        """Gap at which a model is done."""
+        return self._objective.gap_asked(self._params.tol, self.certificate.objective)
+
+    @property
+    def _is_met(self) -> bool:
+        """Whether the model is done."""
+        return self.certificate.gap <= self.gap_asked
 
     def _point(self) -> PathPoint:
         model = self.solver.model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from dask_ma.schmp.l1._losses import WeightedLoss
 _INTERCEPT_STEPS = 50
 _INTERCEPT_TOLERANCE = 1e-13
 _ROUNDING = 1e-14
+# Of the null objective: a gap that is asked for only of a user who sets `tol` so small.
+_SMALLEST_GAP = 1e-10
 _SETTLED = 1e-9  # of the largest gradient: 0, where a coefficient has no penalty
 
 
@@ -130,6 +133,21 @@ class Objective:
     def centers(self) -> bool:
         """Whether an intercept is fitted by taking means from rows and targets."""
         return self.fit_intercept and self.loss.is_quadratic
+
+    def gap_asked(self, tol: float, value: float) -> float:
+        """Gap at which a fit ends.
+
+        Parameters
+        ----------
+        tol : float
+            The gap as a part of the null objective.
+        value : float
+            Objective of the present model. Where that is much less than the null
+            objective, a part of the latter says nothing: the gap is no larger than the
+            root of `tol` times the former.
+        """
+        least = min(tol, _SMALLEST_GAP) * self.null
+        return max(min(tol * self.null, math.sqrt(tol) * value), least)
 
     def learn_means(self) -> None:
         """Work out the means of the columns, once; a collective call."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack
 
-from dask_ma.schmp.l1._gram import Gram, ScaledGram, WholeGram, block_of
+from dask_ma.schmp.l1._gram import Gram, ReducedGram, ScaledGram, block_of
 
-_SWEEPS = 60  # of coordinate descent between Newton steps
+_SWEEPS = 60  # of coordinate descent between Newton steps, if there are few
+# The same for each coefficient: a Newton step takes as long as so many more of them.
+_SWEEPS_EACH = 0.5
 _NEWTON_STEPS = 2
 _MOST_DOUBLINGS = 6  # of the Newton steps, while there is no progress
 _MAX_TURNS = 200
@@ -80,11 +83,11 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
     bound = np.flatnonzero(~free)
     gram, linear = problem.gram, problem.linear
     if free.any():
-        whole = gram.block(np.arange(len(free)))
+        unbound = np.flatnonzero(free)
+        rows = gram.rows(unbound)
         if free.all():
-            return _solve(whole, linear)
-        matrix, linear = _eliminate(whole, linear, np.flatnonzero(free), bound)
-        gram = WholeGram(matrix)
+            return _solve(rows, linear)
+        gram, linear = _eliminate(gram, rows, linear, unbound, bound)
     weights = problem.l1[bound]
     if (weights == weights[0]).all():
         even = _Even(
@@ -106,9 +109,70 @@ def minimize(problem: Quadratic, start: np.ndarray, gap: float) -> np.ndarray:
         )
         coef[bound] = scale * _minimize_even(even, start[bound] / scale, gap)
     if free.any():
-        fixed = whole[np.ix_(free, bound)] @ coef[bound]
-        coef[free] = _solve(whole[np.ix_(free, free)], problem.linear[free] - fixed)
+        fixed = rows[:, bound] @ coef[bound]
+        coef[free] = _solve(rows[:, unbound], problem.linear[free] - fixed)
     return coef
+
+
+def certify(problem: Quadratic, coef: np.ndarray) -> tuple[float, float]:
+    """Value and duality gap of a problem in which all coefficients are penalised.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        What to minimise.
+    coef : ndarray of shape (m,)
+        Coefficients.
+
+    Returns
+    -------
+    value, gap : float
+    """
+    slope = problem.gram.dot(coef) - problem.linear
+    return _certificate(problem, coef, slope)
+
+
+def descend_path(
+    gram: np.ndarray,
+    problems: Sequence[Quadratic],
+    ridges: np.ndarray,
+    tol: float,
+    max_iter: int,
+) -> np.ndarray:
+    """Solve problems of falling penalties by coordinate descent, as far as it gets.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (m, m)
+        The matrix of all problems, without the ridge.
+    problems : sequence of Quadratic
+        Their weights are multiples of those of the first, and above 0.
+    ridges : ndarray of shape (n_problems,)
+        What each problem adds to the diagonal; of the weights, one part for all.
+    tol : float
+        Part of the norm that is asked for as duality gap.
+    max_iter : int
+        Most sweeps of each problem.
+
+    Returns
+    -------
+    coef : ndarray of shape (n_problems, m)
+    """
+    first = problems[0]
+    weights = first.l1 / first.l1.max()
+    l1 = np.array([problem.l1.max() for problem in problems])
+    total = l1[0] + ridges[0]
+    path = _descent(
+        gram / weights / weights[:, np.newaxis],
+        first.linear / weights,
+        np.zeros(len(weights)),
+        first,
+        alphas=l1 * total / l1[0],
+        l1_ratio=l1[0] / total,
+        tol=tol,
+        max_iter=max_iter,
+    )
+    return np.ascontiguousarray((path / weights[:, np.newaxis]).T)
 
 
 class _Even(NamedTuple):
@@ -122,14 +186,18 @@ class _Even(NamedTuple):
 
 
 def _eliminate(
-    gram: np.ndarray, linear: np.ndarray, free: np.ndarray, bound: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    gram: Gram,
+    rows: np.ndarray,
+    linear: np.ndarray,
+    free: np.ndarray,
+    bound: np.ndarray,
+) -> tuple[Gram, np.ndarray]:
     """The problem of the penalised coefficients, at the best of the free ones."""
-    cross = gram[np.ix_(free, bound)]
+    cross = rows[:, bound]
     right = np.column_stack([cross, linear[free]])
-    solved = _solve(gram[np.ix_(free, free)], right)
-    reduced = gram[np.ix_(bound, bound)] - cross.T @ solved[:, :-1]
-    return (reduced + reduced.T) / 2, linear[bound] - cross.T @ solved[:, -1]
+    solved = _solve(rows[:, free], right)
+    reduced = ReducedGram(gram, bound, cross, solved[:, :-1])
+    return reduced, linear[bound] - cross.T @ solved[:, -1]
 
 
 def _solve(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -206,23 +274,46 @@ def _turn(
 
 def _gap(even: _Even, coef: np.ndarray, slope: np.ndarray) -> float:
     """Duality gap, with the residual scaled into the feasible set as dual point."""
-    reach = (-slope).max() if even.positive else np.abs(slope).max()
-    scale = min(1.0, even.l1 / reach) if reach > 0 else 1.0
+    return _certificate(even, coef, slope)[1]
+
+
+def _certificate(
+    even: _Even | Quadratic, coef: np.ndarray, slope: np.ndarray
+) -> tuple[float, float]:
+    """Value and duality gap."""
+    pull = -slope if even.positive else np.abs(slope)
+    reach = (pull / even.l1).max()
+    scale = min(1.0, 1 / reach) if reach > 0 else 1.0
     along = float(even.linear @ coef)
     curvature = along + float(slope @ coef)  # coef' gram coef
-    primal = curvature / 2 - along + even.l1 * np.abs(coef).sum()
+    primal = curvature / 2 - along + (even.l1 * np.abs(coef)).sum()
     dual = -0.5 * (
         (1 - scale) ** 2 * even.norm
         + 2 * scale * (1 - scale) * along
         + scale**2 * curvature
     )
-    return float(primal - dual)
+    return float(primal), float(primal - dual)
 
 
 def _sweep(
     even: _Even, gram: np.ndarray, linear: np.ndarray, coef: np.ndarray
 ) -> np.ndarray:
-    """Some sweeps of scikit-learn's coordinate descent on the Gram matrix."""
+    """Some sweeps of coordinate descent."""
+    n_sweeps = max(_SWEEPS, int(_SWEEPS_EACH * len(coef)))
+    path = _descent(
+        gram, linear, coef, even, alphas=[even.l1], tol=0.0, max_iter=n_sweeps
+    )
+    return np.ascontiguousarray(path[:, 0])
+
+
+def _descent(
+    gram: np.ndarray,
+    linear: np.ndarray,
+    start: np.ndarray,
+    problem: _Even | Quadratic,
+    **settings: Any,
+) -> np.ndarray:
+    """scikit-learn's coordinate descent on a Gram matrix, of shape (m, n_alphas)."""
     # Only rank 0 comes here.
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import enet_path
@@ -230,20 +321,17 @@ def _sweep(
     with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
         _, path, _ = enet_path(
-            np.empty((1, len(coef))),  # one row, so that alpha means what l1 does
-            np.array([np.sqrt(even.norm)]),  # only its square counts
-            l1_ratio=1.0,
-            alphas=[even.l1],
+            np.empty((1, len(start))),  # one row, so that alpha means what l1 does
+            np.array([np.sqrt(problem.norm)]),  # only its square counts
             precompute=gram,
             Xy=linear,
-            coef_init=coef,
-            positive=even.positive,
+            coef_init=start,
+            positive=problem.positive,
             check_input=False,
             copy_X=False,
-            tol=0.0,
-            max_iter=_SWEEPS,
+            **{"l1_ratio": 1.0, **settings},
         )
-    return np.ascontiguousarray(path[:, 0])
+    return np.asarray(path)
 
 
 def _newton(

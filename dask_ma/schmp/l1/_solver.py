@@ -119,6 +119,24 @@ class Solver(ABC):
         self._certificate = self._certify(np.array([head for head, *_ in received]))
         return self._certificate
 
+    def gradient(self) -> np.ndarray:
+        """Negative gradient at the last check; a collective call.
+
+        Returns
+        -------
+        gradient : ndarray of float64 of shape (n_features, n_outputs)
+            0 of features that have been ruled out.
+        """
+        gradient = np.zeros((self._design.n_features, self.objective.n_outputs))
+        for features, values in allgather(self._group, tuple(self._part)):
+            gradient[features] = values
+        return gradient
+
+    def go_on_from(self, model: Sparse) -> None:
+        """Take another model; a collective call before :meth:`check`."""
+        self.model = model
+        self.objective.set_model(model)
+
     def _head(self, sums: np.ndarray) -> np.ndarray:
         """Numbers of this rank: two largest ones, two sums, and what rank 0 tells."""
         objective, model = self.objective, self.model

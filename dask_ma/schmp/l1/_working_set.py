@@ -31,6 +31,7 @@ from dask_ma.schmp.l1._solver import DualityGap, Solver
 _FIRST_SIZE = 400  # of a working set, if there are as many rows
 _SMALLEST_FIRST = 100
 _GROWTH = 2  # coefficients that may come into one, for each that is not zero
+_GROWTH_NEWTON = 1  # the same where each step takes another Hessian
 # The same where rank 0 has the columns themselves: coefficients cost little there.
 _FIRST_PER_ROW = 3
 _GROWTH_FEW_ROWS = 4
@@ -39,6 +40,10 @@ _NEAR = 0.9  # of its bound: a zero coefficient this close stays in the working 
 _INNER_GAP = 0.05
 _INNER_GAP_FEW_ROWS = 0.1
 _INNER_GAP_NEWTON = 0.3  # where each step takes another Hessian
+# Of what a Newton step is to gain, which its quadratic model is solved to. A Hessian
+# costs more than a few turns more, and a model that is solved badly leaves many
+# coefficients other than zero: the next working set, and its Hessian, grow with them.
+_WITHIN_STEP = 0.2
 _MAX_NEWTON = 10
 _CLOSE = 0.97  # to its bound: so close one may come beyond it next
 _CHECKS_FIRST = 10  # before the first features are ruled out
@@ -106,8 +111,9 @@ class WorkingSets(Solver):
         if is_part:
             target = 0.0  # a part's gap may be small while that of the whole is not
         is_solved_once = is_part or is_quadratic
+        within = target if is_quadratic else _WITHIN_STEP * target
         for _ in range(1 if is_solved_once else _MAX_NEWTON):
-            expected = self._solve(target, gradient=gradient, possible=possible)
+            expected = self._solve(within, gradient=gradient, possible=possible)
             # They belong to the model of the check.
             gradient = possible = None
             if expected <= target:
@@ -167,12 +173,15 @@ class WorkingSets(Solver):
     @property
     def _size(self) -> int:
         """How many coefficients may come into the next working set."""
-        # More coefficients than rows are seldom other than zero.
+        # More than rows, times the classes but one, are seldom other than zero.
         rows, n_used = self.objective.n_rows, int(np.count_nonzero(self.model.coef))
         if self._has_few_rows:
             return max(_FIRST_PER_ROW * rows, _GROWTH_FEW_ROWS * n_used)
         first = min(_FIRST_SIZE, max(_SMALLEST_FIRST, rows))
-        return max(first, _GROWTH * n_used)
+        if self.objective.loss.is_quadratic:
+            return max(first, _GROWTH * n_used)
+        left = rows * max(1, self.objective.n_outputs - 1) - n_used
+        return max(first, min(_GROWTH_NEWTON * n_used, left))
 
     def _choose(self) -> tuple[np.ndarray, np.ndarray]:
         """All coefficients to have at hand, and those of the next working set."""

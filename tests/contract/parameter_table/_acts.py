@@ -152,7 +152,7 @@ _SCHMP = {
     **_PATH,
     "alpha": acts(0.05),
     "max_iter": acts(1, "n_iter", tol=1e-12),
-    "tol": acts(0.3, "n_iter"),
+    "tol": acts(1.0, "n_iter"),
     "warm_start": acts(True, "n_iter", n_fits=2),
     "schedule": acts("cyclic", max_iter=2),
     "schedule__pipeline_depth": acts(3, "history", **_SCHEDULED),
