@@ -183,6 +183,11 @@ def pack(coefs: Sequence[np.ndarray], intercepts: Sequence[np.ndarray]) -> np.nd
     return np.concatenate([part.ravel() for layer in layers for part in layer])
 
 
+# Of the first outputs beside scaled targets: what no row says is left as it begins, and
+# the first steps of large outputs go past the targets of many features.
+_FIRST = 0.1
+
+
 class _Anchor(NamedTuple):
     """Where some values of the vector are drawn to."""
 
@@ -294,9 +299,10 @@ class MLPNetwork(Network):
         )
 
     def shift_outputs(self, shift: np.ndarray) -> None:
-        _, intercepts = mlp_unpack(self._layout, self._values)
-        if self._scaling is not None:
+        coefs, intercepts = mlp_unpack(self._layout, self._values)
+        if self._scaling is not None and self._scaling.outputs != 1:
             shift = shift / self._scaling.outputs
+            coefs[-1][...] *= _FIRST
         intercepts[-1] += shift.astype(self.dtype)
 
     def set_scaling(self, scaling: Scaling) -> None:
