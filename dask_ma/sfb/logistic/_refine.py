@@ -1,16 +1,15 @@
 """The last part of a fit: steps on the objective of all rows at once.
 
-Stochastic steps soon come near the optimum, and need long for the rest where features
-are alike or rows few. The rest is done by proximal Newton steps on the whole gradient:
-with the second derivatives by all coefficients that matter, where these are few, by
-conjugate gradients where there is an L2 penalty alone, on features that have been made
-uncorrelated if rows are dense, with the second derivatives within outputs, where there
-is an L1 penalty and rows are dense, each followed by Newton's step among the points of
-the same signs, and else with limited-memory BFGS. Rank 0 finds the steps; a step, and
-each product that it takes, sends a matrix from each rank to rank 0, and one back.
+Stochastic steps need long for the rest where features are alike or rows few. It is
+done by proximal Newton steps on the whole gradient: with the second derivatives by all
+coefficients that matter, where these are few, by conjugate gradients where there is an
+L2 penalty alone, on uncorrelated features if rows are dense, within outputs, where
+there is an L1 penalty and rows are dense, each followed by Newton's step among the
+points of the same signs, and else with limited-memory BFGS. Rank 0 finds the steps; a
+step, and each product that it takes, sends a matrix from each rank to it, and one back.
 
-Where single precision leaves nothing to gain, steps go on in double precision, with a
-matrix of their own, whose rounded values the fit gets.
+Where single precision has nothing to gain, steps go on in double precision, on a matrix
+of their own.
 """
 
 from __future__ import annotations
