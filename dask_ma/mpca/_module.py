@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from dask_ma._settings import SettingsMixin
 from dask_ma.data import InputInfo
 from dask_ma.engine import Identity, as_text
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
-from dask_ma.mpca.inputs._sources import as_source, rows_as_items
+from dask_ma.mpca.inputs._sources import as_source, is_stream, rows_as_items
 from dask_ma.mpca.torch._parameter import AddressFreeRepr
 
 
@@ -48,6 +49,18 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
     def _row_dtypes(self) -> tuple[Any, ...]:
         """A module has values of 32 bits; integers stay what they are."""
         return MODULE_DTYPES if self.module is not None else (np.float64, np.float32)
+
+    def _fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **options: Any
+    ) -> Any:
+        """Refuse weights that nobody could tell to which rows they belong."""
+        if is_stream(X) and sample_weight is not None and np.ndim(sample_weight):
+            raise ValueError(
+                "sample_weight cannot be shared out with an IterableDataset, whose "
+                "items come in an order of their own; give a Dataset with __getitem__, "
+                "or class_weight, which goes by the items' own labels"
+            )
+        return super()._fit(X, y, sample_weight, **options)  # type: ignore[misc]
 
     def _module_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """Rows of one dimension, whatever a module gets, and their targets."""
@@ -88,7 +101,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         if shape is None:
             return predicted
         if isinstance(predicted, np.ndarray):
-            return predicted.reshape(len(predicted), *shape)
+            # With a criterion of the user's, outputs may have another shape.
+            is_alike = predicted.size == len(predicted) * prod(shape)
+            return predicted.reshape(len(predicted), *shape) if is_alike else predicted
         return predicted.map_blocks(
             lambda block: block.reshape(len(block), *shape),
             chunks=(predicted.chunks[0], *((n,) for n in shape)),
@@ -107,8 +122,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
                 values = made.state_dict()
                 text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
                 identity.parameters[f"start: {name}"] = text
-        if hasattr(chosen.lr_scheduler, "state_dict"):
-            text = as_text(chosen.lr_scheduler.state_dict())
+        scheduler = chosen.lr_scheduler
+        if hasattr(scheduler, "state_dict") and not isinstance(scheduler, type):
+            text = as_text(scheduler.state_dict())
             identity.parameters["start: lr_scheduler"] = text
         if params is not None and params.spec.dataset is not None:
             # Its rows are but numbers to the fit.
@@ -133,6 +149,7 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
             target_shape=getattr(self, "target_shape_", None),
             n_targets=getattr(self, "n_targets_", None),
             n_codes=getattr(self, "n_codes_", None),
+            row_dtype=getattr(self, "row_dtype_", None),
         )
 
     @property

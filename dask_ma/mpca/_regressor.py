@@ -85,6 +85,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         with the model of the best score. A name of a score that scikit-learn knows, or
         a callable ``scorer(estimator, X, y)``, is that score in place of R²: the mean
         over ranks of the scores on their rows, weighted by these.
+        A callable gets rows and targets in the form that `X` and `y` have, and of a
+        Dataset a Subset; with a name, each row and target has one dimension.
     validation_fraction : float, default=0.1
         Part of the rows held out, above 0 and below 1; if `fit` gets no `X_val`.
     beta_1, beta_2 : float, default=0.9 and 0.999
@@ -291,11 +293,13 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         y : array-like or Dask collection of shape (n_samples,) or \
                 (n_samples, n_targets)
             Targets. With `module` rows may have any shape, as images have. None where
-            the items of a Dataset or Bag have their targets with them.
+            the items of a Dataset or Bag have their targets with them, and for an
+            IterableDataset.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
             multiplies the loss of the row; 0 counts like no row.
+            An IterableDataset takes no weights of rows.
 
         X_val, y_val : array-like, Dask collection, Dataset or Bag, default=None
             Rows to score models on in place of rows held out, with `early_stopping`, in
