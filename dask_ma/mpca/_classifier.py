@@ -350,7 +350,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
-        self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None
+        self, X: Any, y: Any = None, sample_weight: Any = None, classes: Any = None
     ) -> MPCAClassifier:
         """Make one epoch on some rows, with the optimisers as they were.
 

@@ -329,7 +329,9 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> MPCARegressor:
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> MPCARegressor:
         """Make one epoch on some rows, with the optimisers as they were.
 
         Parameters

@@ -374,3 +374,18 @@ def test_what_has_another_shape_than_y_needs_a_score_of_ones_own(rows):
     # A criterion of torch compares values one by one.
     with pytest.raises(ValueError, match=r"has shape \(16, 2\), not \(16,\)"):
         estimator(lambda: linear(2), MPCARegressor).fit(X, y)
+
+
+def test_partial_fit_takes_the_targets_of_items(rows):
+    X, y = rows
+    fits = [
+        estimator().partial_fit(*given, classes=[0, 1, 2]).vector_
+        for given in ((AsTorchvision(X, y),), (X, y))
+    ]
+    np.testing.assert_array_equal(*fits)
+    estimator().partial_fit(Stream(X, y), classes=[0, 1, 2])
+    values = X[:, 0].astype(np.float64)
+    model = estimator(lambda: linear(1), MPCARegressor)
+    model.partial_fit(AsTorchvision(X, values))
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        model.partial_fit(X)
