@@ -14,7 +14,7 @@ from dask_ma.data import weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator
 from dask_ma.mpca._probabilities import ProbabilityMixin
 from dask_ma.mpca.inputs._rows import flat_rows, n_targets_of, refuse_tuples
-from dask_ma.mpca.inputs._sources import targets_of
+from dask_ma.mpca.inputs._sources import refuse_weights, targets_of
 
 
 class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
@@ -342,6 +342,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             If a worker is lost for good, or a wait takes longer than configured.
         """
         refuse_tuples(y)
+        refuse_weights(X, sample_weight)
         changes: dict[str, Any] = {}
         if any(given is not None for given in (X_val, y_val, sample_weight_val)):
             changes["validation"] = (X_val, y_val, sample_weight_val)
@@ -372,6 +373,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             As in :meth:`fit`, and for labels that are not among the classes.
         """
         refuse_tuples(y)
+        refuse_weights(X, sample_weight)
         changes = {}
         if n_targets_of(y) is None:
             changes["classes"] = classes

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma._settings import SettingsMixin
 from dask_ma.data import InputInfo
 from dask_ma.engine import Identity, as_text
+from dask_ma.mpca.inputs._fields import integers_as_floats
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
-from dask_ma.mpca.inputs._sources import as_source, is_stream, rows_as_items
+from dask_ma.mpca.inputs._sources import as_source, rows_as_items
 from dask_ma.mpca.torch._parameter import AddressFreeRepr
 
 
@@ -50,18 +51,6 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         """A module has values of 32 bits; integers stay what they are."""
         return MODULE_DTYPES if self.module is not None else (np.float64, np.float32)
 
-    def _fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **options: Any
-    ) -> Any:
-        """Refuse weights that nobody could tell to which rows they belong."""
-        if is_stream(X) and sample_weight is not None and np.ndim(sample_weight):
-            raise ValueError(
-                "sample_weight cannot be shared out with an IterableDataset, whose "
-                "items come in an order of their own; give a Dataset with __getitem__, "
-                "or class_weight, which goes by the items' own labels"
-            )
-        return super()._fit(X, y, sample_weight, **options)  # type: ignore[misc]
-
     def _module_rows(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """Rows of one dimension, whatever a module gets, and their targets."""
         source = as_source(X, y)
@@ -85,6 +74,7 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         spec = self._make_torch_spec()
         if self._has_items:
             X = rows_as_items(X)
+        X = integers_as_floats(X, self.input_fields_)
         source = as_source(X, None, needs_target=False)
         if source.fields != self.input_fields_:
             raise ValueError(

@@ -14,7 +14,7 @@ from dask_ma.base import DistributedRegressorMixin
 from dask_ma.data import is_dask_collection, weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator, Predictor
 from dask_ma.mpca.inputs._rows import flat_rows
-from dask_ma.mpca.inputs._sources import targets_of
+from dask_ma.mpca.inputs._sources import refuse_weights, targets_of
 
 
 class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
@@ -322,6 +322,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
+        refuse_weights(X, sample_weight)
         changes: dict[str, Any] = {}
         if any(given is not None for given in (X_val, y_val, sample_weight_val)):
             changes["validation"] = (X_val, y_val, sample_weight_val)
@@ -348,6 +349,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         ValueError
             As in :meth:`fit`.
         """
+        refuse_weights(X, sample_weight)
         return self._fit(X, y, sample_weight, is_partial=True)
 
     def predict(self, X: Any) -> Any:

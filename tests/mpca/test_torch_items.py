@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, IterableDataset  # noqa: E402
 
 from dask_ma import MPCAClassifier, MPCARegressor  # noqa: E402
 from dask_ma.mpca import Torch  # noqa: E402
+from dask_ma.mpca.torch._random import RandomNumbers  # noqa: E402
 
 EVEN = {"tol": None, "random_state": 0, "batch_size": 16, "strategy": "synchronous"}
 
@@ -74,6 +75,11 @@ def test_what_belongs_to_no_item_of_a_stream_is_refused(rows):
         ValueError, match="sample_weight .* IterableDataset.*Dataset wi"
     ):
         estimator().fit(Stream(X, y), sample_weight=weight)
+    for cls in (MPCAClassifier, MPCARegressor):
+        for train in ("fit", "partial_fit"):
+            with pytest.raises(ValueError, match="sample_weight .* IterableDataset"):
+                model = estimator(cls=cls)
+                getattr(model, train)(Stream(X, y), sample_weight=da.from_array(weight))
     with pytest.raises(ValueError, match="y must be None for an IterableDataset"):
         estimator().fit(Stream(X, y), y)
     same = estimator().fit(Stream(X, y), sample_weight=2.0)
@@ -185,6 +191,16 @@ def test_predictions_take_the_type_of_the_rows_of_the_fit(rows, dtype, lazy):
     model.partial_fit(given, rows[1])
 
 
+def test_entries_of_a_dict_take_the_type_of_those_of_the_fit(rows):
+    X, y = np.rint(3 * rows[0]), rows[1]
+    model = estimator().fit({"input": X}, y)
+    expected = model.predict_proba({"input": X})
+    found = model.predict_proba({"input": X.astype(int)})
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="X has the inputs"):
+        model.predict({"input": X[:, :5].astype(int)})
+
+
 def test_pixels_of_any_type_are_predicted_as_bytes_are(rows):
     pixels = np.random.default_rng(0).integers(4, size=(96, 6)).astype(np.uint8)
     model = estimator().fit(pixels, rows[1])
@@ -230,11 +246,15 @@ def dropping():
 
 
 @pytest.mark.parametrize("cls", [MPCAClassifier, MPCARegressor])
-def test_a_rank_alone_in_its_process_draws_from_the_seed(rows, cls):
+def test_a_rank_alone_in_its_process_draws_from_the_seed(rows, cls, monkeypatch):
     module = (
         dropping
         if cls is MPCAClassifier
         else lambda: nn.Sequential(dropping(), nn.Linear(3, 1))
+    )
+    closed, close = [], RandomNumbers.close
+    monkeypatch.setattr(
+        RandomNumbers, "close", lambda numbers: closed.append(close(numbers))
     )
     torch.manual_seed(7)
     before = torch.get_rng_state()
@@ -245,6 +265,7 @@ def test_a_rank_alone_in_its_process_draws_from_the_seed(rows, cls):
     np.testing.assert_array_equal(fits[0], fits[1])
     assert not np.allclose(fits[0], fits[2])
     # Code of others goes on as if nothing had been drawn.
+    assert len(closed) == 3
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -388,4 +409,4 @@ def test_partial_fit_takes_the_targets_of_items(rows):
     model = estimator(lambda: linear(1), MPCARegressor)
     model.partial_fit(AsTorchvision(X, values))
     with pytest.raises(ValueError, match="requires y to be passed"):
-        model.partial_fit(X)
+        estimator(lambda: linear(1), MPCARegressor).partial_fit(X)

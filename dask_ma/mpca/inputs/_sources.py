@@ -132,6 +132,28 @@ def is_stream(dataset: Any) -> bool:
     return module is not None and isinstance(dataset, module.IterableDataset)
 
 
+def refuse_weights(X: Any, sample_weight: Any) -> None:
+    """Refuse weights that nobody could tell to which items they belong.
+
+    Parameters
+    ----------
+    X : object
+        What a fit is given.
+    sample_weight : array-like, Dask collection, float or None
+
+    Raises
+    ------
+    ValueError
+        For those of the items of an IterableDataset, unless all are alike.
+    """
+    if is_stream(X) and sample_weight is not None and np.ndim(sample_weight):
+        raise ValueError(
+            "sample_weight cannot be shared out with an IterableDataset, whose items "
+            "come in an order of their own; give a Dataset with __getitem__, or "
+            "class_weight, which goes by the items' own labels"
+        )
+
+
 def rows_as_items(X: Any) -> Any:
     """A data set for rows in memory; one stays what it is.
 
