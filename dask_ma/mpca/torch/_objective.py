@@ -301,7 +301,9 @@ class Objective:
         if not hasattr(self._criterion, "reduction"):
             raise ValueError(
                 f"the criterion {self._name} has no `reduction`, which sample weights "
-                "need: weights count the loss of each row"
+                "need: weights count the loss of each row; give an nn.Module with an "
+                "attribute `reduction` that returns these losses where it is 'none', as "
+                "those of torch do"
             )
         each = copy.copy(self._criterion)
         each.reduction = "none"
