@@ -302,8 +302,8 @@ class Objective:
             raise ValueError(
                 f"the criterion {self._name} has no `reduction`, which sample weights "
                 "need: weights count the loss of each row; give an nn.Module with an "
-                "attribute `reduction` that returns these losses where it is 'none', as "
-                "those of torch do"
+                "attribute `reduction` that returns these losses where it is 'none', "
+                "as those of torch do"
             )
         each = copy.copy(self._criterion)
         each.reduction = "none"
