@@ -219,7 +219,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
             )
         self.n_targets_ = n_targets
         X, y, info = self._validate_input(X, y, reset=reset)
-        if reset:
+        if reset and self.module is not None:
             self.row_dtype_ = info.dtype
         return X, y, info
 

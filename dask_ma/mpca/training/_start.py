@@ -1,4 +1,4 @@
-"""What a fit starts from: values of the network, and what it knows beforehand."""
+"""The start of a fit: values of the network, and what it knows beforehand."""
 
 from __future__ import annotations
 
