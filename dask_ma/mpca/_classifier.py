@@ -14,7 +14,7 @@ from dask_ma.data import weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator
 from dask_ma.mpca._probabilities import ProbabilityMixin
 from dask_ma.mpca.inputs._rows import flat_rows, n_targets_of, refuse_tuples
-from dask_ma.mpca.inputs._sources import targets_of
+from dask_ma.mpca.inputs._sources import refuse_weights, targets_of
 
 
 class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
@@ -85,6 +85,8 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
         with the model of the best score. A name of a score that scikit-learn knows, or
         a callable ``scorer(estimator, X, y)``, is that score in place of the accuracy:
         the mean over ranks of the scores on their rows, weighted by these.
+        A callable gets rows and targets in the form that `X` and `y` have, and of a
+        Dataset a Subset; with a name, each row and target has one dimension.
     validation_fraction : float, default=0.1
         Part of the rows held out, above 0 and below 1; if `fit` gets no `X_val`.
     beta_1, beta_2 : float, default=0.9 and 0.999
@@ -310,11 +312,13 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             may be more dimensions, and numbers of classes from 0 on, as of the pixels
             of a segmentation, where the module's output has a dimension more than y,
             the second, as CrossEntropyLoss and NLLLoss take it.
-            None where the items of a Dataset or Bag have their labels with them.
+            None where the items of a Dataset or Bag have their labels with them, and
+            for an IterableDataset.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
             multiplies the loss of the row; 0 counts like no row.
+            An IterableDataset takes no weights of rows.
 
         X_val, y_val : array-like, Dask collection, Dataset or Bag, default=None
             Rows to score models on in place of rows held out, with `early_stopping`, in
@@ -338,6 +342,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             If a worker is lost for good, or a wait takes longer than configured.
         """
         refuse_tuples(y)
+        refuse_weights(X, sample_weight)
         changes: dict[str, Any] = {}
         if any(given is not None for given in (X_val, y_val, sample_weight_val)):
             changes["validation"] = (X_val, y_val, sample_weight_val)
@@ -346,7 +351,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
-        self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None
+        self, X: Any, y: Any = None, sample_weight: Any = None, classes: Any = None
     ) -> MPCAClassifier:
         """Make one epoch on some rows, with the optimisers as they were.
 
@@ -368,6 +373,7 @@ class MPCAClassifier(DistributedClassifierMixin, ProbabilityMixin):
             As in :meth:`fit`, and for labels that are not among the classes.
         """
         refuse_tuples(y)
+        refuse_weights(X, sample_weight)
         changes = {}
         if n_targets_of(y) is None:
             changes["classes"] = classes

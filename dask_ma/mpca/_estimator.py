@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -217,7 +218,10 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
                 f"{self.n_targets_ or 'no'} as in the first call to partial_fit"
             )
         self.n_targets_ = n_targets
-        return self._validate_input(X, y, reset=reset)
+        X, y, info = self._validate_input(X, y, reset=reset)
+        if reset and self.module is not None:
+            self.row_dtype_ = info.dtype
+        return X, y, info
 
     def _check_validation(self, X: Any, y: Any, sample_weight: Any) -> ValidationRows:
         """Rows that models are to be scored on, once those of the fit are known."""
@@ -348,5 +352,21 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if self.module is None:
             return self._apply(X, function, **options)
         X, model = self._rows_to_predict(X)
+        if is_dask_collection(X) and not is_classifier(self):
+            function = partial(_as_declared, function, options.get("n_outputs"))
         predicted = self._apply(X, function, model=model, **options)
         return self._in_target_shape(predicted, by_class=by_class)
+
+
+def _as_declared(
+    function: Any, n_outputs: int | None, model: Any, block: Any
+) -> np.ndarray:
+    """Predictions for a block, if they have the shape that is known beforehand."""
+    predicted: np.ndarray = function(model, block)
+    if predicted.shape[1:] != (() if n_outputs is None else (n_outputs,)):
+        raise ValueError(
+            f"the module gives values of shape {predicted.shape[1:]} for a row, and "
+            "not of that of y, which is what Dask is told beforehand; predict rows in "
+            "memory, or take to_module() to the blocks"
+        )
+    return predicted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_ma._settings import SettingsMixin
 from dask_ma.data import InputInfo
 from dask_ma.engine import Identity, as_text
+from dask_ma.mpca.inputs._fields import integers_as_floats
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES, flat_rows
 from dask_ma.mpca.inputs._sources import as_source, rows_as_items
 from dask_ma.mpca.torch._parameter import AddressFreeRepr
@@ -72,6 +74,7 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         spec = self._make_torch_spec()
         if self._has_items:
             X = rows_as_items(X)
+        X = integers_as_floats(X, self.input_fields_)
         source = as_source(X, None, needs_target=False)
         if source.fields != self.input_fields_:
             raise ValueError(
@@ -88,7 +91,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
         if shape is None:
             return predicted
         if isinstance(predicted, np.ndarray):
-            return predicted.reshape(len(predicted), *shape)
+            # With a criterion of the user's, outputs may have another shape.
+            is_alike = predicted.size == len(predicted) * prod(shape)
+            return predicted.reshape(len(predicted), *shape) if is_alike else predicted
         return predicted.map_blocks(
             lambda block: block.reshape(len(block), *shape),
             chunks=(predicted.chunks[0], *((n,) for n in shape)),
@@ -107,8 +112,9 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
                 values = made.state_dict()
                 text = as_text({k: v.detach().cpu().numpy() for k, v in values.items()})
                 identity.parameters[f"start: {name}"] = text
-        if hasattr(chosen.lr_scheduler, "state_dict"):
-            text = as_text(chosen.lr_scheduler.state_dict())
+        scheduler = chosen.lr_scheduler
+        if hasattr(scheduler, "state_dict") and not isinstance(scheduler, type):
+            text = as_text(scheduler.state_dict())
             identity.parameters["start: lr_scheduler"] = text
         if params is not None and params.spec.dataset is not None:
             # Its rows are but numbers to the fit.
@@ -133,6 +139,7 @@ class ModuleMixin(AddressFreeRepr, SettingsMixin):
             target_shape=getattr(self, "target_shape_", None),
             n_targets=getattr(self, "n_targets_", None),
             n_codes=getattr(self, "n_codes_", None),
+            row_dtype=getattr(self, "row_dtype_", None),
         )
 
     @property

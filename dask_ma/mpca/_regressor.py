@@ -14,7 +14,7 @@ from dask_ma.base import DistributedRegressorMixin
 from dask_ma.data import is_dask_collection, weight_per_row
 from dask_ma.mpca._estimator import MPCAEstimator, Predictor
 from dask_ma.mpca.inputs._rows import flat_rows
-from dask_ma.mpca.inputs._sources import targets_of
+from dask_ma.mpca.inputs._sources import refuse_weights, targets_of
 
 
 class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
@@ -86,6 +86,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         with the model of the best score. A name of a score that scikit-learn knows, or
         a callable ``scorer(estimator, X, y)``, is that score in place of R²: the mean
         over ranks of the scores on their rows, weighted by these.
+        A callable gets rows and targets in the form that `X` and `y` have, and of a
+        Dataset a Subset; with a name, each row and target has one dimension.
     validation_fraction : float, default=0.1
         Part of the rows held out, above 0 and below 1; if `fit` gets no `X_val`.
     beta_1, beta_2 : float, default=0.9 and 0.999
@@ -297,11 +299,13 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         y : array-like or Dask collection of shape (n_samples,) or \
                 (n_samples, n_targets)
             Targets. With `module` rows may have any shape, as images have. None where
-            the items of a Dataset or Bag have their targets with them.
+            the items of a Dataset or Bag have their targets with them, and for an
+            IterableDataset.
         sample_weight : array-like or Dask collection, shape (n_samples,), or float, \
                 default=None
             Weights of the rows, not negative; a number weights all alike. A weight
             multiplies the loss of the row; 0 counts like no row.
+            An IterableDataset takes no weights of rows.
 
         X_val, y_val : array-like, Dask collection, Dataset or Bag, default=None
             Rows to score models on in place of rows held out, with `early_stopping`, in
@@ -324,6 +328,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         FitFailedError
             If a worker is lost for good, or a wait takes longer than configured.
         """
+        refuse_weights(X, sample_weight)
         changes: dict[str, Any] = {}
         if any(given is not None for given in (X_val, y_val, sample_weight_val)):
             changes["validation"] = (X_val, y_val, sample_weight_val)
@@ -331,7 +336,9 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
 
     @with_callbacks
     @fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> MPCARegressor:
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> MPCARegressor:
         """Make one epoch on some rows, with the optimisers as they were.
 
         Parameters
@@ -348,6 +355,7 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
         ValueError
             As in :meth:`fit`.
         """
+        refuse_weights(X, sample_weight)
         return self._fit(X, y, sample_weight, is_partial=True)
 
     def predict(self, X: Any) -> Any:

@@ -65,6 +65,8 @@ class Problem:
         Sums over all ranks of what the method has measured on the rows.
     shares : ndarray of float64, shape (n_classes,), or None
         Of each class in the sum of the weights of all ranks.
+    class_weight : ndarray of float64, shape (n_classes,), or None
+        What the weights of each class's rows are multiplied by; None if they are not.
     """
 
     shard: Shard
@@ -79,6 +81,7 @@ class Problem:
     positive_weight: np.ndarray | None = None
     measured: np.ndarray | None = None
     shares: np.ndarray | None = None
+    class_weight: np.ndarray | None = None
 
 
 P = TypeVar("P", bound=ProblemParams)
@@ -127,6 +130,7 @@ def agree_on_problem(
     one_vs_rest: bool = False,
     join_limit: int = 0,
     measure: Callable[[Shard], np.ndarray] | None = None,
+    small_targets: bool = False,
 ) -> Problem:
     """Check this rank's data and settle with the other ranks what is to be trained.
 
@@ -154,6 +158,9 @@ def agree_on_problem(
     measure : callable, default=None
         What else is to be known of the rows of all ranks: gives an array of this rank's
         parts of some sums, for which no message goes out.
+    small_targets : bool, default=False
+        Whether targets of 8 and 16 bits, as of images and their masks, stay what they
+        are, in place of float64.
 
     Returns
     -------
@@ -167,7 +174,7 @@ def agree_on_problem(
         needs_squares=True,
         join_limit=join_limit,
     )
-    shard, own = _inspect(arguments, params, build, measure)
+    shard, own = _inspect(arguments, params, build, measure, small_targets)
     summaries: list[Summary] = allgather(group, own)
     for summary in summaries:
         if summary.error is not None:
@@ -191,6 +198,7 @@ def _inspect(
     params: ProblemParams,
     build: Callable[[Any], Shard],
     measure: Callable[[Shard], np.ndarray] | None,
+    small_targets: bool,
 ) -> tuple[Shard | None, Summary]:
     """Build the shard and describe it; an error goes into the description."""
     try:
@@ -200,7 +208,8 @@ def _inspect(
             labels = unique_labels_of(shard)
             weights = _label_weights(shard, labels)
         else:
-            shard = replace(shard, blocks=[_float_target(b) for b in shard.blocks])
+            blocks = [_number_target(b, small_targets) for b in shard.blocks]
+            shard = replace(shard, blocks=blocks)
             if params.n_codes is not None:
                 blocks = [_with_codes(block, params) for block in shard.blocks]
                 shard = replace(shard, blocks=blocks)
@@ -254,8 +263,10 @@ def _label_weights(shard: Shard, labels: np.ndarray) -> np.ndarray:
     return sums.astype(np.float64, copy=False)
 
 
-def _float_target(block: Block) -> Block:
-    """A block whose y holds finite floats."""
+def _number_target(block: Block, small_targets: bool) -> Block:
+    """A block whose y holds finite floats, or maybe small integers."""
+    if small_targets and _is_small(np.asarray(block.y)):
+        return block._replace(y=np.asarray(block.y))
     try:
         if np.asarray(block.y).dtype.kind in "cmMV":
             raise TypeError("NumPy would make numbers of these without a word")
@@ -271,6 +282,11 @@ def _float_target(block: Block) -> Block:
             f"y of block {block.index} contains NaN or infinity, first in its row {row}"
         )
     return block._replace(y=y)
+
+
+def _is_small(y: np.ndarray) -> bool:
+    """Whether y holds integers that take less than an int32, and that torch has."""
+    return y.dtype in (np.uint8, np.int8, np.int16)
 
 
 def _check_indicators(block: Block) -> None:
@@ -300,7 +316,7 @@ def _with_codes(block: Block, params: ProblemParams) -> Block:
             f"outputs for {n_codes} classes, or the criterion's ignore_index={no_code} "
             f"where none counts, but a row of block {block.index} holds {wrong:g}"
         )
-    return block._replace(y=y.astype(np.int32))
+    return block if _is_small(y) else block._replace(y=y.astype(np.int32))
 
 
 def _check_kinds(summaries: list[Summary]) -> None:
@@ -373,4 +389,5 @@ def _scale(
         dtype=dtype,
         uneven=uneven_classes(summaries, classes),
         shares=shares_of(summaries, classes, factors),
+        class_weight=None if factors is None else scale * factors,
     )

@@ -60,8 +60,9 @@ def spread_of(group: Group, shard: Shard, n_targets: int) -> Spread:
     for block in shard.read():
         weight = block.weights()
         sums[0] += weight.sum()
-        sums[1] += weight @ block.y
-        sums[2] += weight @ block.y**2
+        y = np.asarray(block.y, dtype=np.float64)  # squares of bytes are none
+        sums[1] += weight @ y
+        sums[2] += weight @ y**2
     total, first, second = allreduce(group, sums)
     variation = second - first**2 / total
     # What is left of a constant is rounding.
@@ -108,6 +109,8 @@ def score_sums(
         weights = block.weights()
         for rows, outputs in predict(block.X):
             y, weight = block.y[rows], weights[rows]
+            if not is_classifier:
+                y = np.asarray(y, dtype=np.float64)
             total = weight.sum()
             if no_code is not None:
                 right = (weight @ ((outputs == y) & (y != no_code))).sum()

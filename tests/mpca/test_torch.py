@@ -546,6 +546,11 @@ def test_predictions_of_many_rows_and_of_none(problem):
     ("n_outputs", "n_classes", "reason"),
     [
         (2, 3, r"labels out of range .* has shape \(40, 2\), not \(40, 3\)"),
+        (
+            5,
+            3,
+            "^the module has 5 outputs for each row, expected 3, one for each class",
+        ),
         (2, None, r"has shape \(40, 2\), not \(40,\) or \(40, 1\)"),
         (1, 2, r"an output for each class: .* \(40, 1\).*=\"BCEWithLogitsLoss\""),
     ],
@@ -804,7 +809,7 @@ class OwnSGD(torch.optim.SGD):
         ),
         (
             torch.optim.AdamW(biased()),
-            "optimizer='AdamW', optimizer_params={}), and optimizer__param_groups=[",
+            "optimizer='AdamW', optimizer_params={}), with \"param_groups\": [(",
         ),
         (OwnSGD(Perceptron().parameters(), lr=0.1), "optimizer=OwnSGD"),
     ],

@@ -94,12 +94,37 @@ def test_small_integers_travel_as_such(rows, monkeypatch):
     found, make = [], _agent.Trainer._make_sampler
 
     def made(trainer, random_state):
-        found.extend(block.X.dtype for block in trainer._problem.shard.blocks)
+        for block in trainer._problem.shard.blocks:
+            found.extend([block.X.dtype, block.y.dtype])
         return make(trainer, random_state)
 
     monkeypatch.setattr(_agent.Trainer, "_make_sampler", made)
     fitted(np.zeros((96, 6), np.uint8), rows[1], n_ranks=2)
-    assert set(found) == {np.dtype(np.uint8)}
+    assert set(found[::2]) == {np.dtype(np.uint8)}
+    # So do targets of several values.
+    X = np.random.default_rng(0).integers(256, size=(64, 2, 4, 5)).astype(np.uint8)
+    how = {"n_ranks": 2, "early_stopping": True, "torch": {"train_transform": bytewise}}
+    how["torch"]["eval_transform"] = bytewise
+    for y, cls, n_outputs in (
+        (X, MPCARegressor, 2),
+        (X[:, 0] // 90, MPCAClassifier, 3),
+    ):
+        for kind in (np.uint8, np.int64):
+            found.clear()
+            model = fitted(
+                X, y.astype(kind), cls, lambda n=n_outputs: nn.Conv2d(2, n, 1), **how
+            )
+            if kind == np.uint8:
+                assert set(found) == {np.dtype(np.uint8)}
+                expected = model
+        np.testing.assert_array_equal(model.vector_, expected.vector_)
+        np.testing.assert_allclose(
+            model.validation_scores_, expected.validation_scores_, rtol=1e-12
+        )
+
+
+def bytewise(pixels):
+    return pixels.float() / 255
 
 
 def test_embeddings_work():

@@ -117,6 +117,24 @@ def test_steps_follow_the_scheduler(problem, chosen, params, plain):
         np.testing.assert_array_equal(vector_of(network), flat(module))
 
 
+@pytest.mark.parametrize(
+    ("chosen", "params"),
+    [
+        (schedulers.StepLR, {"step_size": 1}),
+        (schedulers.ReduceLROnPlateau, {}),
+        ("StepLR", {"step_size": 1}),
+    ],
+)
+def test_a_fit_takes_a_scheduler_by_its_class(problem, chosen, params):
+    """It is its estimator that tells fits apart by what objects have come to."""
+    X, y = problem
+    network = Torch(
+        Perceptron, lr_scheduler=chosen, lr_scheduler_params=params, device="cpu"
+    )
+    model = MPCAClassifier(module=network, max_iter=2, tol=None, random_state=0)
+    assert model.fit(X, y).n_iter_ == 2
+
+
 MAKERS = {
     "step": partial(schedulers.StepLR, step_size=2, gamma=0.3),
     "one_cycle": partial(schedulers.OneCycleLR, max_lr=0.5, total_steps=12),

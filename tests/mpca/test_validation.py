@@ -132,6 +132,100 @@ def test_a_score_of_a_module(classes):
     assert model.best_validation_score_ == pytest.approx(expected)
 
 
+class Noting:
+    """A score that notes what it is called with, and predicts it."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, estimator, X, y):
+        predicted = estimator.predict(X)
+        self.seen.append((X, y, predicted))
+        return float((predicted == y).mean())
+
+
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_a_score_of_ones_own_gets_images_and_maps(is_held_out):
+    """Rows and targets have the shapes that they were given in."""
+    nn = pytest.importorskip("torch", reason="modules need torch").nn
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2, 4, 5)).astype(np.float32)
+    y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    noting = Noting()
+
+    def score(estimator, X, y):
+        shape = (len(X), 3, 4, 5)
+        assert estimator.predict_proba(X).shape == shape
+        return noting(estimator, X, y)
+
+    params = {k: v for k, v in QUICK.items() if k != "hidden_layer_sizes"}
+    model = MPCAClassifier(module=nn.Conv2d(2, 3, 1), early_stopping=score, **params)
+    val = {} if is_held_out else {"X_val": X[40:], "y_val": y[40:]}
+    model.set_params(n_ranks=2, strategy="synchronous").fit(X[:40], y[:40], **val)
+    for rows, targets, predicted in noting.seen:
+        assert rows.shape[1:] == (2, 4, 5)
+        assert targets.shape == predicted.shape == (len(rows), 4, 5)
+        np.testing.assert_array_equal(
+            targets, (rows[:, 0] > 0).astype(int) + (rows[:, 1] > 0)
+        )
+    if not is_held_out:
+        expected = float((model.predict(X[40:]) == y[40:]).mean())
+        assert model.best_validation_score_ == pytest.approx(expected)
+
+
+def test_a_score_of_ones_own_gets_dicts_and_items():
+    torch = pytest.importorskip("torch", reason="modules need torch")
+    from torch.utils.data import Dataset, TensorDataset
+
+    class ByName(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(5, 2)
+
+        def forward(self, a, b):
+            return self.layer(torch.cat([a, b], 1))
+
+    X = np.random.default_rng(0).normal(size=(80, 5)).astype(np.float32)
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    params = {k: v for k, v in QUICK.items() if k != "hidden_layer_sizes"}
+    params |= {"n_ranks": 2, "strategy": "synchronous"}
+    by_name, by_item = Noting(), Noting()
+    model = MPCAClassifier(module=ByName, early_stopping=by_name, **params)
+    model.fit({"a": X[:, :2], "b": X[:, 2:]}, y)
+    assert by_name.seen
+    for rows, targets, _ in by_name.seen:
+        assert list(rows) == ["a", "b"]
+        assert rows["a"].shape == (len(targets), 2)
+        np.testing.assert_array_equal(
+            targets, np.where(rows["a"][:, 0] > 0, "yes", "no")
+        )
+    model = MPCAClassifier(
+        module=torch.nn.Linear(5, 2), early_stopping=by_item, **params
+    )
+    items = TensorDataset(torch.tensor(X), torch.tensor(y == "yes").long())
+    model.fit(items)
+    model.fit(items, X_val=X, y_val=(y == "yes").astype(int))
+    assert by_item.seen
+    for rows, targets, predicted in by_item.seen:
+        assert isinstance(rows, Dataset)
+        assert len(rows) == len(targets) == len(predicted)
+        inputs = np.stack([np.asarray(r[0] if len(r) == 2 else r) for r in rows])
+        np.testing.assert_array_equal(targets, (inputs[:, 0] > 0).astype(int))
+
+
+def test_named_scores_of_images():
+    """Those of scikit-learn take no more than two dimensions."""
+    nn = pytest.importorskip("torch", reason="modules need torch").nn
+    X = np.random.default_rng(0).normal(size=(60, 2, 4, 5)).astype(np.float32)
+    params = {k: v for k, v in QUICK.items() if k != "hidden_layer_sizes"}
+    model = MPCARegressor(
+        module=nn.Conv2d(2, 2, 3, padding=1), early_stopping="neg_mean_absolute_error",
+        n_ranks=2, **params,
+    ).fit(X, X, X_val=X, y_val=X)  # fmt: skip
+    expected = -np.abs(model.predict(X) - X).mean()
+    assert model.best_validation_score_ == pytest.approx(expected, rel=1e-5)
+
+
 def test_what_cannot_be_used_is_refused(classes):
     X, y, X_val, y_val = classes
     model = MPCAClassifier(early_stopping=True, **QUICK)

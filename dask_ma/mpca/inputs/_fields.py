@@ -69,6 +69,32 @@ def unpack_rows(rows: np.ndarray, fields: Fields) -> dict[str, np.ndarray]:
     return found
 
 
+def integers_as_floats(X: Any, fields: Fields | None) -> Any:
+    """Rows whose integers are floats where those of a fit were.
+
+    Parameters
+    ----------
+    X : mapping of str to array-like, or object
+    fields : Fields or None
+        Of the rows of the fit.
+
+    Returns
+    -------
+    X : dict or object
+        The input itself unless it is a mapping.
+    """
+    if fields is None or not isinstance(X, Mapping):
+        return X
+    floats = {name for name, dtype, _ in fields if np.dtype(dtype).kind == "f"}
+    arrays = {name: np.asarray(value) for name, value in X.items()}
+    return {
+        name: array.astype(np.float32)
+        if name in floats and array.dtype.kind in "iu"
+        else array
+        for name, array in arrays.items()
+    }
+
+
 def _checked(name: str, value: Any) -> np.ndarray:
     """An array of finite numbers."""
     array = np.asarray(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,6 +132,28 @@ def is_stream(dataset: Any) -> bool:
     return module is not None and isinstance(dataset, module.IterableDataset)
 
 
+def refuse_weights(X: Any, sample_weight: Any) -> None:
+    """Refuse weights that nobody could tell to which items they belong.
+
+    Parameters
+    ----------
+    X : object
+        What a fit is given.
+    sample_weight : array-like, Dask collection, float or None
+
+    Raises
+    ------
+    ValueError
+        For those of the items of an IterableDataset, unless all are alike.
+    """
+    if is_stream(X) and sample_weight is not None and np.ndim(sample_weight):
+        raise ValueError(
+            "sample_weight cannot be shared out with an IterableDataset, whose items "
+            "come in an order of their own; give a Dataset with __getitem__, or "
+            "class_weight, which goes by the items' own labels"
+        )
+
+
 def rows_as_items(X: Any) -> Any:
     """A data set for rows in memory; one stays what it is.
 
@@ -204,6 +227,12 @@ def _of_dataset(dataset: Any, y: Any, needs_target: bool) -> Source:
                 "an IterableDataset has no order to give predictions in; predict rows, "
                 "or a Dataset with __getitem__"
             )
+        if y is not None:
+            raise ValueError(
+                "y must be None for an IterableDataset, whose items come in an order "
+                "of their own: have it give pairs of an input and its target, or give "
+                "a Dataset with __getitem__ and y"
+            )
         y = _targets_of_stream(dataset)
     elif y is None and needs_target:
         y = _targets_of_items(dataset)
@@ -213,12 +242,21 @@ def _of_dataset(dataset: Any, y: Any, needs_target: bool) -> Source:
 
 def _targets_of_items(dataset: Any) -> np.ndarray:
     """Targets that a data set knows, or that its items have."""
-    known = getattr(dataset, "targets", None)
+    known = None if _changes_targets(dataset) else getattr(dataset, "targets", None)
     if known is None and len(getattr(dataset, "tensors", ())) > 1:
         known = dataset.tensors[-1]
     if known is not None:
         return np.asarray(known)
     return np.stack(list(_targets(dataset[i] for i in range(len(dataset)))))
+
+
+def _changes_targets(dataset: Any) -> bool:
+    """Whether items have other targets than a data set, as those of torchvision may."""
+    if getattr(dataset, "target_transform", None) is not None:
+        return True
+    both = getattr(dataset, "transforms", None)
+    # Where inputs alone are transformed, torchvision has an object that says so.
+    return both is not None and getattr(both, "target_transform", both) is not None
 
 
 def _targets_of_stream(dataset: Any) -> np.ndarray:
@@ -258,7 +296,8 @@ def _of_bag(bag: Any, y: Any, needs_target: bool) -> Source:
     """Arrays of the items of a bag, partition by partition."""
     import dask.array as da
 
-    (first,) = bag.take(1)
+    parts = bag.to_delayed()
+    first = _first_item(parts)
     is_pair = isinstance(first, tuple | list) and len(first) == 2
     if y is None and needs_target and not is_pair:
         raise ValueError(
@@ -272,42 +311,50 @@ def _of_bag(bag: Any, y: Any, needs_target: bool) -> Source:
     else:
         stand_in = np.asarray([first_input])
         shape = stand_in.shape[1:] if stand_in.ndim > 2 else None
-    parts = bag.to_delayed()
+        stand_in = stand_in.reshape(1, -1)
     rows = [
-        da.from_delayed(
-            _rows_of_items(part, is_pair, fields),
-            shape=(np.nan, int(np.prod(stand_in.shape[1:]))),
-            dtype=stand_in.dtype,
-        )
-        for part in parts
+        _delayed(_stack_inputs, part, stand_in[:0], is_pair, fields) for part in parts
     ]
     if y is None and needs_target:
-        target = np.asarray(first[1])
-        ys = [
-            da.from_delayed(
-                _targets_in(part), shape=(np.nan, *target.shape), dtype=target.dtype
-            )
-            for part in parts
-        ]
-        y = da.concatenate(ys)
+        none = np.asarray([first[1]])[:0]
+        y = da.concatenate([_delayed(_stack_targets, part, none) for part in parts])
     return Source(da.concatenate(rows), y, shape, fields)
 
 
-def _rows_of_items(part: Any, is_pair: bool, fields: Fields | None) -> Any:
-    """A delayed array of the inputs of a partition."""
+def _first_item(parts: list[Any]) -> Any:
+    """The first item of a bag, whose first partitions may be empty."""
     import dask
 
-    return dask.delayed(_stack_inputs)(part, is_pair, fields)
+    for part in parts:
+        (found,) = dask.compute(dask.delayed(_head)(part))
+        if found:
+            return found[0]
+    raise ValueError("the bag has no items")
 
 
-def _stack_inputs(items: Any, is_pair: bool, fields: Fields | None) -> np.ndarray:
+def _head(items: Any) -> list[Any]:
+    """The first item of a partition, if there is any."""
+    return list(islice(items, 1))
+
+
+def _delayed(function: Any, part: Any, none: np.ndarray, *options: Any) -> Any:
+    """A dask.array of what a function makes of a partition; `none` is that of none."""
+    import dask
+    import dask.array as da
+
+    made = dask.delayed(function)(part, none, *options)
+    return da.from_delayed(made, shape=(np.nan, *none.shape[1:]), dtype=none.dtype)
+
+
+def _stack_inputs(
+    items: Any, none: np.ndarray, is_pair: bool, fields: Fields | None
+) -> np.ndarray:
     """Inputs of a partition, a row for each."""
     inputs = [item[0] if is_pair else item for item in items]
-    if fields is None:
-        stacked = np.asarray(inputs)
-        return stacked.reshape(len(inputs), -1)
     if not inputs:
-        return np.empty((0, 0), np.uint8)
+        return none
+    if fields is None:
+        return np.asarray(inputs).reshape(len(inputs), -1)
     arrays = {
         name: np.asarray([each[name] for each in inputs]).astype(dtype)
         for name, dtype, _ in fields
@@ -318,8 +365,7 @@ def _stack_inputs(items: Any, is_pair: bool, fields: Fields | None) -> np.ndarra
     return packed
 
 
-def _targets_in(part: Any) -> Any:
-    """A delayed array of the targets of a partition."""
-    import dask
-
-    return dask.delayed(lambda items: np.asarray([item[1] for item in items]))(part)
+def _stack_targets(items: Any, none: np.ndarray) -> np.ndarray:
+    """Targets of a partition."""
+    targets = [item[1] for item in items]
+    return np.asarray(targets) if targets else none

@@ -74,12 +74,20 @@ class FitOutlook(NamedTuple):
         Most epochs of all ranks together.
     n_steps : int
         Steps of a rank in an epoch, where all ranks are alike.
+    class_weight : ndarray of shape (n_classes,) or None
+        Weights of rows of each class, for networks whose rows bring targets of their
+        own; None where all weigh 1.
+    seed : int or None
+        Where a network may draw random numbers from that belong to all of the process;
+        None where other ranks are in it, too.
     """
 
     rank: int
     n_ranks: int
     n_epochs: int
     n_steps: int
+    class_weight: np.ndarray | None = None
+    seed: int | None = None
 
 
 class Network(ABC):
@@ -263,6 +271,9 @@ class Network(ABC):
             Its mean loss.
         """
 
+    def end(self) -> None:
+        """Leave the process as it was before :meth:`begin`."""
+
     def shift_outputs(self, shift: np.ndarray) -> None:
         """Raise the predictions of a regression, before the first step.
 
@@ -312,6 +323,8 @@ class NetworkSpec(ABC):
     ----------
     dtypes : tuple of dtypes
         Types that rows may have; any other becomes the first.
+    small_targets : bool
+        Whether targets may be integers of 8 and 16 bits; they are float64 otherwise.
     prefetch : int
         Batches that a thread makes ready in advance; 0 for no thread.
     n_targets : int or None
@@ -322,16 +335,20 @@ class NetworkSpec(ABC):
         tell which labels a row has.
     no_code : int
         What they hold where no class counts, then.
+    target_shape : tuple of int or None
+        Shape that users give a row of y; None for that which it has.
     has_scaling : bool
         Whether the networks can centre and scale rows, and scale outputs.
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64, np.float32)
+    small_targets: ClassVar[bool] = False
     prefetch: int = 0
     has_scaling: ClassVar[bool] = False
     n_targets: int | None
     n_codes: int | None = None
     no_code: int = -100
+    target_shape: tuple[int, ...] | None = None
 
     @abstractmethod
     def build(
@@ -400,6 +417,34 @@ class NetworkSpec(ABC):
             `n_codes` is not None, of shape (n_rows, n_codes * n_targets): all places of
             the first class, then those of the next.
         """
+
+    def as_given(self, X: Any) -> Any:
+        """Rows of a fit in the form in which users give them.
+
+        Parameters
+        ----------
+        X : ndarray or CSR of shape (n_rows, n_features)
+
+        Returns
+        -------
+        X : ndarray, CSR, dict of ndarray or Dataset
+        """
+        return X
+
+    def taking(self, X: Any) -> tuple[NetworkSpec, Any]:
+        """Rows for :meth:`forward`, of what users give, and whose that is.
+
+        Parameters
+        ----------
+        X : object
+            In the form of :meth:`as_given`.
+
+        Returns
+        -------
+        spec : NetworkSpec
+        X : ndarray or CSR of shape (n_rows, n_features)
+        """
+        return self, X
 
     @abstractmethod
     def attributes(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy import sparse
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, Subset, default_collate
 
 from dask_ma.mpca.inputs._fields import Fields, unpack_rows
 from dask_ma.mpca.inputs._rank_info import RankInfo, asked_for_rank
@@ -68,6 +68,9 @@ class Inputs:
         What is done to batches in steps, and in predictions.
     transform_scope : {"batch", "sample"}, default="batch"
         Whether these get a batch, or each of its rows.
+    row_dtype : dtype or None, default=None
+        Of the rows that the module was trained on: unless these were integers, others
+        become float32, but for bytes where there were bytes. None leaves integers.
     """
 
     shape: tuple[int, ...] | None = None
@@ -77,6 +80,7 @@ class Inputs:
     train_transform: Callable[[Any], Any] | None = None
     eval_transform: Callable[[Any], Any] | None = None
     transform_scope: str = "batch"
+    row_dtype: Any = None
 
     def for_rank(self, rank: int, n_ranks: int) -> Inputs:
         """The same on a rank, which has a share of a stream."""
@@ -123,11 +127,37 @@ class Inputs:
             parts = unpack_rows(X, self.fields).items()
             return {name: torch.from_numpy(part) for name, part in parts}, None
         dense = X.toarray() if sparse.issparse(X) else X
-        kind = None if dense.dtype.kind in "iu" else np.float32
+        kind = None if self._keeps(dense.dtype) else np.float32
         rows = np.array(dense, dtype=kind, order="C")
         if self.shape is not None:
             rows = rows.reshape(len(rows), *self.shape)
         return torch.from_numpy(rows), None
+
+    def as_given(self, X: np.ndarray) -> Any:
+        """Rows of the fit in the form in which users give them.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features)
+
+        Returns
+        -------
+        X : ndarray of shape (n_rows, ...), dict of such, or Subset
+            Items of a data set are read as they are asked for.
+        """
+        dataset = self.dataset if self.held_out is None else self.held_out
+        if dataset is not None:
+            return Subset(dataset, X[:, 0].tolist())
+        if self.fields is not None:
+            return unpack_rows(X, self.fields)
+        return X if self.shape is None else X.reshape(len(X), *self.shape)
+
+    def _keeps(self, dtype: np.dtype) -> bool:
+        """Whether rows of a type stay what they are."""
+        if dtype.kind not in "iu":
+            return False
+        known = dtype if self.row_dtype is None else np.dtype(self.row_dtype)
+        return known == dtype or (known.kind in "iu" and known != np.uint8)
 
 
 class Stream:
@@ -217,10 +247,34 @@ def call(module: Any, value: Value) -> Any:
     Returns
     -------
     output : object
+
+    Raises
+    ------
+    ValueError
+        If the module cannot work with integers, and there are some.
     """
+    try:
+        if isinstance(value, Mapping):
+            return module(**value)
+        return module(*value) if isinstance(value, list | tuple) else module(value)
+    except RuntimeError as error:
+        # Each operation has words of its own: "Long", 'Long', long int.
+        if not _has_integers(value) or "long" not in str(error).lower():
+            raise
+        raise ValueError(
+            "the module gets integers, which one of its layers does not take: integers "
+            "of X stay integers, as nn.Embedding needs them; give "
+            f"X.astype('float32') for a module of floating-point numbers ({error})"
+        ) from error
+
+
+def _has_integers(value: Value) -> bool:
+    """Whether some tensor of a batch is of integers."""
     if isinstance(value, Mapping):
-        return module(**value)
-    return module(*value) if isinstance(value, list | tuple) else module(value)
+        return any(map(_has_integers, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_integers, value))
+    return torch.is_tensor(value) and value.dtype == torch.int64
 
 
 def _row_of(value: Value, number: int) -> Value:

@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 
+def is_auto(value: Any) -> bool:
+    """Whether a choice is left to the task.
+
+    Parameters
+    ----------
+    value : object
+    """
+    return isinstance(value, str) and value == "auto"
+
+
 def find_class(value: Any, namespace: Any, parameter: str, where: str) -> Any:
     """The class that a name stands for; anything else as it is.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+from dask_ma.mpca.torch._names import find_class, is_auto
 
 _ONE_UNIT = (nn.BCEWithLogitsLoss, nn.BCELoss)
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)
@@ -22,7 +25,9 @@ class Objective:
         From output and target to the loss. For a classifier the target is the class
         code of each row, but for BCEWithLogitsLoss and BCELoss 0.0 or 1.0 in the shape
         of the output; for a regressor, and for labels in several columns, the target in
-        the shape of the output.
+        the shape of the output. One that is no class of torch may get more than a
+        tensor, of which the first is what is predicted, and in a regression outputs of
+        any shape; where they have other numbers of values, targets stay as they are.
     n_classes : int or None
         Number of classes; None for regression.
     device : torch.device
@@ -58,6 +63,7 @@ class Objective:
         self._target_shape = target_shape
         self._n_codes = n_codes
         self._has_codes = n_targets is None or n_codes is not None
+        self._is_own = not type(criterion).__module__.startswith("torch.")
         if isinstance(criterion, nn.Module):
             # A copy, as ranks in threads share what they were given.
             self._criterion = copy.deepcopy(criterion).float().to(device)
@@ -176,7 +182,8 @@ class Objective:
 
     def check(self, output: Any, n_rows: int) -> None:
         """Raise a ValueError unless an output has the shape that the task asks for."""
-        found = tuple(output.shape) if torch.is_tensor(output) else None
+        main = self._main(output)
+        found = tuple(main.shape) if torch.is_tensor(main) else None
         expected: list[tuple[int, ...]]
         if self._n_targets is not None:
             codes = () if self._n_codes is None else (self._n_codes,)
@@ -186,7 +193,8 @@ class Objective:
             expected = [(n_rows,), (n_rows, 1)]
         else:
             expected = [(n_rows, self._n_classes)]
-        if found in expected:
+        is_free = self._is_own and self._n_classes is None
+        if found in expected or (is_free and (found or ())[:1] == (n_rows,)):
             return
         wanted = " or ".join(map(str, expected))
         if found is None:
@@ -200,6 +208,11 @@ class Objective:
                 f"labels out of range for the criterion {self._name} with "
                 f"{self._n_classes} classes: "
             )
+            if len(found) == 2 and found[0] == n_rows and found[1] > self._n_classes:
+                reason = (
+                    f"the module has {found[1]} outputs for each row, expected "
+                    f"{self._n_classes}, one for each class of y: "
+                )
             if self._n_classes == 2 and found in [(n_rows,), (n_rows, 1)]:
                 reason = f"the criterion {self._name} needs an output for each class: "
                 cure = (
@@ -211,8 +224,16 @@ class Objective:
             f"{reason}the module's output has shape {found}, not {wanted}{cure}"
         )
 
-    def outputs(self, output: torch.Tensor) -> torch.Tensor:
+    def outputs(self, output: Any) -> torch.Tensor:
         """What :meth:`Network.outputs` returns for what the module returned."""
+        output = self._main(output)
+        n_values = len(output) * (self._n_targets or 1)
+        if self._n_classes is None and output.numel() != n_values:
+            raise ValueError(
+                "the module gives values of another shape than y, which "
+                "early_stopping=True cannot score; give it a function "
+                "score(estimator, X, y)"
+            )
         if self._n_codes is not None:
             return output.argmax(1).reshape(len(output), -1)
         if self._n_targets is not None:
@@ -225,12 +246,13 @@ class Objective:
             return output.reshape(-1) - 0.5
         return output.reshape(-1) if self._has_one_unit else output
 
-    def predictions(self, output: torch.Tensor) -> torch.Tensor:
+    def predictions(self, output: Any) -> torch.Tensor:
         """What :meth:`NetworkSpec.forward` returns for what the module returned.
 
         Scores of a criterion that is not known become probabilities by a softmax, which
         keeps their order.
         """
+        output = self._main(output)
         if self._n_codes is not None:
             is_log = isinstance(self._criterion, nn.NLLLoss)
             return output.exp() if is_log else output.softmax(1)
@@ -240,7 +262,7 @@ class Objective:
             is_logit = self._n_classes and not isinstance(self._criterion, nn.BCELoss)
             return output.sigmoid() if is_logit else output
         if self._n_classes is None:
-            return output.reshape(-1)
+            return output.reshape(-1) if output.numel() == len(output) else output
         if isinstance(self._criterion, nn.NLLLoss):
             return output.exp()
         if not self._has_one_unit:
@@ -249,14 +271,28 @@ class Objective:
         second = output if isinstance(self._criterion, nn.BCELoss) else output.sigmoid()
         return torch.stack([1 - second, second], dim=1)
 
-    def _target(self, output: torch.Tensor, y: np.ndarray) -> torch.Tensor:
+    def _main(self, output: Any) -> Any:
+        """What is predicted, of what the module returned."""
+        if self._is_own and isinstance(output, tuple | list) and len(output):
+            return output[0]
+        return output
+
+    def _target(self, output: Any, y: np.ndarray) -> torch.Tensor:
+        """Targets as the criterion gets them."""
+        main = self._main(output)
         is_float = self._n_classes is None or not self._has_codes
         if is_float or self._has_one_unit:
-            return self._send(y, torch.float32).reshape(output.shape)
+            target = self._send(y, torch.float32)
+            if main is output and target.numel() == output.numel():
+                return target.reshape(output.shape)
+            shape = (
+                target.shape[1:] if self._target_shape is None else self._target_shape
+            )
+            return target.reshape(len(y), *shape)
         codes = self._send(y, torch.int64)
         if self._n_codes is None:
             return codes
-        return codes.reshape(len(output), *output.shape[2:])
+        return codes.reshape(len(main), *main.shape[2:])
 
     def _send(self, values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         """A copy of an array on the device."""
@@ -267,13 +303,15 @@ class Objective:
         return sent.to(self._device, non_blocking=True)
 
     def _weighted(
-        self, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
+        self, output: Any, target: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
         """Loss of weighted rows, reduced as the criterion reduces others."""
         if not hasattr(self._criterion, "reduction"):
             raise ValueError(
                 f"the criterion {self._name} has no `reduction`, which sample weights "
-                "need: weights count the loss of each row"
+                "need: weights count the loss of each row; give an nn.Module with an "
+                "attribute `reduction` that returns these losses where it is 'none', "
+                "as those of torch do"
             )
         each = copy.copy(self._criterion)
         each.reduction = "none"
@@ -305,3 +343,48 @@ class Objective:
         weight = self._criterion.weight
         of_class = ones if weight is None else weight[torch.where(counts, codes, 0)]
         return torch.where(counts, of_class, 0.0)
+
+
+def make_criterion(
+    chosen: Any,
+    params: Mapping[str, Any] | None,
+    n_classes: int | None,
+    *,
+    has_labels: bool,
+) -> Any:
+    """What tells the loss, of what a user has chosen.
+
+    Parameters
+    ----------
+    chosen : type, callable or str
+        A name in `torch.nn` stands for the class, "auto" for that of the task.
+    params : mapping or None
+        Arguments of the class.
+    n_classes : int or None
+        Number of classes; None for regression.
+    has_labels : bool
+        Whether y tells with several columns which labels a row has.
+
+    Returns
+    -------
+    criterion : callable
+
+    Raises
+    ------
+    TypeError
+        If it is neither a class nor callable.
+    ValueError
+        For an unknown name, and for arguments without a class.
+    """
+    default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
+    if n_classes is not None and has_labels:
+        default = "BCEWithLogitsLoss"
+    name = default if is_auto(chosen) else chosen
+    found = find_class(name, nn, "criterion", "torch.nn")
+    if isinstance(found, type):
+        return found(**(params or {}))
+    if params:
+        raise ValueError("criterion_params need a class, not an instance")
+    if not callable(found):
+        raise TypeError(f"criterion={found!r} is neither a class nor callable")
+    return found

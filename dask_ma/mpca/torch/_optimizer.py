@@ -108,7 +108,7 @@ def _call_that_made(optimizer: Any) -> str:
     if len(optimizer.param_groups) == 1:
         return call
     groups = '[("*.bias", {...}), ...]'
-    return f"{call}, and optimizer__param_groups={groups} for groups by names"
+    return f'{call}, with "param_groups": {groups} among them for groups by names'
 
 
 class PacedOptimizer:

@@ -38,6 +38,9 @@ class Torch(AddressFreeRepr, Settings):
     criterion : class, callable or str, default="auto"
         Loss: a class, an instance or a name in `torch.nn`. "auto" is CrossEntropyLoss,
         or MSELoss in a regression, or BCEWithLogitsLoss for labels in several columns.
+        A function or a class of your own may get more than those: of a module that
+        returns a tuple all of it, whose first part is predicted; and in a regression
+        outputs of any shape, as of quantiles or of a mean and a variance.
     criterion_params : dict or None, default=None
         Arguments of the criterion's class.
     optimizer : class, callable or str, default="auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from dask_ma.mpca.torch._optimizer import (
     PacedOptimizer,
     SliceOptimizer,
 )
+from dask_ma.mpca.torch._random import RandomNumbers
 from dask_ma.mpca.torch._schedule import Schedule, ScheduleSpec
 from dask_ma.mpca.torch._values import JointModel, Values
 
@@ -67,8 +69,9 @@ class TorchNetwork(Network):
     A batch normalisation cannot be trained on one row, so the last row of a pass goes
     with the batch before.
 
-    Ranks in threads of one process share the random numbers of torch: a dropout is as
-    random as ever, but not the same from run to run.
+    A rank that is alone in its process has the random numbers of torch start from the
+    seed of the fit, from :meth:`begin` to :meth:`end`. Ranks in threads of one process
+    share them: a dropout is as random as ever, but not the same from run to run.
     """
 
     least_rows: ClassVar[int] = 2
@@ -115,6 +118,8 @@ class TorchNetwork(Network):
         self.n_parameters = self._values.n_parameters
         self.dtype = np.dtype(np.float32)
         self._state = TrainingState(module, self._optimizer.optimizer, 0, 1)
+        self._class_weight: np.ndarray | None = None
+        self._random: RandomNumbers | None = None
 
     def begin(self, outlook: FitOutlook, losses: Sequence[float]) -> None:
         """Make the scheduler, and tell the callbacks that it begins."""
@@ -126,7 +131,18 @@ class TorchNetwork(Network):
         state = self._state
         state.rank, state.n_ranks = outlook.rank, outlook.n_ranks
         state.n_epochs = len(losses)
+        self._class_weight = outlook.class_weight
+        if outlook.seed is not None:
+            # Calls of `partial_fit` have one seed, and values of their own.
+            values = self.read(0, self.n_values)
+            seed = outlook.seed ^ zlib.crc32(values.tobytes())
+            self._random = RandomNumbers(self._device, seed)
         self._call("on_fit_begin")
+
+    def end(self) -> None:
+        """Give other code its random numbers back."""
+        if self._random is not None:
+            self._random.close()
 
     def end_epoch(self, loss: float) -> None:
         """Have the scheduler and the callbacks follow."""
@@ -193,6 +209,7 @@ class TorchNetwork(Network):
         self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None, n_ranks: float
     ) -> GradientPart:
         """Gradient of this rank's rows; see :meth:`Network.gradient_part`."""
+        X, y, sample_weight = self._taken(X, y, sample_weight)
         loss = self._differentiate(X, y, sample_weight, is_part=True)
         self._state.loss = loss
         gradient = self._values.to_numpy(self._values.gradient, 0, self.n_parameters)
@@ -279,8 +296,7 @@ class TorchNetwork(Network):
         if not self._module.training:  # to set it takes as long as some kernels
             self._module.train()
         self._values.begin_gradient(flat=flat)
-        loaded = X if isinstance(X, Loaded) else self.prepare(X)
-        y = y if loaded.target is None else loaded.target
+        loaded, y, sample_weight = self._taken(X, y, sample_weight)
         parts = self._options.parts(len(y))
         shares = [1.0]
         if len(parts) > 1:
@@ -299,6 +315,17 @@ class TorchNetwork(Network):
             self._options.clip(self._values.gradient)
         self._values.take_in_buffers()
         return float(total)
+
+    def _taken(
+        self, X: Any, y: np.ndarray, sample_weight: np.ndarray | None
+    ) -> tuple[Loaded, np.ndarray, np.ndarray | None]:
+        """A batch made ready; items of a stream have targets, and thus weights."""
+        loaded = X if isinstance(X, Loaded) else self.prepare(X)
+        if loaded.target is None:
+            return loaded, y, sample_weight
+        weight = self._class_weight
+        own = None if weight is None else weight[loaded.target.astype(np.intp)]
+        return loaded, loaded.target, own
 
     def _loss(
         self, loaded: Loaded, y: np.ndarray, sample_weight: np.ndarray | None

@@ -26,6 +26,7 @@ from torch import nn
 
 from dask_ma.mpca.inputs._fields import Fields
 from dask_ma.mpca.inputs._rows import MODULE_DTYPES
+from dask_ma.mpca.inputs._sources import as_source, rows_as_items
 from dask_ma.mpca.networks._network import NetworkSpec
 from dask_ma.mpca.torch._bound import is_scheduler, without_parameters
 from dask_ma.mpca.torch._devices import (
@@ -39,8 +40,8 @@ from dask_ma.mpca.torch._export import export_onnx, export_safetensors
 from dask_ma.mpca.torch._gradients import StepOptions
 from dask_ma.mpca.torch._inputs import Inputs, call
 from dask_ma.mpca.torch._module import make_module, pack_module, packed
-from dask_ma.mpca.torch._names import find_class
-from dask_ma.mpca.torch._objective import Objective
+from dask_ma.mpca.torch._names import is_auto
+from dask_ma.mpca.torch._objective import Objective, make_criterion
 from dask_ma.mpca.torch._optimizer import (
     OWN_KERNELS,
     OptimizerBuilder,
@@ -97,6 +98,9 @@ class TorchSpec(NetworkSpec):
         Shape of a row of y for the criterion; None for that which it has.
     n_codes : int or None, default=None
         Classes of which y holds a number in each place; None if it does not.
+    row_dtype : dtype or None, default=None
+        Of the rows of the fit: where these were no integers, others become none. None
+        leaves rows as they are.
     n_threads : int, default=1
         Threads that torch may use on the processor.
 
@@ -111,6 +115,7 @@ class TorchSpec(NetworkSpec):
     """
 
     dtypes: ClassVar[tuple[Any, ...]] = MODULE_DTYPES
+    small_targets: ClassVar[bool] = True
 
     module: Any
     module_params: Mapping[str, Any] | None = None
@@ -141,6 +146,7 @@ class TorchSpec(NetworkSpec):
     n_targets: int | None = None
     target_shape: tuple[int, ...] | None = None
     n_codes: int | None = None
+    row_dtype: Any = None
     n_threads: int = 1
 
     def __getstate__(self) -> dict[str, bytes]:
@@ -267,6 +273,8 @@ class TorchSpec(NetworkSpec):
         none = np.empty((0,) if width is None else (0, width), np.float32)
         outputs = run(module, objective, X, self._inputs(), device)
         parts = [to_array(objective.predictions(output)) for output in outputs]
+        if parts and parts[0].size != len(parts[0]) * math.prod(none.shape[1:]):
+            return np.concatenate(parts)  # of a criterion that takes any shape
         flat = [part.reshape(len(part), *none.shape[1:]) for part in parts]
         return np.concatenate([none, *flat])
 
@@ -300,6 +308,16 @@ class TorchSpec(NetworkSpec):
         """What y holds in places that no class counts in."""
         criterion = None if self.n_codes is None else self._criterion(self.n_targets)
         return int(getattr(criterion, "ignore_index", NetworkSpec.no_code))
+
+    def as_given(self, X: np.ndarray) -> Any:
+        """Rows in their shape, or items; see :meth:`NetworkSpec.as_given`."""
+        return self._inputs().as_given(X)
+
+    def taking(self, X: Any) -> tuple[TorchSpec, Any]:
+        """Rows of one dimension; see :meth:`NetworkSpec.taking`."""
+        X = X if self.dataset is None else rows_as_items(X)
+        source = as_source(X, None, needs_target=False)
+        return replace(self, dataset=source.dataset, held_out=None), source.rows
 
     def attributes(
         self, vector: np.ndarray, n_features: int, n_classes: int | None
@@ -417,6 +435,7 @@ class TorchSpec(NetworkSpec):
             self.train_transform,
             self.eval_transform,
             self.transform_scope,
+            self.row_dtype,
         )
 
     def _step_options(self, device: torch.device) -> StepOptions:
@@ -460,25 +479,16 @@ class TorchSpec(NetworkSpec):
         )
 
     def _criterion(self, n_classes: int | None) -> Any:
-        default = "MSELoss" if n_classes is None else "CrossEntropyLoss"
-        has_labels = n_classes is not None and self.n_targets is not None
-        if has_labels and self.n_codes is None:
-            default = "BCEWithLogitsLoss"
-        chosen = default if _is_auto(self.criterion) else self.criterion
-        found = find_class(chosen, nn, "criterion", "torch.nn")
-        if isinstance(found, type):
-            return found(**(self.criterion_params or {}))
-        if self.criterion_params:
-            raise ValueError("criterion_params need a class, not an instance")
-        if not callable(found):
-            raise TypeError(f"criterion={found!r} is neither a class nor callable")
-        return found
+        has_labels = self.n_targets is not None and self.n_codes is None
+        return make_criterion(
+            self.criterion, self.criterion_params, n_classes, has_labels=has_labels
+        )
 
     def _optimizer_builder(self, module: nn.Module) -> OptimizerBuilder:
         """What makes optimisers: that of the module's own parameters has groups."""
         found = find_builder(self.optimizer)
         params = {"lr": self.learning_rate_init, **(self.optimizer_params or {})}
-        if _is_auto(self.optimizer) and not {*params} & OWN_KERNELS:
+        if is_auto(self.optimizer) and not {*params} & OWN_KERNELS:
             params["fused"] = True  # the same steps in a quarter of the time
         groups = params.pop("param_groups", None)
         if groups is None:
@@ -487,8 +497,3 @@ class TorchSpec(NetworkSpec):
         return lambda parameters: found(
             group_parameters(parameters, names, groups), **params
         )
-
-
-def _is_auto(value: Any) -> bool:
-    """Whether the choice is left to the task."""
-    return isinstance(value, str) and value == "auto"

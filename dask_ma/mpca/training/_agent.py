@@ -14,7 +14,7 @@ from dask_ma.data import Shard, join_shard
 from dask_ma.engine import RankContext, Snapshot, State
 from dask_ma.exceptions import CheckpointError
 from dask_ma.mpca.networks._evaluation import mean_state, score_sums
-from dask_ma.mpca.networks._network import FitOutlook, Network, Scaling
+from dask_ma.mpca.networks._network import Network, Scaling
 from dask_ma.mpca.strategies._base import Strategy, Trainee
 from dask_ma.mpca.strategies._making import make_strategy
 from dask_ma.mpca.strategies._parameters import (
@@ -36,7 +36,7 @@ from dask_ma.mpca.training._notes import tell_of_divergence
 from dask_ma.mpca.training._params import Baseline, MPCAParams, MPCAResult
 from dask_ma.mpca.training._placing import restore_and_place
 from dask_ma.mpca.training._prefetch import Prefetcher
-from dask_ma.mpca.training._start import checked_start
+from dask_ma.mpca.training._start import checked_start, outlook_of
 from dask_ma.mpca.training._state import part_of, prefixed
 from dask_ma.mpca.training._targets import Targets, agree_on_targets, find_baseline
 from dask_ma.mpca.training._validation import make_scorer, score_of_rank, shard_of
@@ -70,8 +70,13 @@ def train(context: RankContext, arguments: Any, params: MPCAParams) -> MPCAResul
         The same on every rank, but for the history, which rank 0 keeps.
     """
     kept, params = restore_and_place(context, params)
-    dtypes = params.spec.dtypes
-    problem = agree_on_problem(context.group, arguments, params, dtypes=dtypes)
+    problem = agree_on_problem(
+        context.group,
+        arguments,
+        params,
+        dtypes=params.spec.dtypes,
+        small_targets=params.spec.small_targets,
+    )
     if params.validation is None:
         problem, validation = hold_out(context, problem, params)
     else:
@@ -207,6 +212,7 @@ class Trainer:
         """End what the rank has going on beside its steps."""
         if isinstance(self._sampler, Prefetcher):
             self._sampler.close()
+        self._network.end()
 
     # What updates bring ---------------------------------------------------------------
 
@@ -262,14 +268,8 @@ class Trainer:
         """Sums from which the score over all ranks follows."""
         params = self._params
         if self._scorer is not None:
-            from dask_ma.mpca.training import _scored  # with scikit-learn
-
-            kind = _scored.RankRegressor
-            if params.is_classifier:
-                kind = _scored.RankClassifier
             vector = self._network.unscaled(self._scored)
-            model = kind(params.spec, vector, self._classes())
-            return score_of_rank(model, rows, self._scorer)
+            return score_of_rank(params, vector, self._classes(), rows, self._scorer)
         return score_sums(
             self._network,
             self._scored,
@@ -343,10 +343,8 @@ class Trainer:
 
     def _begin_network(self) -> None:
         """Tell the network how long the fit may be, and what has been before."""
-        group = self._context.group
-        outlook = FitOutlook(
-            group.rank, group.size, self._params.max_iter, self._steps_of_epoch()
-        )
+        n_steps = self._steps_of_epoch()
+        outlook = outlook_of(self._context, self._params, self._problem, n_steps)
         self._network.begin(outlook, self._state["loss_curve"].tolist())
 
     def _make_sampler(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,22 @@ class RankModel(BaseEstimator):
         Its values.
     classes_ : ndarray of shape (n_classes,) or None
         Sorted labels.
+    is_flat : bool
+        Whether rows and predictions have one dimension each, and not the form in which
+        users give them.
     """
 
     def __init__(
-        self, spec: NetworkSpec, vector: np.ndarray, classes_: np.ndarray | None
+        self,
+        spec: NetworkSpec,
+        vector: np.ndarray,
+        classes_: np.ndarray | None,
+        is_flat: bool,
     ) -> None:
         self.spec = spec
         self.vector = vector
         self.classes_ = classes_
+        self.is_flat = is_flat
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -37,7 +46,18 @@ class RankModel(BaseEstimator):
     def _forward(self, X: Any) -> np.ndarray:
         """Predictions or probabilities."""
         n_classes = None if self.classes_ is None else len(self.classes_)
-        return self.spec.forward(self.vector, X, n_classes)
+        spec, rows = (self.spec, X) if self.is_flat else self.spec.taking(X)
+        return spec.forward(self.vector, rows, n_classes)
+
+    def _shaped(self, predicted: np.ndarray, *by_class: int) -> np.ndarray:
+        """Predictions in the shape of targets, maybe for each class."""
+        shape = self.spec.target_shape
+        if by_class and shape is None:
+            shape = (self.spec.n_targets or 1,)
+        n_values = len(predicted) * prod([*by_class, *(shape or ())])
+        if self.is_flat or shape is None or predicted.size != n_values:
+            return predicted
+        return predicted.reshape(len(predicted), *by_class, *shape)
 
 
 class RankClassifier(ClassifierMixin, RankModel):
@@ -47,15 +67,16 @@ class RankClassifier(ClassifierMixin, RankModel):
         """Labels of the likeliest classes, or whether rows have each label."""
         probabilities = self._forward(X)
         if self.spec.n_codes is not None:
-            return codes_of(probabilities, self.spec.n_codes)
+            return self._shaped(codes_of(probabilities, self.spec.n_codes))
         if self.spec.n_targets is not None:
-            return (probabilities > 0.5).astype(int)
+            return self._shaped((probabilities > 0.5).astype(int))
         labels: np.ndarray = np.asarray(self.classes_)[probabilities.argmax(axis=1)]
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities."""
-        return self._forward(X)
+        n_codes = self.spec.n_codes
+        return self._shaped(self._forward(X), *(() if n_codes is None else (n_codes,)))
 
 
 class RankRegressor(RegressorMixin, RankModel):
@@ -63,4 +84,4 @@ class RankRegressor(RegressorMixin, RankModel):
 
     def predict(self, X: Any) -> np.ndarray:
         """Predictions."""
-        return self._forward(X)
+        return self._shaped(self._forward(X))

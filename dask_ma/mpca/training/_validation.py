@@ -12,7 +12,7 @@ from dask_ma.comm import Group
 from dask_ma.data import Block, Shard, encode_labels
 
 if TYPE_CHECKING:
-    from dask_ma.mpca.training._scored import RankModel
+    from dask_ma.mpca.training._params import MPCAParams
 
 
 class ValidationRows(NamedTuple):
@@ -104,17 +104,28 @@ def make_scorer(chosen: Any) -> Callable[..., float] | None:
 
 
 def score_of_rank(
-    model: RankModel, shard: Shard, scorer: Callable[..., float]
+    params: MPCAParams,
+    vector: np.ndarray,
+    classes: np.ndarray | None,
+    shard: Shard,
+    scorer: Callable[..., float],
 ) -> np.ndarray:
     """Sums from which the mean score over ranks follows.
 
     Parameters
     ----------
-    model : RankModel
+    params : MPCAParams
+        Parameters of the fit.
+    vector : ndarray of shape (n_values,)
+        Values of the network, for rows as they are.
+    classes : ndarray of shape (n_classes,) or None
+        Sorted labels.
     shard : Shard
         Rows of this rank, perhaps none, y encoded.
     scorer : callable
-        ``scorer(estimator, X, y)`` or with `sample_weight`, where there are weights.
+        ``scorer(estimator, X, y)`` or with `sample_weight`, where there are weights. A
+        function of the user's gets rows and targets in the form in which they were
+        given; one of scikit-learn, chosen by name, has them with one dimension each.
 
     Returns
     -------
@@ -122,14 +133,22 @@ def score_of_rank(
         Weight of the rows, and the score times it, as of correct predictions; zeros
         where there are no rows, or where the score of these is NaN.
     """
+    from dask_ma.mpca.training import _scored  # with scikit-learn
+
     sums = np.zeros(4)
     if not shard.blocks:
         return sums
     parts = [block.X for block in shard.read()]
     X = sparse.vstack(parts, "csr") if shard.is_sparse else np.concatenate(parts)
     y = np.concatenate([block.y for block in shard.blocks])
-    if model.classes_ is not None and model.spec.n_targets is None:
-        y = model.classes_[y]
+    spec, is_flat = params.spec, isinstance(params.early_stopping, str)
+    if classes is not None and spec.n_targets is None:
+        y = classes[y]
+    if not is_flat:
+        X = spec.as_given(X)
+        y = y if spec.target_shape is None else y.reshape(len(y), *spec.target_shape)
+    kind = _scored.RankClassifier if params.is_classifier else _scored.RankRegressor
+    model = kind(spec, vector, classes, is_flat)
     weight = np.concatenate([block.weights() for block in shard.blocks])
     has_weights = any(block.sample_weight is not None for block in shard.blocks)
     options = {"sample_weight": weight} if has_weights else {}
