@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import LassoCV
 
 from dask_ma import SchMPLasso, SchMPLassoCV
-from dask_ma.schmp.l1 import _few_columns
+from dask_ma.schmp.l1 import _few_columns, _path
 
 LAYOUTS = [(1, "rows"), (3, "rows"), (3, "columns")]
 
@@ -114,3 +114,21 @@ def test_what_coordinate_descent_leaves_is_solved_for(rows, monkeypatch):
     monkeypatch.setattr(_few_columns, "minimize", lambda problem, start, gap: start)
     with pytest.warns(match="models of the path had not converged"):
         SchMPLasso.path(X, y, tol=1e-8)
+
+
+def test_no_rank_gets_all_columns_that_are_large(rows, monkeypatch):
+    """Where they are cut by columns; by rows each rank has its own rows of them."""
+    calls = []
+    fit_path = _path.fit_path
+    monkeypatch.setattr(
+        _path, "fit_path", lambda *given: calls.append(1) or fit_path(*given)
+    )
+    for layout, n_most, n_expected in [
+        ("columns", 8 * 90 * 12, 3),
+        ("columns", 8 * 90 * 12 - 1, 0),
+        ("rows", 0, 3),
+    ]:
+        calls.clear()
+        monkeypatch.setattr(_few_columns, "_MOST_BYTES", n_most)
+        SchMPLasso.path(*rows, alphas=30, n_ranks=3, layout=layout)
+        assert len(calls) == n_expected

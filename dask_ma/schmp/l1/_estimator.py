@@ -197,10 +197,10 @@ def slow_models(
     if not slow:
         return None
     return (
-        f"{len(slow)} of {n_models} models of the path had not converged after "
-        f"{max_iter} rounds: duality gaps of up to {max(slow):.1e} of the "
-        f"objective without coefficients, asked was tol={tol}, or its root of what is "
-        "reached; raise max_iter, tol or the smallest alpha, or scale the features"
+        f"{len(slow)} of {n_models} models of the path had not converged (max_iter="
+        f"{max_iter}): duality gaps of up to {max(slow):.1e} of the objective without "
+        f"coefficients, asked was tol={tol}, or its root of what is reached; raise "
+        "tol, the smallest alpha or max_iter, or scale the features"
     )
 
 

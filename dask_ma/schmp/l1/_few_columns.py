@@ -14,6 +14,7 @@ import numpy as np
 
 from dask_ma import _config
 from dask_ma.comm import broadcast
+from dask_ma.layouts._column_design import ColumnDesign
 from dask_ma.layouts._design import at_once
 from dask_ma.schmp.l1._gram import ScaledGram, WholeGram
 from dask_ma.schmp.l1._problem import Objective, Penalty
@@ -22,6 +23,7 @@ from dask_ma.schmp.l1._quadratic import Quadratic, certify, descend_path, minimi
 # For each model of a path: it would take some passes over the rows otherwise, and a
 # product of all columns takes as many passes as there are columns, but quick ones.
 _MOST_COLUMNS_EACH = 20
+_MOST_BYTES = 32 * 2**20  # of all columns together, where each rank is to get them
 _MOST_SWEEPS = 1000
 
 
@@ -49,6 +51,10 @@ def are_few_columns(objective: Objective, penalties: Sequence[Penalty]) -> bool:
     is_small = n_models > 1 and 0 < n_features < objective.n_rows
     if not is_small or n_features > most or objective.null <= 0:
         return False
+    # Columns lie with ranks so that none has to hold all of them.
+    if isinstance(objective.design, ColumnDesign):
+        if 8 * n_features * objective.n_rows > _MOST_BYTES:
+            return False
     penalty = penalties[0]
     # Others than the working sets know neither free coefficients nor uneven ridges.
     is_even = bool((penalty.l2 == penalty.l2[0]).all())
