@@ -134,6 +134,7 @@ class _RoundCallbacks:
         if sample_weight is not None:
             self._data["metadata"] = {"sample_weight": sample_weight}
         self._history: list[Record] = []
+        self._rounds: list[Any] = []
         self._to_attributes = to_attributes
         self._root: Any = None
         self.active = False
@@ -151,10 +152,19 @@ class _RoundCallbacks:
         if self.active:
             self._root.call_on_fit_task_end(estimator=self._estimator, **self._data)
 
+    def _context_of(self, record: Record) -> Any:
+        """That of the round; of one that is made again, after a loss, as before."""
+        while self._history and self._history[-1]["round"] >= record["round"]:
+            self._history.pop()
+        number = len(self._history)
+        if number == len(self._rounds):
+            self._rounds.append(self._root.subcontext(task_name="round"))
+        return self._rounds[number]
+
     def __call__(self, record: Record, fetch: Callable[[], Model]) -> bool:
         """Tell the callbacks of a round; whether one of them wants to stop."""
+        context = self._context_of(record)
         self._history.append(record)
-        context = self._root.subcontext(task_name="round")
         # Together with its end: only then is it certain that there is such a round.
         context.call_on_fit_task_begin(estimator=self._estimator, **self._data)
         return bool(

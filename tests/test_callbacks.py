@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dask_ma import MALDA, ButterflySGDClassifier, MASGDClassifier, MASGDRegressor
+from dask_ma._callbacks import _RoundCallbacks
 
 callback = pytest.importorskip(
     "sklearn.callback", reason="scikit-learn has callbacks from version 1.9 on"
@@ -221,3 +222,17 @@ def test_verbose_and_callbacks_together(place, data, capsys):
     recorder = Recorder(stop_at=4)
     MASGDClassifier(verbose=1, **PARAMS).set_callbacks(recorder).fit(*data)
     assert len(capsys.readouterr().out.splitlines()) == len(recorder.rounds) == 4
+
+
+def test_rounds_that_are_made_again(data):
+    """As after the loss of a worker: each has its context, and its last record."""
+    model, recorder = MASGDClassifier(**PARAMS), Recorder()
+    model.set_callbacks(recorder).fit(*data)
+    found = []
+    told = _RoundCallbacks(model, 3, (*data, None), lambda model: {"n_iter_": 0})
+    told.begin()
+    for number, time in [(1, 0.1), (2, 0.2), (3, 0.3), (2, 0.4), (3, 0.5)]:
+        told({"round": number, "time": time}, dict)
+        found = recorder.rounds[-1][0].history_
+        assert [record["round"] for record in found] == [*range(1, number + 1)]
+    assert [record["time"] for record in found] == [0.1, 0.4, 0.5]

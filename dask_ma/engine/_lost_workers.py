@@ -169,13 +169,8 @@ def wait_for_workers(
         waited = monotonic() - start
         if threads and (sum(threads.values()) >= n_ranks or waited >= patience):
             return threads
-        if client.status != "running":
-            # Nobody can tell of new ones.
-            raise NoWorkersError(
-                f"the client, or its cluster, was closed during the fit of {name}; "
-                "keep both until fit returns. With dask-ma.checkpoint.path a later fit "
-                "goes on from where this one had got to"
-            )
+        if client.status != "running":  # nobody can tell of new ones
+            raise _nobody_to_ask(client, name)
         longest = max(patience, _config.get_timeout("recovery.wait-for-any"))
         if waited >= longest:
             raise _nobody_left(name, waited)
@@ -231,6 +226,18 @@ def describe_memory(ended: Mapping[str, int]) -> str:
         "larger workers, smaller blocks of rows, fewer ranks for each worker "
         "(n_ranks), or have rows on disks (dask-ma.data.persist, "
         "dask-ma.data.memory-fraction)"
+    )
+
+
+def _nobody_to_ask(client: Client, name: str) -> NoWorkersError:
+    """Error of a fit that has lost its scheduler, too."""
+    if client.status in ("closing", "closed"):
+        lost = f"the client, or its cluster, was closed during the fit of {name}"
+    else:
+        lost = f"the fit of {name} has lost its workers and its scheduler"
+    return NoWorkersError(
+        f"{lost}; keep client and cluster until fit returns. With "
+        "dask-ma.checkpoint.path a later fit goes on from where this one had got to"
     )
 
 

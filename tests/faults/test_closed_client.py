@@ -1,12 +1,14 @@
 """A client, or a whole cluster, that is closed while a fit is under way."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
 from dask_ma import MASGDClassifier
+from dask_ma.engine._lost_workers import wait_for_workers
 from dask_ma.exceptions import FitFailedError, NoWorkersError
 
 SECONDS = 60  # until nobody trains any more
@@ -36,6 +38,15 @@ class Closing:
 
     def teardown(self, estimator, context):
         pass
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [("closed", "was closed during the fit of X"), ("connecting", "its scheduler;")],
+)
+def test_nobody_waits_for_workers_of_a_scheduler_that_has_gone(status, words):
+    with pytest.raises(NoWorkersError, match=words):
+        wait_for_workers(SimpleNamespace(status=status), "X", 2, 60.0)
 
 
 @pytest.mark.parametrize("what", ["client", "cluster"])

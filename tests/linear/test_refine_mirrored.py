@@ -1,5 +1,7 @@
 """A search that every rank makes, against the one that rank 0 makes for all."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,20 @@ def test_steps_up_here_and_down_there_do_not_cancel():
         changed[0, places] += rng.permutation([1, -1, 1, -1])
         marks.add(request(points=changed.view(np.float64)).mark())
     assert len(marks) == 2000
+
+
+def test_marks_tell_signs_halves_and_columns_apart():
+    points = np.random.default_rng(0).normal(size=(2, 40))
+    marks = set()
+    for first, second in combinations(range(80), 2):
+        changed = points.copy()
+        changed.ravel()[[first, second]] *= -1
+        marks.add(request(points=changed).mark())
+        changed.ravel()[[first, second]] /= -2
+        marks.add(request(points=changed).mark())
+    assert len(marks) == 2 * 80 * 79 // 2
+    columns = [np.array([each] * 2) for each in combinations(range(40), 3)]
+    assert len({request(columns=each).mark() for each in columns}) == len(columns)
 
 
 def test_a_mark_tells_the_shape_of_the_sums():

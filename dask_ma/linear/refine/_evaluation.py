@@ -58,7 +58,11 @@ class Request(NamedTuple):
 
 def _number_of(array: np.ndarray) -> int:
     """Number of an array, from the bits of all elements and their places."""
-    bits = np.asarray(array, np.float64).ravel().view(np.uint64)
+    bits = np.array(array, np.float64).ravel().view(np.uint64)
+    # A product alone tells nothing of what differs in high bits, such as signs.
+    bits ^= bits >> np.uint64(32)
+    bits *= np.uint64(_SPREAD)
+    bits ^= bits >> np.uint64(29)
     return int((bits * _factors(len(bits))).sum())
 
 
