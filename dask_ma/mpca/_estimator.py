@@ -170,6 +170,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
     def _take_over(self, result: MPCAResult, params: MPCAParams) -> None:
         super()._take_over(result, params)
         self._optimizer_state = result.optimizer_state
+        self._scaling = result.scaling
 
     def _warnings(
         self, result: MPCAResult, *, is_partial: bool
@@ -274,6 +275,7 @@ class MPCAEstimator(ModuleMixin, DistributedEstimator):
         if hasattr(self, "n_iter_"):
             changes["vector"] = self._vector()
             changes["optimizer_state"] = getattr(self, "_optimizer_state", None)
+            changes["scaling"] = getattr(self, "_scaling", None)
         return changes
 
     def _warm_changes(self) -> dict[str, Any]:

@@ -193,8 +193,8 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
     Where the standard deviation of y is above 3 or below a third, it trains a network
     whose outputs are multiplied by it, and takes features as those of
     :class:`MPCAClassifier`: so the unit of y does not matter. `loss_curve_` has the
-    losses of y as it is. A standard deviation is the root of the mean variance of the
-    columns of y.
+    losses of y as it is. Several columns have one standard deviation, the root of
+    their mean variance; where theirs are ten times apart, y is taken as it is.
     `coefs_` and `intercepts_` are those for the rows as they are. A `module` gets the
     rows as they are, and so does `partial_fit`.
 

@@ -13,7 +13,8 @@ from dask_ma import MPCAClassifier, MPCARegressor
 from dask_ma.data import Block, Shard
 from dask_ma.mpca.networks._mlp import MLPSpec
 from dask_ma.mpca.networks._network import Scaling
-from dask_ma.mpca.training._features import agree_on_scaling
+from dask_ma.mpca.training import _targets
+from dask_ma.mpca.training._features import agree_on_scaling, kept_scaling
 
 N_ROWS, SHIFT = 240, np.array([0.0, 300.0, -2000.0, 4.0, 60.0])
 
@@ -47,7 +48,7 @@ def scaling_of(rows, weight, n_ranks, run_ranks, is_classifier=False):
         given = None if weight is None else weight[mine]
         blocks = [Block(rows[mine], np.zeros(len(mine)), given, 0, None)]
         shard = Shard(blocks, rows.shape[1], rows.dtype)
-        return agree_on_scaling(group, shard, None if is_classifier else 0.5)
+        return agree_on_scaling(group, shard, None if is_classifier else np.ones(1))
 
     first, *others = run_ranks(program, n_ranks)
     for other in others:
@@ -270,3 +271,43 @@ def test_partial_fit_takes_rows_as_they_are(rows):
     assert abs(model.fit(X, y).coefs_[0] - theirs.coefs_[0]).max() > 1e-4
     expected = peer().partial_fit(X, y - y.mean())
     np.testing.assert_allclose(theirs.coefs_[0], expected.coefs_[0], rtol=1e-8)
+
+
+@pytest.mark.parametrize("solver", ["adam", "sgd"])
+@pytest.mark.parametrize("factor", [1e-6, 1e5])
+def test_partial_fit_goes_on_with_the_scaling_of_a_fit(rows, solver, factor):
+    X, y = rows[0] - SHIFT, rows[1] * factor
+    model = fit((X, y), solver=solver, max_iter=100)
+    before = model.score(X, y)
+    for _ in range(3):
+        model.partial_fit(X, y)
+    assert before > 0.5
+    assert model.score(X, y) > before - 0.05
+
+
+def test_columns_of_other_units_are_no_worse_for_it(rows):
+    """One scale for both would leave the small one where it begins, far off."""
+    X, y = rows[0] - SHIFT, rows[1]
+    Y = np.column_stack([1e5 * y, X[:, 1]])
+    model = fit((X, Y), max_iter=100)
+    assert np.square(model.predict(X) - Y)[:, 1].mean() < Y[:, 1].var()
+
+
+def test_state_of_features_alone():
+    shared = {"center": np.ones(3), "scale": np.full(3, 2.0)}
+    assert kept_scaling(shared).outputs == 1
+
+
+def test_moments_are_those_of_all_blocks(monkeypatch):
+    rng = np.random.default_rng(0)
+    y, weight = rng.integers(0, 255, (50, 2), dtype=np.uint8), rng.random(50)
+    blocks = [
+        Block(np.zeros((len(part), 1)), y[part], weight[part], number, None)
+        for number, part in enumerate(np.array_split(np.arange(50), 3))
+    ]
+    monkeypatch.setattr(_targets, "_AT_ONCE", 8)
+    found = _targets.moments_of(Shard(blocks, 1, np.dtype(float)), 2)
+    mean = np.average(y, axis=0, weights=weight)
+    np.testing.assert_allclose(found.mean, mean)
+    np.testing.assert_allclose(found.variation, weight @ (y - mean) ** 2)
+    assert (found.n_rows, found.weight) == (50, pytest.approx(weight.sum()))

@@ -238,7 +238,37 @@ def test_other_errors_of_a_module_are_its_own(rows):
         estimator(Wrong).fit(*rows)
 
 
+def test_errors_about_integers_that_are_missing_or_none_are_as_they_were(rows):
+    class Wrong(nn.Module):
+        def __init__(self, words):
+            super().__init__()
+            self.layer, self.words = nn.Linear(6, 3), words
+
+        def forward(self, X):
+            if self.words:
+                raise RuntimeError(self.words)
+            return self.layer(nn.functional.embedding(X.float(), torch.ones(9, 3)))
+
+    X = np.rint(3 * rows[0]).astype(int)
+    for words, match in [("it does not belong here", "^it"), ("", "^Expected ten")]:
+        with pytest.raises(RuntimeError, match=match):
+            estimator(Wrong(words)).fit(X, rows[1])
+
+
 # Random numbers -----------------------------------------------------------------------
+
+
+def test_a_fit_that_cannot_begin_gives_numbers_back(rows):
+    class Raising:
+        def on_fit_begin(self, network):
+            raise RuntimeError("not now")
+
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    model = estimator(dropping, torch={"callbacks": [Raising()]}, n_ranks=1)
+    with pytest.raises(RuntimeError, match="not now"):
+        model.fit(*rows)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def dropping():
@@ -410,3 +440,31 @@ def test_partial_fit_takes_the_targets_of_items(rows):
     model.partial_fit(AsTorchvision(X, values))
     with pytest.raises(ValueError, match="requires y to be passed"):
         estimator(lambda: linear(1), MPCARegressor).partial_fit(X)
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        nn.functional.mse_loss,
+        lambda output, target: (output - target).square().mean(),
+    ],
+)
+def test_outputs_that_would_be_repeated_are_refused(rows, criterion):
+    Y = rows[0][:, :2]
+    model = estimator(lambda: linear(1), MPCARegressor, {"criterion": criterion})
+    with pytest.raises(ValueError, match=r"shape \(\d+, 1\), not \(\d+, 2\)"):
+        model.fit(rows[0], Y)
+
+
+def test_a_score_of_ones_own_gets_numbers_that_do_not_wrap(rows):
+    y = (3 * rows[1] + 100).astype(np.uint8)
+    found = []
+
+    def score(estimator, X, y):
+        found.append(float(np.abs(np.diff(y)).sum()) / len(y))
+        return 0.0
+
+    estimator(
+        lambda: linear(1), MPCARegressor, early_stopping=score, n_ranks=1
+    ).fit(rows[0], y)  # fmt: skip
+    assert found and max(found) < 7

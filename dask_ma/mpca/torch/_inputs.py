@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -236,6 +237,11 @@ def _chained(
         yield following[0]
 
 
+# Each operation has words of its own: "Long", 'Long', long int. That of an embedding
+# says that it has none: "Expected tensor for argument #1 'indices' ...".
+_WANTS_FLOATS = re.compile(r"^(?!Expected tensor).*\b(Long|long int|int64)\b", re.S)
+
+
 def call(module: Any, value: Value) -> Any:
     """What a module returns: entries of a dict are arguments by name.
 
@@ -258,8 +264,7 @@ def call(module: Any, value: Value) -> Any:
             return module(**value)
         return module(*value) if isinstance(value, list | tuple) else module(value)
     except RuntimeError as error:
-        # Each operation has words of its own: "Long", 'Long', long int.
-        if not _has_integers(value) or "long" not in str(error).lower():
+        if not _has_integers(value) or not _WANTS_FLOATS.search(str(error)):
             raise
         raise ValueError(
             "the module gets integers, which one of its layers does not take: integers "

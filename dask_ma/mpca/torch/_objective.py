@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ class Objective:
         self._target_shape = target_shape
         self._n_codes = n_codes
         self._has_codes = n_targets is None or n_codes is not None
-        self._is_own = not type(criterion).__module__.startswith("torch.")
+        kind = criterion if isinstance(criterion, FunctionType) else type(criterion)
+        self._is_own = not kind.__module__.startswith("torch.")
         if isinstance(criterion, nn.Module):
             # A copy, as ranks in threads share what they were given.
             self._criterion = copy.deepcopy(criterion).float().to(device)
@@ -194,7 +196,11 @@ class Objective:
         else:
             expected = [(n_rows, self._n_classes)]
         is_free = self._is_own and self._n_classes is None
-        if found in expected or (is_free and (found or ())[:1] == (n_rows,)):
+        if found is None or found[:1] != (n_rows,):
+            is_free = False
+        elif main is output:  # fewer values than targets would be repeated
+            is_free &= np.prod(found) >= min(np.prod(shape) for shape in expected)
+        if found in expected or is_free:
             return
         wanted = " or ".join(map(str, expected))
         if found is None:

@@ -137,7 +137,11 @@ class TorchNetwork(Network):
             values = self.read(0, self.n_values)
             seed = outlook.seed ^ zlib.crc32(values.tobytes())
             self._random = RandomNumbers(self._device, seed)
-        self._call("on_fit_begin")
+        try:
+            self._call("on_fit_begin")
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> None:
         """Give other code its random numbers back."""

@@ -206,6 +206,7 @@ class Trainer:
             timeline,
             self._notes,
             baseline,
+            self._scaling,
         )
 
     def close(self) -> None:
@@ -462,7 +463,7 @@ class Trainer:
         """Targets of all ranks, where there are no classes; a collective call then."""
         problem, params = self._problem, self._params
         if params.has_classes or params.n_codes is not None:
-            return Targets(np.zeros(0), 0.0, None)
+            return Targets(np.zeros(0), np.zeros(0), None)
         return agree_on_targets(self._context.group, problem.shard, params.n_targets)
 
     def _find_scaling(self, kept: State | None) -> Scaling | None:
@@ -472,9 +473,9 @@ class Trainer:
         # The parts that `partial_fit` gets tell too little about the features.
         group, params, shard = self._context.group, self._params, self._problem.shard
         if not params.spec.has_scaling or params.keep_optimizer:
-            return None
-        half_variance = None if params.is_classifier else self._targets.half_variance
-        return agree_on_scaling(group, shard, half_variance)
+            return params.scaling
+        variance = None if params.is_classifier else self._targets.variance
+        return agree_on_scaling(group, shard, variance)
 
     def _classes(self) -> np.ndarray | None:
         """Sorted labels; the numbers of its columns where y has several labels."""

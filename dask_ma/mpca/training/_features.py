@@ -14,11 +14,12 @@ from dask_ma.mpca.networks._network import Scaling
 
 _FAR = 5.0  # standard deviations
 _LARGE = 10.0  # a standard deviation
+_APART = 10.0  # times the standard deviation of another column of targets
 _OFF = 3.0  # a standard deviation of targets, or the inverse of one
 
 
 def agree_on_scaling(
-    group: Group, shard: Shard, half_variance: float | None
+    group: Group, shard: Shard, target_variance: np.ndarray | None
 ) -> Scaling | None:
     """Scales of the features and targets, if they need any; a collective call.
 
@@ -34,16 +35,18 @@ def agree_on_scaling(
         This rank.
     shard : Shard
         Its rows; the weights of all ranks have a sum above 0.
-    half_variance : float or None
-        Of the targets, the mean over columns; None for a classifier, whose outputs are
-        scores of labels, near 1.
+    target_variance : ndarray of shape (n_targets,) or None
+        Of each column of y; None for a classifier, whose outputs are scores of labels,
+        near 1.
 
     Returns
     -------
     scaling : Scaling or None
-        Outputs of a regression are scaled by the standard deviation of the targets
-        where that is above 3 or below a third. Where it is neither, large features are
-        left as they are: outputs as large as the targets may be made of them.
+        Outputs of a regression are scaled by the standard deviation of the targets, the
+        root of the mean variance, where that is above 3 or below a third, unless those
+        of columns are ten times apart: the smaller ones would begin far off. Where they
+        are not scaled, large features are left as they are: outputs as large as the
+        targets may be made of them.
 
         Otherwise the center is the weighted mean of each feature, and the scale its
         standard deviation, but 1 where that is less, if a feature is more than five
@@ -51,14 +54,14 @@ def agree_on_scaling(
         as they are the means of the far features, and 1. None if there is nothing to
         scale. The same on every rank.
     """
-    outputs = np.array(_scale_of(half_variance))
+    outputs = np.array(_scale_of(target_variance))
     mean, variance, is_known = _moments(group, shard)
     with np.errstate(over="ignore", invalid="ignore"):
         # What a square is more than that of the mean may be rounding, below 0 even.
         is_far = is_known & (mean != 0) & (mean**2 > _FAR**2 * variance)
         is_large = is_known & (variance > _LARGE**2)
     ones = np.ones(len(mean))
-    if half_variance is not None and outputs == 1:
+    if target_variance is not None and outputs == 1:
         return Scaling(np.where(is_far, mean, 0.0), ones) if is_far.any() else None
     if not (is_far.any() or is_large.any()):
         nothing = Scaling(np.zeros(len(mean)), ones, outputs)
@@ -67,11 +70,16 @@ def agree_on_scaling(
     return Scaling(np.where(is_known, mean, 0.0), scale, outputs)
 
 
-def _scale_of(half_variance: float | None) -> float:
+def _scale_of(variance: np.ndarray | None) -> float:
     """Standard deviation of targets for which it is to be allowed, or else 1."""
-    spread = np.sqrt(2 * (half_variance or 0.0))
+    if variance is None:
+        return 1.0
+    varying = variance[variance > 0]
+    if not len(varying) or varying.max() > _APART**2 * varying.min():
+        return 1.0
+    spread = float(np.sqrt(np.mean(variance)))
     is_moderate = 1 / _OFF <= spread <= _OFF
-    return 1.0 if is_moderate or not 0 < spread < np.inf else float(spread)
+    return 1.0 if is_moderate or not 0 < spread < np.inf else spread
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
@@ -88,7 +96,7 @@ def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
     """
     if "scale" not in shared:
         return None
-    return Scaling(*(shared[name] for name in Scaling._fields))
+    return Scaling(**{name: shared[name] for name in Scaling._fields if name in shared})
 
 
 def unscaled_tol(tol: float | None, scaling: Scaling | None) -> float | None:

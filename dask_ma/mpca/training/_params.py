@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_ma._settings import Settings
-from dask_ma.mpca.networks._network import NetworkSpec
+from dask_ma.mpca.networks._network import NetworkSpec, Scaling
 from dask_ma.mpca.training._validation import ValidationRows
 from dask_ma.supervised import ValidationParams
 
@@ -38,6 +38,8 @@ class MPCAParams(ValidationParams):
         asked for.
     keep_optimizer : bool
         Whether what the optimisers remember is wanted after the fit.
+    scaling : Scaling or None
+        What the network has scaled rows and outputs by so far, if it goes on.
     """
 
     spec: NetworkSpec
@@ -56,6 +58,7 @@ class MPCAParams(ValidationParams):
     optimizer_state: dict[str, Any] | None = field(default=None, repr=False)
     validation: ValidationRows | None = field(default=None, repr=False)
     keep_optimizer: bool = False
+    scaling: Scaling | None = field(default=None, repr=False)
 
 
 class Baseline(NamedTuple):
@@ -96,6 +99,8 @@ class MPCAResult(NamedTuple):
         What the user is to know of the rows.
     baseline : Baseline
         What the losses are to be compared with.
+    scaling : Scaling or None
+        What the network has scaled rows and outputs by.
     """
 
     fitted: dict[str, Any]
@@ -105,3 +110,4 @@ class MPCAResult(NamedTuple):
     timeline: np.ndarray | None
     notes: tuple[str, ...] = ()
     baseline: Baseline = Baseline()
+    scaling: Scaling | None = None

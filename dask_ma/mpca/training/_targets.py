@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import entr
+from sklearn.utils import gen_batches
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
@@ -15,6 +16,7 @@ from dask_ma.supervised import Problem
 
 _FAR = 0.5  # of a standard deviation between the mean of a rank and that of all
 _ROUNDING = 1e-24  # of the square of the mean
+_AT_ONCE = 2**18  # targets, of which there are copies
 _UNLIKELY = 4.0  # times what is to be expected of a random draw
 
 
@@ -44,15 +46,20 @@ class Targets(NamedTuple):
     ----------
     mean : ndarray of float64, shape (n_targets,)
         Weighted mean over all rows; one element for a y of one dimension.
-    half_variance : float
-        Of the targets, the mean over columns: the loss of predicting the mean.
+    variance : ndarray of float64, shape (n_targets,)
+        Of each column.
     uneven : str or None
         Says so if the targets of some rank are not a random draw from all.
     """
 
     mean: np.ndarray
-    half_variance: float
+    variance: np.ndarray
     uneven: str | None
+
+    @property
+    def half_variance(self) -> float:
+        """The mean over columns: the loss of predicting the mean."""
+        return float(np.mean(self.variance)) / 2 if len(self.variance) else 0.0
 
     @property
     def mean_square(self) -> float:
@@ -91,7 +98,7 @@ def agree_on_targets(group: Group, shard: Shard, n_targets: int | None) -> Targe
     variance = (variation + weights @ (means - mean) ** 2) / weights.sum()
     variance[variance <= _ROUNDING * mean**2] = 0  # what is left of a constant
     uneven = _describe_uneven(found, mean, np.sqrt(variance))
-    return Targets(mean, float(np.mean(variance)) / 2, uneven)
+    return Targets(mean, variance, uneven)
 
 
 def find_baseline(
@@ -145,12 +152,19 @@ def moments_of(shard: Shard, n_targets: int) -> Moments:
     moments : Moments
         Zeros for no rows.
     """
-    weight = np.concatenate([np.zeros(0), *(b.weights() for b in shard.blocks)])
-    parts = [np.reshape(block.y, (len(block.y), n_targets)) for block in shard.blocks]
-    y = np.concatenate([np.zeros((0, n_targets)), *parts])
-    total = float(weight.sum())
-    mean = weight @ y / total if total else np.zeros(n_targets)
-    return Moments(len(y), total, mean, weight @ (y - mean) ** 2)
+    parts = [
+        (block.weights()[part], np.reshape(block.y[part], (-1, n_targets)))
+        for block in shard.blocks
+        for part in gen_batches(len(block.y), max(1, _AT_ONCE // n_targets))
+    ]
+    total = float(sum(weight.sum() for weight, _ in parts))
+    mean = np.zeros(n_targets)
+    for weight, y in parts if total else ():
+        mean += weight @ y.astype(np.float64, copy=False) / total
+    variation = np.zeros(n_targets)
+    for weight, y in parts:
+        variation += weight @ (y - mean) ** 2
+    return Moments(shard.n_rows, total, mean, variation)
 
 
 def _describe_uneven(

@@ -147,6 +147,8 @@ def score_of_rank(
     if not is_flat:
         X = spec.as_given(X)
         y = y if spec.target_shape is None else y.reshape(len(y), *spec.target_shape)
+    if not params.is_classifier:
+        y = y.astype(np.float64, copy=False)  # bytes would wrap in what is made of them
     kind = _scored.RankClassifier if params.is_classifier else _scored.RankRegressor
     model = kind(spec, vector, classes, is_flat)
     weight = np.concatenate([block.weights() for block in shard.blocks])
