@@ -231,12 +231,9 @@ def describe_memory(ended: Mapping[str, int]) -> str:
 
 def _nobody_to_ask(client: Client, name: str) -> NoWorkersError:
     """Error of a fit that has lost its scheduler, too."""
-    if client.status in ("closing", "closed"):
-        lost = f"the client, or its cluster, was closed during the fit of {name}"
-    else:
-        lost = f"the fit of {name} has lost its workers and its scheduler"
     return NoWorkersError(
-        f"{lost}; keep client and cluster until fit returns. With "
+        f"the client was closed, or lost its scheduler, during the fit of {name} (it "
+        f"is {client.status!r}); keep client and cluster until fit returns. With "
         "dask-ma.checkpoint.path a later fit goes on from where this one had got to"
     )
 

@@ -288,8 +288,8 @@ class RunMonitor:
         """Say so if it was the client that has gone."""
         if self._client.status in ("closing", "closed"):
             raise FitFailedError(
-                f"the client, or its cluster, was closed during the fit of "
-                f"{self._run.name}; keep both until fit returns"
+                "the client was closed, or lost its scheduler, during the fit of "
+                f"{self._run.name}; keep client and cluster until fit returns"
             ) from error
 
     def _note_leaving(self, gone: set[str]) -> None:

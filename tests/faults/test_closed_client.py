@@ -40,12 +40,9 @@ class Closing:
         pass
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [("closed", "was closed during the fit of X"), ("connecting", "its scheduler;")],
-)
-def test_nobody_waits_for_workers_of_a_scheduler_that_has_gone(status, words):
-    with pytest.raises(NoWorkersError, match=words):
+@pytest.mark.parametrize("status", ["closed", "connecting"])
+def test_nobody_waits_for_workers_of_a_scheduler_that_has_gone(status):
+    with pytest.raises(NoWorkersError, match=f"during the fit of X .*is '{status}'"):
         wait_for_workers(SimpleNamespace(status=status), "X", 2, 60.0)
 
 
@@ -62,7 +59,7 @@ def test_it_is_named(what):
         model.set_callbacks(Closing(client if what == "client" else cluster))
         with pytest.raises(
             (FitFailedError, NoWorkersError),
-            match="client, or its cluster, was closed during the fit of MASGD",
+            match="client was closed, or lost its scheduler, during the fit of MASGD",
         ):
             model.fit(X, (X[:, 0] > 0).astype(int))
         client.close()

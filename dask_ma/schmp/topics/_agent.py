@@ -191,10 +191,7 @@ def _to_model(found: dict[str, Any], params: GibbsParams) -> Model:
 def _of_sparse(
     parts: list[ModelPart], n_samples: int, params: GibbsParams
 ) -> np.ndarray:
-    """Counts, or means of samples, plus prior, of which sparse blocks have the counts.
-
-    The blocks are lost one after the other.
-    """
+    """Counts, or means of samples, plus prior, of sparse blocks; these are lost."""
     n_topics, n_words = params.n_components, params.n_features
     prior = params.as_table(_prior(parts[0].shared, params))
     # The only array of this size that there ever is.

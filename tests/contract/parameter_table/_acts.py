@@ -87,7 +87,7 @@ _BUTTERFLY = {
     **_SGD,
     "batch_size": acts(5),
     "mixing": acts("allreduce", n_ranks=4),
-    "mixing_period": acts(2, n_ranks=2, batch_size=5),
+    "mixing_period": acts(3, n_ranks=2, batch_size=5),
     "learning_rate": acts("invscaling"),
     "preconditioner": acts(None),
     "n_ranks": acts(2),
