@@ -1,5 +1,7 @@
 """What belongs to the items of streams, data sets and bags, and integers among rows."""
 
+import os
+
 import dask.array as da
 import dask.bag as db
 import numpy as np
@@ -66,6 +68,33 @@ def test_one_rank_weighs_a_stream_as_rows_in_that_order(rows):
     how = {"n_ranks": 1, "shuffle": False, "class_weight": {0: 1.0, 1: 4.0, 2: 0.5}}
     ours, theirs = (estimator(**how).fit(*g) for g in ((Stream(X, y),), (X, y)))
     np.testing.assert_allclose(ours.vector_, theirs.vector_, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_only_workers_see_the_files(rows, processes, is_stream):
+    """Of a data set that has no `targets` either."""
+    X, y = rows
+    client = os.getpid()
+
+    def read():
+        if os.getpid() == client:
+            raise FileNotFoundError("on the disks of workers")
+        return list(zip(X, y.tolist(), strict=True))
+
+    class Files(IterableDataset):
+        def __iter__(self):
+            return iter(read())
+
+    class Numbered(Dataset):
+        def __len__(self):
+            return len(X)
+
+        def __getitem__(self, number):
+            return read()[number]
+
+    items = Files() if is_stream else Numbered()
+    model = estimator(max_iter=30, learning_rate_init=0.03).fit(items)
+    assert model.score(X, y) > 0.8
 
 
 def test_what_belongs_to_no_item_of_a_stream_is_refused(rows):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_ma.data import is_dask_collection, refuse_unfinished
+from dask_ma.data import current_client, is_dask_collection, refuse_unfinished
 from dask_ma.mpca.inputs._fields import Fields, pack_rows
 from dask_ma.mpca.inputs._rows import flat_rows, has_target, input_of
 
@@ -233,7 +234,7 @@ def _of_dataset(dataset: Any, y: Any, needs_target: bool) -> Source:
                 "of their own: have it give pairs of an input and its target, or give "
                 "a Dataset with __getitem__ and y"
             )
-        y = _targets_of_stream(dataset)
+        y = _on_a_worker(_targets_of_stream, dataset)
     elif y is None and needs_target:
         y = _targets_of_items(dataset)
     n_items = len(dataset) if y is None else len(y)
@@ -247,6 +248,22 @@ def _targets_of_items(dataset: Any) -> np.ndarray:
         known = dataset.tensors[-1]
     if known is not None:
         return np.asarray(known)
+    return _on_a_worker(_targets_by_number, dataset)
+
+
+def _on_a_worker(function: Callable[[Any], np.ndarray], dataset: Any) -> np.ndarray:
+    """What a function finds in a data set, whose files only workers may see."""
+    client = current_client()
+    if client is None or not client.nthreads():
+        return function(dataset)
+    key = f"dask_ma-items-{uuid.uuid4().hex}"
+    future = client.submit(function, dataset, key=key, pure=False)
+    found: np.ndarray = future.result()
+    return found
+
+
+def _targets_by_number(dataset: Any) -> np.ndarray:
+    """Targets of all items of a data set that has a length."""
     return np.stack(list(_targets(dataset[i] for i in range(len(dataset)))))
 
 
