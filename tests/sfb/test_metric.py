@@ -539,3 +539,15 @@ def test_batches_that_are_taken_together(kind, content, monkeypatch):
         looks.append(len(picked))
     np.testing.assert_allclose(*found, rtol=1e-6)
     assert looks[0] < looks[1] / 2
+
+
+def test_rows_of_pairs_without_x_are_advised_to_be_rows():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(40, 2, 3))
+    labels = np.tile([1, -1], 20)
+    model = SFBMetricLearner(2, loss="logistic", random_state=0, max_iter=2)
+    with pytest.raises(ValueError, match=r"X is None, .* np\.arange\(2 \* len\(A\)\)"):
+        model.fit(None, pairs=A, pair_labels=labels)
+    pairs = np.arange(2 * len(A)).reshape(-1, 2)
+    model.fit(A.reshape(-1, A.shape[-1]), pairs=pairs, pair_labels=labels)
+    assert model.predict(A).shape == (40,)

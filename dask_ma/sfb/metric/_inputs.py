@@ -48,6 +48,12 @@ def tuples_of(
         return sample_weight, None
     if y is not None:
         raise ValueError("y and pairs cannot both be learnt from; pass one of them")
+    if X is None:
+        raise ValueError(
+            "X is None, expected rows, of which pairs have the numbers; of an array of "
+            "shape (n_pairs, 2, n_features) the rows are A.reshape(-1, A.shape[-1]), "
+            "and the pairs np.arange(2 * len(A)).reshape(-1, 2)"
+        )
     tuples = check_tuples(pairs, pair_labels, known_length(X))
     loss, width = estimator.loss, tuples.rows.shape[1]
     if loss == "nca" or (width == 3) != (loss == "triplet"):
