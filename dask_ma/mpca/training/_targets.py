@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import entr
-from sklearn.utils import gen_batches
 
 from dask_ma.comm import Group, allgather
 from dask_ma.data import Shard
@@ -152,19 +152,25 @@ def moments_of(shard: Shard, n_targets: int) -> Moments:
     moments : Moments
         Zeros for no rows.
     """
-    parts = [
-        (block.weights()[part], np.reshape(block.y[part], (-1, n_targets)))
-        for block in shard.blocks
-        for part in gen_batches(len(block.y), max(1, _AT_ONCE // n_targets))
-    ]
-    total = float(sum(weight.sum() for weight, _ in parts))
-    mean = np.zeros(n_targets)
-    for weight, y in parts if total else ():
-        mean += weight @ y.astype(np.float64, copy=False) / total
-    variation = np.zeros(n_targets)
-    for weight, y in parts:
+    total = float(sum(block.weights().sum() for block in shard.blocks))
+    mean, variation = np.zeros((2, n_targets))
+    for weight, y in _pieces(shard, n_targets) if total else ():
+        mean += weight @ y / total
+    for weight, y in _pieces(shard, n_targets):
         variation += weight @ (y - mean) ** 2
     return Moments(shard.n_rows, total, mean, variation)
+
+
+def _pieces(shard: Shard, n_targets: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Weights and targets of some rows at a time, as floats row by row."""
+    step = max(1, _AT_ONCE // n_targets)
+    for block in shard.blocks:
+        weight = block.weights()
+        for start in range(0, len(block.y), step):
+            part = slice(start, start + step)
+            y = np.reshape(block.y[part], (-1, n_targets))
+            # Sums of columns that lie apart in memory would be rounded otherwise.
+            yield weight[part], np.ascontiguousarray(y, dtype=np.float64)
 
 
 def _describe_uneven(
