@@ -82,8 +82,9 @@ class SFBDictionaryLearning(FittedDictionary):
     dict_init : array-like of shape (n_components, n_features), default=None
         Atoms to start from; longer ones are divided by their lengths. None takes rows
         at random, or singular vectors of some rows where their objective is less than
-        half as large; these are looked at with up to 256 features, no more atoms than
-        features and `communication` other than "outputs".
+        half as large, whatever the weights of rows. These are looked at with up to 256
+        features, no more atoms than features, two rows or more for each feature,
+        atoms of any sign, and `communication` other than "outputs".
     transform_algorithm : {"greedy_cd", "fista", "cd", "lars", "omp", "threshold"} or \
             None, default=None
         How :meth:`transform` finds codes; None is as in the fit. The first four give

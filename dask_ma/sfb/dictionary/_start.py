@@ -10,9 +10,8 @@ from dask_ma.sfb.dictionary._codes import ROUGH, lasso_codes
 from dask_ma.sfb.dictionary._params import DictionaryParams
 from dask_ma.sfb.dictionary._rows import Rows, first_atoms
 
-_MOST_FEATURES = (
-    256  # their singular vectors are found within the time of a few batches
-)
+# Of so many, singular vectors are found within the time of a few batches.
+_MOST_FEATURES = 256
 _LEAST_SAMPLE = 256
 # Rows have the shape of the data, and mostly lead lower than vectors that are as good.
 _MUCH_LESS = 0.5
@@ -21,8 +20,8 @@ _MUCH_LESS = 0.5
 def start_of(context: RankContext, rows: Rows, params: DictionaryParams) -> np.ndarray:
     """Rows at random or singular vectors of a sample of them; a collective call.
 
-    With no more atoms than features and a small penalty, codes on atoms at right angles
-    are far shorter than on rows that are alike.
+    Weights of rows do not count here. With no more atoms than features and a small
+    penalty, codes on atoms at right angles are far shorter than on rows that are alike.
 
     Parameters
     ----------
