@@ -184,7 +184,8 @@ def test_each_evaluation_is_a_round_and_a_pass(binary):
 def test_refinement_begins_at_the_mean_of_the_rounds(binary):
     X, y = binary
     params = {**HYBRID, "max_iter": 3, "average": True, "loss": "log_loss"}
-    model = MASGDClassifier(**params, n_ranks=2).fit(X, y)
+    # So that none of the three brings too little for another.
+    model = MASGDClassifier(**params, n_iter_no_change=5, n_ranks=2).fit(X, y)
     before, after = model.history_[2:4]
     assert after["objective"] == pytest.approx(before["objective"], rel=1e-12)
 
@@ -207,7 +208,7 @@ def test_the_gradient_paradigm_can_be_refined_too(binary):
 def test_the_first_pass_that_brings_little_is_the_last_one(binary, objective, n_ranks):
     X, y = binary
     y = np.where(np.arange(120) % 9 == 0, 1 - y, y)  # no plane divides the classes
-    params = {"loss": "log_loss", "tol": 0.0025, "local_epochs": 1, "random_state": 0}
+    params = {"loss": "log_loss", "tol": 0.05**3, "local_epochs": 1, "random_state": 0}
     models = [
         MASGDClassifier(**params, n_ranks=n_ranks, refine=refine).fit(X, y)
         for refine in ("auto", None)

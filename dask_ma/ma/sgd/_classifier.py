@@ -101,8 +101,8 @@ class MASGDClassifier(LinearClassifierMixin, LinearMA):
     n_iter_no_change : int or "auto", default="auto"
         Passes over the rows without improvement before the rounds end; a round of
         `local_epochs` above 1 counts as one. "auto" is 5, as in scikit-learn, but one
-        pass that improves the objective by less than the root of `tol`, 3 % by default,
-        is enough where a refinement goes on from there faster: with
+        pass that improves the objective by less than the cube root of `tol`, 10 % by
+        default, is enough where a refinement goes on from there faster: with
         ``learning_rate="auto"``, without an L1 penalty, and with a `refine_max_iter` of
         64 or more.
     class_weight : dict, "balanced" or None, default=None
