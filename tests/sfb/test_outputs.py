@@ -16,7 +16,7 @@ from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
 from dask_ma.sfb.metric import _models
-from dask_ma.sfb.model import _rows
+from dask_ma.sfb.model import _matrix, _rows
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.prox import L1, L2, NoPenalty
 
@@ -146,7 +146,11 @@ def test_rows_of_the_next_batch_while_sums_are_under_way(
     monkeypatch.setattr(_rows, "_CHUNK", 0)
     params = {"solver": "sgd", "max_iter": 1, "tol": None, "random_state": 0}
     params |= {"n_ranks": n_ranks, "batch_size": 30, "communication": "outputs"}
-    SFBLogisticRegression(**params, refine=False).fit(X[:240], y[:240])
+    model = SFBLogisticRegression(**params, refine=False).fit(X[:240], y[:240])
+    factors = model.__class__(**{**params, "communication": "factors"}, refine=False)
+    factors.fit(X[:240], y[:240])
+    for one, other in zip(model.history_, factors.history_, strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
     n_batches = -(-240 // (30 * n_ranks))
     expected = "n" + (n_batches - 1) * "pnt" + "p.t"
     of_objective = "np" + (-(-240 // (64 * n_ranks)) - 1) * "npt" + ".t"
@@ -154,6 +158,14 @@ def test_rows_of_the_next_batch_while_sums_are_under_way(
         expected, of_objective = "nn.", "n."
     for marks in seen.values():
         assert marks == expected + of_objective
+
+
+@pytest.mark.parametrize("content", ["factors", "outputs"])
+def test_zeros_need_not_be_transposed(monkeypatch, content):
+    """They lie as a rank keeps them, and so do some outputs of them."""
+    monkeypatch.setattr(_matrix, "transposed_copy", None)
+    params = {"solver": "sgd", "max_iter": 1, "tol": None, "random_state": 0}
+    SFBLogisticRegression(communication=content, n_ranks=2, **params).fit(X, y)
 
 
 @pytest.mark.parametrize(("n_ranks", "widths"), [(2, [2, 2, 3]), (3, [1, 2, 2, 2])])
