@@ -328,8 +328,8 @@ class BroadcastEngine:
             return float("nan")
         has_shared_loss = type(model).share_loss is not FactorModel.share_loss
         if self._shares is not None and has_shared_loss:
-            batches = self._source.read(self.matrix.shape[0])
-            return self._shared_by(self._shares).loss(self.matrix, batches)
+            shared = self._shared_by(self._shares)
+            return shared.loss(self.matrix, self._source.read(shared.n_read))
         matrix = self.whole()
         with self._log.computing("evaluate"):
             for batch in self._source.read(matrix.shape[0]):

@@ -20,6 +20,7 @@ _MOST_VALUES = 2**21
 # Products of elements with outputs of a rank from which on half a batch takes longer
 # than its sums are under way; and ranks, each of which sends its sums to all others.
 _MUCH, _FEW_RANKS = 4e6, 4
+_LONGER = 4  # times as many values are found at a time as where a rank has all outputs
 
 
 class SharedOutputs:
@@ -162,6 +163,15 @@ class SharedOutputs:
         if before is not None:
             total += self._losses(*before[:2], self._shares.take(before[2]))
         return total
+
+    @property
+    def n_read(self) -> int:
+        """Values of a row that are found at a time, for as many rows as losses want.
+
+        A large matrix is then read less often. There are as many values of the rows of
+        all ranks, with a part of the outputs each, however many ranks there are.
+        """
+        return max(1, self._shares.n_outputs // _LONGER)
 
     def _losses(
         self,

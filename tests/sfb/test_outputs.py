@@ -160,6 +160,25 @@ def test_rows_of_the_next_batch_while_sums_are_under_way(
         assert marks == expected + of_objective
 
 
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_losses_of_as_many_values_on_any_number_of_ranks(monkeypatch, n_ranks):
+    """A large matrix is read once for four times as many as where it is whole."""
+    sizes, plain = [], _shared.SharedOutputs._losses
+
+    def losses(self, some, found, sums):
+        sizes.extend(values.size for values, _ in found)
+        return plain(self, some, found, sums)
+
+    monkeypatch.setattr(_shared.SharedOutputs, "_losses", losses)
+    labels, n_values = np.arange(9600) % 240, 240 * 100
+    rows = sparse.random_array((9600, 20), density=0.1, format="csr", rng=0)
+    monkeypatch.setattr(_rows, "_CHUNK", n_values)
+    params = {"solver": "sgd", "max_iter": 1, "tol": None, "communication": "outputs"}
+    SFBLogisticRegression(refine=False, n_ranks=n_ranks, **params).fit(rows, labels)
+    assert max(sizes) == 4 * n_values
+    assert sum(sizes) == 9600 * 240
+
+
 @pytest.mark.parametrize("content", ["factors", "outputs"])
 def test_zeros_need_not_be_transposed(monkeypatch, content):
     """They lie as a rank keeps them, and so do some outputs of them."""
