@@ -7,8 +7,9 @@ first fit to each loads modules and does not count. Cases are
 - ``outputs``: softmax with ``communication="outputs"`` on sparse rows of a few words,
   with labels of many classes, one pass of "sgd" with batches of the same rows;
 - ``metric``: learnt distances of Fashion-MNIST, 784 features to 50, by default passes
-  (``--metric-passes``), with a rank for each process; and the part of the test rows
-  that three neighbours name rightly.
+  (``--metric-passes``), with a rank for each process, which share the steps out, also
+  where "auto" would not; and the part of the test rows that three neighbours name
+  rightly.
 
 For each number of processes the seconds by the clock and their median, the time of the
 last pass, what of it was computing and waiting (means over ranks), seconds of the
@@ -92,7 +93,11 @@ def metric(args: argparse.Namespace) -> Case:
 
     def model(n_processes: int) -> SFBMetricLearner:
         return SFBMetricLearner(
-            50, max_iter=passes or "auto", random_state=0, n_ranks=n_processes
+            50,
+            max_iter=passes or "auto",
+            communication=args.metric_content if n_processes > 1 else "auto",
+            random_state=0,
+            n_ranks=n_processes,
         )
 
     def quality(fitted: SFBMetricLearner) -> float:
@@ -161,6 +166,7 @@ def main() -> None:
     add("--shape", type=int, nargs=4, default=[200_000, 50_000, 1000, 30])
     add("--batch", type=int, default=1024, help="rows of all processes")
     add("--metric-rows", type=int, default=20_000)
+    add("--metric-content", default="full_matrix", help="of two processes")
     add("--metric-passes", type=int, default=0, help="0 for the default")
     add("--pairs", type=int, nargs="+", default=[2, 7], help="of fits, for each case")
     args = parser.parse_args()
