@@ -38,7 +38,7 @@ from dask_ma.sfb.exchange._staleness import Staleness
 from dask_ma.sfb.model._factors import Factors, stack
 from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._model import Batch, FactorModel, factors_of, view_of
-from dask_ma.sfb.model._source import RowSource, Source
+from dask_ma.sfb.model._source import Ahead, RowSource, Source
 
 
 class BroadcastEngine:
@@ -143,7 +143,7 @@ class BroadcastEngine:
     def run_pass(self) -> None:
         """Go over the rows of all ranks once; a collective call."""
         self._model.begin_pass(self.matrix)
-        batches = self._source.batches(self.n_steps, self.n_passes)
+        batches = Ahead(self._source.batches(self.n_steps, self.n_passes))
         if self._shares is not None or self.communication == "alone":
             run = self._run_alone if self._shares is None else self._run_shared
             run(batches)
@@ -158,7 +158,7 @@ class BroadcastEngine:
             if self._matrices is None:
                 self._exchange_factors(factors)
             else:
-                self._exchange_matrices(factors)
+                self._exchange_matrices(factors, batches)
             is_last = step == n_exchanges - 1
             # Where ranks differ, the last penalty comes when they agree again.
             if self._agrees or not is_last:
@@ -208,10 +208,9 @@ class BroadcastEngine:
 
     def optimizer_state(self) -> dict[str, Any]:
         """State of the optimiser for a snapshot; a collective call."""
-        optimizer = self.optimizer
-        if optimizer is None or not self._context.keeps_states:
+        if self.optimizer is None or not self._context.keeps_states:
             return {}
-        return dict(self._process.one_if_same(optimizer.state_dict))
+        return dict(self._process.one_if_same(self.optimizer.state_dict))
 
     def collect(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and intercepts of all outputs on rank 0; a collective call.
@@ -288,7 +287,7 @@ class BroadcastEngine:
         with self._log.computing():
             self._apply(packets)
 
-    def _exchange_matrices(self, factors: Factors) -> None:
+    def _exchange_matrices(self, factors: Factors, batches: Ahead) -> None:
         """Add up the updates of an iteration, and apply the sum."""
         assert self._matrices is not None
         if self._common is None and self.optimizer is None:
@@ -299,7 +298,8 @@ class BroadcastEngine:
             self._model.updated(self.matrix, None, scale)
             return
         group, common = self._context.group, self._common
-        total = self._matrices.total(factors, self.matrix)
+        with self._log.computing():
+            total = self._matrices.total(factors, self.matrix, batches.fetch)
         gains = allreduce(group, np.array(common.gain)) if common else 0.0
         with self._log.computing():
             if self.optimizer is None:
@@ -328,8 +328,8 @@ class BroadcastEngine:
             return float("nan")
         has_shared_loss = type(model).share_loss is not FactorModel.share_loss
         if self._shares is not None and has_shared_loss:
-            batches = self._source.read(self.matrix.shape[0])
-            return self._shared_by(self._shares).loss(self.matrix, batches)
+            shared = self._shared_by(self._shares)
+            return shared.loss(self.matrix, self._source.read(shared.n_read))
         matrix = self.whole()
         with self._log.computing("evaluate"):
             for batch in self._source.read(matrix.shape[0]):
@@ -397,7 +397,7 @@ class BroadcastEngine:
         """Which outputs the matrix of this rank has to start with."""
         group = self._context.group
         if self._keeps_parts and can_share(group, self._model, n_outputs):
-            return share_of(group, n_outputs)
+            return share_of(group.rank, group.size, n_outputs)
         return slice(None)
 
     @property

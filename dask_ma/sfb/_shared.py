@@ -18,8 +18,9 @@ from dask_ma.sfb.model._model import Batch, FactorModel
 # Values of a rank that are held until the sums of others have come.
 _MOST_VALUES = 2**21
 # Products of elements with outputs of a rank from which on half a batch takes longer
-# than its sums are under way; and ranks, each of which sends them to all others.
+# than its sums are under way; and ranks, each of which sends its sums to all others.
 _MUCH, _FEW_RANKS = 4e6, 4
+_LONGER = 4  # times as many values are found at a time as where a rank has all outputs
 
 
 class SharedOutputs:
@@ -50,8 +51,9 @@ class SharedOutputs:
     ) -> Iterator[tuple[Factors, bool]]:
         """Factors of each batch for the outputs of this rank; a collective call.
 
-        Those of a large batch come in two halves: the sums of one half are under way
-        while the other is worked on.
+        While its sums are under way, the rows of the next batch are put together. Those
+        of a large batch come in two halves: the sums of one half are under way while
+        the other is worked on.
 
         Parameters
         ----------
@@ -67,16 +69,26 @@ class SharedOutputs:
         is_last : bool
             Whether they are the last of their batch.
         """
-        for batch in self._shares.stream(map(self._as_shared, batches)):
+        stream = self._shares.stream(map(self._as_shared, batches))
+        batch = next(stream, None)
+        while batch is not None:
             if self._takes_halves(batch, matrix):
                 yield from self._in_halves(matrix, batch)
+                batch = next(stream, None)
                 continue
             with self._log.computing():
                 values, own = self._values(matrix, batch)
-            sums = self._of_all(own)
+            if self._goes_ahead(own):
+                self._shares.post(own)
+                following = next(stream, None)
+                sums = self._shares.take(own)
+            else:
+                sums = self._of_all(own)
+                following = next(stream, None)
             with self._log.computing():
                 factors = self._slopes(matrix, batch, values, sums)
             yield factors, True
+            batch = following
 
     def _takes_halves(self, batch: Batch, matrix: ParameterMatrix) -> bool:
         """Whether a batch is worth it; the same on all ranks."""
@@ -122,7 +134,8 @@ class SharedOutputs:
     def loss(self, matrix: ParameterMatrix, batches: Iterator[Batch]) -> float:
         """This rank's part of the losses of some rows; a collective call.
 
-        As the matrix stays as it is, the sums of several batches are exchanged at once.
+        As the matrix stays as it is, the sums of several batches are exchanged at once,
+        and are under way while those of the next ones are found.
 
         Parameters
         ----------
@@ -135,19 +148,50 @@ class SharedOutputs:
         -------
         loss : float
         """
-        model, outputs, total = self._model, self._shares.outputs, 0.0
+        total, before = 0.0, None
         for some in self._several(self._shares.stream(map(self._as_shared, batches))):
             with self._log.computing("evaluate"):
                 found = [self._values(matrix, batch) for batch in some]
-            sums = self._of_all(np.concatenate([own for _, own in found]))
-            with self._log.computing("evaluate"):
-                start = 0
-                for batch, (values, own) in zip(some, found, strict=True):
-                    rows = slice(start, start + len(own))
-                    parts = [part[rows] for part in sums]
-                    total += model.share_loss(values, parts, batch, outputs)
-                    start = rows.stop
+                sums = np.concatenate([own for _, own in found])
+            if not self._goes_ahead(sums):
+                total += self._losses(some, found, self._of_all(sums))
+                continue
+            self._shares.post(sums)
+            if before is not None:
+                total += self._losses(*before[:2], self._shares.take(before[2]))
+            before = some, found, sums
+        if before is not None:
+            total += self._losses(*before[:2], self._shares.take(before[2]))
         return total
+
+    @property
+    def n_read(self) -> int:
+        """Values of a row that are found at a time, for as many rows as losses want.
+
+        A large matrix is then read less often. There are as many values of the rows of
+        all ranks, with a part of the outputs each, however many ranks there are.
+        """
+        return max(1, self._shares.n_outputs // _LONGER)
+
+    def _losses(
+        self,
+        some: list[Batch],
+        found: list[tuple[np.ndarray, np.ndarray]],
+        sums: list[np.ndarray],
+    ) -> float:
+        """This rank's part of the losses of batches, from the sums of all ranks."""
+        total, start = 0.0, 0
+        with self._log.computing("evaluate"):
+            for batch, (values, own) in zip(some, found, strict=True):
+                parts = [part[start : start + len(own)] for part in sums]
+                outputs = self._shares.outputs
+                total += self._model.share_loss(values, parts, batch, outputs)
+                start += len(own)
+        return total
+
+    def _goes_ahead(self, sums: np.ndarray) -> bool:
+        """Whether sums are sent before there is time to wait; the same on all ranks."""
+        return bool(1 < self._group.size <= _FEW_RANKS and sums.shape[1])
 
     def _several(self, batches: Iterator[Batch]) -> Iterator[list[Batch]]:
         """As many batches at a time as may be held, the same on all ranks."""

@@ -68,7 +68,7 @@ def arrays_of(state: State, group: Group) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     start = 0
     for piece in state.pieces(group):
-        own = share_of(group, piece["n_outputs"])
+        own = share_of(group.rank, group.size, piece["n_outputs"])
         stop = start + piece["values"].shape[-1]
         inside = slice(max(own.start - start, 0), max(min(own.stop, stop) - start, 0))
         parts.append(
@@ -157,7 +157,8 @@ def checked_matrix(model: FactorModel, n_features: int) -> np.ndarray:
         )
     if not np.issubdtype(matrix.dtype, np.floating):
         matrix = matrix.astype(np.float64)
-    if not all(np.isfinite(part).all() for part in row_parts(matrix)):
+    as_it_lies = matrix.T if matrix.flags.f_contiguous else matrix
+    if not all(np.isfinite(part).all() for part in row_parts(as_it_lies)):
         raise ValueError(f"{name}.initial_matrix returned elements not finite")
     return matrix
 

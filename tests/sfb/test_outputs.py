@@ -10,11 +10,13 @@ from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
+from dask_ma.engine.recovery import _states, _whole
 from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
 from dask_ma.sfb.exchange._outputs import OutputShares, kept_every, packed, unpacked
 from dask_ma.sfb.metric import _models
+from dask_ma.sfb.model import _matrix, _rows
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.prox import L1, L2, NoPenalty
 
@@ -80,36 +82,133 @@ def test_softmax(kind, penalty, n_ranks):
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_halves_of_large_batches(monkeypatch, kind, n_ranks, is_halved):
     """Sums of one are under way while the other is worked on; for few ranks."""
-    posted, plain = [], OutputShares.post
+    cut, plain = [], _shared.halves
 
-    def post(self, sums):
-        posted.append(len(sums))
-        plain(self, sums)
+    def halves(batch):
+        cut.append(batch.n_rows)
+        return plain(batch)
 
-    monkeypatch.setattr(OutputShares, "post", post)
+    monkeypatch.setattr(_shared, "halves", halves)
     params = {"solver": "sgd", "alpha": 1e-3, "max_iter": 3, "tol": None}
     params |= {"random_state": 0, "n_ranks": n_ranks, "batch_size": 15}
     factors, whole = (
         SFBLogisticRegression(communication=c, **params).fit(kind(X), y)
         for c in ("factors", "outputs")
     )
-    assert not posted
+    assert not cut
     monkeypatch.setattr(_shared, "_MUCH", 0)
     halved = SFBLogisticRegression(communication="outputs", **params).fit(kind(X), y)
     # Each rank has the rows of all, once in a pass.
-    assert sum(posted) == (3 * 300 * n_ranks if is_halved else 0)
+    assert sum(cut) == (3 * 300 * n_ranks if is_halved else 0)
     for other in (factors, whole):
         np.testing.assert_allclose(halved.coef_, other.coef_, atol=1e-9)
         np.testing.assert_allclose(halved.intercept_, other.intercept_, atol=1e-9)
     assert halved.t_ == whole.t_
     # Sorted by features, halves of sparse rows would read as much as the whole.
-    del posted[:]
+    del cut[:]
     monkeypatch.setattr(_outer, "_MANY_PRODUCTS", 0)
     monkeypatch.setattr(_outer, "_LARGE", 0)
     monkeypatch.setattr(_outer, "_FEWEST_OUTPUTS", 0)
     again = SFBLogisticRegression(communication="outputs", **params).fit(kind(X), y)
-    assert bool(posted) == (is_halved and kind is np.asarray)
+    assert bool(cut) == (is_halved and kind is np.asarray)
     np.testing.assert_allclose(again.coef_, halved.coef_, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n_ranks", "is_ahead"), [(2, True), (4, True), (5, False)])
+def test_rows_of_the_next_batch_while_sums_are_under_way(
+    monkeypatch, n_ranks, is_ahead
+):
+    """They are put together before the sums of others are waited for; for few ranks."""
+    seen = {rank: "" for rank in range(n_ranks)}
+
+    def noted(name, mark):
+        plain = getattr(OutputShares, name)
+
+        def method(self, sums):
+            seen[self._group.rank] += mark
+            return plain(self, sums)
+
+        monkeypatch.setattr(OutputShares, name, method)
+
+    plain = OutputShares.stream
+
+    def stream(self, batches):
+        for batch in plain(self, batches):
+            seen[self._group.rank] += "n"
+            yield batch
+        seen[self._group.rank] += "."
+
+    noted("post", "p")
+    noted("take", "t")
+    monkeypatch.setattr(OutputShares, "stream", stream)
+    # One at a time for the objective, too, of 64 rows of a rank.
+    monkeypatch.setattr(_shared, "_MOST_VALUES", 0)
+    monkeypatch.setattr(_rows, "_CHUNK", 0)
+    params = {"solver": "sgd", "max_iter": 1, "tol": None, "random_state": 0}
+    params |= {"n_ranks": n_ranks, "batch_size": 30, "communication": "outputs"}
+    model = SFBLogisticRegression(**params, refine=False).fit(X[:240], y[:240])
+    factors = model.__class__(**{**params, "communication": "factors"}, refine=False)
+    factors.fit(X[:240], y[:240])
+    for one, other in zip(model.history_, factors.history_, strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+    n_batches = -(-240 // (30 * n_ranks))
+    expected = "n" + (n_batches - 1) * "pnt" + "p.t"
+    of_objective = "np" + (-(-240 // (64 * n_ranks)) - 1) * "npt" + ".t"
+    if not is_ahead:
+        expected, of_objective = "nn.", "n."
+    for marks in seen.values():
+        assert marks == expected + of_objective
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_losses_of_as_many_values_on_any_number_of_ranks(monkeypatch, n_ranks):
+    """A large matrix is read once for four times as many as where it is whole."""
+    sizes, plain = [], _shared.SharedOutputs._losses
+
+    def losses(self, some, found, sums):
+        sizes.extend(values.size for values, _ in found)
+        return plain(self, some, found, sums)
+
+    monkeypatch.setattr(_shared.SharedOutputs, "_losses", losses)
+    labels, n_values = np.arange(9600) % 240, 240 * 100
+    rows = sparse.random_array((9600, 20), density=0.1, format="csr", rng=0)
+    monkeypatch.setattr(_rows, "_CHUNK", n_values)
+    params = {"solver": "sgd", "max_iter": 1, "tol": None, "communication": "outputs"}
+    SFBLogisticRegression(refine=False, n_ranks=n_ranks, **params).fit(rows, labels)
+    assert max(sizes) == 4 * n_values
+    assert sum(sizes) == 9600 * 240
+
+
+@pytest.mark.parametrize("content", ["factors", "outputs"])
+def test_zeros_need_not_be_transposed(monkeypatch, content):
+    """They lie as a rank keeps them, and so do some outputs of them."""
+    monkeypatch.setattr(_matrix, "transposed_copy", None)
+    params = {"solver": "sgd", "max_iter": 1, "tol": None, "random_state": 0}
+    SFBLogisticRegression(communication=content, n_ranks=2, **params).fit(X, y)
+
+
+@pytest.mark.parametrize(("n_ranks", "widths"), [(2, [2, 2, 3]), (3, [1, 2, 2, 2])])
+def test_each_rank_transposes_its_outputs(monkeypatch, n_ranks, widths):
+    """And sends some of them at a time, whatever parts that makes."""
+    monkeypatch.setattr(_outputs, "_PART_BYTES", 2 * 200 * 8)
+    found, plain = [], _outputs.transposed_copy
+
+    def transposed_copy(array, out=None):
+        found.append(array.shape)
+        return plain(array, out=out)
+
+    monkeypatch.setattr(_outputs, "transposed_copy", transposed_copy)
+    whole = np.arange(7 * 200.0).reshape(200, 7)
+
+    def program(group):
+        shares = OutputShares(group, 7)
+        return shares.collect(shares.cut(whole), "whole")
+
+    with ThreadPoolExecutor(n_ranks) as pool:
+        first, *_ = pool.map(program, LocalGroup.create(n_ranks, ranks_per_node=1))
+    np.testing.assert_array_equal(first, whole)
+    assert first.T.flags.c_contiguous
+    assert sorted(width for _, width in found) == widths
 
 
 def test_models_that_keep_something_for_their_slopes(
@@ -130,6 +229,21 @@ def test_on_a_cluster(inproc_client):
     with inproc_client.as_current():
         there = SFBLogisticRegression(**params).fit(X, y)
     np.testing.assert_array_equal(here.coef_, there.coef_)
+
+
+def test_a_neighbour_gets_no_copy_of_what_the_client_gets(inproc_client, monkeypatch):
+    """Parts after the last pass go to rank 0 only."""
+    rounds, plain = [], _whole.exchange_copies
+
+    def exchange_copies(group, own, number):
+        rounds.append(number)
+        return plain(group, own, number)
+
+    monkeypatch.setattr(_states, "exchange_copies", exchange_copies)
+    params = {"communication": "outputs", "solver": "sgd", "max_iter": 3, "tol": None}
+    with inproc_client.as_current():
+        SFBLogisticRegression(**params, n_ranks=2).fit(X, y)
+    assert sorted(rounds) == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from dask_ma.sfb.model._matrix import ParameterMatrix
 # As many parts of a matrix, at most, each of so many bytes at least.
 _MOST_PARTS, _LEAST_BYTES = 64, 2**18
 _SMALL_BYTES = 2**26  # of an update
+# Of one that takes about as long as what else there is to do meanwhile.
+_SHORT_BYTES, _TAG = 2**20, "sfb-update"
 
 
 class Total(NamedTuple):
@@ -95,7 +97,12 @@ class MatrixExchange:
         self._by_server = by_server
         self._wire_dtype = wire_dtype
 
-    def total(self, factors: Factors, matrix: ParameterMatrix) -> Total:
+    def total(
+        self,
+        factors: Factors,
+        matrix: ParameterMatrix,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Total:
         """Sum of the updates of all ranks; a collective call.
 
         Some features at a time are added up, so that the ranks of a process, which may
@@ -107,6 +114,8 @@ class MatrixExchange:
             This rank's.
         matrix : ParameterMatrix
             Says what shape and type the update has.
+        meanwhile : callable, default=None
+            Called while a small update is under way between two ranks.
 
         Returns
         -------
@@ -120,7 +129,7 @@ class MatrixExchange:
         square = 0.0
         slopes = np.zeros(n_outputs, dtype=dtype)
         for features, part in self._parts(factors, matrix):
-            found = self._added_up(part.astype(dtype, copy=False))
+            found = self._added_up(part.astype(dtype, copy=False), meanwhile)
             if features.stop == n_features:
                 found, slopes = found[:-1], found[-1]
             square += float(np.vdot(found, found))
@@ -170,11 +179,19 @@ class MatrixExchange:
         """Type that updates are added up in."""
         return matrix.dtype if self._wire_dtype is None else self._wire_dtype
 
-    def _added_up(self, own: np.ndarray) -> np.ndarray:
+    def _added_up(
+        self, own: np.ndarray, meanwhile: Callable[[], None] | None = None
+    ) -> np.ndarray:
         """Sum over all ranks."""
         group = self._group
         if group.size == 1:
             return own
+        is_short = group.size == 2 and own.nbytes <= _SHORT_BYTES
+        if is_short and meanwhile is not None and not self._by_server:
+            # The same message and the same bits as by an allreduce.
+            group.push(own, 1 - group.rank, _TAG)
+            meanwhile()
+            return np.asarray(own + group.recv(1 - group.rank, _TAG))
         if not self._by_server:
             return allreduce(group, own)
         result: np.ndarray = broadcast_direct(group, reduce(group, own))

@@ -19,6 +19,8 @@ from dask_ma.sfb.model._source import joined
 _TAG, _SUMS = "sfb-rows", "sfb-sums"
 # A message costs about as much as a copy of so many bytes.
 _MESSAGE_BYTES, _MOST_TOGETHER = 2**18, 16
+# Of the whole matrix, so many bytes travel at a time.
+_PART_BYTES = 2**24
 # Passes between states of all outputs, at most; and by how much passes have to outweigh
 # what a state sends.
 _MOST_PASSES, _DEAR = 16, 4
@@ -46,7 +48,7 @@ class OutputShares:
     def __init__(self, group: Group, n_outputs: int) -> None:
         self._group = group
         self.n_outputs = n_outputs
-        self.outputs = share_of(group, n_outputs)
+        self.outputs = share_of(group.rank, group.size, n_outputs)
 
     def stream(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Batches of all ranks, joined in the order of ranks; a collective call.
@@ -82,11 +84,11 @@ class OutputShares:
         Parameters
         ----------
         sums : ndarray of shape (n_rows, n_sums)
-            Not changed afterwards.
+            A model may change it afterwards.
         """
         for peer in range(self._group.size):
             if peer != self._group.rank:
-                self._group.push(sums, peer, _SUMS, copy=False)
+                self._group.push(sums, peer, _SUMS)
 
     def take(self, sums: np.ndarray) -> list[np.ndarray]:
         """Wait for the sums of all others that belong to some posted, in order.
@@ -151,25 +153,40 @@ class OutputShares:
         whole : ndarray of shape (n_outputs,) or (n_rows, n_outputs)
             Other ranks get back what they have given.
         """
-        group = self._group
+        group, name = self._group, (_TAG, tag)
+        if not by_rows and array.ndim == 2:
+            return self._collect_outputs(array, name)
         if group.rank > 0:
-            group.send(array, 0, (_TAG, tag))
+            group.send(array, 0, name)
             return array
         shape = *array.shape[:-1], self.n_outputs
-        if by_rows or array.ndim == 1:
-            whole = np.empty(shape, dtype=array.dtype)
-        else:
-            whole = np.empty(shape[::-1], dtype=array.dtype).T
+        whole = np.empty(shape, dtype=array.dtype)
         start = 0
         for source in range(group.size):
-            part = array if source == 0 else group.recv(source, (_TAG, tag))
-            place = whole[..., start : start + part.shape[-1]]
-            if by_rows or array.ndim == 1:
-                place[...] = part
-            else:
-                transposed_copy(part, out=place.T)
+            part = array if source == 0 else group.recv(source, name)
+            whole[..., start : start + part.shape[-1]] = part
             start += part.shape[-1]
         return whole
+
+    def _collect_outputs(self, array: np.ndarray, tag: Any) -> np.ndarray:
+        """The same with the elements of an output together, which each rank sees to."""
+        # Some outputs at a time travel while the next ones are transposed.
+        group, n_rows = self._group, len(array)
+        size = max(1, _PART_BYTES // max(1, n_rows * array.itemsize))
+        if group.rank > 0:
+            for start in range(0, array.shape[1], size):
+                part = transposed_copy(array[:, start : start + size])
+                group.push(part, 0, tag, copy=False)
+            group.flush()
+            return array
+        whole = np.empty((self.n_outputs, n_rows), dtype=array.dtype)
+        transposed_copy(array, out=whole[: array.shape[1]])
+        for source in range(1, group.size):
+            place = share_of(source, group.size, self.n_outputs)
+            for start in range(place.start, place.stop, size):
+                part = group.recv(source, tag)
+                whole[start : start + len(part)] = part
+        return whole.T
 
     def _sent(self, batches: Iterator[Batch]) -> Iterator[list[Batch]]:
         """This rank's batches, some at a time, of which the next are under way."""
@@ -207,9 +224,9 @@ def kept_every(n_features: int, n_rows: int) -> int:
     return min(max(1, _DEAR * n_features // max(1, n_rows)), _MOST_PASSES)
 
 
-def share_of(group: Group, n_outputs: int) -> slice:
+def share_of(rank: int, n_ranks: int, n_outputs: int) -> slice:
     """Outputs of a rank."""
-    start, stop = (n_outputs * r // group.size for r in (group.rank, group.rank + 1))
+    start, stop = (n_outputs * r // n_ranks for r in (rank, rank + 1))
     return slice(start, stop)
 
 

@@ -48,7 +48,8 @@ class LogisticModel(FactorModel):
         self._totals = totals
 
     def initial_matrix(self, n_features: int) -> np.ndarray:
-        return np.zeros((self._n_outputs, n_features), dtype=self._dtype)
+        # As a rank keeps it, so that nothing need be transposed.
+        return np.zeros((n_features, self._n_outputs), dtype=self._dtype).T
 
     def loss(self, matrix: ParameterMatrix, batch: Batch) -> float:
         margins = matrix.product(self._totals.centred(batch.X))

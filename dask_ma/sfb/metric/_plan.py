@@ -288,7 +288,9 @@ class LabelSource(Source):
 
     def batches(self, n_steps: int, n_passes: int) -> Iterator[Batch]:
         parts = self.plan.parts(n_steps, n_passes)
-        return taken_together(self.take, parts, self.table.rows_together)
+        # Those of one batch stay in the cache, and are found while updates travel.
+        n_together = 0 if self.table.is_at_hand else self.table.rows_together
+        return taken_together(self.take, parts, n_together)
 
     def read(self, n_outputs: int) -> Iterator[Batch]:
         return map(self.take, chunks(self.plan.own(self.plan.train)))

@@ -57,8 +57,9 @@ class ParameterMatrix:
         dual: DualView | None = None,
     ) -> None:
         stepwise = prox if dual is None else NoPenalty()
-        is_fine = matrix.T.flags.c_contiguous
-        values = matrix.T.copy() if is_fine else transposed_copy(matrix)
+        # As it mostly lies, or some outputs of one that lies as it does here.
+        is_fine = matrix.strides[0] == matrix.itemsize
+        values = np.array(matrix.T, order="C") if is_fine else transposed_copy(matrix)
         self._late = LateValues(values, stepwise)
         self._dual = dual
         self.is_owner = True

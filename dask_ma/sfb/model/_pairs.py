@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dask_ma.comm import Group, allgather, allreduce, alltoall
-from dask_ma.data import Shard, describe, hand_back, is_dask_collection
+from dask_ma.data import Shard, describe, hand_back, is_dask_collection, is_on_disk
 from dask_ma.engine import RankContext
 from dask_ma.sfb.model._model import Batch
 from dask_ma.sfb.model._source import Source
@@ -18,6 +18,7 @@ from dask_ma.supervised import pass_generator
 _CHUNK = 2**20  # elements of rows at a time, where all pairs are gone over
 _LOOKED_UP = 2**16  # rows whose places are found at a time
 _TOGETHER = 2**24  # bytes of rows that are picked before they are needed
+_FEW_BLOCKS = 2  # one of its own, and what a rank got from others
 
 
 class Tuples(NamedTuple):
@@ -159,6 +160,15 @@ class RowTable:
         self._order = order.astype(index_type(len(numbers)))
         self._sorted = numbers[order]
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether rows are there at once, and many looks at them cost no more."""
+        blocks = self._blocks
+        is_dense = not any(map(sparse.issparse, blocks))
+        return (
+            len(blocks) <= _FEW_BLOCKS and is_dense and not any(map(is_on_disk, blocks))
+        )
+
     def find(self, numbers: np.ndarray) -> np.ndarray:
         """Places of rows, -1 for those that are not there."""
         places = np.full(numbers.shape, -1, dtype=self._order.dtype)
@@ -184,22 +194,33 @@ class RowTable:
         used, starts = np.unique(which, return_index=True)
         if not len(used):
             return self._blocks[0][:0]
-        picked = (
-            (of_block, self._picked(block, places[of_block] - self._firsts[block]))
-            for block, of_block in zip(used, np.split(order, starts[1:]), strict=True)
-        )
+        places_of = dict(zip(used.tolist(), np.split(order, starts[1:]), strict=True))
         if sparse.issparse(self._blocks[0]):
+            parts = [self._picked(block, places[at]) for block, at in places_of.items()]
             back = np.empty_like(order)
             back[order] = np.arange(len(order))
-            return sparse.vstack([part for _, part in picked], format="csr")[back]
-        found = np.empty((len(places), self.n_features), dtype=self._dtype)
-        for of_block, part in picked:
-            found[of_block] = part
-        return found
+            return sparse.vstack(parts, format="csr")[back]
+        return self._put_together(places, places_of)
+
+    def _put_together(
+        self, places: np.ndarray, places_of: dict[int, np.ndarray]
+    ) -> np.ndarray:
+        """Dense rows of several blocks, and which of them are of each."""
+        most = max(places_of, key=lambda block: len(places_of[block]))
+        if 2 * len(places_of[most]) >= len(places):
+            # Copied once, with some of the block in the place of rows of others.
+            first, end = self._firsts[most : most + 2]
+            found = self._picked(most, places.clip(first, end - 1))
+            del places_of[most]
+        else:
+            found = np.empty((len(places), self.n_features), dtype=self._dtype)
+        for block, at in places_of.items():
+            found[at] = self._picked(block, places[at])
+        return np.asarray(found)
 
     def _picked(self, block: int, places: np.ndarray) -> Any:
         """Rows of a block, whose pages go back to the system if it is on a disk."""
-        rows = self._blocks[block][places]
+        rows = self._blocks[block][places - self._firsts[block]]
         hand_back(self._blocks[block])
         return rows
 

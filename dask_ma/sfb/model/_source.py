@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,30 @@ class RowSource(Source):
     def read(self, n_outputs: int) -> Iterator[Batch]:
         for _, batch in row_batches(self._shard, n_outputs):
             yield batch
+
+
+class Ahead(Iterator[Batch]):
+    """Batches, the next of which can be put together before it is asked for.
+
+    Parameters
+    ----------
+    batches : iterator of Batch
+    """
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._fetched: list[Batch] = []
+
+    def fetch(self) -> None:
+        """Put the next one together, if there is one, and it has not been yet."""
+        if not self._fetched:
+            self._fetched.extend(islice(self._batches, 1))
+
+    def __next__(self) -> Batch:
+        self.fetch()
+        if not self._fetched:
+            raise StopIteration
+        return self._fetched.pop()
 
 
 def merged(pieces: list[Piece], shard: Shard) -> Batch:

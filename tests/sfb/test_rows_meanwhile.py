@@ -1,0 +1,139 @@
+"""Rows of the next batch, which are put together while an update is under way."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits
+
+from dask_ma import SFBMetricLearner
+from dask_ma.comm import LocalGroup
+from dask_ma.data import Block, Shard
+from dask_ma.sfb.exchange import _full_matrix
+from dask_ma.sfb.metric import _plan
+from dask_ma.sfb.metric._plan import LabelSource
+from dask_ma.sfb.model import _pairs
+from dask_ma.sfb.model._pairs import RowTable
+
+X, y = load_digits(return_X_y=True)
+X = (X[:600] / 16).astype(np.float32)
+y = y[:600]
+
+
+@pytest.fixture
+def grouped(monkeypatch):
+    """Batches of two groups of 20 rows each, which ranks share out: 15 in a pass."""
+    monkeypatch.setattr("dask_ma.sfb.metric._learner.GROUP_SIZE", 20)
+    monkeypatch.setattr(_plan, "count_groups", lambda n_rows: 2)
+    monkeypatch.setattr("dask_ma.sfb.metric._cost.Steps.are_quicker_alone", is_slower)
+    content = lambda steps, n_ranks: "full_matrix"  # noqa: E731
+    monkeypatch.setattr("dask_ma.sfb.metric._cost.Steps.smaller_content", content)
+
+
+def is_slower(*_):
+    """It is never quicker alone."""
+    return False
+
+
+def fit(**params):
+    given = {"max_iter": 2, "tol": None, "random_state": 0, "n_ranks": 2}
+    return SFBMetricLearner(5, **{**given, **params}).fit(X, y)
+
+
+@pytest.mark.usefixtures("grouped")
+def test_rows_are_picked_before_the_update_is_waited_for(monkeypatch):
+    """Of each batch but the first of a pass, by both ranks."""
+    seen = {0: "", 1: ""}
+    take, push, recv = LabelSource.take, LocalGroup.push, LocalGroup.recv
+
+    def noted_take(self, places):
+        # Those of the sample, and of scores, are not batches.
+        seen[self.rank] += "t"
+        return take(self, places)
+
+    def noted_push(self, payload, dest, tag=0, **options):
+        if tag == _full_matrix._TAG:
+            seen[self.rank] += "p"
+        push(self, payload, dest, tag, **options)
+
+    def noted_recv(self, source, tag=0, **options):
+        if tag == _full_matrix._TAG:
+            seen[self.rank] += "r"
+        return recv(self, source, tag, **options)
+
+    original = LabelSource.__init__
+
+    def init(self, context, *args, **params):
+        self.rank = context.group.rank
+        original(self, context, *args, **params)
+
+    monkeypatch.setattr(LabelSource, "__init__", init)
+    monkeypatch.setattr(LabelSource, "take", noted_take)
+    monkeypatch.setattr(LocalGroup, "push", noted_push)
+    monkeypatch.setattr(LocalGroup, "recv", noted_recv)
+    model = fit()
+    assert model.communication_ == "full_matrix"
+    of_a_pass = "t" + 14 * "ptr" + "pr"
+    assert seen == {0: 2 * of_a_pass, 1: 2 * of_a_pass}
+
+
+@pytest.mark.usefixtures("grouped")
+def test_updates_are_those_of_an_allreduce(monkeypatch):
+    """To the bit, with as many messages and bytes."""
+    ahead = fit()
+    monkeypatch.setattr(_full_matrix, "_SHORT_BYTES", 0)
+    plain = fit()
+    np.testing.assert_array_equal(ahead.components_, plain.components_)
+    for one, other in zip(ahead.history_, plain.history_, strict=True):
+        assert one["objective"] == other["objective"]
+        for name in ("messages_sent", "bytes_sent"):
+            assert one[name] == other[name]
+
+
+def table_of(kind, sizes):
+    """Rows in blocks of some sizes."""
+    ends = np.cumsum([0, *sizes])
+    blocks = [
+        Block(kind(X[start:stop]), y[start:stop], None, number, start)
+        for number, (start, stop) in enumerate(zip(ends, ends[1:], strict=False))
+    ]
+    return RowTable(Shard(blocks, X.shape[1], X.dtype))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("sizes", [(300,), (250, 50), (50, 250), (100, 100, 100)])
+def test_rows_of_some_blocks(kind, sizes):
+    places = np.random.default_rng(0).permutation(300)[:120]
+    found = table_of(kind, sizes).take(places)
+    found = found.toarray() if sparse.issparse(found) else found
+    np.testing.assert_array_equal(found, X[places])
+    assert found.dtype == X.dtype
+
+
+@pytest.mark.parametrize("sizes", [(250, 50), (50, 250), (100, 100, 100)])
+def test_rows_that_are_mostly_of_one_block_are_copied_once(monkeypatch, sizes):
+    """From there to where they are to be; those of others take another copy."""
+    picked, original = [], RowTable._picked
+
+    def noted(table, block, places):
+        picked.append(len(places))
+        return original(table, block, places)
+
+    monkeypatch.setattr(RowTable, "_picked", noted)
+    table_of(np.asarray, sizes).take(np.arange(300))
+    assert sorted(picked) == ([50, 300] if len(sizes) == 2 else [100, 100, 100])
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "is_at_hand"),
+    [
+        (np.asarray, (300,), True),
+        (np.asarray, (200, 100), True),
+        (np.asarray, (100, 100, 100), False),
+        (sparse.csr_array, (300,), False),
+    ],
+)
+def test_rows_at_hand_are_picked_batch_by_batch(monkeypatch, kind, sizes, is_at_hand):
+    """Looks at many blocks are saved, and those at a disk."""
+    assert table_of(kind, sizes).is_at_hand == is_at_hand
+    monkeypatch.setattr(_pairs, "is_on_disk", lambda block: True)
+    assert not table_of(kind, sizes).is_at_hand
