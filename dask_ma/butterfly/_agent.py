@@ -11,6 +11,7 @@ from dask_ma.butterfly._lazy_steps import run
 from dask_ma.butterfly._params import ButterflyParams, is_refined
 from dask_ma.butterfly._plan import Plan, prepare, replica_of, resume
 from dask_ma.butterfly._state import RankState, stack, unstack
+from dask_ma.butterfly._used import UsedColumns, use_columns
 from dask_ma.comm import Group, weighted_mean
 from dask_ma.data import Shard
 from dask_ma.engine import (
@@ -62,8 +63,9 @@ def train(context: RankContext, arguments: Any, params: ButterflyParams) -> FitR
     """
     state, params = restore_state(context, params, replica_of)
     problem = agree_on_problem(context.group, arguments, params, one_vs_rest=True)
+    problem, params, columns = use_columns(context.group, problem, params, state)
     problem, validation = hold_out(context, problem, params)
-    passes = Passes(context, problem, validation, params)
+    passes = Passes(context, problem, validation, params, columns)
     refines = is_refined(params)
     ended = fit_rounds(context, passes, state, goes_on=refines)
     converged = ended.stop
@@ -92,8 +94,10 @@ class Passes(Refinable):
         problem: Problem,
         validation: Shard | None,
         params: ButterflyParams,
+        columns: UsedColumns,
     ) -> None:
         super().__init__(context, problem, params, initial_model(problem, params))
+        self._columns = columns
         self._evaluator = Evaluator(
             context, problem, validation, params, self.current, self.log
         )
@@ -118,12 +122,16 @@ class Passes(Refinable):
     def is_worse(self) -> bool:
         return self._is_worse
 
+    def whole(self, model: LinearModel) -> LinearModel:
+        return self._columns.model(model)
+
     def begin(self) -> None:
         self.state, self._plan = prepare(
             self.context, self.problem, self.params, self.current
         )
 
     def load_state_dict(self, state: State) -> None:
+        state = self._columns.restored(state)
         self.state, self._plan = resume(self.context, self.problem, self.params, state)
         shared = state.shared
         self.current = unstack(shared["weights"])
@@ -150,6 +158,7 @@ class Passes(Refinable):
             "moments_total": 0.0 if moments is None else moments.total,
             "described": list(described),
             "values": np.array(list(described.values()), dtype=np.float64),
+            **self._columns.described(),
             "classes": self.problem.classes,
             "rule": np.array(self._rule.state_dict()),
             "control": np.array(self._control.state_dict()),
@@ -205,8 +214,9 @@ class Passes(Refinable):
 
     def model(self) -> Model:
         t = float(self.state.t)
-        fitted = describe(self.current, self.problem, t, self.n_rounds)
-        return {**fitted, "eta": self.state.eta, "moments": self._plan.moments}
+        fitted = describe(self.whole(self.current), self.problem, t, self.n_rounds)
+        moments = self._columns.moments(self._plan.moments)
+        return {**fitted, "eta": self.state.eta, "moments": moments}
 
 
 def make_steps(

@@ -75,6 +75,10 @@ class Refinable(Method):
         """What the rounds have ended with."""
         return self.current
 
+    def whole(self, model: LinearModel) -> LinearModel:
+        """A model of the problem as one for all columns of X."""
+        return model
+
     @property
     @abstractmethod
     def is_worse(self) -> bool:
@@ -213,7 +217,8 @@ class Refinement(Method):
 
     def model(self) -> Model:
         before = self._before
-        return describe(before.current, before.problem, self._t, self.n_rounds)
+        model = before.whole(before.current)
+        return describe(model, before.problem, self._t, self.n_rounds)
 
     def _start(self) -> Best:
         """Look at the rows, and at where to begin; a collective call."""
