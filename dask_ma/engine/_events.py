@@ -145,9 +145,10 @@ def answer(run_id: str, stop: bool | None) -> None:
         link.answer(stop)
 
 
-def fetch_model(run_id: str) -> Model:
-    """Model that belongs to the last record of a run; meant for ``client.run``."""
-    return _links[run_id].model()
+def fetch_model(run_id: str) -> Model | None:
+    """Model of the last record of a run, None once it is over; for ``client.run``."""
+    link = _links.get(run_id)
+    return None if link is None else link.model()
 
 
 # Client ----------------------------------------------------------------------------

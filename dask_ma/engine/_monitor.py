@@ -49,6 +49,10 @@ _FAILED = ("error", "lost", "cancelled")
 _SHORT_WAIT = 0.05  # seconds between looks at ranks that are about to end
 
 
+class _OverError(GroupClosedError):
+    """The model was asked for of ranks that have ended."""
+
+
 class RunMonitor:
     """Waits for the ranks of a run and cleans up after them.
 
@@ -250,14 +254,20 @@ class RunMonitor:
                     f"{self._run.name}",
                     [root],
                 )
+        except _OverError:
+            pass  # the outcomes of the ranks say why
         except CommClosedError:
             self._wait_for_loss()
             raise
 
     def _fetch_model(self) -> Model:
         """Model of the record that rank 0 waits to have answered."""
-        root = self._run.addresses[0]
-        return self._client.run(fetch_model, self._run.run_id, workers=[root])[root]
+        root, run_id = self._run.addresses[0], self._run.run_id
+        models = self._client.run(fetch_model, run_id, workers=[root])
+        model: Model | None = models[root]
+        if model is None:
+            raise _OverError(f"the fit of {self._run.name} has ended")
+        return model
 
     def _wait_for_loss(self, *, finished: bool = True) -> None:
         """Raise once the scheduler, too, has seen that a worker has gone."""

@@ -137,6 +137,19 @@ def test_a_rank_that_fails_while_somebody_listens(client):
     assert heard[:3] == [1, 2, 3]
 
 
+def test_a_model_is_asked_for_after_the_ranks_have_ended(inproc_client, configured):
+    def agent(context, shard, params):
+        context.record({"round": 1}, {})
+
+    def listener(record, fetch):
+        wait_until(lambda: not _events._links)
+        fetch()
+
+    with configured({"dask-ma.comm.timeout": "300 ms"}):
+        with pytest.raises(CommTimeoutError):  # no KeyError of a run that is unknown
+            follow(inproc_client, listener, agent=agent)
+
+
 def test_two_runs_are_followed_at_once(any_client):
     def call(last):
         heard = []
@@ -217,8 +230,7 @@ def test_answers_to_runs_that_are_over():
     with EventLink("run-1", Log(), nothing):
         answer("run-2", True)
     answer("run-1", True)
-    with pytest.raises(KeyError):
-        fetch_model("run-1")
+    assert fetch_model("run-1") is None
 
 
 # The client's end, without a cluster -------------------------------------------------

@@ -359,7 +359,8 @@ def test_copies(fitted):
         again.token_topics_.topics, model.token_topics_.topics
     )
     twin = model.to_sklearn()
-    assert np.abs(twin.transform(NEW) - model.transform(NEW)).mean() < 0.05
+    # Variational weights of words in place of their probabilities: 0.01 apart.
+    assert np.abs(twin.transform(NEW) - model.transform(NEW)).max() < 1e-3
     scores = cross_val_score(make(max_iter=5), X[10:40], cv=2)
     assert np.isfinite(scores).all()
     refit = clone(model).set_params(keep_tokens=False, max_iter=1).fit(X)

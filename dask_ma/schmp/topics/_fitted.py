@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -14,6 +14,9 @@ from dask_ma.kernels import left_to_right
 from dask_ma.schmp.topics._documents import TokenTopics
 from dask_ma.topics._fitted import FittedTopics
 from dask_ma.topics._model import TopicModel, completion_columns
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import LatentDirichletAllocation
 
 _MAX_SEED = np.iinfo(np.int32).max
 _METHODS = ("completion", "left-to-right")
@@ -131,6 +134,34 @@ class FittedGibbs(FittedTopics):
 
     def _predictor(self) -> TopicModel:
         return super()._predictor()._replace(is_known=True)
+
+    def to_sklearn(self) -> LatentDirichletAllocation:
+        """A fitted scikit-learn estimator with the same topics.
+
+        Its ``transform`` finds the same proportions as :meth:`transform`, but for where
+        the iterations over a document end: about 0.0002 on average, up to 0.1 in a few
+        documents. For that, its `exp_dirichlet_component_` has the probabilities of the
+        words in the topics, which are known here, and not what variational Bayes takes
+        in their place. Its ``score`` and ``perplexity`` are of the variational bound,
+        and no likelihoods of words, as those here are.
+
+        Returns
+        -------
+        peer : LatentDirichletAllocation
+            It shares no memory with this estimator and does not need Dask.
+
+        Raises
+        ------
+        ValueError
+            If a prior is not the same for all topics, or for all words: scikit-learn
+            has no place for that.
+        """
+        peer = super().to_sklearn()
+        totals = peer.components_.sum(axis=1, keepdims=True, dtype=np.float64)
+        peer.exp_dirichlet_component_ = peer.components_ / totals.astype(
+            peer.components_.dtype
+        )
+        return peer
 
     def _adapt_to_sklearn(self, params: dict[str, Any]) -> None:
         params.pop("evaluate_every", None)  # of something else
