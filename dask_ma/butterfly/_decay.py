@@ -23,7 +23,7 @@ _N_NODES = 7
 _MOST_OCTAVES = 80
 _ROUNDING = 1e-12
 _SHORT_SERIES = 0.03  # largest `a * p` whose series is shorter than the polynomials
-_AT_ONCE = 1 << 14  # rows whose polynomials are evaluated at a time
+_AT_ONCE = 1 << 13  # rows whose polynomials are evaluated at a time: 0.5 MB of them
 
 
 def decay_range(preconditioner: np.ndarray | None) -> tuple[float, float] | None:
@@ -184,6 +184,17 @@ class Decay:
             factors[there] = self.factors_of(elements.take(there), interval)
         factors[rows == self._n_features] = 1
         return factors
+
+    def shrink(self, weights: np.ndarray) -> None:
+        """Multiply all rows by what is left of them, in place."""
+        # What is read in order takes half of the time that picking it takes.
+        for start in range(0, self._n_features, _AT_ONCE):
+            rows = slice(start, min(start + _AT_ONCE, self._n_features))
+            if self._preconditioner is None:
+                elements = np.ones(rows.stop - rows.start, self._dtype)
+            else:
+                elements = self._preconditioner[rows]
+            weights[rows] *= self.factors_of(elements)
 
     def factors_of(self, elements: np.ndarray, interval: int = 0) -> np.ndarray:
         """What is left of rows with some :meth:`elements`, of shape (n, 1)."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from dask_ma.butterfly._changes import (
     Changes,
+    Mixer,
     Places,
     entries_sent,
     make_mixer,
@@ -29,6 +30,7 @@ from dask_ma.butterfly._decay import Decay, decay_range, rows_with_values
 from dask_ma.butterfly._mixing import agree_after
 from dask_ma.butterfly._state import RankState
 from dask_ma.butterfly._steps import DEGREE, StepRule, run_steps
+from dask_ma.butterfly._whole import WholeMixer
 from dask_ma.comm import Group
 from dask_ma.kernels import descend
 from dask_ma.supervised import Piece
@@ -37,6 +39,7 @@ from dask_ma.supervised import Piece
 # features take it in a step over all of them.
 _COST_OF_ENTRY = 32
 _COST_SENT = 4
+_BYTES_SENT = 1.5  # of an entry with its row's number, in those of a weight
 # Powers of e by which a row may be shrunk before it is made good: within the range of
 # the type; with sums over steps, such that their terms are of one size.
 _MOST_DECAY = {np.dtype(np.float64): 300.0, np.dtype(np.float32): 40.0}
@@ -81,6 +84,19 @@ def is_small(
 ) -> bool:
     """Whether a batch, and what is exchanged of it, is small beside the model."""
     return cost_of_entry(size, mixing, dtype) * rule.n_nonzero <= n_features
+
+
+def is_whole(
+    size: int, n_features: int, rule: StepRule, mixing: str, dtype: np.dtype
+) -> bool:
+    """Whether what changes from one exchange to the next is much of the model."""
+    # A mean over steps, and the bound of a ball, follow the rows that have changed.
+    if rule.is_projected or math.isfinite(rule.first_averaged):
+        return False
+    n_sent = entries_sent(size, mixing, dtype) * rule.n_nonzero * rule.period
+    # Two ranks send what differs alone; else whole weights are not to be more bytes.
+    is_pair = size == 2 and mixing == "butterfly"
+    return (_COST_SENT if is_pair else _BYTES_SENT) * n_sent > n_features
 
 
 def cost_of_entry(size: int, mixing: str, dtype: np.dtype) -> int:
@@ -128,7 +144,12 @@ class LazySteps:
             state.preconditioner, bounds, n_features, weights.dtype, most, amounts
         )
         self._mixing = mixing
-        self._mixer = make_mixer(group, state, self._places, mixing)
+        self._mixer: Mixer | None = None
+        self._whole: WholeMixer | None = None
+        if is_whole(group.size, n_features, rule, mixing, weights.dtype):
+            self._whole = WholeMixer(group, state, mixing)
+        else:
+            self._mixer = make_mixer(group, state, self._places, mixing)
         self._number, self._n_exchanges = 0, state.n_exchanges
         self._mean = LazyMean(self._decay, weights, state)
         self._ball: Ball | None = None
@@ -144,19 +165,23 @@ class LazySteps:
         factors = self._decay.factors_of(elements)
         factors[-1] = 1  # nothing shrinks the intercepts
         before = kept * factors
-        after = before.copy()
         step_size = self._state.eta / math.sqrt(self._t)
-        slopes = [rule.slopes(after, piece) for piece in pieces]
-        for piece, piece_slopes in zip(pieces, slopes, strict=True):
-            descend(
-                after,
-                piece.X,
-                piece_slopes,
-                step_size * rule.gradient_scale,
-                elements[:-1],
-                fit_intercept=rule.params.fit_intercept,
-            )
-        change = after - before
+        scale = step_size * rule.gradient_scale
+        slopes = [rule.slopes(before, piece) for piece in pieces]
+        if self._is_distinct:
+            after = before.copy()
+            for piece, piece_slopes in zip(pieces, slopes, strict=True):
+                descend(
+                    after,
+                    piece.X,
+                    piece_slopes,
+                    scale,
+                    elements[:-1],
+                    fit_intercept=rule.params.fit_intercept,
+                )
+            change = after - before
+        else:
+            change = self._entries(pieces, slopes, scale, elements)
         change /= factors
         if self._is_distinct:
             weights[rows] = kept + change
@@ -164,7 +189,7 @@ class LazySteps:
         else:
             np.add.at(weights[:, 0], rows, change[:, 0])
             self._tell(rows, change)
-        if self._ball is not None:
+        if self._ball is not None:  # then rows are distinct
             self._ball.count(rows, before, after)
         self._decay.advance(step_size * rule.params.alpha)
         if self._ball is not None and self._ball.may_be_left:
@@ -176,8 +201,12 @@ class LazySteps:
     def begin_mixing(self) -> None:
         """Send what the others need, if an exchange follows the step."""
         self._group.raise_if_closed()
-        if self._mixer is not None and self._rule.is_mixed(self._number):
+        if not self._rule.is_mixed(self._number):
+            return
+        if self._mixer is not None:
             self._mixer.begin()
+        elif self._whole is not None:
+            self._whole.begin(self._weights)
 
     def finish_mixing(self) -> None:
         """Wait for what the others have sent, and complete the step."""
@@ -187,6 +216,8 @@ class LazySteps:
         rows = self._mixer.finish() if self._mixer is not None and is_mixed else None
         if self._mixer is not None and rows is not None:
             self._settle(self._mixer.settle, rows)
+        if self._whole is not None and is_mixed:
+            self._weights = self._whole.finish()
         if self._t >= self._rule.first_averaged:
             self._mean.advance()
         if self._mean.is_due:
@@ -236,6 +267,28 @@ class LazySteps:
             pieces.append(piece)
             start = stop
         return rows, pieces
+
+    def _entries(
+        self,
+        pieces: Sequence[Piece],
+        slopes: Sequence[np.ndarray],
+        scale: float,
+        elements: np.ndarray,
+    ) -> np.ndarray:
+        """The step of one problem, non-zero by non-zero, and last the intercept's."""
+        own = self._weights.dtype.type(-scale)
+        scaled = [own * piece_slopes[:, 0] for piece_slopes in slopes]
+        change = np.zeros((len(elements), 1), self._weights.dtype)
+        if pieces:
+            parts = [
+                piece.X.data * np.repeat(of_rows, np.diff(piece.X.indptr))
+                for piece, of_rows in zip(pieces, scaled, strict=True)
+            ]
+            change[:-1, 0] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            change[:-1, 0] *= elements[:-1]
+        if self._rule.params.fit_intercept:
+            change[-1] = sum(of_rows.sum() for of_rows in scaled)
+        return change
 
     @property
     def _is_distinct(self) -> bool:
@@ -287,7 +340,10 @@ class LazySteps:
         else:
             kept = rows[rows_with_values(weights[rows])]
         self._mean.absorb(kept)
-        scale_rows(weights, kept, decay.factors(kept))
+        if rows is None and 2 * len(kept) > len(weights):
+            decay.shrink(weights)
+        else:
+            scale_rows(weights, kept, decay.factors(kept))
         if self._mixer is not None:
             self._mixer.rescale(rows, lambda found: decay.factors(found, due))
         decay.restart(due)

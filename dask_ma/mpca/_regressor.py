@@ -191,10 +191,11 @@ class MPCARegressor(DistributedRegressorMixin, MPCAEstimator):
 
     `fit` centres features whose mean is more than five standard deviations from zero.
     Where the standard deviation of y is above 3 or below a third, it trains a network
-    whose outputs are multiplied by it, and takes features as those of
-    :class:`MPCAClassifier`: so the unit of y does not matter. `loss_curve_` has the
-    losses of y as it is. Several columns have one standard deviation, the root of
-    their mean variance; where theirs are ten times apart, y is taken as it is.
+    whose outputs are multiplied by it. Then, and where a feature has a standard
+    deviation above 10, it takes features as those of :class:`MPCAClassifier`: so the
+    unit of y does not matter. `loss_curve_` has the losses of y as it is. Several
+    columns have one standard deviation, the root of their mean variance; where theirs
+    are ten times apart, y is taken as it is, and so are large features.
     `coefs_` and `intercepts_` are those for the rows as they are. A `module` gets the
     rows as they are, and so does `partial_fit`.
 

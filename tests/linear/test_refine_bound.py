@@ -55,7 +55,7 @@ def test_no_model_is_further_above(rows, l1_ratio, distance):
         gradient = columns.T @ (columns @ point - y) / N_ROWS + coordinates.l2 * point
         paid, slope, end, most = coordinates.bound_parts(point, gradient)
         bound = coordinates.bound(paid, most, objective(point))
-        bound += intercept_rest(slope, end)
+        bound += intercept_rest(slope, end, coordinates.spread)
         excess = objective(point) - objective(best)
         assert bound >= excess - 1e-12
         if distance < 1:
@@ -90,7 +90,7 @@ def test_the_best_bound_so_far_holds():
 
 def test_a_floor_goes_by_the_intercept_that_is_known_now():
     """What a step far from the intercept of the optimum tells holds no more there."""
-    floor = Floor()
+    floor = Floor(1.0)
     # The logistic loss of 20 times as many rows of one class, at an intercept of 0.
     assert floor.raised(0.693, 0.45, 0.0) == pytest.approx(0.693 - 0.45)
     optimum = 0.19

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.datasets import load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 from sklearn.preprocessing import StandardScaler
@@ -159,19 +160,31 @@ def test_a_network_that_is_no_better_than_the_mean_is_noticed(regression):
 
 
 @pytest.mark.parametrize(
-    ("factor", "found", "cure"),
+    ("factor", "rate", "found", "cure"),
     [
-        (1e8, "predict the mean of y", "lower learning_rate_init"),
-        (1e-8, "of the variance", "raise learning_rate_init"),
+        (1.0, 10.0, "predict the mean of y", "lower learning_rate_init"),
+        (1e-8, 1e-3, "of the variance", "raise learning_rate_init"),
     ],
 )
-def test_scaling_is_advised_at_the_last_epoch(regression, factor, found, cure):
+def test_scaling_is_advised_at_the_last_epoch(regression, factor, rate, found, cure):
     X, y = regression[0] * factor, regression[1]
     with pytest.warns(ConvergenceWarning) as seen:
-        fit((X, y), tol=1e-4, max_iter=20)
+        fit((X, y), tol=1e-4, max_iter=20, learning_rate_init=rate)
     (message,) = [str(each.message) for each in seen]
     for words in (found, cure, "scale the features"):
         assert words in message
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("unit", [1.0, 10.0])
+def test_large_features_of_targets_of_any_unit(unit, n_ranks):
+    """The alcohol of wines, which varies by 0.8, by columns as large as 1,680."""
+    wine = load_wine().data
+    X, y = wine[:, 1:], unit * wine[:, 0]
+    model = MPCARegressor(n_ranks=n_ranks, random_state=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the maximum of 200 epochs")
+        assert model.fit(X, y).score(X, y) > 0.7
 
 
 @pytest.mark.parametrize("tol", [None, 1e-4])

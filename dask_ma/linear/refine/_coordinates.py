@@ -19,9 +19,10 @@ from dask_ma.linear._model import LinearModel
 from dask_ma.linear.refine._share import Share, Slice
 
 # Largest part of a mean square that may be rounding and not the variance of a column.
-_ROUNDING = 64 * np.finfo(np.float64).eps
+ROUNDING = 64 * np.finfo(np.float64).eps
 # Typical curvature of a loss: what its penalty is set against.
 _CURVATURE = 0.25
+_FAR = 4.0  # standard deviations of the targets, from their mean
 
 
 class Found(NamedTuple):
@@ -102,7 +103,8 @@ class Coordinates:
     """Points ``v = w * scale`` and, last, the value at the columns' centre.
 
     The products are those of columns with the centre taken away, without touching the
-    rows: the intercept takes up the difference. The scale is the root of what the
+    rows: the intercept takes up the difference. Values are counted from a level, so
+    that zero is the constant model there. The scale is the root of what the
     columns' variance and the penalty contribute to the second derivative.
 
     Parameters
@@ -115,9 +117,16 @@ class Coordinates:
         Whether the intercepts may change; if not, nothing is centred.
     intercept : ndarray of shape (n_problems,)
         Intercepts that stay if they may not.
+    level : float, default=0.0
+        Mean of targets that are values, from which those of models are counted where
+        intercepts may change.
+    spread : float, default=1.0
+        How far from there the best value at the centre may be.
 
     Attributes
     ----------
+    spread : float
+        The parameter.
     standardization : Standardization
         Centre and scale of the columns.
     n_features : int
@@ -134,10 +143,14 @@ class Coordinates:
         intercept: np.ndarray,
         *,
         fit_intercept: bool,
+        level: float = 0.0,
+        spread: float = 1.0,
     ) -> None:
+        self.spread = spread
+        self._level = level
         centre = mean if fit_intercept else np.zeros_like(mean)
         variance = mean_square - centre**2
-        variance[variance <= _ROUNDING * mean_square] = 0.0
+        variance[variance <= ROUNDING * mean_square] = 0.0
         scale = np.sqrt(_CURVATURE * variance + penalty.l2)
         scale[scale == 0] = 1.0
         self.standardization = Standardization(centre, scale)
@@ -176,7 +189,8 @@ class Coordinates:
         points = coef * scale
         if not self._fit_intercept:
             return points
-        return np.column_stack([points, model.intercept + coef @ centre])
+        values = model.intercept + coef @ centre
+        return np.column_stack([points, values - self._level])
 
     def to_model(self, points: np.ndarray, problems: np.ndarray) -> LinearModel:
         """Model at points of some problems, of float64."""
@@ -184,7 +198,13 @@ class Coordinates:
         coef = points[:, : len(scale)] / scale
         if not self._fit_intercept:
             return LinearModel(coef, self._intercept[problems])
-        return LinearModel(coef, points[:, -1] - coef @ centre)
+        return LinearModel(coef, points[:, -1] + self._level - coef @ centre)
+
+    def is_far(self, points: np.ndarray) -> bool:
+        """Whether a value at the centre is far from all that could be best there."""
+        return self._fit_intercept and bool(
+            (np.abs(points[:, -1]) > _FAR * self.spread).any()
+        )
 
     def to_gradient(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """Derivatives by the points, from those by coefficients and intercepts."""
@@ -219,7 +239,8 @@ class Coordinates:
         paid : float
             What columns may cost; to be summed over parts.
         slope, intercept : float
-            Derivative by the value at the columns' centre, and that; to be summed, too.
+            Derivative by the value at the columns' centre, and that, counted from the
+            level; to be summed, too.
         most : float
             Largest pull beyond L1; the largest of all parts counts.
         """

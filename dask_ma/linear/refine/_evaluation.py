@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,7 +11,12 @@ import numpy as np
 from dask_ma.engine import Adder, RoundLog, Work
 from dask_ma.kernels import DescentSums, descent_sums, moment_sums
 from dask_ma.linear._model import LinearModel, RefineParams
-from dask_ma.linear.refine._coordinates import Coordinates, Found, Penalty
+from dask_ma.linear.refine._coordinates import (
+    ROUNDING,
+    Coordinates,
+    Found,
+    Penalty,
+)
 from dask_ma.supervised._problem import Problem
 
 _SPREAD = 0x9E3779B97F4A7C15  # the golden section of 2**64
@@ -95,8 +101,6 @@ class Rows:
     ----------
     penalty : Penalty
         Weights of the penalty.
-    spread : float
-        Standard deviation of the targets; 1 for those of classes.
     """
 
     def __init__(
@@ -112,7 +116,6 @@ class Rows:
         self._log = log
         self._add_up = add_up
         self._n_passes = 0
-        self.spread = 1.0
 
     def coordinates(self, model: LinearModel) -> Coordinates:
         """Coordinates for these rows; takes a pass over them."""
@@ -126,15 +129,20 @@ class Rows:
         self._n_passes += 1
         sums, targets = self._add_up([sums, targets])
         mean, mean_square = sums / self._problem.total_weight
+        level, spread = 0.0, 1.0
         if not self._params.is_classifier:
-            first, second = targets / self._problem.total_weight
-            self.spread = float(np.sqrt(max(0.0, second - first**2)))
+            level, second = (targets / self._problem.total_weight).tolist()
+            # What rounding hides may be there: no spread would be no unit of widths.
+            variance = max(second - level**2, ROUNDING * second)
+            spread = math.sqrt(variance) or 1.0
         return Coordinates(
             mean,
             mean_square,
             self.penalty,
             model.intercept,
             fit_intercept=self._params.fit_intercept,
+            level=level if self._params.fit_intercept else 0.0,
+            spread=spread,
         )
 
     def measure(self, request: Request, coordinates: Coordinates) -> DescentSums:

@@ -5,9 +5,13 @@ from __future__ import annotations
 _KEPT = 8  # bounds
 
 
-def intercept_rest(slope: float, intercept: float) -> float:
-    """What an intercept may cost that is off by no more than its own size and 1."""
-    return abs(slope) * (1 + abs(intercept))
+def intercept_rest(slope: float, intercept: float, spread: float) -> float:
+    """What an intercept may cost that is off by no more than its own size and spread.
+
+    That of the best model is within a standard deviation of the mean of the targets,
+    from which it is counted.
+    """
+    return abs(slope) * (spread + abs(intercept))
 
 
 class Floor:
@@ -16,9 +20,15 @@ class Floor:
     A bound goes by the intercept where it was found; how far that was from the optimum
     is known better later on. Of all bounds the best ones at the present intercept are
     kept, since each round looks at all that are.
+
+    Parameters
+    ----------
+    spread : float
+        How far from zero the best intercept may be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spread: float) -> None:
+        self._spread = spread
         self._bounds: list[tuple[float, float]] = []
 
     def raised(self, lowest: float, slope: float, intercept: float) -> float:
@@ -39,7 +49,8 @@ class Floor:
         """
         self._bounds.append((lowest - slope * intercept, slope))
         values = [
-            b + s * intercept - intercept_rest(s, intercept) for b, s in self._bounds
+            b + s * intercept - intercept_rest(s, intercept, self._spread)
+            for b, s in self._bounds
         ]
         if len(values) > _KEPT:
             self._bounds.pop(values.index(min(values)))

@@ -235,11 +235,20 @@ class Refinement(Method):
     def _begin(self, model: LinearModel) -> Best:
         """Begin the search at a model; a collective call."""
         coordinates = self._rows.coordinates(model)
-        best = Best(model, coordinates)
+        best = Best(self._nearer(model, coordinates), coordinates)
         if self._makes_search:
             share = Share(coordinates.n_features)
             self._search = self._search_from(best.points, coordinates, share)
         return best
+
+    def _nearer(self, model: LinearModel, coordinates: Coordinates) -> LinearModel:
+        """The model, or the mean of the targets where its values are far from all."""
+        points = coordinates.to_points(model)
+        if not coordinates.is_far(points):
+            return model
+        self._is_warm = False
+        constant = coordinates.to_model(np.zeros_like(points), np.arange(len(points)))
+        return LinearModel(*(array.astype(model.coef.dtype) for array in constant))
 
     @property
     def _makes_search(self) -> bool:
@@ -249,13 +258,11 @@ class Refinement(Method):
     def _search_from(
         self, points: np.ndarray, coordinates: Coordinates, share: Share
     ) -> Search:
-        params, spread = self._before.params, self._rows.spread
         return Search(
             points,
-            params,
+            self._before.params,
             coordinates,
             self._method,
-            spread,
             share,
             is_warm=self._is_warm,
         )
@@ -362,6 +369,7 @@ class SharedRefinement(Refinement):
 
     def _begin(self, model: LinearModel) -> Best:
         coordinates = self._rows.coordinates(model)
+        model = self._nearer(model, coordinates)
         self._share = Slice(
             self.context.group,
             coordinates.n_features,

@@ -109,7 +109,7 @@ class Track:
         self.trial = self.best = start
         self.width = self._first_width = width
         self.objective = self.excess = np.inf
-        self._floor = Floor()
+        self._floor = Floor(coordinates.spread)
         self._may_begin_anew, self._is_anew = is_warm, False
         self._n_steps = 0
         self.is_stuck = False
@@ -212,7 +212,7 @@ class Track:
             most = self._share.largest(most)
         paid = found.objective if self._is_positive else np.inf
         own = self._coordinates.bound(columns, most, paid)
-        bound = own + intercept_rest(slope, end)
+        bound = own + intercept_rest(slope, end, self._coordinates.spread)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
         guess = self._rule.left(along)
@@ -247,7 +247,7 @@ class Track:
         return _LOOSENESS * bound
 
     def _begin_anew(self) -> None:
-        """Begin from zero, once."""
+        """Begin from zero, or the mean of targets that are values, once."""
         self._may_begin_anew, self._is_anew = False, True
         self._rule.restart()
         self.trial, self._at = np.zeros_like(self._point), None
@@ -413,8 +413,6 @@ class Search:
         What the points are.
     method : {"newton", "lbfgs"}
         What gives the directions.
-    spread : float
-        Typical size of a residual.
     share : Share
         Of which weights points and coordinates are.
     is_warm : bool
@@ -427,7 +425,6 @@ class Search:
         params: RefineParams,
         coordinates: Coordinates,
         method: str,
-        spread: float,
         share: Share,
         *,
         is_warm: bool,
@@ -436,6 +433,7 @@ class Search:
         has_curvature = make_loss(params.loss).has_curvature
         is_free = params.refine == "auto" and has_curvature
         self._rules = Rules(coordinates, len(points), method, share, is_free=is_free)
+        spread = coordinates.spread  # typical size of a residual
         least = make_loss(params.loss, params.epsilon).least_width
         least = max(least, _NARROWEST * spread)
         is_near = is_warm and not coordinates.penalty.l1

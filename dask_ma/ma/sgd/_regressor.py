@@ -50,7 +50,7 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Whether to fit an intercept.
     max_iter : int, default=1000
         Most communication rounds before the refinement. With ``refine="newton"`` or
-        "lbfgs", 0 starts it from zero, or from the model given.
+        "lbfgs", 0 starts it from the mean of `y`, or from the model given.
     tol : float or None, default=1e-3
         The rounds end when `n_iter_no_change` passes in a row have not improved the
         objective by more than this part of it (with `early_stopping`, the validation

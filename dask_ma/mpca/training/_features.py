@@ -44,24 +44,27 @@ def agree_on_scaling(
     scaling : Scaling or None
         Outputs of a regression are scaled by the standard deviation of the targets, the
         root of the mean variance, where that is above 3 or below a third, unless those
-        of columns are ten times apart: the smaller ones would begin far off. Where they
-        are not scaled, large features are left as they are: outputs as large as the
-        targets may be made of them.
+        of columns are ten times apart: the smaller ones would begin far off. Then large
+        features are left as they are, too: outputs as large as the targets may be made
+        of them.
 
         Otherwise the center is the weighted mean of each feature, and the scale its
         standard deviation, but 1 where that is less, if a feature is more than five
         standard deviations from zero or has one above 10; of a regression with outputs
-        as they are the means of the far features, and 1. None if there is nothing to
-        scale. The same on every rank.
+        as they are the means of the far features, and 1, unless a feature is large and
+        columns are not apart. None if there is nothing to scale. The same on every
+        rank.
     """
-    outputs = np.array(_scale_of(target_variance))
+    target_scale = _scale_of(target_variance)
+    outputs = np.array(target_scale or 1.0)
     mean, variance, is_known = _moments(group, shard)
     with np.errstate(over="ignore", invalid="ignore"):
         # What a square is more than that of the mean may be rounding, below 0 even.
         is_far = is_known & (mean != 0) & (mean**2 > _FAR**2 * variance)
         is_large = is_known & (variance > _LARGE**2)
     ones = np.ones(len(mean))
-    if target_variance is not None and outputs == 1:
+    is_plain = target_variance is not None and outputs == 1 and not is_large.any()
+    if target_scale is None or is_plain:
         return Scaling(np.where(is_far, mean, 0.0), ones) if is_far.any() else None
     if not (is_far.any() or is_large.any()):
         nothing = Scaling(np.zeros(len(mean)), ones, outputs)
@@ -70,16 +73,17 @@ def agree_on_scaling(
     return Scaling(np.where(is_known, mean, 0.0), scale, outputs)
 
 
-def _scale_of(variance: np.ndarray | None) -> float:
-    """Standard deviation of targets for which it is to be allowed, or else 1."""
+def _scale_of(variance: np.ndarray | None) -> float | None:
+    """Standard deviation to allow for, 1 if that is moderate; None if there is none."""
     if variance is None:
         return 1.0
     varying = variance[variance > 0]
     if not len(varying) or varying.max() > _APART**2 * varying.min():
-        return 1.0
+        return None
     spread = float(np.sqrt(np.mean(variance)))
-    is_moderate = 1 / _OFF <= spread <= _OFF
-    return 1.0 if is_moderate or not 0 < spread < np.inf else spread
+    if not 0 < spread < np.inf:
+        return None
+    return 1.0 if 1 / _OFF <= spread <= _OFF else spread
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:

@@ -1,0 +1,86 @@
+"""What the penalty leaves of rows, made good for all of them at once."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dask_ma import ButterflySGDClassifier
+from dask_ma.butterfly import _lazy_steps
+from dask_ma.butterfly._changes import scale_rows
+from dask_ma.butterfly._decay import Decay, decay_range
+
+
+@pytest.mark.parametrize("n_problems", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("has_preconditioner", [False, True])
+@pytest.mark.parametrize("amount", [1e-4, 3.0])
+def test_all_rows_are_shrunk_as_some_are(n_problems, dtype, has_preconditioner, amount):
+    rng = np.random.default_rng(0)
+    n_features = 30_000
+    preconditioner = None
+    if has_preconditioner:
+        preconditioner = np.exp(rng.normal(size=n_features)).astype(dtype)
+    bounds, amounts = decay_range(preconditioner), np.full(3, amount)
+    decay = Decay(preconditioner, bounds, n_features, np.dtype(dtype), 1e9, amounts)
+    for amount in amounts:
+        decay.advance(amount)
+    weights = rng.normal(size=(n_features + 1, n_problems)).astype(dtype)
+    expected, rows = weights.copy(), np.arange(n_features + 1)
+    scale_rows(expected, rows, decay.factors(rows))
+    decay.shrink(weights)
+    np.testing.assert_array_equal(weights, expected)
+
+
+@pytest.mark.parametrize("n_features, is_whole", [(1000, True), (20_000, False)])
+def test_rows_are_picked_where_few_have_values(monkeypatch, n_features, is_whole):
+    """At the end of a pass: no list of most rows is made, nor are they picked by it."""
+    rng = np.random.default_rng(1)
+    places = rng.integers(0, n_features, (600, 4)).ravel()
+    values, ends = rng.normal(size=2400), np.arange(0, 2401, 4)
+    X = sparse.csr_matrix((values, places, ends), shape=(600, n_features))
+    X.sum_duplicates()
+    shrunk, picked = [], []
+    shrink = Decay.shrink
+
+    def noted(self, weights):
+        shrunk.append(len(weights))
+        shrink(self, weights)
+
+    def noted_rows(array, rows, factors):
+        picked.append(len(rows))
+        scale_rows(array, rows, factors)
+
+    monkeypatch.setattr(Decay, "shrink", noted)
+    monkeypatch.setattr(_lazy_steps, "scale_rows", noted_rows)
+    model = ButterflySGDClassifier(
+        batch_size=5, max_iter=2, tol=None, random_state=0, n_ranks=1, refine=None
+    )
+    model.fit(X, rng.integers(0, 2, 600))
+    assert len(shrunk) == (2 if is_whole else 0)
+    # Rows that are shrunk to nothing before the end of the pass are few.
+    assert sum(n > 100 for n in picked) == (0 if is_whole else 2)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_batch_makes_no_gradient_where_rows_may_be_named_twice(
+    monkeypatch, n_classes
+):
+    """The non-zeros of a batch are its gradient's entries; they need no other list."""
+    rng = np.random.default_rng(1)
+    places = rng.integers(0, 5000, (200, 4)).ravel()
+    values, ends = rng.normal(size=800), np.arange(0, 801, 4)
+    X = sparse.csr_matrix((values, places, ends), shape=(200, 5000))
+    X.sum_duplicates()
+    calls = []
+    descend = _lazy_steps.descend
+
+    def noted(*args, **others):
+        calls.append(args)
+        descend(*args, **others)
+
+    monkeypatch.setattr(_lazy_steps, "descend", noted)
+    model = ButterflySGDClassifier(
+        batch_size=10, max_iter=1, tol=None, random_state=0, n_ranks=1, refine=None
+    )
+    model.fit(X, rng.integers(0, n_classes, 200))
+    assert len(calls) == (0 if n_classes == 2 else 20)
