@@ -110,8 +110,8 @@ def pytest_collection_finish() -> None:
     """Leave what is there before the first test to no collector of garbage.
 
     These are millions of objects, and a collection takes a second; some tests want one.
+    What of them is garbage is little, and looked for it would cost as much.
     """
-    gc.collect()
     gc.freeze()
 
 

@@ -64,6 +64,7 @@ def test_ranks_and_mixings(binary, simulation, n_ranks, mixing):
     check(simulation, *binary, n_ranks, mixing=mixing)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing_period", [2, 3, 7, 100])
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic"])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])

@@ -19,6 +19,7 @@ def fit(X, y, **params):
     return ButterflySGDClassifier(**{**PARAMS, **params}).fit(X, y)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing", ["butterfly", "allreduce", "periodic", "none"])
 @pytest.mark.parametrize("mixing_period", ["auto", 2])
 @pytest.mark.parametrize("n_ranks", [1, 3, 4])

@@ -94,6 +94,7 @@ def test_allreduce_sums(run_ranks, way, size, per_node):
             assert_same_bits(result[which], expected)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("op", "reference"), [("max", np.max), ("min", np.min)])
 @some_layouts
 def test_allreduce_of_extremes(run_ranks, way, size, per_node, op, reference):

@@ -38,8 +38,8 @@ ONE_STEP = {"batch_size": 1000, "learning_rate": "invscaling", "refine": None}
 # One rank has the rounds that it needs to converge. Several ranks have fewer, enough
 # for the checks, because they take most of the time of these tests.
 ESTIMATORS = [
-    ButterflySGDClassifier(max_iter=200),
-    ButterflySGDRegressor(max_iter=200),
+    ButterflySGDClassifier(max_iter=40),
+    ButterflySGDRegressor(max_iter=40),
     MALDA(n_components=3, max_iter=3, learning_method="batch"),
     MASGDClassifier(max_iter=20),
     MASGDRegressor(max_iter=200),
@@ -55,8 +55,8 @@ ESTIMATORS = [
 ]
 # The same classes with other solvers, and on two ranks.
 OTHER_WAYS = [
-    ButterflySGDClassifier(max_iter=200, **ONE_STEP),
-    ButterflySGDRegressor(max_iter=200, **ONE_STEP),
+    ButterflySGDClassifier(max_iter=60, **ONE_STEP),
+    ButterflySGDRegressor(max_iter=60, **ONE_STEP),
     MALDA(n_components=3, max_iter=3, n_ranks=2),
     MASGDClassifier(max_iter=5, n_ranks=2, refine_tol=1e-2),
     MASGDRegressor(max_iter=5, n_ranks=2),

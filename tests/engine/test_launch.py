@@ -160,6 +160,7 @@ def gathers(monkeypatch):
     return asked
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("is_large", [True, False])
 @pytest.mark.parametrize("collect", ["root", "all"])
 @pytest.mark.parametrize("n_near", [0, 1, 3])

@@ -96,6 +96,7 @@ def least(X, y, value, alpha):
     return found.fun, objective
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", [Slopes, Expectiles])
 @pytest.mark.parametrize("estimator", REGRESSORS)
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])

@@ -191,6 +191,7 @@ def end(search):
         track.is_stuck = True
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("change", [nudge, forget, end])
 @pytest.mark.parametrize("n_round", [1, 4])
 @pytest.mark.parametrize("refine", ["lbfgs", "newton"])

@@ -213,6 +213,7 @@ ETAS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("eta", ETAS.values(), ids=ETAS)
 @pytest.mark.parametrize("learning_decay", [0.0, 0.51, 1.0])
 @pytest.mark.usefixtures("averaged")
@@ -232,6 +233,7 @@ def test_rates_and_priors(X, components, eta, learning_decay):
     assert (components < eta).any()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mixing", ["allreduce", "butterfly"])
 @pytest.mark.parametrize("n_ranks", [1, 4])
 @pytest.mark.usefixtures("averaged")

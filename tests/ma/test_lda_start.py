@@ -72,6 +72,7 @@ def test_documents_weigh_what_the_updates_to_come_get_over():
     assert weight_of_documents(1.0) == 0.1
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("paradigm", ["model", "gradient"])
 @pytest.mark.parametrize("n_passes", [1, 3])

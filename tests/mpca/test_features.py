@@ -177,6 +177,7 @@ def test_the_penalty_is_that_of_the_weights_as_they_are_told(rows):
         assert slope == pytest.approx(gradient[at], rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("strategy", ["synchronous", "gradients"])
 @pytest.mark.parametrize("n_targets", [None, 2])

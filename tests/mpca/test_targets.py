@@ -54,6 +54,7 @@ def fit_theirs(cls, X, Y, weight=None):
     return model
 
 
+@pytest.mark.pairs
 @BOTH
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])

@@ -88,6 +88,7 @@ def test_lasso(data, schedule, layout, kind):
     assert result.history[-1]["n_nonzero"] == np.count_nonzero(ours.coef_)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("positive", [False, True])

@@ -89,6 +89,7 @@ def joined(parts):
     return features[order], values[order]
 
 
+@pytest.mark.pairs
 @every_layout
 @every_size
 @every_kind
@@ -140,6 +141,7 @@ def test_products_and_squares(on_ranks, layout, n_ranks, kind):
             np.testing.assert_allclose(values, expected[columns], atol=1e-12)
 
 
+@pytest.mark.pairs
 @every_layout
 @every_size
 @every_kind

@@ -240,6 +240,7 @@ def test_a_full_matrix_without_penalty_is_a_truncated_svd():
     assert model.history_[-1]["objective"] == pytest.approx((s[K:] ** 2).sum())
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("solver", ["als", "sgd"])
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
 @pytest.mark.parametrize("most_collected", [0, 2**26])

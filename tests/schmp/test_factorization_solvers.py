@@ -41,6 +41,7 @@ def other_side(request, monkeypatch):
 # Conjugate gradients ----------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.usefixtures("other_side")
@@ -302,6 +303,7 @@ def test_nothing_to_hold_out():
 # Reasons ------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])

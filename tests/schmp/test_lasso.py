@@ -466,6 +466,7 @@ def test_rows_stay_where_they_are(processes):
     assert moved > size / 2
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize("stop", [1, 2])

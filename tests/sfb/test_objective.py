@@ -142,6 +142,7 @@ def test_second_derivatives(run_ranks, make_shards, data, n_ranks):
     assert all(other is None for _, other in found[1:])
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_the_bound_is_met_at_the_minimum(

@@ -116,7 +116,7 @@ def test_memory_of_dual_ascent(monkeypatch, penalty, content):
         refine=False,
         communication=content,
         batch_size=16,
-        max_iter=3,
+        max_iter=2,
         tol=None,
         random_state=0,
         n_ranks=4,

@@ -471,6 +471,7 @@ def test_distances_of_labels(monkeypatch, most, loss, n_ranks):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-4)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("loss", ["logistic", "triplet"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -105,6 +105,7 @@ def test_strong_penalties_take_few_passes(labelled, penalty, alpha):
 # The duality gap ----------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])

@@ -246,6 +246,7 @@ def test_the_bound_is_that_of_the_dual_variables(labelled, monkeypatch, n_ranks)
     np.testing.assert_allclose(model.coef_, soft(Z, l1) / l2, atol=1e-12)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])

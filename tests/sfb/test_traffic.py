@@ -37,6 +37,7 @@ def measure(run_engines, make_model, shards, **settings):
     return counts[1] - counts[0]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("wire_dtype", [None, "float32"])
 @pytest.mark.parametrize(

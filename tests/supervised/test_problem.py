@@ -25,6 +25,7 @@ def same_model(a, b, rtol=0):
     np.testing.assert_allclose(*values, rtol=1e-12)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("class_weight", ["balanced", {0: 0.3, 1: 5.0}])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])

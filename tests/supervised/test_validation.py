@@ -176,6 +176,7 @@ def labels_with(n_rare):
     return X, y
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("lazy", [False, True], ids=["memory", "lazy"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=lambda model: type(model).__name__)

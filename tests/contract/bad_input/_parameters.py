@@ -65,8 +65,8 @@ CASES = [
     *(wrong("cv", value) for value in ("five",)),
     *(wrong("alphas", value) for value in (0, "many")),
     Case(
-        "n_ranks=50",
-        with_params(n_ranks=50),
+        "n_ranks=30",
+        with_params(n_ranks=30),
         trained(with_params(n_ranks=N)),
         tuple(e for e in ESTIMATORS if not e.startswith("SchMP")),
         ("numpy",),
