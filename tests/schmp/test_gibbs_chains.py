@@ -97,15 +97,10 @@ POWERS = 2 ** np.arange(4, -1, -1)  # by which an assignment is a number
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sampler", "n_draws"), [("exact", 12_000), ("metropolis", 24_000)]
-)
-def test_the_posterior_of_a_tiny_corpus(sampler, n_draws):
-    """Total variation from the probabilities of all 32 assignments.
-
-    Of right chains it is about 0.016, and 0.03 if priors are a fifth larger.
-    """
-    exact = posterior(BETA)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_posterior_of_a_tiny_corpus(sampler):
+    """Total variation from the probabilities of all 32 assignments."""
+    n_draws, exact = 24_000, posterior(BETA)
     rng, start = np.random.default_rng(1), np.zeros(5, dtype=np.int32)
     moves, counts, totals, priors = chain_of(TINY, 3, start, ALPHA, BETA, sampler)
     found = np.zeros(32)
@@ -117,8 +112,8 @@ def test_the_posterior_of_a_tiny_corpus(sampler, n_draws):
 
 @pytest.mark.slow
 def test_the_posterior_of_a_tiny_corpus_in_many_single_moves():
-    """Total variation of 40,000 draws, of tokens moved one after the other."""
-    n_draws, exact = 40_000, posterior(BETA)
+    """Total variation of 100,000 draws, of tokens moved one after the other."""
+    n_draws, exact = 100_000, posterior(BETA)
     rng, topics = np.random.default_rng(7), np.zeros(5, dtype=np.int64)
     documents = np.repeat(np.arange(2), [len(words) for words in TINY])
     words, found = np.concatenate(TINY), np.zeros(32)
@@ -331,11 +326,11 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior(sampler):
         return [first[0], first[0] ** 2, (table**2).sum(), table[0, 0], topics.sum()]
 
     forward = []
-    for _ in range(3000):
+    for _ in range(5000):
         topics = topics_of_prior()
         forward.append(statistics(words_given(topics), topics))
     chain, topics = [], topics_of_prior()
-    for _ in range(3000):
+    for _ in range(5000):
         words = words_given(topics)
         parts = np.split(words, np.cumsum(lengths)[:-1])
         order = np.concatenate(
@@ -357,7 +352,7 @@ def test_words_and_topics_of_a_joint_chain_have_their_prior(sampler):
     error = np.sqrt(
         batches.var(axis=0, ddof=1) / 40 + forward.var(axis=0) / len(forward)
     )
-    assert (np.abs(chain.mean(axis=0) - forward.mean(axis=0)) < 3 * error).all()
+    assert (np.abs(chain.mean(axis=0) - forward.mean(axis=0)) < 4 * error).all()
 
 
 @pytest.mark.slow
