@@ -148,9 +148,10 @@ def use_columns(
         return problem, params, every
     flags = np.zeros(n_features + 1, np.uint8)
     start = None if params.coef is None else initial_model(problem, params).coef
-    _mark(flags[:-1], problem.shard, start, params.moments, state)
     # Rows on a disk stay there, the numbers of their columns with them.
     flags[-1] = any(is_on_disk(block.X) for block in problem.shard.blocks)
+    if not flags[-1]:
+        _mark(flags[:-1], problem.shard, start, params.moments, state)
     flags = allreduce(group, flags, "max")
     numbers = np.flatnonzero(flags[:-1].view(bool))
     if flags[-1] or not len(numbers) or per_rank > n_features - len(numbers):
@@ -166,8 +167,10 @@ def use_columns(
 
 
 def columns_of(state: State) -> UsedColumns:
-    """The columns that a state has been kept for."""
-    return UsedColumns(state.shared["columns"], state.shared["n_features"])
+    """The columns that a state has been kept for; all, if it does not say which."""
+    shared = state.shared
+    n_features = shared.get("n_features", len(shared["weights"]) - 1)
+    return UsedColumns(shared.get("columns"), n_features)
 
 
 def _are_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:

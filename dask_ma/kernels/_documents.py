@@ -294,6 +294,7 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
     gamma, theta = np.ones_like(block.prior), np.ones_like(block.prior)
     norms = _norms(block, theta)
     before = change = np.zeros_like(gamma)
+    has_shrunk = False  # since it was counted what is left
     for n_iter in range(1, settings.max_iter + 1):
         ratios = np.divide(block.counts, norms, out=norms)
         last = gamma
@@ -312,13 +313,13 @@ def _solve(block: _Block, found: Inference, settings: InferenceSettings) -> int:
         if done.any():
             _store(block, done.nonzero()[0], gamma, theta, norms, found)
             block.alive &= ~done
-        elif n_iter > _FIRST_ITERATIONS:
+            has_shrunk = True
+            if not block.alive.any():
+                break
+        if n_iter % _LOOKED != 0 or not (has_shrunk or n_iter <= _FIRST_ITERATIONS):
             continue
+        has_shrunk = False
         rows = block.alive.nonzero()[0]
-        if not len(rows):
-            break
-        if n_iter % _LOOKED != 0:
-            continue
         n_left = _most_topics_left(gamma[rows], block.prior[rows])
         if len(rows) * n_left <= _WORTH_PACKING * gamma.size:
             across = _pack(block, rows, n_left, gamma)

@@ -10,6 +10,7 @@ from scipy import sparse
 from dask_ma import ButterflySGDClassifier, ButterflySGDRegressor
 from dask_ma.butterfly import _agent, _used
 from dask_ma.comm import LocalGroup
+from dask_ma.engine import State
 
 PARAMS = {
     "max_iter": 4,
@@ -323,9 +324,16 @@ def test_rows_with_most_columns_keep_all(y, taken, density):
 
 
 def test_rows_on_a_disk_keep_all_columns(monkeypatch, rows, y, taken):
+    """Nor are they read for that."""
     monkeypatch.setattr(_used, "is_on_disk", lambda X: True)
+    monkeypatch.delattr(_used, "_mark")
     ButterflySGDClassifier(**PARAMS).fit(rows[0], y)
     assert taken == [WIDTH] * 2
+
+
+def test_a_state_that_does_not_name_columns_has_all():
+    state = State(1, {"weights": np.zeros((6, 2))}, None)
+    assert _used.columns_of(state) == (None, 5)
 
 
 def test_rows_without_any_value(y, taken):

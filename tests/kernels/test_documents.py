@@ -405,3 +405,32 @@ def test_scikit_learn(corpus, prior):
     assert theirs.score(X) <= bounds.sum() + rest + 1e-6
     perplexity = np.exp(-expected / X[alike].sum())
     assert theirs.perplexity(X[alike]) == pytest.approx(perplexity, rel=1e-7)
+
+
+def test_documents_that_end_late_do_not_carry_the_others(monkeypatch):
+    """Whether the others have ended with an even iteration or an odd one."""
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.full(10, 0.3), N_WORDS) + 1e-6
+    prior = np.full(10, 0.1)
+    corpus = random_corpus([12] * 60, seed=5)
+    alone = np.array(
+        [infer_documents(corpus[[i]], weights, prior, LONG).n_iter for i in range(60)]
+    )
+    last = int(alone.argmax())
+    widths = []
+    norms_of = _documents._norms
+
+    def noted(block, theta):
+        widths.append(len(theta))
+        return norms_of(block, theta)
+
+    monkeypatch.setattr(_documents, "_norms", noted)
+    for remainder in (0, 1):
+        candidates = np.flatnonzero((alone % 2 == remainder) & (alone > 20))
+        many = candidates[alone[candidates].argmin()]
+        assert alone[many] + 4 < alone[last]
+        X = corpus[[many] * 30 + [last]]
+        widths.clear()
+        infer_documents(X, weights, prior, LONG)
+        assert widths[0] == 31
+        assert widths[alone[many] + 4 :] == [1] * len(widths[alone[many] + 4 :])

@@ -361,6 +361,8 @@ def test_copies(fitted):
     twin = model.to_sklearn()
     # Variational weights of words in place of their probabilities: 0.01 apart.
     assert np.abs(twin.transform(NEW) - model.transform(NEW)).max() < 1e-3
+    before = twin.components_.copy()
+    assert np.abs(twin.partial_fit(X).components_ - before).max() > 0
     scores = cross_val_score(make(max_iter=5), X[10:40], cv=2)
     assert np.isfinite(scores).all()
     refit = clone(model).set_params(keep_tokens=False, max_iter=1).fit(X)

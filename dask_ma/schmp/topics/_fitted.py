@@ -143,7 +143,8 @@ class FittedGibbs(FittedTopics):
         documents. For that, its `exp_dirichlet_component_` has the probabilities of the
         words in the topics, which are known here, and not what variational Bayes takes
         in their place. Its ``score`` and ``perplexity`` are of the variational bound,
-        and no likelihoods of words, as those here are.
+        and no likelihoods of words, as those here are. Its ``partial_fit`` goes on by
+        variational Bayes, and puts that in the place of the probabilities.
 
         Returns
         -------
@@ -161,6 +162,8 @@ class FittedGibbs(FittedTopics):
         peer.exp_dirichlet_component_ = peer.components_ / totals.astype(
             peer.components_.dtype
         )
+        # As scikit-learn's passes over all documents leave it, one update each.
+        peer.n_batch_iter_ = self.n_iter_ + 1
         return peer
 
     def _adapt_to_sklearn(self, params: dict[str, Any]) -> None:
