@@ -168,12 +168,18 @@ def main() -> None:
     add("--metric-rows", type=int, default=20_000)
     add("--metric-content", default="full_matrix", help="of two processes")
     add("--metric-passes", type=int, default=0, help="0 for the default")
-    add("--pairs", type=int, nargs="+", default=[2, 7], help="of fits, for each case")
+    add(
+        "--pairs",
+        type=int,
+        help="of fits; two of outputs and seven of metric if not told",
+    )
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
-    for name, n_pairs in zip(args.cases, args.pairs, strict=True):
+    cases = {"outputs": (outputs, 2), "metric": (metric, 7)}
+    for name in args.cases:
         print(name, flush=True)
-        measure({"outputs": outputs, "metric": metric}[name](args), n_pairs)
+        case, n_pairs = cases[name]
+        measure(case(args), args.pairs or n_pairs)
 
 
 # Worker processes import this file again.

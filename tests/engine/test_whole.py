@@ -117,18 +117,6 @@ def test_states_of_other_launches_are_not_mixed(run_ranks):
     assert find(run_ranks, memories) == [(None, True)] * 2
 
 
-@pytest.mark.parametrize(("lost", "number"), [(None, 5), (2, 4)])
-def test_a_last_state_without_copies(run_ranks, lost, number):
-    """It serves as long as nobody is lost; else the one before does, which has some."""
-    memories = []
-    for rank in range(4):
-        memory = StateMemory()
-        memory.put("fit", rank, kept(rank, 4, 4))
-        memory.put("fit", rank, kept(rank, 5, 4)._replace(replica=None))
-        memories.append(memory.parts("fit") if rank != lost else {})
-    check(find(run_ranks, memories), number)
-
-
 def test_the_copy_goes_to_the_right(run_ranks):
     def program(group):
         found = exchange_copies(group, part_of(group.rank, 7), 7)

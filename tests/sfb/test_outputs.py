@@ -10,7 +10,6 @@ from sklearn.datasets import load_digits
 
 from dask_ma import SFBLogisticRegression, SFBMetricLearner
 from dask_ma.comm import LocalGroup
-from dask_ma.engine.recovery import _states, _whole
 from dask_ma.kernels import _outer
 from dask_ma.sfb import Exchange, _shared, run
 from dask_ma.sfb.exchange import _choice, _outputs
@@ -229,21 +228,6 @@ def test_on_a_cluster(inproc_client):
     with inproc_client.as_current():
         there = SFBLogisticRegression(**params).fit(X, y)
     np.testing.assert_array_equal(here.coef_, there.coef_)
-
-
-def test_a_neighbour_gets_no_copy_of_what_the_client_gets(inproc_client, monkeypatch):
-    """Parts after the last pass go to rank 0 only."""
-    rounds, plain = [], _whole.exchange_copies
-
-    def exchange_copies(group, own, number):
-        rounds.append(number)
-        return plain(group, own, number)
-
-    monkeypatch.setattr(_states, "exchange_copies", exchange_copies)
-    params = {"communication": "outputs", "solver": "sgd", "max_iter": 3, "tol": None}
-    with inproc_client.as_current():
-        SFBLogisticRegression(**params, n_ranks=2).fit(X, y)
-    assert sorted(rounds) == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

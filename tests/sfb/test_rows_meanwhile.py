@@ -1,5 +1,7 @@
 """Rows of the next batch, which are put together while an update is under way."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -9,10 +11,14 @@ from dask_ma import SFBMetricLearner
 from dask_ma.comm import LocalGroup
 from dask_ma.data import Block, Shard
 from dask_ma.sfb.exchange import _full_matrix
+from dask_ma.sfb.exchange._full_matrix import MatrixExchange
 from dask_ma.sfb.metric import _plan
 from dask_ma.sfb.metric._plan import LabelSource
 from dask_ma.sfb.model import _pairs
+from dask_ma.sfb.model._factors import Factors
+from dask_ma.sfb.model._matrix import ParameterMatrix
 from dask_ma.sfb.model._pairs import RowTable
+from dask_ma.sfb.prox import NoPenalty
 
 X, y = load_digits(return_X_y=True)
 X = (X[:600] / 16).astype(np.float32)
@@ -77,16 +83,42 @@ def test_rows_are_picked_before_the_update_is_waited_for(monkeypatch):
 
 
 @pytest.mark.usefixtures("grouped")
-def test_updates_are_those_of_an_allreduce(monkeypatch):
-    """To the bit, with as many messages and bytes."""
+def test_fits_are_those_with_an_allreduce(monkeypatch):
     ahead = fit()
     monkeypatch.setattr(_full_matrix, "_SHORT_BYTES", 0)
     plain = fit()
     np.testing.assert_array_equal(ahead.components_, plain.components_)
     for one, other in zip(ahead.history_, plain.history_, strict=True):
         assert one["objective"] == other["objective"]
-        for name in ("messages_sent", "bytes_sent"):
-            assert one[name] == other[name]
+
+
+@pytest.mark.parametrize("shape", [(5, 64), (50, 784)])
+def test_updates_are_those_of_an_allreduce(monkeypatch, shape):
+    """To the bit, with as many messages and bytes from process to process."""
+    rng = np.random.default_rng(0)
+    factors = [
+        Factors(*(rng.normal(size=(20, n)).astype(np.float32) for n in shape))
+        for _ in range(2)
+    ]
+
+    def program(group):
+        calls = []
+        matrix = ParameterMatrix(np.zeros(shape, np.float32), None, NoPenalty())
+        exchange = MatrixExchange(group, by_server=False)
+        update = exchange.total(factors[group.rank], matrix, lambda: calls.append(1))
+        sent = group.counters.messages_sent, group.counters.bytes_sent
+        return update.values, sent, len(calls)
+
+    found = []
+    for most in (_full_matrix._SHORT_BYTES, 0):
+        monkeypatch.setattr(_full_matrix, "_SHORT_BYTES", most)
+        with ThreadPoolExecutor(2) as pool:
+            groups = LocalGroup.create(2, ranks_per_node=1)
+            found.append(list(pool.map(program, groups)))
+    for ahead, plain in zip(*found, strict=True):
+        np.testing.assert_array_equal(ahead[0], plain[0])
+        assert ahead[1] == plain[1] and ahead[1][0] > 0
+        assert (ahead[2], plain[2]) == (1, 0)
 
 
 def table_of(kind, sizes):
@@ -107,6 +139,23 @@ def test_rows_of_some_blocks(kind, sizes):
     found = found.toarray() if sparse.issparse(found) else found
     np.testing.assert_array_equal(found, X[places])
     assert found.dtype == X.dtype
+
+
+@pytest.mark.parametrize("larger", [0, 1])
+def test_rows_of_blocks_of_other_types(larger):
+    """All rows are of the type of the shard, whichever block has most of them."""
+    sizes, types = [(250, 50), (50, 250)][larger], (np.float64, np.float32)
+    ends = np.cumsum([0, *sizes])
+    blocks = [
+        Block((X[start:stop] / 3).astype(dtype), None, None, number, start)
+        for number, (start, stop, dtype) in enumerate(
+            zip(ends, ends[1:], types, strict=False)
+        )
+    ]
+    table = RowTable(Shard(blocks, X.shape[1], np.dtype(np.float64)))
+    found = table.take(np.arange(300))
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, np.vstack([block.X for block in blocks]))
 
 
 @pytest.mark.parametrize("sizes", [(250, 50), (50, 250), (100, 100, 100)])

@@ -326,7 +326,7 @@ class StateStore:
         """Keep the state after a round; a collective call."""
         self._source = None
         if in_memory:
-            self._remember(n_rounds, shared, own, whole=whole, is_last=done)
+            self._remember(n_rounds, shared, own, whole=whole)
         regroup = not done and self._agree_to_regroup()
         if regroup and not in_memory and rest is not None:
             self._remember(n_rounds, {**shared, **rest()}, own, whole=whole)
@@ -378,15 +378,12 @@ class StateStore:
         own: dict[str, Any] | None,
         *,
         whole: bool = False,
-        is_last: bool = False,
     ) -> None:
         """Keep a state in the memory of this process, and perhaps of a neighbour."""
         if not self._fit_info.keeps:
             return
         replica = None
-        # After the last round only the way of the model to the client is left, on which
-        # all parts travel anyway; who is lost by then takes that round along.
-        if whole and own is not None and not is_last:
+        if whole and own is not None:
             replica = exchange_copies(self._group, own, n_rounds)
         history = self._context.history
         kept = StateCopy(

@@ -207,7 +207,8 @@ class RowTable:
     ) -> np.ndarray:
         """Dense rows of several blocks, and which of them are of each."""
         most = max(places_of, key=lambda block: len(places_of[block]))
-        if 2 * len(places_of[most]) >= len(places):
+        is_most = 2 * len(places_of[most]) >= len(places)
+        if is_most and self._blocks[most].dtype == self._dtype:
             # Copied once, with some of the block in the place of rows of others.
             first, end = self._firsts[most : most + 2]
             found = self._picked(most, places.clip(first, end - 1))
