@@ -11,8 +11,8 @@ first fit to each loads modules and does not count. Cases are
   where "auto" would not; and the part of the test rows that three neighbours name
   rightly.
 
-For each number of processes the seconds by the clock and their median, the time of the
-last pass, what of it was computing and waiting (means over ranks), seconds of the
+For each number of processes the seconds by the clock and their median, those until the
+end of the last pass, what of it was computing and waiting (means over ranks), seconds of the
 processor of each worker, messages, and the objective; at last the medians of the ratios
 of neighbouring fits.
 
