@@ -12,9 +12,9 @@ first fit to each loads modules and does not count. Cases are
   rightly.
 
 For each number of processes the seconds by the clock and their median, those until the
-end of the last pass, what of it was computing and waiting (means over ranks), seconds of the
-processor of each worker, messages, and the objective; at last the medians of the ratios
-of neighbouring fits.
+end of the last pass, what of it was computing and waiting (means over ranks), seconds
+of the processor of each worker, messages, and the objective; at last the medians of the
+ratios of neighbouring fits.
 
 Run ``python second_process.py --help``; ``--data`` names the folder of data sets.
 """

@@ -55,7 +55,7 @@ def test_no_model_is_further_above(rows, l1_ratio, distance):
         gradient = columns.T @ (columns @ point - y) / N_ROWS + coordinates.l2 * point
         paid, slope, end, most = coordinates.bound_parts(point, gradient)
         bound = coordinates.bound(paid, most, objective(point))
-        bound += intercept_rest(slope, end, coordinates.spread)
+        bound += intercept_rest(slope, end, coordinates.reach)
         excess = objective(point) - objective(best)
         assert bound >= excess - 1e-12
         if distance < 1:

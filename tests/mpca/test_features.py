@@ -39,8 +39,9 @@ def peer(**params):
     return MLPRegressor(hidden_layer_sizes=(16,), random_state=0, **params)
 
 
-def scaling_of(rows, weight, n_ranks, run_ranks, is_classifier=False):
+def scaling_of(rows, weight, n_ranks, run_ranks, is_classifier=False, variance=1.0):
     """What ranks with a part of the rows each agree on."""
+    of_targets = None if is_classifier else np.array([variance])
     parts = np.array_split(np.arange(rows.shape[0]), n_ranks)
 
     def program(group):
@@ -48,7 +49,7 @@ def scaling_of(rows, weight, n_ranks, run_ranks, is_classifier=False):
         given = None if weight is None else weight[mine]
         blocks = [Block(rows[mine], np.zeros(len(mine)), given, 0, None)]
         shard = Shard(blocks, rows.shape[1], rows.dtype)
-        return agree_on_scaling(group, shard, None if is_classifier else np.ones(1))
+        return agree_on_scaling(group, shard, of_targets)
 
     first, *others = run_ranks(program, n_ranks)
     for other in others:
@@ -92,6 +93,15 @@ def test_large_features_of_a_regression(rows, run_ranks):
     found = scaling_of(X, None, 2, run_ranks)
     of_classes = scaling_of(X, None, 2, run_ranks, is_classifier=True)
     for own, other in zip(found, of_classes, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+@pytest.mark.parametrize("variance", [0.0, np.inf])
+def test_large_features_and_targets_without_a_unit(rows, run_ranks, variance):
+    X = (rows[0] - SHIFT) * [1.0, 1.0, 11.0, 1.0, 1.0]
+    found = scaling_of(X, None, 2, run_ranks, variance=variance)
+    of_others = scaling_of(X, None, 2, run_ranks)
+    for own, other in zip(found, of_others, strict=True):
         np.testing.assert_array_equal(own, other)
 
 

@@ -121,12 +121,17 @@ class Coordinates:
         Mean of targets that are values, from which those of models are counted where
         intercepts may change.
     spread : float, default=1.0
-        How far from there the best value at the centre may be.
+        Standard deviation of such targets.
+    reach : float or None, default=None
+        How far from the level the best value at the centre may be; None if that is not
+        known.
 
     Attributes
     ----------
     spread : float
         The parameter.
+    reach : float
+        The parameter, or the spread in its place.
     standardization : Standardization
         Centre and scale of the columns.
     n_features : int
@@ -145,8 +150,11 @@ class Coordinates:
         fit_intercept: bool,
         level: float = 0.0,
         spread: float = 1.0,
+        reach: float | None = None,
     ) -> None:
         self.spread = spread
+        self.reach = spread if reach is None else reach
+        self._knows_reach = fit_intercept and reach is not None
         self._level = level
         centre = mean if fit_intercept else np.zeros_like(mean)
         variance = mean_square - centre**2
@@ -202,8 +210,8 @@ class Coordinates:
 
     def is_far(self, points: np.ndarray) -> bool:
         """Whether a value at the centre is far from all that could be best there."""
-        return self._fit_intercept and bool(
-            (np.abs(points[:, -1]) > _FAR * self.spread).any()
+        return self._knows_reach and bool(
+            (np.abs(points[:, -1]) > _FAR * self.reach).any()
         )
 
     def to_gradient(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:

@@ -129,12 +129,13 @@ class Rows:
         self._n_passes += 1
         sums, targets = self._add_up([sums, targets])
         mean, mean_square = sums / self._problem.total_weight
-        level, spread = 0.0, 1.0
+        level, spread, reach = 0.0, 1.0, None
         if not self._params.is_classifier:
             level, second = (targets / self._problem.total_weight).tolist()
             # What rounding hides may be there: no spread would be no unit of widths.
             variance = max(second - level**2, ROUNDING * second)
             spread = math.sqrt(variance) or 1.0
+            reach = self._reach(spread)
         return Coordinates(
             mean,
             mean_square,
@@ -143,7 +144,16 @@ class Rows:
             fit_intercept=self._params.fit_intercept,
             level=level if self._params.fit_intercept else 0.0,
             spread=spread,
+            reach=reach,
         )
+
+    def _reach(self, spread: float) -> float | None:
+        """How far from the mean of the targets the best one value may be, if known."""
+        loss = self._params.loss
+        if not isinstance(loss, str):
+            return None  # that of a steep quantile is many deviations away
+        # Within a tube around targets that are few and far all values are as good.
+        return spread + self._params.epsilon * loss.endswith("epsilon_insensitive")
 
     def measure(self, request: Request, coordinates: Coordinates) -> DescentSums:
         """This rank's parts of an evaluation, in one pass over its rows.

@@ -5,13 +5,13 @@ from __future__ import annotations
 _KEPT = 8  # bounds
 
 
-def intercept_rest(slope: float, intercept: float, spread: float) -> float:
-    """What an intercept may cost that is off by no more than its own size and spread.
+def intercept_rest(slope: float, intercept: float, reach: float) -> float:
+    """What an intercept may cost that is off by no more than its own size and `reach`.
 
-    That of the best model is within a standard deviation of the mean of the targets,
-    from which it is counted.
+    That of the best model of a regression is within a standard deviation, and the
+    width of the tube of the loss, of the mean of the targets, from which it is counted.
     """
-    return abs(slope) * (spread + abs(intercept))
+    return abs(slope) * (reach + abs(intercept))
 
 
 class Floor:
@@ -23,12 +23,12 @@ class Floor:
 
     Parameters
     ----------
-    spread : float
+    reach : float
         How far from zero the best intercept may be.
     """
 
-    def __init__(self, spread: float) -> None:
-        self._spread = spread
+    def __init__(self, reach: float) -> None:
+        self._reach = reach
         self._bounds: list[tuple[float, float]] = []
 
     def raised(self, lowest: float, slope: float, intercept: float) -> float:
@@ -49,7 +49,7 @@ class Floor:
         """
         self._bounds.append((lowest - slope * intercept, slope))
         values = [
-            b + s * intercept - intercept_rest(s, intercept, self._spread)
+            b + s * intercept - intercept_rest(s, intercept, self._reach)
             for b, s in self._bounds
         ]
         if len(values) > _KEPT:

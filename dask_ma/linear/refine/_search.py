@@ -109,7 +109,7 @@ class Track:
         self.trial = self.best = start
         self.width = self._first_width = width
         self.objective = self.excess = np.inf
-        self._floor = Floor(coordinates.spread)
+        self._floor = Floor(coordinates.reach)
         self._may_begin_anew, self._is_anew = is_warm, False
         self._n_steps = 0
         self.is_stuck = False
@@ -212,7 +212,7 @@ class Track:
             most = self._share.largest(most)
         paid = found.objective if self._is_positive else np.inf
         own = self._coordinates.bound(columns, most, paid)
-        bound = own + intercept_rest(slope, end, self._coordinates.spread)
+        bound = own + intercept_rest(slope, end, self._coordinates.reach)
         rounding = _ROUNDING * abs(found.objective)
         gap = found.gap if found.gap > rounding else 0.0
         guess = self._rule.left(along)

@@ -50,12 +50,13 @@ class MASGDRegressor(LinearRegressorMixin, LinearMA):
         Whether to fit an intercept.
     max_iter : int, default=1000
         Most communication rounds before the refinement. With ``refine="newton"`` or
-        "lbfgs", 0 starts it from the mean of `y`, or from the model given.
+        "lbfgs", 0 starts it from the mean of `y`, or from the model given unless that
+        is far from all targets.
     tol : float or None, default=1e-3
         The rounds end when `n_iter_no_change` passes in a row have not improved the
         objective by more than this part of it (with `early_stopping`, the validation
-        score by this much); for `n_iter_no_change` of "auto" its root counts at times.
-        None makes `max_iter` rounds.
+        score by this much); for `n_iter_no_change` of "auto" its cube root counts at
+        times. None makes `max_iter` rounds.
     shuffle : bool or "ranks", default=True
         Whether each rank goes over its blocks, and over the rows of a block, in a new
         order each time. "ranks" also deals out the rows of Dask collections, as those

@@ -78,12 +78,11 @@ def _scale_of(variance: np.ndarray | None) -> float | None:
     if variance is None:
         return 1.0
     varying = variance[variance > 0]
-    if not len(varying) or varying.max() > _APART**2 * varying.min():
+    if len(varying) and varying.max() > _APART**2 * varying.min():
         return None
     spread = float(np.sqrt(np.mean(variance)))
-    if not 0 < spread < np.inf:
-        return None
-    return 1.0 if 1 / _OFF <= spread <= _OFF else spread
+    is_off = 0 < spread < 1 / _OFF or _OFF < spread < np.inf
+    return spread if is_off else 1.0
 
 
 def kept_scaling(shared: Mapping[str, Any]) -> Scaling | None:
