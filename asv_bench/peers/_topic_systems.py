@@ -97,9 +97,9 @@ class Watch:
         return own + sum(self._client.run(time.process_time).values())
 
 
-def run_dask_ma(X: sparse.csr_matrix, setting: Setting, n_workers: int) -> Result:
-    """Call partial_fit pass by pass, on documents in the memory of the workers."""
-    model = MALDA(
+def malda(X: sparse.csr_matrix, setting: Setting, **params: Any) -> MALDA:
+    """The estimator that is told the same as the other systems."""
+    return MALDA(
         setting.n_components,
         learning_decay=LEARNING_DECAY,
         learning_offset=LEARNING_OFFSET,
@@ -110,7 +110,13 @@ def run_dask_ma(X: sparse.csr_matrix, setting: Setting, n_workers: int) -> Resul
         max_doc_update_iter=MOST_ITERATIONS,
         dtype=setting.dtype,
         random_state=setting.seed,
+        **params,
     )
+
+
+def run_dask_ma(X: sparse.csr_matrix, setting: Setting, n_workers: int) -> Result:
+    """Call partial_fit pass by pass, on documents in the memory of the workers."""
+    model = malda(X, setting)
     with local_cluster(n_workers) as client:
         client.wait_for_workers(n_workers)
         X_dask, _ = persist(X, np.zeros(X.shape[0]), client)

@@ -27,20 +27,8 @@ from scipy import sparse
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
-from dask_ma import MALDA
-
 from ._solvers import PeerAbsentError
-from ._topic_systems import (
-    LEARNING_DECAY,
-    LEARNING_OFFSET,
-    MOST_ITERATIONS,
-    TOLERANCE,
-    Result,
-    Setting,
-    Watch,
-    run_gensim,
-    run_sklearn,
-)
+from ._topic_systems import Result, Setting, Watch, malda, run_gensim, run_sklearn
 from .topics import held_out_perplexity, load
 
 HEADS = ("topics", "documents of an update", "MALDA, s", "scikit-learn", "gensim")
@@ -49,19 +37,7 @@ Fit = Callable[[sparse.csr_matrix, Setting], Result]
 
 def run_here(X: sparse.csr_matrix, setting: Setting) -> Result:
     """A pass of MALDA on one rank of this process."""
-    model = MALDA(
-        setting.n_components,
-        learning_decay=LEARNING_DECAY,
-        learning_offset=LEARNING_OFFSET,
-        total_samples=X.shape[0],
-        batch_size=setting.batch_size,
-        local_batch_size=setting.local_batch_size,
-        mean_change_tol=TOLERANCE,
-        max_doc_update_iter=MOST_ITERATIONS,
-        dtype=setting.dtype,
-        random_state=setting.seed,
-        n_ranks=1,
-    )
+    model = malda(X, setting, n_ranks=1)
     clone(model).partial_fit(X[:2])  # the first loads the modules
     watch = Watch()
     model.partial_fit(X)
