@@ -22,7 +22,7 @@ from dask_ma.linear.refine._share import Share, Slice
 ROUNDING = 64 * np.finfo(np.float64).eps
 # Typical curvature of a loss: what its penalty is set against.
 _CURVATURE = 0.25
-_FAR = 4.0  # standard deviations of the targets, from their mean
+_FAR = 4.0  # times as far from the level as the best value may be
 
 
 class Found(NamedTuple):
