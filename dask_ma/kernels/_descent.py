@@ -173,7 +173,7 @@ def descent_sums(
         p += intercept
         targets = y[where]
         if problems is not None:
-            targets = one_vs_rest_targets(targets, n_problems)[:, problems]
+            targets = one_vs_rest_targets(targets, n_problems, problems=problems)
         targets_of = targets.reshape(p.shape)
         found = smooth_loss(loss, targets_of, p, epsilon, widths, cautious)
         s = np.ones(len(p))

@@ -77,7 +77,10 @@ def penalty_value(
 
 
 def one_vs_rest_targets(
-    codes: np.ndarray, n_problems: int, dtype: Any = np.float64
+    codes: np.ndarray,
+    n_problems: int,
+    dtype: Any = np.float64,
+    problems: Any = slice(None),
 ) -> np.ndarray:
     """Class codes as targets of `n_problems` binary problems.
 
@@ -90,14 +93,17 @@ def one_vs_rest_targets(
         (problem k sets class k against the rest).
     dtype : dtype, default=float64
         Type of the result.
+    problems : ndarray of int of shape (n_asked,), optional
+        Which of them are asked for; by default all.
 
     Returns
     -------
-    ndarray of shape (n_samples, n_problems)
+    ndarray of shape (n_samples, n_asked)
         +1 where the sample is of the problem's class, else -1.
     """
     positive = np.arange(n_problems) if n_problems > 1 else np.array([1])
-    targets = (np.asarray(codes)[:, np.newaxis] == positive).astype(dtype)
+    own = positive[problems]
+    targets = (np.asarray(codes)[:, np.newaxis] == own).astype(dtype)
     targets *= 2
     targets -= 1
     return targets

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import special
 
 from dask_ma.kernels import (
     LOSSES,
@@ -112,3 +113,19 @@ def test_far_from_everything_nothing_overflows(name):
     y, p = np.array([-1.0, 1.0, 1.0]), np.array([1e6, 1e6, -1e6])
     found = smooth_loss(name, y, p, EPSILON, 1e-6)
     assert all(np.isfinite(array).all() for array in found)
+
+
+@pytest.mark.parametrize("width", [1e-6, 0.05, 1.0])
+def test_one_exponential_is_as_good_as_two(width):
+    """Values and slopes are those of SciPy, near the kink and far from it."""
+    p = np.concatenate([np.linspace(-3, 3, 1001), [-1e6, 1e6, np.nextafter(1, 2)]])
+    y = np.ones(len(p))
+    u = (1 - p) / width
+    found = smooth_loss("hinge", y, p, EPSILON, width)
+    np.testing.assert_allclose(found.smooth, width * np.logaddexp(0, u), atol=1e-300)
+    np.testing.assert_allclose(-found.slopes, special.expit(u), rtol=1e-15, atol=1e-300)
+    found = smooth_loss("log_loss", y, p, EPSILON, width)
+    np.testing.assert_allclose(found.smooth, np.logaddexp(0, -p), atol=1e-300)
+    np.testing.assert_allclose(
+        -found.slopes, special.expit(-p), rtol=1e-15, atol=1e-300
+    )

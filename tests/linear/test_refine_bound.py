@@ -5,8 +5,10 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Ridge
+from sklearn.preprocessing import StandardScaler
 
 from dask_ma import MASGDClassifier
 from dask_ma.linear.refine._coordinates import Coordinates, Found, Penalty
@@ -156,3 +158,22 @@ def test_lbfgs_ends_where_nothing_is_known(n_rows, noise):
         warnings.simplefilter("error", ConvergenceWarning)
         model.fit(X, y)
     assert model.history_[-1]["excess"] < 1e-3
+
+
+def test_a_warning_says_what_the_mean_over_classes_has_left():
+    """Not that one of them has more left, where all together are near the optimum."""
+    X, y = load_iris(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    params = {"loss": "log_loss", "refine": "lbfgs", "max_iter": 1, "random_state": 0}
+    tol, ends = 1e-3, []
+    whole = MASGDClassifier(**params, refine_tol=tol).fit(X, y)
+    n_rounds = sum(record.get("refined", False) for record in whole.history_)
+    for n in range(1, n_rounds + 1):
+        model = MASGDClassifier(**params, refine_tol=tol, refine_max_iter=n)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            model.fit(X, y)
+        ends.append(model.history_[-1]["excess"] <= tol)
+        assert bool(caught) != ends[-1]
+    assert not ends[0]
+    assert sum(ends) > 1  # some class had more left at the end of one of these

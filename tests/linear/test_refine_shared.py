@@ -209,7 +209,8 @@ def test_an_interrupted_one_goes_on(shared, binary, tmp_path, interrupted, n_ran
             resumed = MASGDClassifier(**{**params, "n_ranks": n_ranks}).fit(*binary)
     values = [record["objective"] for record in resumed.history_]
     assert values[:3] == [record["objective"] for record in whole.history_[:3]]
-    assert values == sorted(values, reverse=True)
+    # Two ranks add up the same point in another order than three.
+    assert (np.diff(values) <= 1e-12).all()
     assert values[-1] == pytest.approx(whole.history_[-1]["objective"], rel=2e-7)
 
 

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dask_ma.kernels.losses._base import Loss, SmoothLoss, softplus, softplus_curvature
+from dask_ma.kernels.losses._base import (
+    Loss,
+    SmoothLoss,
+    softplus_and_share,
+    softplus_curvature,
+)
 
 # Of the row's own class, where its inverse is asked for.
 _SMALLEST_PROBABILITY = 1e-10
@@ -50,15 +55,18 @@ class Hinge(MarginLoss):
         self, y: np.ndarray, p: np.ndarray, width: Any, caution: Any
     ) -> SmoothLoss:
         """``width log(1 + exp((1 - y p) / width))``."""
-        values, u = self.value(y, p), 1 - y * p
-        share = special.expit(u / width)
-        return SmoothLoss(
-            values,
-            width * softplus(u / width),
-            -y * share,
-            softplus_curvature(u / width, share, caution) / width,
-            np.maximum(values - share * u, 0.0),
-        )
+        u = 1 - y * p
+        values, scaled = np.maximum(u, 0), u / width
+        smooth, share = softplus_and_share(scaled)
+        smooth *= width
+        curvatures = softplus_curvature(scaled, share, caution)
+        if caution is not None:
+            curvatures /= width
+        u *= share
+        gaps = np.subtract(values, u, out=u)
+        np.maximum(gaps, 0.0, out=gaps)
+        share *= -y
+        return SmoothLoss(values, smooth, share, curvatures, gaps)
 
 
 class Perceptron(MarginLoss):
@@ -149,6 +157,17 @@ class LogLoss(MarginLoss):
     def slope(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
         """``-y / (1 + exp(y p))``."""
         return -y * special.expit(-y * p)
+
+    def smooth(
+        self, y: np.ndarray, p: np.ndarray, width: Any, caution: Any
+    ) -> SmoothLoss:
+        """The loss itself."""
+        values, share = softplus_and_share(-y * p)
+        share *= -y
+        curvatures = no = np.zeros(values.shape)
+        if caution is not None:
+            curvatures = self._cautious_curvature(y, p, caution)
+        return SmoothLoss(values, values, share, curvatures, no)
 
     def curvature(self, y: np.ndarray, p: np.ndarray) -> np.ndarray:
         """That of a softplus, the same for both labels."""

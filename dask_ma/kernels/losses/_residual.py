@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
-from dask_ma.kernels.losses._base import Loss, SmoothLoss, softplus, softplus_curvature
+from dask_ma.kernels.losses._base import (
+    Loss,
+    SmoothLoss,
+    softplus,
+    softplus_and_share,
+    softplus_curvature,
+)
 
 
 def _size(y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -149,13 +154,13 @@ class EpsilonInsensitive(Loss):
         epsilon = self.epsilon
         values, r = self.value(y, p), p - y
         above, below = (r - epsilon) / width, (-r - epsilon) / width
-        up, down = special.expit(above), special.expit(below)
+        (upper, up), (lower, down) = map(softplus_and_share, (above, below))
         slopes = up - down
         curvatures = softplus_curvature(above, up, caution)
         curvatures += softplus_curvature(below, down, caution)
         return SmoothLoss(
             values,
-            width * (softplus(above) + softplus(below)),
+            width * (upper + lower),
             slopes,
             curvatures / width,
             np.maximum(values - slopes * r + epsilon * np.abs(slopes), 0.0),

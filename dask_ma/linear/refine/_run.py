@@ -207,7 +207,9 @@ class Refinement(Method):
         record["objective"] = float(best.objectives.mean())
         record["excess"] = verdict.excess
         self._is_done = verdict.is_done
-        before.has_converged, before.current = verdict.is_converged, best.model
+        is_over = verdict.is_done or self._is_last
+        before.has_converged = verdict.is_converged and is_over
+        before.current = best.model
         before.n_refined += 1
         before.n_rounds = self.n_rounds
 
@@ -249,6 +251,12 @@ class Refinement(Method):
         self._is_warm = False
         constant = coordinates.to_model(np.zeros_like(points), np.arange(len(points)))
         return LinearModel(*(array.astype(model.coef.dtype) for array in constant))
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no other round follows the one that is being recorded."""
+        before = self._before
+        return before.n_refined + 1 >= before.params.refine_max_iter
 
     @property
     def _makes_search(self) -> bool:
@@ -334,12 +342,6 @@ class MirroredRefinement(Refinement):
             ask, ahead = self._request, self._rows.no_sums(*mark[1:])
         self._next, self._ahead = ask, ahead
         return verdict
-
-    @property
-    def _is_last(self) -> bool:
-        """Whether no other round follows the one that is being recorded."""
-        before = self._before
-        return before.n_refined + 1 >= before.params.refine_max_iter
 
     def _prepare(self, sums: DescentSums) -> list[np.ndarray]:
         return [*sums, np.array([float(self._is_apart)])]
